@@ -38,11 +38,11 @@ from pytest_int8acc.graph.types import (
 )
 from pytest_int8acc.tensors import Array, did_you_mean
 
-#: A scale that FP16 rounding changes by more than this share is said; normal numbers change by 2**-11.
+#: Scales that FP16 rounding changes by more than this share are reported. Normal numbers change by 2**-11.
 COARSE = 0.01
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum"})
-#: The output's type is an attribute, or follows the input where the attribute is absent: left as they are.
+#: Operators whose attribute chooses the type of the output. They stay in FP32.
 _SELF_TYPED = frozenset({"RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli", "BitCast"})
 _INT32 = int(onnx.TensorProto.INT32)
 _SUFFIX = {known.element_type: known.name for known in (FP32, FP16, BF16)}
@@ -50,24 +50,25 @@ _SUFFIX = {known.element_type: known.name for known in (FP32, FP16, BF16)}
 
 @dataclass(frozen=True, eq=False)
 class Fp16Model:
-    """A model in FP16, and what the conversion did to its numbers."""
+    """A model in FP16 or BF16, and the effects of the conversion on its constants."""
 
     model: Model
     wide: Model
-    """The same in FP32: lifted, and with statistics of norms combined, as it was before types changed."""
+    """The same model in FP32, in the same opset and with statistics of norms combined."""
     overflows: tuple[str, ...] = ()
-    """One sentence per constant of which finite numbers became inf, naming it and its readers."""
+    """One sentence for each constant with finite numbers that became inf. It names the constant and its
+    readers."""
     notes: tuple[str, ...] = ()
 
 
 def to_fp16(model: Model, keep_fp32: Collection[str] = (), low: Format = FP16) -> Fp16Model:
     """``model`` (normal form, float or Q/DQ) in FP16 or BF16, except the nodes named in ``keep_fp32``.
 
-    Names of nodes, inputs and outputs stay; a tensor keeps its name for its new type unless it is an
-    output, or read inside an If, Loop or Scan. Q/DQ scales become FP16 (one below the smallest FP16
-    number, 2**-24, is raised to it), which lifts the opset to 19 where it is lower. The statistics of a
-    BatchNormalization are worked into its scale and bias before. A model that computes in FP16 already is
-    taken as its author typed it: only ``keep_fp32`` applies.
+    Names of nodes, inputs and outputs stay. A tensor keeps its name for its new type unless it is an output,
+    or read inside an If, Loop or Scan. Q/DQ scales become FP16, which lifts the opset to 19 where it is
+    lower; a scale below the smallest FP16 number, 2**-24, is raised to it. The statistics of a
+    BatchNormalization are combined with its scale and bias before. A model that computes in FP16 already
+    keeps the types that its author gave it, and only ``keep_fp32`` applies.
 
     Raises:
         ModelError: A name in ``keep_fp32`` is no node's, or the opset cannot be lifted.
@@ -100,14 +101,14 @@ def _check_kept(model: Model, keep_fp32: Collection[str]) -> None:
 
 
 def _prepared(model: Model, low: Format, keep_fp32: Collection[str]) -> Model:
-    """``model`` in an opset that allows the types, statistics of norms worked into scale and bias."""
+    """``model`` in an opset that allows the types, with statistics of norms combined into scale and bias."""
     quantized = any(node.op_type in _QDQ for node in model.graph.node)
     least = max(low.opset, QDQ_OPSET if quantized else 0)
     return combine_norms(lift(model, least), keep_fp32)
 
 
 def narrow_nodes(model: Model, low: Format) -> tuple[dict[str, Narrow], dict[str, Array]]:
-    """Nodes that compute in ``low`` where they are not kept, by name, and all their constants in FP32.
+    """Nodes that compute in ``low`` unless they are kept in FP32, by name, and all constants in FP32.
 
     Raises:
         ModelError: The opset of ``model``, in normal form, cannot be lifted.
@@ -124,23 +125,24 @@ def narrow_nodes(model: Model, low: Format) -> tuple[dict[str, Narrow], dict[str
 
 
 class _Typing:
-    """The type in which each tensor is made and read, decided before anything is changed."""
+    """The types in which each tensor is made and read. They are decided before the model is changed."""
 
     def __init__(self, model: Model, types: dict[str, int], keep_fp32: Collection[str], low: int) -> None:
         self.types = types
-        """Each tensor's type in the model as it was."""
+        """Type of each tensor before the conversion."""
         self.made = dict(types)
-        """The type in which each tensor is made from now on."""
+        """Type in which each tensor is made after the conversion."""
         self.needed: dict[str, set[int]] = {}
-        """The types in which each tensor must exist."""
+        """Types in which each tensor must exist after the conversion."""
         self.required: list[dict[int, int]] = []
-        """For each node, input position to type; a position that takes any type is absent."""
+        """For each node, input position to the type that is read there; positions that take any type are
+        absent."""
         self.public = model.index.public
-        """Tensors whose name must go on meaning the type it meant."""
+        """Tensors that must keep their name together with their type, such as outputs."""
         self.foreign: set[str] = set()
-        """Operators that ONNX has no plain schema for: of other domains, or holding graphs."""
+        """Operators without a usable ONNX schema: those of other domains, and those that hold graphs."""
         self.bound: set[str] = set()
-        """Nodes of which an input or a result has the low type."""
+        """Nodes with an input or output in the low type."""
         self._keep, self._low, self._name = frozenset(keep_fp32), low, model.name
         self._shapes = _shape_tensors(model)
         for node in model.graph.node:
@@ -178,7 +180,10 @@ class _Typing:
             ]  # before opset 23 by the schema, since then by an attribute
 
     def _bind(self, node: onnx.NodeProto, formals: Signature) -> dict[str, int]:
-        """The floating types that the node's type variables take; none where it stays as it is."""
+        """Type variable of the node to the floating type that it takes.
+
+        Empty where the node stays as it is.
+        """
         kept = node.name in self._keep
         if node.op_type in _SELF_TYPED or _takes_any(node):
             return {}
@@ -204,7 +209,7 @@ class _Typing:
         return bound
 
     def _retype_cast(self, node: onnx.NodeProto) -> None:
-        """A Cast to FP32 that is read in 16 bits only casts to that; shape arithmetic is cast after it."""
+        """Let a Cast to FP32 that is read in 16 bits only cast to that type, but for shape arithmetic."""
         name = node.output[0] if node.output else ""
         if (
             node.op_type == "Cast"
@@ -217,12 +222,12 @@ class _Typing:
 
 
 def _takes_any(node: onnx.NodeProto) -> bool:
-    """True where the type that ``node`` reads does not touch what it makes."""
+    """Whether the type of the input of ``node`` has no effect on its output."""
     return node.op_type in ("Cast", "Shape", "Size") and node.domain in ("", "ai.onnx")
 
 
 def _shape_tensors(model: Model) -> set[str]:
-    """Tensors computed from Shape, Size and constants alone, up to the first weighted operator or table."""
+    """Tensors computed from Shape, Size and constants alone, up to a weighted operator or a table."""
     constant = set(model.index.constants)
     shapes: set[str] = set()
     for node in model.graph.node:
@@ -241,7 +246,7 @@ def _shape_tensors(model: Model) -> set[str]:
 
 
 class _Rewrite:
-    """Carries out a typing: constants converted, tensors cast once where both types are needed."""
+    """Applies a typing: converts constants, and casts each tensor once where it is needed in two types."""
 
     def __init__(self, model: Model, typing: _Typing) -> None:
         self.overflows: list[str] = []
@@ -274,7 +279,7 @@ class _Rewrite:
         return editor.done()
 
     def _casts(self, name: str, *, keeps_name: bool) -> Iterator[onnx.NodeProto]:
-        """Cast nodes from the type in which ``name`` is made to each other that is needed of it."""
+        """Cast nodes from the type in which ``name`` is made to each other type in which it is needed."""
         typing = self._typing
         made, before = typing.made.get(name, 0), typing.types.get(name, 0)
         if made not in _SUFFIX:
@@ -316,7 +321,7 @@ class _Rewrite:
 
 
 def _readers(model: Model, typing: _Typing) -> tuple[dict[str, list[str]], set[str]]:
-    """The nodes that read each tensor in FP16 and suffer from an inf in it; and the Q/DQ scales."""
+    """Tensor to the nodes that read it in FP16 and that an inf in it would harm; and the Q/DQ scales."""
     readers: dict[str, list[str]] = {}
     scales: set[str] = set()
     for node, required in zip(model.graph.node, typing.required, strict=True):
@@ -329,7 +334,7 @@ def _readers(model: Model, typing: _Typing) -> tuple[dict[str, list[str]], set[s
 
 
 def _set_types(node: onnx.NodeProto, typing: _Typing) -> None:
-    """Let a Cast say what it makes now; a DequantizeLinear makes its scale's type where it says nothing."""
+    """Update attributes that choose a type: ``to`` of Cast, and ``output_dtype`` of DequantizeLinear."""
     made = typing.made.get(node.output[0]) if node.output else None
     for said in list(node.attribute):
         if (node.op_type, said.name) == ("Cast", "to") and made:
@@ -340,7 +345,7 @@ def _set_types(node: onnx.NodeProto, typing: _Typing) -> None:
 
 @dataclass(frozen=True, eq=False)
 class HalfConstant:
-    """A constant in FP16, and what became of its numbers."""
+    """A constant in FP16, with notes on numbers that changed much."""
 
     values: Array
     overflow: str = ""
@@ -350,7 +355,7 @@ class HalfConstant:
 
 
 def to_half(name: str, values: Array, readers: Sequence[str], *, is_scale: bool) -> HalfConstant:
-    """``values`` (float32, any shape) rounded to float16, to nearest even; beyond 65504 they become inf.
+    """``values`` (float32, any shape) rounded to float16, to nearest even; numbers beyond 65504 become inf.
 
     A Q/DQ scale that would become zero is raised to 2**-24 instead: TensorRT takes positive scales only.
     """
@@ -400,11 +405,11 @@ def _count_of(mask: Array) -> str:
 
 
 def combine_norms(model: Model, keep: Collection[str]) -> Model:
-    """``model`` with the statistics of each BatchNormalization worked into its scale and bias.
+    """``model`` with the statistics of each BatchNormalization combined with its scale and bias.
 
-    Mean and variance become 0 and 1, epsilon 0. TensorRT's parser (onnx-tensorrt) combines them in FP32,
-    too, so a variance that FP16 cannot hold does no harm. Left as they are: nodes named in ``keep``, in
-    training mode, or with parameters that are no FP32 constants.
+    Mean and variance become 0 and 1, epsilon 0. TensorRT's parser (onnx-tensorrt) combines them in FP32, too,
+    so a variance that FP16 cannot hold does no harm. Nodes named in ``keep``, nodes in training mode, and
+    nodes whose parameters are no FP32 constants stay as they are.
     """
     constants, editor, found = model.constants(), model.edit(), False
     for node in editor.graph.node:
@@ -429,9 +434,9 @@ def _combine(node: onnx.NodeProto, arrays: list[Array], editor: Editor) -> bool:
 
 
 def half_nodes(model: Model) -> tuple[str, ...]:
-    """Nodes of an FP32 model that a builder is to hold in FP16 where the model is to run in FP16.
+    """Names of nodes of an FP32 model that TensorRT must keep in FP16 when the model is to run in FP16.
 
-    Where the model has Q/DQ, these are the products that read nothing dequantized: a precision set on what
+    In a model with Q/DQ these are the products without dequantized inputs: a precision set on layers that
     TensorRT fuses with Q/DQ would break up its INT8 kernels.
     """
     narrow, _ = narrow_nodes(model, FP16)

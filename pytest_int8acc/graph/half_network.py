@@ -22,14 +22,16 @@ from pytest_int8acc.graph.norms import fuse_norms
 from pytest_int8acc.graph.opsets import QDQ_OPSET
 from pytest_int8acc.graph.types import FLOAT16, computes_in_half, value_types
 
-#: Operators of one operand that give its values or bounds: rounded before or after them, it is the same.
+#: Operators that give values of their operand, or bounds, so that rounding before or after them is the same.
 _SELECTING = frozenset({"Relu", "Clip", "Neg", "Abs"})
-#: Nodes between two that stay in FP32 which are looked at for a run without Casts.
+#: Longest run of groups that is moved to FP32 at once to save a Cast.
 _GAP = 3
 
 
 def low_network(model: Model, low: Format) -> Network:
-    """The model with a group for each node that computes in ``low``, and those behind it that move values.
+    """The network of ``model`` with a group for each node that computes in ``low``.
+
+    Nodes behind it that only move or select its values belong to the group.
 
     Args:
         model: Float, in normal form. For BF16 its opset is lifted to 22.
@@ -61,7 +63,7 @@ def low_network(model: Model, low: Format) -> Network:
 
 
 def fused(network: Network, norms: Collection[str]) -> Network:
-    """The network with these norms in parts as one node each; its groups are found anew.
+    """The network with each of these spelled-out norms fused to one node; its groups are found again.
 
     Raises:
         ModelError: As for ``fuse_norms``.
@@ -70,10 +72,10 @@ def fused(network: Network, norms: Collection[str]) -> Network:
 
 
 def fewer_casts(network: Network, high: Collection[str]) -> tuple[str, ...]:
-    """Groups that may join ``high``, groups kept in FP32, so that the model needs fewer Casts.
+    """Groups that are moved to FP32, besides the groups ``high``, so that the model needs fewer Casts.
 
-    None of them holds a convolution or product. Greedy: one group, or a run of up to three that lie between
-    such as are kept, as long as each saves a Cast.
+    None of them holds a convolution or product. The search is greedy: it takes one group, or a run of up to
+    three connected groups, as long as each step saves a Cast.
     """
     wiring = _Wiring(network)
     kept, added = set(high), list[str]()
@@ -84,7 +86,7 @@ def fewer_casts(network: Network, high: Collection[str]) -> tuple[str, ...]:
 
 
 class _Wiring:
-    """Which groups meet at which tensors."""
+    """The tensors at which groups meet."""
 
     def __init__(self, network: Network) -> None:
         index: Index = network.model.index
@@ -99,7 +101,8 @@ class _Wiring:
         self.makers: dict[str, str | None] = {}
         self.readers: dict[str, set[str | None]] = {}
         self.touched: dict[str, set[str]] = {group.name: set() for group in network.groups}
-        """Group to the tensors that it reads or makes; None stands for what is FP32 always."""
+        """Group to the tensors that it reads or makes. In ``makers`` and ``readers``, None stands for nodes
+        in FP32."""
         outputs = {value.name for value in network.model.graph.output}
         inputs = [value.name for value in network.model.graph.input]
         for tensor in (*inputs, *index.producer):
@@ -116,7 +119,7 @@ class _Wiring:
                 self.touched[group or ""].add(tensor)
 
     def savings(self, kept: Collection[str]) -> Iterator[tuple[str, ...]]:
-        """Runs of groups that save a Cast when they are kept, too."""
+        """Runs of groups that save a Cast when they are kept in FP32, too."""
         for first in self._adjacent(kept, kept):
             run: tuple[str, ...] = (first,)
             while len(run) <= _GAP:
@@ -129,12 +132,12 @@ class _Wiring:
                 run = (*run, following)
 
     def _adjacent(self, groups: Collection[str], known: Collection[str]) -> Iterable[str]:
-        """Light groups that share a tensor with ``groups``, in order; none of ``known``."""
+        """Groups without products that share a tensor with ``groups`` and are not in ``known``, in order."""
         shared = {t for name in groups for t in self.touched[name]}
         return (n for n in self.touched if n in self.light and n not in known and self.touched[n] & shared)
 
     def _casts(self, kept: Collection[str], around: Iterable[str]) -> int:
-        """Casts at the tensors of some groups, with these kept in FP32."""
+        """Number of Casts at the tensors of the groups ``around``, with the groups ``kept`` in FP32."""
         count = 0
         for tensor in {t for name in around for t in self.touched[name]}:
             made = self.makers[tensor] is None or self.makers[tensor] in kept
@@ -147,11 +150,12 @@ _Place = tuple[str, int]
 
 
 def network_to_fp16(network: Network) -> Network:
-    """The network with its model in FP16 (see ``to_fp16``) and the edges' scales in their tensors' type.
+    """The network with its model in FP16 (see ``to_fp16``), and with scales in the type of their tensors.
 
-    Where an edge's reader stays in FP32, and before biases quantized to int32, a Cast of its own stands
-    before the reader and bears the edge. A network that computes in FP16 already keeps its own types.
-    Bodies of If, Loop and Scan stay as they are.
+    ``apply(network_to_fp16(network), plan)`` computes the same as ``to_fp16(apply(network, plan)).model``.
+    Where the reader of an edge stays in FP32, and at biases quantized to int32, a Cast before the reader gets
+    the edge. A network that computes in FP16 already keeps its own types. Bodies of If, Loop and Scan stay as
+    they are.
 
     Raises:
         ModelError: The opset cannot be lifted to 19, where FP16 Q/DQ begins.
@@ -174,9 +178,10 @@ def emulate_network(network: Network) -> Network:
 
 
 def _mark(model: Model, edges: list[Edge]) -> tuple[Model, dict[_Place, str]]:
-    """``model`` with a node in the place of each pair, so that types are decided around it; their names.
+    """``model`` with a marker node in place of each pair, and the names of the markers by place.
 
-    Any operator that keeps types and is never folded will do: the marked model is not run.
+    The types of the tensors around the markers are decided by ``to_fp16``. A Neg keeps types and is never
+    folded. The marked model is not run.
     """
     editor = model.edit()
     places = by_node(edges)
@@ -193,7 +198,7 @@ def _mark(model: Model, edges: list[Edge]) -> tuple[Model, dict[_Place, str]]:
 
 
 def _unmark(model: Model, markers: Mapping[_Place, str]) -> tuple[Model, dict[_Place, _Place]]:
-    """``model`` without the markers; each edge's place is its one reader: the node, or a Cast before it."""
+    """``model`` without markers, and the new place of each edge: its reader, or a Cast before it."""
     editor = model.edit()
     marked = {name: place for place, name in markers.items()}
     source: dict[str, tuple[str, _Place]] = {}
@@ -213,7 +218,7 @@ def _unmark(model: Model, markers: Mapping[_Place, str]) -> tuple[Model, dict[_P
 
 
 def _rewired(network: Network, model: Model, places: Mapping[_Place, _Place]) -> Network:
-    """The groups with their edges at new places of ``model``, scales in the type of the tensors there."""
+    """The network on ``model``, with edges at new places and scales in the type of the tensors there."""
     nodes, types = model.index.nodes, value_types(model)
     known: dict[tuple[int, bool], Quantization] = {}
 

@@ -1,8 +1,11 @@
-"""LayerNorm and RMSNorm spelled out in parts, each made one node: it computes in FP32 inside.
+"""Fuses LayerNorm and RMSNorm that are spelled out in several nodes to one node each.
+
+The fused nodes compute in FP32 inside.
 
 ONNX has LayerNormalization from opset 17 on and RMSNormalization from 23 on; their ``stash_type`` says FP32,
-and so do ONNX Runtime's kernels and TensorRT's parser, whatever type they read and make. In parts the
-squares, or their mean, overflow FP16 from about 256 on, and an epsilon below 2**-24 becomes 0.
+and so do ONNX Runtime's kernels and TensorRT's parser, whatever the types of input and output are. In a norm
+that is spelled out, the squares, or their mean, overflow FP16 from inputs of about 256 on, and an epsilon
+below 2**-24 becomes 0.
 """
 
 from __future__ import annotations
@@ -22,34 +25,35 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.opsets import raise_opset
 from pytest_int8acc.tensors import Array, Dim, did_you_mean
 
-#: The opset that an operator is there from.
+#: The first opset of each operator.
 OPSETS = {"LayerNormalization": 17, "RMSNormalization": 23}
 
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """A norm in parts."""
+    """A norm that is spelled out in several nodes."""
 
     name: str
-    """Of its last node; the one node has it, too."""
+    """The name of its last node, and of the fused node."""
     op_type: str
     """A key of ``OPSETS``."""
     x: str
-    """What is normed, over its last axes."""
+    """The tensor that is normalized over its last axes."""
     epsilon: float
     scale: Array
-    """float32, of the shape of these axes."""
+    """float32, with the sizes of these axes."""
     bias: Array | None
     nodes: frozenset[str]
-    """Those that nothing needs once it is one node, the last among them."""
+    """Names of the nodes that are no longer needed once the norm is fused, with the last node."""
 
 
 def find_norms(model: Model) -> dict[str, Norm]:
-    """The norms in parts of a model in normal form, by name, in topological order.
+    """The spelled-out norms of a model in normal form, by name, in topological order.
 
-    (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon), and the same without means for RMSNorm; squares
-    may be products, the root a power, the quotient a product with a reciprocal. A constant scale behind it,
-    and of LayerNorm a constant bias, belong to it where they have the shape of the axes.
+    LayerNorm is (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon), and RMSNorm the same without the mean
+    subtracted. A square may be a product, the root a power, and the quotient a product with a reciprocal. A
+    constant scale behind it, and a constant bias behind a LayerNorm, belong to the norm where they have the
+    sizes of the axes.
 
     Raises:
         ModelError: The model contradicts itself.
@@ -60,7 +64,7 @@ def find_norms(model: Model) -> dict[str, Norm]:
 
 
 def fuse_norms(model: Model, names: Collection[str]) -> Model:
-    """``model`` with these norms as one node each, in the opset that they need at least.
+    """``model`` with each of these norms fused to one node, in an opset that has the operators.
 
     Raises:
         ModelError: A name is no norm's, or the opset cannot be lifted.
@@ -90,16 +94,16 @@ def fuse_norms(model: Model, names: Collection[str]) -> Model:
     return editor.done()
 
 
-#: A value divided by the root of the mean of its squares: the value, the mean, epsilon, and the nodes.
+#: Parts of a quotient of a value and the root of the mean of its squares: value, mean, epsilon, nodes.
 _Spread = tuple[str, onnx.NodeProto, float, list[onnx.NodeProto]]
-#: A tensor, and the nodes on the way to it.
+#: A tensor, and the nodes that lead from it.
 _Way = tuple[str, list[onnx.NodeProto]]
-#: What epsilon is added to, epsilon, and the nodes from there on.
+#: The tensor that epsilon is added to, epsilon, and the nodes from there on.
 _Plus = tuple[str, float, list[onnx.NodeProto]]
 
 
 class _Finder:
-    """Looks for a norm that ends with a node."""
+    """Looks for norms by their last nodes."""
 
     def __init__(self, model: Model) -> None:
         self.index = model.index
@@ -107,7 +111,10 @@ class _Finder:
         self.shapes = {name: info.shape for name, info in model.values().items()}
 
     def norm(self, quotient: onnx.NodeProto) -> Norm | None:
-        """The norm whose values are divided in ``quotient``, with its scale and bias."""
+        """The norm whose division is the node ``quotient``, with its scale and bias.
+
+        None where there is none.
+        """
         spread = next(self._spreads(quotient), None)
         axes = None if spread is None else self._axes(spread[1])
         if spread is None or axes is None:
@@ -131,7 +138,10 @@ class _Finder:
     def _constant_behind(
         self, path: list[onnx.NodeProto], op_type: str, sizes: Sequence[Dim] | None, axes: int
     ) -> Array | None:
-        """The constant that alone is multiplied or added to what the path makes; its node joins the path."""
+        """The constant that the only reader of the path's result multiplies or adds.
+
+        That node joins the path.
+        """
         made = path[-1].output[0]
         reader = self.index.only_reader(made)
         if reader is None or reader.op_type != op_type or reader.domain:
@@ -149,7 +159,7 @@ class _Finder:
         return array.reshape(known)
 
     def _spreads(self, node: onnx.NodeProto) -> Iterator[_Spread]:
-        """What a node divides by the root of the mean of its squares."""
+        """Each reading of a node as a value divided by the root of the mean of its squares."""
         if node.op_type not in ("Div", "Mul") or node.domain or len(node.input) != 2:
             return
         for value, divisor in _orders(node):
@@ -161,12 +171,12 @@ class _Finder:
                     yield value, mean, epsilon, [*square[1], mean, *path]
 
     def _root(self, tensor: str) -> _Way | None:
-        """What a tensor is the square root of."""
+        """The tensor whose square root this tensor is, and the nodes between them."""
         node = self._made(tensor, "Sqrt") or self._power(tensor, 0.5)
         return None if node is None else (node.input[0], [node])
 
     def _inverse_root(self, tensor: str) -> _Way | None:
-        """What a tensor is the inverse square root of."""
+        """The tensor whose inverse square root this tensor is, and the nodes between them."""
         node = self._made(tensor, "Reciprocal", "Div")
         if node is not None and (node.op_type == "Reciprocal" or self._scalar(node.input[0]) == 1.0):
             found = self._root(node.input[-1])
@@ -175,7 +185,7 @@ class _Finder:
         return None if power is None else (power.input[0], [power])
 
     def _plus_epsilon(self, tensor: str, path: list[onnx.NodeProto]) -> Iterator[_Plus]:
-        """What a tensor is the sum of, and a small number above 0."""
+        """Each reading of a tensor as a sum with an epsilon above 0."""
         node = self._made(tensor, "Add")
         for variance, added in () if node is None else _orders(node):
             epsilon = self._scalar(added)
@@ -183,14 +193,14 @@ class _Finder:
                 yield variance, epsilon, [node, *path]
 
     def _square(self, tensor: str) -> _Way | None:
-        """What a tensor is the square of; the nodes that make that are on the way, too."""
+        """The tensor whose square this tensor is, and the nodes, with the Sub before them."""
         node = self._power(tensor, 2.0) or self._made(tensor, "Mul")
         if node is None or (node.op_type == "Mul" and node.input[0] != node.input[1]):
             return None
         return node.input[0], [*self._makers(node.input[0]), node]
 
     def _centre(self, tensor: str, axes: int) -> _Way | None:
-        """What a tensor is after its mean over as many axes was taken off."""
+        """The tensor of which this tensor is the difference to its mean over these axes, and the nodes."""
         node = self._made(tensor, "Sub")
         mean = None if node is None else self._made(node.input[1], "ReduceMean")
         if node is None or mean is None or mean.input[0] != node.input[0] or self._axes(mean) != axes:
@@ -198,7 +208,7 @@ class _Finder:
         return node.input[0], [mean, node]
 
     def _axes(self, mean: onnx.NodeProto) -> int | None:
-        """How many axes a mean is over, where these are the last ones, and are kept."""
+        """The number of axes of a mean over the last axes that keeps them; None for any other mean."""
         given = attribute(mean, "axes", None)
         if given is None and len(mean.input) > 1 and mean.input[1] in self.constants:
             given = self.constants[mean.input[1]].reshape(-1).tolist()
@@ -209,12 +219,12 @@ class _Finder:
         return len(last) if last == list(range(-len(last), 0)) else None
 
     def _are_same(self, one: str, other: str) -> bool:
-        """Whether two tensors hold the same differences; some exporters write the node twice."""
+        """Whether two tensors are the same difference. Some exporters write the Sub twice."""
         nodes = [self._made(tensor, "Sub") for tensor in (one, other)]
         return one == other or (None not in nodes and len({tuple(node.input) for node in nodes if node}) == 1)
 
     def _unneeded(self, path: Sequence[onnx.NodeProto]) -> frozenset[str]:
-        """Those of a path that nothing reads but others of them; the last is replaced."""
+        """Names of the nodes of a path that only nodes of the path read, and of its last node."""
         gone = {path[-1].name}
         for node in sorted(path, key=lambda node: -self.index.order[node.name]):
             readers = [reader.name for name in node.output for reader, _ in self.index.readers(name)]
@@ -242,7 +252,7 @@ class _Finder:
 
 
 def _orders(node: onnx.NodeProto) -> Iterator[tuple[str, str]]:
-    """The two operands, and where it does not matter the other way round."""
+    """The two operands in each order that gives the same result."""
     one, other = node.input
     yield one, other
     if node.op_type != "Div":

@@ -45,12 +45,12 @@ from pytest_int8acc.graph.opsets import TRT_FP8
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Array
 
-#: Attributes that a pair may have and still be an ordinary pair; block_size=0 says what holds without it.
+#: Attributes of an ordinary pair. block_size=0 is the default, so it is ordinary, too.
 _PLAIN_ATTRIBUTES = frozenset({"axis", "saturate", "output_dtype"})
 _OPERATOR_FORMAT = frozenset(
     {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm"}
 )
-#: What codes of these types are, and what TensorRT's own operators quantize to.
+#: Names of the formats of these element types of codes, as messages give them.
 _OTHER_TYPES: Mapping[int, str] = {
     **{known.element_type: known.name.upper() for known in TARGETS},
     TensorProto.FLOAT8E5M2: "FP8 E5M2",
@@ -64,17 +64,17 @@ _OTHER_OPERATORS: Mapping[str, str] = {
     **dict.fromkeys(TRT_FP8, FP8.name.upper()),
     "TRT_INT4DequantizeLinear": "INT4 by TensorRT's own operators",
 }
-#: The tensor that is quantized, or the float stand-in of a constant's codes; and how it is.
+#: The quantized tensor, or a float constant in place of a constant's codes, and its quantization.
 _Pair = tuple[str, Quantization]
 
 
 def is_qdq(model: Model) -> bool:
-    """True where the model has a DequantizeLinear, in a body of an If, Loop or Scan, too."""
+    """Whether the model has a DequantizeLinear, in bodies of If, Loop and Scan, too."""
     return any(node.op_type == "DequantizeLinear" for node in all_nodes(model.graph))
 
 
 def check_formats(model: Model, low: Format = INT8) -> None:
-    """Raise ModelError for a model, in normal form or not, that is quantized, and nowhere to ``low``."""
+    """Raise ModelError for a model that is quantized to other formats, and nowhere to ``low``."""
     types, found, expected = _types_of_all(model), dict[str, None](), low.name.upper()
     for node in all_nodes(model.graph):
         said = _OTHER_OPERATORS.get(node.op_type, "")
@@ -93,7 +93,7 @@ def check_formats(model: Model, low: Format = INT8) -> None:
 
 
 def _types_of_all(model: Model) -> dict[str, int]:
-    """Element types of the tensors of the main graph, and of those in bodies that ONNX's inference knows."""
+    """Element types of tensors of the main graph, and of tensors in bodies as far as known."""
     types: dict[str, int] = {}
     for body in bodies(model.inferred):
         types.update((tensor.name, int(tensor.data_type)) for tensor in body.graph.initializer)
@@ -108,9 +108,9 @@ def read_qdq(
 
     Args:
         model: The Q/DQ model in normal form.
-        original: The float model it was made from; groups left high have its weights, and a Relu that was
-            folded into a range stands again.
-        exclude: fnmatch patterns of node names whose Q/DQ is taken off.
+        original: The float model that it was made from. Groups in high precision get its weights, and a Relu
+            that was folded into a range is put back.
+        exclude: fnmatch patterns of names of nodes whose Q/DQ is removed.
         low: INT8, with all formats of integers, or FP8.
 
     Raises:
@@ -148,17 +148,17 @@ def read_qdq(
 
 @dataclass(frozen=True, eq=False)
 class _Scope:
-    """What nodes of one graph can read: what the graph itself holds, and what the graphs around it do."""
+    """Tensors that nodes of one graph can read: those of the graph, and those of the graphs around it."""
 
     path: str
     """Names of the nodes around the graph, a slash after each; empty for the main graph."""
     constants: ChainMap[str, Array] = field(default_factory=ChainMap)
     producer: ChainMap[str, onnx.NodeProto] = field(default_factory=ChainMap)
     pairs: ChainMap[str, _Pair] = field(default_factory=ChainMap)
-    """Dequantized tensor to what stands in its place."""
+    """Dequantized tensor to the pair that makes it."""
 
     def around(self, node: onnx.NodeProto, graph: onnx.GraphProto) -> _Scope:
-        """The scope of a ``graph`` inside ``node``, its own pairs not yet read."""
+        """The scope of a ``graph`` inside ``node``, without the pairs of that graph."""
         return _Scope(
             f"{self.path}{node.name}/",
             self.constants.new_child(body_constants(graph)),
@@ -168,7 +168,7 @@ class _Scope:
 
 
 class _Reader:
-    """Takes the pairs off a model, those in bodies of If, Loop and Scan included."""
+    """Removes the pairs of a model, in bodies of If, Loop and Scan, too."""
 
     def __init__(self, model: Model, low: Format) -> None:
         self.model = model
@@ -177,10 +177,10 @@ class _Reader:
         self.constants_read = 0
         self.edges: list[Edge] = []
         self.fixed: list[str] = []
-        """Q/DQ nodes that stay; before the name of one in a body stand those of the nodes around it."""
+        """Q/DQ nodes that stay. The name of one in a body follows the names of the nodes around the body."""
 
     def strip(self) -> tuple[Model, list[Edge]]:
-        """The model without its pairs, and the edges they stood on, in all graphs."""
+        """The model without its pairs, and the edges of these pairs, in all graphs."""
         graph = self.editor.graph
         made = {name: node for node in graph.node for name in node.output if name}
         self._strip(graph, _Scope("", ChainMap(self.model.constants()), ChainMap(made)))
@@ -188,7 +188,7 @@ class _Reader:
         return self.editor.done(), self.edges
 
     def _strip(self, graph: onnx.GraphProto, scope: _Scope) -> None:
-        """Take the pairs off one graph and the graphs inside its nodes."""
+        """Remove the pairs of one graph and of the graphs inside its nodes."""
         for node in graph.node:
             if node.op_type == "DequantizeLinear":
                 pair = self._pair(node, scope)
@@ -231,7 +231,7 @@ class _Reader:
         return source, quantization
 
     def _stand_in(self, node: onnx.NodeProto, values: Array) -> str:
-        """A constant of the main graph in the place of what ``node`` makes."""
+        """Name of a new constant of the main graph that replaces the output of ``node``."""
         return self.editor.add_constant(f"{node.output[0]}_float", values)
 
     def _parameters(self, node: onnx.NodeProto, scope: _Scope) -> tuple[Array, Array, int | None] | None:
@@ -268,10 +268,10 @@ class _Reader:
             )
 
     def _rewire(self, graph: onnx.GraphProto, scope: _Scope) -> None:
-        """Make every reader of a pair read its source, as an edge; drop nodes that nothing reads then.
+        """Make readers of pairs read the sources of the pairs, as edges, and drop nodes without readers.
 
-        Where a dequantized tensor is an output of a graph, or is quantized again, an Identity takes the
-        pair's place and carries the edge. The graphs inside the nodes are rewired before.
+        Where a dequantized tensor is an output of a graph, or is quantized again, an Identity replaces the
+        pair and has the edge. The graphs inside the nodes must have been rewired before.
         """
         own, pairs = scope.pairs.maps[0], scope.pairs
         public = {value.name for value in graph.output}.union(*map(captured, graph.node))
@@ -298,7 +298,7 @@ class _Reader:
 
 
 def _code_type(node: onnx.NodeProto, scope: _Scope) -> np.dtype[np.generic]:
-    """The type of codes that have no zero point: their own, otherwise uint8 as the ONNX standard says."""
+    """The type of codes without a zero point: their own, otherwise uint8 by the ONNX standard."""
     if node.input[0] in scope.constants and node.op_type == "DequantizeLinear":
         return scope.constants[node.input[0]].dtype
     maker = scope.producer.get(node.input[0]) if node.op_type == "DequantizeLinear" else node
@@ -307,7 +307,7 @@ def _code_type(node: onnx.NodeProto, scope: _Scope) -> np.dtype[np.generic]:
 
 
 def _lone_quantizers(graph: onnx.GraphProto) -> list[str]:
-    """Each QuantizeLinear that is left and that others than a DequantizeLinear read, with its path."""
+    """Path of each QuantizeLinear that is left and that other nodes than a DequantizeLinear read."""
     read = {value.name for each in all_graphs(graph) for value in each.output}
     for node in all_nodes(graph):
         if node.op_type != "DequantizeLinear":
@@ -326,10 +326,11 @@ def _same(a: tuple[Array, Array, int | None], b: tuple[Array, Array, int | None]
 
 
 def _grouped(model: Model, edges: Sequence[Edge]) -> list[Group]:
-    """Edges by the node that leads: a weighted node, or the reader itself.
+    """Groups of the edges; a group is led by a weighted node, or else by the reader of the edge.
 
-    A node that only moves a weight, or a stand-in Identity, joins the node it serves. Groups of a body stand
-    where the main graph's node stands that it lies in, after a group of that node itself.
+    A node that only moves a weight joins the group of the node that reads the weight, and an Identity the
+    group of the node before it. Groups of a body are sorted in at the node of the main graph that contains
+    the body.
     """
     index, taken = model.index, set(model.index.nodes)
     groups = list(_groups_of(index, edges))
@@ -343,7 +344,7 @@ def _grouped(model: Model, edges: Sequence[Edge]) -> list[Group]:
 
 
 def _groups_of(index: Index, edges: Sequence[Edge]) -> Iterator[Group]:
-    """The groups of those ``edges`` whose nodes are in the graph of ``index``."""
+    """The groups of the ``edges`` whose nodes are in the graph of ``index``."""
     members: dict[str, list[Edge]] = defaultdict(list)
     for edge in edges:
         if edge.node in index.nodes:
@@ -370,21 +371,22 @@ _FOLDED = frozenset({"Relu", "Clip"})
 
 
 def restore(model: Model, edges: Sequence[Edge], original: Model, weights: int) -> tuple[Model, list[str]]:
-    """Put back what ``original`` has and the Q/DQ model, its pairs taken off, has not.
+    """Put back the weights and activations of ``original`` that the quantizer took away.
 
-    A weight fits where it rounds to the very codes that the Q/DQ model holds, one step allowed for. Where
-    most fit, both models hold the same weights, and one that does not fit was quantized wrongly: it is
-    restored as well. Where most do not, the Q/DQ model was trained on (QAT), and its own weights are right.
-    An activation is put back where every range that reads it cuts off as it does, so nothing changes in INT8.
+    A weight fits where it rounds to the codes that the Q/DQ model holds, give or take one step. Where most
+    weights fit, both models hold the same weights, and a weight that does not fit was quantized wrongly: it
+    is restored as well. Where most do not fit, the Q/DQ model was trained further (QAT), and its own weights
+    are right. An activation is put back where every range that reads it saturates at its bounds, so that
+    nothing changes in INT8.
 
     Args:
         model: The Q/DQ model without pairs.
-        edges: Where they stood.
-        original: The float model it was made from; nodes and tensors are known by name.
+        edges: The edges of the pairs.
+        original: The float model that it was made from. Nodes and tensors are matched by name.
         weights: How many quantized constants the Q/DQ model holds.
 
     Returns:
-        The model with what is put back, and an account of it in sentences.
+        The model with weights and activations put back, and notes about them in sentences.
     """
     fitting, others = _weights(model, edges, original)
     wrong = others if len(others) < len(fitting) else {}
@@ -411,7 +413,7 @@ def restore(model: Model, edges: Sequence[Edge], original: Model, weights: int) 
 
 
 def folded(graph: onnx.GraphProto, original: Model) -> Iterator[tuple[onnx.NodeProto, onnx.NodeProto]]:
-    """Each node of ``graph`` that makes what a Relu or Clip after it makes in ``original``, and that one."""
+    """Each node of ``graph`` that lost the Relu or Clip behind it in ``original``, with that activation."""
     theirs = original.index.producer
     for node in graph.node:
         activation = theirs.get(node.output[0]) if node.output else None
@@ -425,7 +427,7 @@ def folded(graph: onnx.GraphProto, original: Model) -> Iterator[tuple[onnx.NodeP
 def _weights(
     model: Model, edges: Sequence[Edge], original: Model
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Float weights by the tensor they stand for: those that round to its codes, and those that do not."""
+    """Float weights by the constant that they replace: weights that round to its codes, and all others."""
     theirs, mine = _read_constants(original), model.constants()
     fitting: dict[str, Array] = {}
     others: dict[str, Array] = {}
@@ -442,7 +444,7 @@ def _weights(
 
 
 def _read_constants(model: Model) -> dict[tuple[str, int], Array]:
-    """What each node reads at each position, where that is a constant; nodes in bodies included."""
+    """Node and input position to the constant that is read there, with nodes in bodies."""
     constants = model.constants()
     found = _read_in(model.graph, constants)
     for body in bodies(model.graph):
@@ -463,7 +465,7 @@ def _read_in(graph: onnx.GraphProto, constants: dict[str, Array]) -> dict[tuple[
 
 
 def _fits(weight: Array, quantization: Quantization) -> bool:
-    """Whether ``weight`` rounds to the codes of ``quantization``, one step allowed for."""
+    """Whether ``weight`` rounds to the codes of ``quantization``, give or take one step."""
     values = quantization.values
     if values is None or not (quantization.scale > 0).all():
         return False
@@ -506,7 +508,7 @@ def _restore_activations(
 def _after(
     editor: Editor, node: onnx.NodeProto, activation: onnx.NodeProto, constants: dict[str, Array]
 ) -> onnx.NodeProto:
-    """``activation`` between ``node`` and those that read it."""
+    """A copy of ``activation``, put between ``node`` and its readers."""
     restored = copy.deepcopy(activation)
     restored.name = editor.unique(activation.name)
     restored.output[0] = node.output[0]
@@ -518,13 +520,16 @@ def _after(
 
 
 def _read_by(index: Index, tensor: str) -> set[tuple[str, int]]:
-    """Nodes and positions that read ``tensor``; what is no plain reader has a position of its own."""
+    """Nodes and input positions that read ``tensor``.
+
+    ``("", -1)`` stands for outputs and graphs inside nodes.
+    """
     found = {(node.name, position) for node, position in index.readers(tensor)}
     return found | {("", -1)} if tensor in index.public else found
 
 
 def _bounds(activation: onnx.NodeProto, constants: dict[str, Array]) -> tuple[float, float] | None:
-    """Where an activation cuts off; None where that is computed at run time."""
+    """The lower and upper bound of a Relu or Clip; None where a bound is computed at run time."""
     if activation.op_type == "Relu":
         return 0.0, math.inf
     found = [-math.inf, math.inf]
@@ -537,7 +542,7 @@ def _bounds(activation: onnx.NodeProto, constants: dict[str, Array]) -> tuple[fl
 
 
 def _cuts(quantization: Quantization, low: float, high: float) -> bool:
-    """Whether what lies beyond ``low`` and ``high`` has the code of the bound itself."""
+    """Whether the codes saturate at ``low`` and ``high``, so that a Clip to these bounds changes no code."""
     codes = quantization.format
     if quantization.scale.size != 1 or not quantization.scale > 0:
         return False

@@ -1,4 +1,4 @@
-"""Tells whether two models compute the same by the same operators, and takes a form's rounding away again."""
+"""Decides whether two models compute the same by the same operators, and removes the rounding of a form."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _HALF_DTYPES = frozenset({FP16.dtype, BF16.dtype})
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
 #: An attribute that repeats the shape of the weights: loading writes it out.
 _REDUNDANT = {"Conv": "kernel_shape", "ConvTranspose": "kernel_shape"}
-#: How many numbers of a large constant are looked at before all are compared.
+#: Number of elements of a constant that are compared first, before all elements are.
 _PROBED = 64
 
 
 class Computations:
-    """Numbers for what tensors of models hold: equal numbers mean equal operators on equal inputs.
+    """Assigns numbers to tensors of models: equal numbers mean equal operators on equal inputs.
 
-    Names of nodes and of tensors inside a model do not count, nor does the order of nodes. Identity nodes
-    are transparent, a Constant node is its value, and a BatchNormalization with constant parameters is its
-    scale and offset. An operator counts as equal in two opsets if its meaning did not change between them.
-    Unequal numbers say nothing.
+    Names of nodes and inner tensors, and the order of nodes, have no effect. Identity nodes are skipped, a
+    Constant node counts as its value, and a BatchNormalization with constant parameters as its scale and
+    offset. An operator is equal in two opsets if its meaning did not change between them. Tensors with
+    unequal numbers may still hold the same values.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Computations:
         self._alike: dict[object, list[tuple[Array, int]]] = defaultdict(list)
 
     def of(self, model: Model, references: Sequence[Model] = ()) -> dict[str, int]:
-        """Tensor of the main graph to its number; one object must number all models that are compared.
+        """Tensor of the main graph to its number. All models that are compared need the same object.
 
         Args:
             model: With ``references``, a form in INT8, FP8, FP16 or BF16, whose rounding does not count.
@@ -135,7 +135,10 @@ def _is_half(array: Array) -> bool:
 
 
 class _Rounding:
-    """What rounds in a form, met node by node in topological order, and constants in full precision."""
+    """Recognises the nodes of a form that only round, and finds its constants in full precision.
+
+    ``takes`` must be called for all nodes in topological order.
+    """
 
     def __init__(self, model: Model, references: Sequence[Model]) -> None:
         self._references = [
@@ -144,7 +147,7 @@ class _Rounding:
         self._known = self._references[-1][0] if references else {}
         arrays = _all_constants(model) if references else {}
         self._shapes = {name: array.shape for name, array in arrays.items()}
-        """Of constants, and of what is made of them by nodes that round."""
+        """Shapes of constants, and of tensors that rounding nodes make of constants."""
         self._rounded = {name for name, array in arrays.items() if _is_half(array)}
 
     def takes(self, node: onnx.NodeProto) -> bool:
@@ -210,16 +213,16 @@ def unrounded(model: Model, references: Sequence[Model]) -> Model:
 
 
 class _Unrounded:
-    """A form under change."""
+    """Removes the rounding of a form, one graph after the other."""
 
     def __init__(self, editor: Editor, rounding: _Rounding) -> None:
         self.editor, self.rounding = editor, rounding
         self._sources: dict[str, str] = {}
-        """A rounded tensor to that which it was rounded from."""
+        """Rounded tensor to the tensor that it was rounded from."""
         self._added: dict[int, str] = {}
 
     def rewrite(self, graph: onnx.GraphProto) -> None:
-        """Take the rounding off one graph; those inside its nodes have lost theirs before."""
+        """Remove the rounding of one graph, after that of the graphs inside its nodes."""
         nodes: list[onnx.NodeProto] = []
         public = {value.name for value in graph.output}.union(*map(captured, graph.node))
         for node in graph.node:
@@ -251,7 +254,7 @@ class _Unrounded:
 
 
 def _wide(said: onnx.AttributeProto) -> onnx.AttributeProto:
-    """An attribute that chooses or holds FP16 or BF16 as one of FP32; any other as it is."""
+    """The attribute with FP32 in place of FP16 or BF16, as a chosen type or a stored tensor."""
     if said.name in _TYPE_ATTRIBUTES and said.i in _HALVES:
         return helper.make_attribute(said.name, FLOAT)
     if said.type == onnx.AttributeProto.TENSOR and said.t.data_type in _HALVES:
@@ -261,7 +264,7 @@ def _wide(said: onnx.AttributeProto) -> onnx.AttributeProto:
 
 
 def _needed(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> Iterator[onnx.NodeProto]:
-    """Those of ``nodes`` that lead to ``outputs``, in order."""
+    """The nodes on which ``outputs`` depend, in order."""
     read = set(outputs)
     kept = []
     for node in reversed(nodes):
