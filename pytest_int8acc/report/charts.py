@@ -21,7 +21,7 @@ _LAYERS = 40
 _BEYOND = 4.0
 _BOX, _ROW, _GAP = (150.0, 48.0), 58.0, 15.0
 _NAME = 22
-#: Errors are drawn down to this share of what a limit allows, and up to its inverse.
+#: The range of a chart of errors: from this fraction of what a limit allows to its inverse.
 _LEAST = 1e-4
 _ENDS = {"input": "input", "constant": "weights", "output": "output"}
 
@@ -55,7 +55,7 @@ class Drawing:
 
 
 def drawing(culprit: Culprit, culprits: Sequence[str]) -> Drawing | None:
-    """What a culprit reads stands left of it, its readers right; None where they are not known."""
+    """Returns the graph around a culprit: inputs on the left, readers on the right; None if not known."""
     around = culprit.neighbours
     if around is None:
         return None
@@ -97,7 +97,7 @@ def _said(wire: Wire) -> str:
 
 
 def png(view: View) -> str:
-    """A picture as a data URI of a PNG; empty where ``rows`` are none."""
+    """Returns a picture as a data URI of a PNG; empty if its rows are no valid picture."""
     try:
         rows = [base64.b64decode(row, validate=True) for row in view.rows]
     except ValueError:
@@ -128,7 +128,7 @@ class Curves:
 
 
 def curves(views: Iterable[View]) -> Curves | None:
-    """The curves among ``views`` in one chart; None where there are none."""
+    """Returns the curves among ``views`` in one chart; None if there are none."""
     drawn = tuple(view for view in views if view.values)
     values = [value for view in drawn for value in view.values if math.isfinite(value)]
     if not values:
@@ -159,7 +159,7 @@ class Chart:
 
 
 def chart(tradeoff: Tradeoff) -> Chart:
-    """Less error is higher, in decibels of what the limit allows."""
+    """Returns the chart of a trade-off: less error is higher, in decibels relative to the limit."""
     normalized_losses = [
         min(max(point.score.normalized_loss, _LEAST), 1 / _LEAST) for point in tradeoff.points
     ]
@@ -234,9 +234,9 @@ class HistogramChart:
 
 
 def layer_bars(layers: Sequence[LayerError], culprits: Sequence[str]) -> list[Bar]:
-    """The layers in the graph's order by the error that each makes alone, as a share of the signal.
+    """Returns a bar per layer in the graph's order: the error of the layer alone, as a share of the signal.
 
-    Of many, the culprits and the worst.
+    If there are more than ``_LAYERS``, the culprits and the worst layers are shown.
     """
     places = sorted(range(len(layers)), key=lambda i: (layers[i].layer not in culprits, _rank(layers[i])))
     kept = sorted(places[:_LAYERS])
@@ -263,7 +263,7 @@ def _rank(layer: LayerError) -> tuple[bool, float]:
 
 
 def histogram(cause: Cause) -> HistogramChart | None:
-    """The values behind a cause, heights in logarithms; None where there are none."""
+    """Returns the histogram of a cause with logarithmic heights; None if there is none."""
     values = cause.histogram
     if values is None or not values.counts or len(values.edges) != len(values.counts) + 1:
         return None
@@ -298,7 +298,7 @@ def _mark(value: float, right: float, what: str) -> Mark | None:
 
 
 def _share(sqnr_db: float) -> float:
-    """Root of the noise's share of the signal; inf where it cannot be computed."""
+    """Returns the ratio of the noise's to the signal's root mean square; inf if it cannot be computed."""
     if math.isnan(sqnr_db):
         return math.inf
     return float(10 ** min(-sqnr_db / 20, 300))

@@ -1,4 +1,4 @@
-"""Where a case's time went, and what it left out, as text."""
+"""Where a case's time went, and which steps it left out, as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def stop_text(stop: Stop, low_format: str) -> str:
 
 
 def phases_text(result: CaseResult) -> str:
-    """Where the time went, like ``12 s: setup 1.2, runs 0.4, search 10``; empty where that is not known."""
+    """Returns where the time went, like ``12 s: setup 1.2, runs 0.4, search 10``; empty without phases."""
     spent = ", ".join(f"{phase.name} {_seconds(phase)}" for phase in result.phases)
     return f"{number(result.seconds, 3)} s: {spent}" if spent else ""
 

@@ -49,7 +49,10 @@ def engine_views(engines: Sequence[EngineInfo], low_format: str) -> list[EngineV
 
 
 def no_int8(result: CaseResult) -> list[str]:
-    """A warning where an INT8 engine runs none of its weighted layers in INT8, and nobody says it better."""
+    """Returns a warning if no layer with weights of the case's own engine runs in the low format.
+
+    None is needed if the precision contract tells the shares by format.
+    """
     contract = result.precision
     if contract is not None and contract.asked:
         return []
@@ -62,7 +65,7 @@ def no_int8(result: CaseResult) -> list[str]:
 
 
 def speedup(engines: Sequence[EngineInfo]) -> float | None:
-    """How many times as fast as the baseline's the INT8 engine is; None where either was not timed."""
+    """Returns the baseline's median latency over that of the case's engine; None if either was not timed."""
     baseline, int8 = _latency(engines, Role.BASELINE), _latency(engines, Role.INT8)
     if baseline is None or int8 is None or int8.median_ms <= 0:
         return None
@@ -70,7 +73,7 @@ def speedup(engines: Sequence[EngineInfo]) -> float | None:
 
 
 def int8_layers(engines: Sequence[EngineInfo]) -> str:
-    """Like ``45 of 54``, for the INT8 engine; empty where it does not tell."""
+    """Returns text like ``45 of 54``: layers with weights in the low format; empty if not known."""
     inspected = [engine for engine in engines if engine.role == Role.INT8 and engine.weighted]
     if not inspected:
         return ""

@@ -76,7 +76,7 @@ def _before_layers(result: CaseResult) -> Iterator[str]:
 
 
 def _misses_share_alone(result: CaseResult) -> bool:
-    """Whether the share of INT8 is all that is missed, which no layer that leaves INT8 mends."""
+    """Returns whether ``int8_share`` is the only missed limit. Layers in high precision make it worse."""
     missed = [score for score in result.scores if not score.passed]
     whole = all(output.passed for output in result.outputs)
     return whole and bool(missed) and all(score.metric == "int8_share" for score in missed)
@@ -89,7 +89,7 @@ def is_mismatch(result: CaseResult, finding: Finding) -> bool:
 
 
 def elsewhere(result: CaseResult) -> str:
-    """What to do where INT8 is not the problem, or outputs cannot be compared; else empty."""
+    """Returns what to do if quantization is not the problem, or outputs cannot be compared; else empty."""
     if result.diagnosis is not None and is_jumpy(result):
         return _judging_before(result, result.diagnosis.jumps)
     line = first_line(result.diagnosis) if result.diagnosis is not None else None
@@ -99,51 +99,65 @@ def elsewhere(result: CaseResult) -> str:
 
 
 def _judging_before(result: CaseResult, jumps: Sequence[Jump]) -> str:
-    """What the spec must say for what is chosen by to be judged, in place of what is behind."""
+    """Returns what to write into the spec so that the tensors before a choice are judged."""
     known = {output.name for output in result.outputs}
     tensors = dict.fromkeys(name for jump in jumps for name in jump.tensors if name not in known)
     outputs = ", ".join(dict.fromkeys(f"'{name}'" for jump in jumps for name in jump.outputs))
     criteria = ", ".join(f"{{tensor: '{name}', sqnr_db: {DEFAULT_SQNR_DB:g}}}" for name in tensors)
-    said = [f"criteria: [{criteria}]"] if tensors else []
+    if not tensors:
+        return first_fitting(
+            [f"in the spec, unjudged: [{outputs}]", "name what is behind under 'unjudged'"], WIDTH - 5
+        )
     named = few([f"'{middle(name, NAME)}'" for name in tensors], 2)
-    brief = f"judge {named} by {{tensor: NAME, sqnr_db: {DEFAULT_SQNR_DB:g}}}, and " * bool(tensors)
-    brief += "name what is behind under 'unjudged'"
-    return first_fitting([f"in the spec, {', '.join([*said, f'unjudged: [{outputs}]'])}", brief], WIDTH - 5)
+    whole = f"in the spec, criteria: [{criteria}], unjudged: [{outputs}]"
+    brief = f"judge {named} by {{tensor: NAME, sqnr_db: {DEFAULT_SQNR_DB:g}}}, and "
+    return first_fitting([whole, f"{brief}name what is behind under 'unjudged'"], WIDTH - 5)
 
 
 def recommended(result: CaseResult) -> Iterator[str]:
-    """The fix in a sentence, the fullest first; nothing where there is none."""
+    """Yields the recommended fix in a sentence, the fullest first; nothing where there is none."""
     repair, search = result.answer, result.search
-    use = "use fixed.onnx: " if result.written else ""
     if repair is not None:
         spare = search.spare if search is not None and repair.kind == "high" else 0
-        said, verified, scores = (
-            list(changes(repair, result.low_format, spare)),
-            repair.verified,
-            repair.scores,
-        )
+        texts = list(changes(repair, result.low_format, spare))
+        proofs = _proofs(result, repair.scores, verified=repair.verified)
+        reached = _reached(repair.scores)
     elif search is not None and search.found and search.culprits:
-        said, verified, scores = list(_kept(search, result.low_format)), search.verified, search.fixed
+        texts = list(_kept(search, result.low_format))
+        proofs = _proofs(result, search.fixed, verified=search.verified)
+        reached = _reached(search.fixed)
     else:
         return
-    by = result.backend.partition(",")[0]
-    worst = worst_first(scores)[:1]
-    reached = [f"; {relation(score, most)}" for score in worst for most in (NAME, 16)]
-    reached += [f"; {s.metric}{relation(s).removeprefix(name_of(s))}" for s in worst if s.name != s.subject]
-    means = ("built and run, limits kept with reserve", "built and run")
-    good = [*(f", verified ({said}) on {by}" for said in means), f", verified on {by}", ", verified"]
-    proved = good if verified else [*_by_luck(scores), "; not verified"]
-    for text in said:
-        for score in reached or [""]:
-            yield from (f"{use}{text}{score}{proof}" for proof in proved)
-    yield f"{use}{said[-1]}{proved[-1]}"
+    use = "use fixed.onnx: " if result.written else ""
+    for text in texts:
+        for score in reached:
+            yield from (f"{use}{text}{score}{proof}" for proof in proofs)
+    yield f"{use}{texts[-1]}{proofs[-1]}"
 
 
-def _by_luck(scores: Sequence[Score]) -> list[str]:
-    """What a fix is worth that keeps its limits on these samples only; nothing where it does not."""
+def _reached(scores: Sequence[Score]) -> list[str]:
+    """Returns the worst score of a fix with its limit, the longest text first; else one empty text."""
+    judged = worst_first(scores)
+    if not judged:
+        return [""]
+    worst = judged[0]
+    texts = [f"; {relation(worst, most)}" for most in (NAME, 16)]
+    if worst.name != worst.subject:
+        texts.append(f"; {worst.metric}{relation(worst).removeprefix(name_of(worst))}")
+    return texts
+
+
+def _proofs(result: CaseResult, scores: Sequence[Score], *, verified: bool) -> list[str]:
+    """Returns how a fix was proved, in the longest form first."""
+    if verified:
+        by = result.backend.partition(",")[0]
+        reserve = f", verified (built and run, limits kept with reserve) on {by}"
+        return [reserve, f", verified (built and run) on {by}", f", verified on {by}", ", verified"]
     unsteady = [score for score in worst_first(scores) if not score.steady]
-    kept = bool(unsteady) and all(score.passed for score in scores)
-    return [f", but {drawn_again(unsteady[0])} when samples are drawn again", "; unsteady"] if kept else []
+    if not unsteady or not all(score.passed for score in scores):
+        return ["; not verified"]
+    resampled = f", but {drawn_again(unsteady[0])} when samples are drawn again"
+    return [resampled, "; unsteady", "; not verified"]
 
 
 def _kept(search: SearchOutcome, low_format: str) -> Iterator[str]:
@@ -153,20 +167,19 @@ def _kept(search: SearchOutcome, low_format: str) -> Iterator[str]:
 
 
 def alternatives(result: CaseResult) -> list[str]:
-    """Other ways to meet the criteria than the recommended one, cheapest first."""
+    """Returns the remedies that are not recommended, cheapest first."""
     repairs = result.diagnosis.repairs[1:] if result.diagnosis is not None else ()
     return [_repair_line(repair, result.low_format) for repair in repairs]
 
 
 def _repair_line(repair: Repair, low_format: str) -> str:
     scores = [relation(score) for score in worst_first(repair.scores)[:1]]
-    return "; ".join(
-        [next(changes(repair, low_format)), *scores, "verified" if repair.verified else "not verified"]
-    )
+    verified = "verified" if repair.verified else "not verified"
+    return "; ".join([next(changes(repair, low_format)), *scores, verified])
 
 
 def _no_fix(result: CaseResult) -> Iterator[str]:
-    """Why there is no fix, and what to do; the fullest first."""
+    """Yields why there is no fix, and what to do instead, the fullest first."""
     search, stopped = result.search, result.stopped
     if stopped is not None:
         late = "none found in the time; give it more: --int8acc-max-seconds N"
@@ -178,11 +191,8 @@ def _no_fix(result: CaseResult) -> Iterator[str]:
         yield "; ".join([*lint[:1], f"none found: {reason(search)}"])
         if search.fixed_pairs:
             yield lint[0] if lint else "none found: Q/DQ is left in the model that no plan takes off"
-        yield (
-            lint[0]
-            if lint
-            else f"none found: with every layer out of {result.low_format} the criteria fail too"
-        )
+        hopeless = f"none found: with every layer out of {result.low_format} the criteria fail too"
+        yield lint[0] if lint else hopeless
     elif result.diagnosis is not None and result.diagnosis.first_stage == "engine INT8":
         yield STAGES["engine INT8"].advice
     elif not result.int8_groups:
@@ -192,7 +202,7 @@ def _no_fix(result: CaseResult) -> Iterator[str]:
 
 
 def cheaper_fix(result: CaseResult) -> Repair | None:
-    """The cheapest repair, where it leaves more of the network in INT8 than the plan found."""
+    """Returns the recommended remedy, if it keeps more layers quantized than the plan of the search."""
     first, search = result.answer, result.search
     if first is None or search is None or not search.found:
         return first
@@ -201,9 +211,12 @@ def cheaper_fix(result: CaseResult) -> Repair | None:
 
 
 def changes(repair: Repair, low_format: str, spare: int = 0) -> Iterator[str]:
-    """What is changed, the fullest first: words for the line that recommends it.
+    """Yields what a remedy changes, the fullest sentence first.
 
-    ``spare``: how many of its layers leave the format for a reserve only.
+    Args:
+        repair: The remedy.
+        low_format: The format that the case is about, like ``INT8``.
+        spare: The number of its layers that are in high precision as a reserve only.
     """
     layers, precision = len(repair.layers), repair.precision.upper()
     kept = f"{count(layers, 'layer')} in {precision}" if layers else f"all in {low_format}"

@@ -1,4 +1,4 @@
-"""The report folder: ``report.json``, and ``report.html`` where jinja2 is there; those of shards as one."""
+"""The report folder: ``report.json`` and, with jinja2, ``report.html``. Folders of shards can be merged."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pytest_int8acc.report.json import NAME, Report, report_of, write_json, writ
 from pytest_int8acc.report.read import read_json
 from pytest_int8acc.results import CaseResult
 
-#: Files whose text a page holds, so that it can be copied from there.
+#: Suffixes of files whose text is part of the page, so that it can be copied.
 _TEXTS = (".cfg", ".json", ".md", ".py", ".sh", ".txt", ".yaml", ".yml")
 _LARGEST = 64 << 10
-#: Made anew for the whole where folders are merged.
+#: Files that a merge makes again instead of copying them.
 _OURS = (NAME, "report.html")
 
 
 def write_folder(folder: Path, report: Report) -> list[str]:
-    """Write both files; the lines that say where they are, the paths last.
+    """Writes both files and returns the lines that say where they are.
 
     Raises:
         OSError: The folder cannot be made or written.
@@ -40,7 +40,7 @@ def write_folder(folder: Path, report: Report) -> list[str]:
 
 
 def texts(folder: Path, report: Report) -> dict[str, str]:
-    """Text of the small files that the cases have written, by path from ``folder``; of none outside it."""
+    """Returns the text of small files that the cases wrote into ``folder``, by relative path."""
     found = {}
     for name in (str(name) for case in report.cases for name in case.get("written", ())):
         path = folder / name

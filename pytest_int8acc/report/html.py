@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import jinja2
 
 _FOLDER = "report/templates"
-#: Nothing from anywhere; the one script is known by its hash.
+#: The page may load nothing and run one script, which is allowed by its hash.
 _POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
     "base-uri 'none'; form-action 'none'"
@@ -58,7 +58,7 @@ class Section:
 
 
 def page(report: Report, texts: Mapping[str, str]) -> str:
-    """The whole page, with the ``texts`` of files written by cases, by path."""
+    """Returns the whole page; ``texts`` are the contents of files that cases wrote, by path."""
     environment = _environment()
     script = _source(environment, "script.js")
     digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
@@ -88,7 +88,7 @@ def _section(anchor: str, entry: Mapping[str, Any], report: Report, texts: Mappi
 
 
 def fragment(details: Mapping[str, Any]) -> str:
-    """The scores and culprits of one case, ``to_plain`` of its result, to stand in another page."""
+    """Returns scores and culprits of one case as HTML for another page; ``details`` is its plain result."""
     view = CaseView(restore(details))
     said = view.status if view.result.passed else view.failure_line
     return _environment().get_template("fragment.html").render(view=view, said=said)
@@ -96,7 +96,7 @@ def fragment(details: Mapping[str, Any]) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    """The templates; slow to read."""
+    """Returns jinja2's environment with the templates. Making it is slow."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -117,7 +117,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _compiled() -> jinja2.BytecodeCache | None:
-    """Compiled templates, kept where Python keeps its own of this package; None where it keeps none."""
+    """Returns the cache of compiled templates in Python's ``__pycache__``; None if Python writes none."""
     import jinja2
 
     module = str(Path(__file__).with_name("templates") / "page.py")
@@ -132,6 +132,6 @@ def _compiled() -> jinja2.BytecodeCache | None:
 
 
 def _source(environment: jinja2.Environment, name: str) -> str:
-    """A file of ours as it is: it goes into the page unescaped."""
+    """Returns a file of this package. It goes into the page unescaped."""
     assert environment.loader is not None
     return environment.loader.get_source(environment, name)[0].strip()

@@ -1,4 +1,4 @@
-"""``report.json``: all cases of a run, for machines; ``schema.json`` says what is in it."""
+"""``report.json``: all cases of a run, for machines. ``schema.json`` describes its keys."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from pytest_int8acc.results import (
 )
 from pytest_int8acc.results.causes import Cause
 
-#: Raised when a key changes its meaning or goes away; new keys may come at any time.
+#: The version is raised when a key changes its meaning or is removed. New keys may be added at any time.
 VERSION = 2
 NAME = "report.json"
-#: Of several verdicts on one case, the later one in this list counts.
+#: If a case has several verdicts, the one that comes last in this list counts.
 Verdict = Literal["skipped", "passed", "xpassed", "xfailed", "error", "failed"]
 RANK = get_args(Verdict)
 BAD = ("failed", "error")
@@ -121,7 +121,7 @@ def report_of(
     results: Mapping[str, CaseResult],
     **more: Any,
 ) -> Report:
-    """A report from its entries.
+    """Returns a report of cases.
 
     Args:
         cases: Plain types, as from ``case_entry``.
@@ -155,14 +155,14 @@ def write_text(folder: Path, name: str, text: str) -> Path:
 
 
 def located(result: CaseResult, folder: Path | None) -> CaseResult:
-    """``result`` with the paths of files in the report folder as seen from there."""
+    """Returns ``result`` with paths in the report folder made relative to it."""
     return replace(result, written=tuple(_from(folder, path) for path in result.written))
 
 
 def case_entry(
     nodeid: str, verdict: str, seconds: float, result: CaseResult | None, **more: Any
 ) -> dict[str, Any]:
-    """One case of the report.
+    """Returns one case of the report as plain types.
 
     Args:
         nodeid: pytest's name of the item.
@@ -179,7 +179,7 @@ def case_entry(
     culprits = search.get("culprits", [])
     margins = (None if s.margin is None or not math.isfinite(s.margin) else s.margin for s in result.scores)
     scores = [score for output in details["outputs"] for score in output["scores"]] + details["metrics"]
-    most_wanted = {
+    first_keys = {
         **entry,
         "name": details["name"],
         "seconds": result.seconds or seconds,
@@ -190,11 +190,11 @@ def case_entry(
         "builds": search.get("builds", 0),
         "written": details["written"],
     }
-    return most_wanted | {key: value for key, value in details.items() if key not in most_wanted}
+    return first_keys | {key: value for key, value in details.items() if key not in first_keys}
 
 
 def plain_result(result: CaseResult) -> dict[str, Any]:
-    """``result`` as plain types, with the sentences."""
+    """Returns ``result`` as plain types, with its sentences."""
     plain: dict[str, Any] = to_plain(result, _sentences(result.low_format))
     if plain["diagnosis"] is not None:
         plain["diagnosis"]["summary"] = summary(result)
@@ -220,7 +220,7 @@ def _say(sentence: Sentence, low_format: str, value: Any) -> str:
 
 
 def one_per_case(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The entries, those of one item as one: a case that passes and then fails to clean up is an error."""
+    """Returns one entry per item: a case that passes and then fails to clean up is an error."""
     found: dict[str, dict[str, Any]] = {}
     for entry in entries:
         other = found.get(entry["nodeid"])
@@ -233,7 +233,7 @@ def one_per_case(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _from(folder: Path | None, path: str) -> str:
-    """``path`` from the report folder on, where it is in there."""
+    """Returns ``path`` relative to the report folder, if it is inside."""
     if folder is None or folder not in PurePath(path).parents:
         return path
     return PurePath(path).relative_to(folder).as_posix()

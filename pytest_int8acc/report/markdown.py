@@ -16,7 +16,7 @@ from pytest_int8acc.report.text import finding_lines, stage_lines
 from pytest_int8acc.report.view import CaseView
 from pytest_int8acc.report.words import count, first_fitting, shorten
 
-#: What GitHub takes of one step; more than that and nothing of it is shown.
+#: The maximum size of a step's summary in bytes. GitHub shows nothing of a larger one.
 LIMIT = 1 << 20
 _SIGNS = {"passed": "✅", "failed": "❌", "error": "💥", "skipped": "⏭️"}
 _CULPRITS = 20
@@ -24,7 +24,7 @@ _CELL = 300
 
 
 def append_summary(path: Path, report: Report) -> None:
-    """Append the report to the step's file; what does not fit in GitHub's limit is counted.
+    """Appends the report to the step's file; parts beyond GitHub's limit are counted.
 
     Raises:
         OSError: The file cannot be written.
@@ -38,9 +38,9 @@ def append_summary(path: Path, report: Report) -> None:
 
 
 def summary(report: Report, limit: int = LIMIT) -> str:
-    """The report as Markdown, of at most ``limit`` bytes."""
+    """Returns the report as Markdown of at most ``limit`` bytes."""
     cases = report.cases
-    # Where room is scarce, those that are not well are told first.
+    # Failed cases come first, since the end may be cut off.
     ordered = [c for c in cases if c["verdict"] in BAD] + [c for c in cases if c["verdict"] not in BAD]
     parts = [f"## {report.formats} accuracy: {in_markdown(counts_text(report))}\n\n"]
     parts += [_error(error) for error in report.errors]
@@ -53,7 +53,7 @@ def summary(report: Report, limit: int = LIMIT) -> str:
 
 
 def _fitting(parts: list[str], limit: int) -> str:
-    """As many whole parts as ``limit`` bytes hold, and how many more there are."""
+    """Returns as many whole parts as fit into ``limit`` bytes, and the number of parts left out."""
     sizes = [len(part.encode("utf-8", "backslashreplace")) for part in parts]
     if sum(sizes) <= limit:
         return "".join(parts)
@@ -88,7 +88,7 @@ def _section(entry: Mapping[str, Any], view: CaseView | None) -> str:
 
 
 def _story(view: CaseView) -> Iterator[str]:
-    """Why, where and what mends it."""
+    """Yields why the case failed, what to do, and its culprits."""
     lines = [view.headline, view.why, *map(str, view.fixes), *stage_lines(view)]
     lines += finding_lines(view.findings)
     lines += [engine.line for engine in view.engines if not engine.is_baseline]

@@ -1,4 +1,4 @@
-"""A result as plain types that JSON, pytest-xdist and JUnit carry, and read back from them."""
+"""Results as plain types for JSON, pytest-xdist and JUnit, and back."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ _NOTHING: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {}
 
 
 def to_plain(value: Any, more: Mapping[type, Mapping[str, Callable[[Any], Any]]] = _NOTHING) -> Any:
-    """``value`` as plain JSON types: dataclasses as dicts, inf and nan as text, NumPy scalars as numbers.
+    """Returns ``value`` as JSON types: dataclasses as dicts, inf and nan as text, NumPy scalars as numbers.
 
-    What is none of these becomes text; ``more`` is, by dataclass, further keys and what makes their values.
+    Args:
+        value: Any object; an unknown one becomes text.
+        more: By dataclass, further keys and the functions that make their values.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         plain = {f.name: to_plain(getattr(value, f.name), more) for f in dataclasses.fields(value)}
@@ -46,8 +48,8 @@ def to_plain(value: Any, more: Mapping[type, Mapping[str, Callable[[Any], Any]]]
 
 
 def for_people(result: CaseResult) -> CaseResult:
-    """``result`` with all texts as :func:`shown` gives them, but for the paths of files written."""
-    fit: CaseResult = _fit(result, cache(shown))  # names come again and again
+    """Returns ``result`` with all texts made printable by :func:`shown`, except paths of written files."""
+    fit: CaseResult = _fit(result, cache(shown))  # the same names occur many times
     return fit
 
 
@@ -65,20 +67,24 @@ def _fit(value: Any, fitting: Callable[[str], str]) -> Any:
 
 
 def restore(plain: Mapping[str, Any]) -> CaseResult:
-    """The CaseResult that ``plain`` was made of."""
+    """Returns the CaseResult that ``plain`` was made of.
+
+    Raises:
+        pydantic.ValidationError: A value has another type than its field.
+    """
     return _adapter().validate_python(plain)
 
 
 @cache
 def _adapter() -> TypeAdapter[CaseResult]:
-    """What reads results; slow to make."""
+    """Returns the validator of results. Making it is slow."""
     from pydantic import TypeAdapter  # heavy, and wanted with -v and for reports only
 
     return TypeAdapter(CaseResult)
 
 
 def properties(result: CaseResult) -> list[tuple[str, object]]:
-    """Every score, the facts of the verdict, the case in a line, and the whole result; plain types only."""
+    """Returns what a test report carries: scores, facts, the case in a line, the whole result."""
     scores = [(f"int8acc.{score.subject}.{score.metric}", to_plain(score.value)) for score in result.scores]
     details = json.dumps(to_plain(result), allow_nan=False)
     status = CaseView(result).status
@@ -86,7 +92,7 @@ def properties(result: CaseResult) -> list[tuple[str, object]]:
 
 
 def facts(result: CaseResult) -> list[tuple[str, object]]:
-    """What can be filtered and plotted without reading the details; only what is known."""
+    """Returns the facts of a verdict that can be filtered and plotted without reading the details."""
     found: list[tuple[str, object]] = [("int8acc.passed", result.passed)]
     if result.search is not None:
         search, fix = result.search, "verified" if result.search.verified else "not verified"

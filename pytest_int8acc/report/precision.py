@@ -1,4 +1,4 @@
-"""The formats asked for and those that ran, in words: a statement, a failure with what to do, cautions."""
+"""Sentences on the formats that were asked for and those that ran: a statement, a failure, cautions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pytest_int8acc.results import CaseResult, LayerShare, PrecisionContract
 from pytest_int8acc.results.precision import MAX_REFUTED
 
 _NAMED = 2
-#: Where an engine tells less than half of what was asked for, its verdict is worth a caution.
+#: If the format of more than this share of the MACs is unknown, the report has a caution.
 _MUCH_UNTOLD = 0.5
-#: A share below this would read as 0 %.
+#: Shares below this one would be printed as 0 %.
 _VISIBLE = 0.0005
 
 
 def precision_text(contract: PrecisionContract) -> str:
-    """Like ``asked: 86 % of the MACs in INT8, 14 % in FP16; ran: 84 % in INT8, 12 % in FP16, 4 % untold``."""
+    """Returns text like ``asked: 86 % of the MACs in INT8, 14 % in FP16; ran: 84 % in INT8, 16 % untold``."""
     asked = _shares(contract.asked)
     if contract.realized is None:
         return asked
@@ -29,7 +29,7 @@ def precision_text(contract: PrecisionContract) -> str:
 
 
 def precision_problems(result: CaseResult) -> list[str]:
-    """What is wrong where the engine ran in another format than the one asked for; empty where it did not."""
+    """Returns the problem if the engine ran in another format than the one asked for; else nothing."""
     contract = result.precision
     if contract is None or not contract.is_broken:
         return []
@@ -37,7 +37,7 @@ def precision_problems(result: CaseResult) -> list[str]:
 
 
 def precision_why(contract: PrecisionContract) -> str:
-    """What that means for the scores, and which layers ran in another format."""
+    """Returns what a wrong format means for the scores, and which layers ran in it."""
     low = contract.low.upper()
     if contract.identical:
         return f"the outputs are the baseline's bit for bit, so nothing was rounded to {low}"
@@ -48,7 +48,7 @@ def precision_why(contract: PrecisionContract) -> str:
 
 
 def precision_fix(contract: PrecisionContract) -> str:
-    """What to do where the engine ran in another format than the one asked for."""
+    """Returns what to do if the engine ran in another format than the one asked for."""
     accept = "or accept the engine as it is: 'realized: warn'"
     if contract.source == "candidate" and contract.can_obey:
         return (
@@ -64,7 +64,7 @@ def precision_fix(contract: PrecisionContract) -> str:
 
 
 def share_fix(contract: PrecisionContract) -> str:
-    """What to do where too few multiply-accumulates are in INT8."""
+    """Returns what to do if too few multiply-accumulates are in INT8."""
     if contract.misplaced:
         layers = _layers(contract.misplaced, contract.misplaced_count)
         return f"look at the Q/DQ around what the engine runs otherwise, {layers}; or lower int8_share"
@@ -73,7 +73,7 @@ def share_fix(contract: PrecisionContract) -> str:
 
 
 def precision_cautions(contract: PrecisionContract | None) -> list[str]:
-    """Another format than the one asked for, one that the engine does not tell, or little asked for."""
+    """Returns cautions on MACs that ran in another format, in an unknown one, or were not asked for."""
     if contract is None:
         return []
     low, cautions = contract.low.upper(), list[str]()
@@ -111,14 +111,14 @@ def _refuted(contract: PrecisionContract) -> str:
 
 
 def _shares(shares: Mapping[str, float], of: str = " of the MACs") -> str:
-    """Shares by format, the first one and all that are not nothing."""
+    """Returns shares by format; zeros are left out, except for the first format."""
     kept = [(name, share) for place, (name, share) in enumerate(shares.items()) if share or not place]
     first = [f"{percent(share)}{of} in {name.upper()}" for name, share in kept[:1]]
     return ", ".join([*first, *(f"{percent(share)} in {name.upper()}" for name, share in kept[1:])])
 
 
 def _layers(layers: Sequence[LayerShare], count: int) -> str:
-    """The largest layers with share and format, and how many more there are."""
+    """Returns the largest layers with their share and format, and how many more there are."""
     named = []
     for layer in layers[:_NAMED]:
         ran = "" if layer.ran is None else f" in {layer.ran.upper()}"

@@ -1,4 +1,4 @@
-"""``report.json`` read back. Files of other machines are validated here, and nowhere else."""
+"""Reads ``report.json``. Files of other machines are validated here, and nowhere else."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _Report(_Checked):
 
 
 def read_json(folder: Path) -> Report:
-    """The report in ``folder``.
+    """Returns the report in ``folder``.
 
     Raises:
         Int8accError: There is none, it cannot be read, or it is none of this version; the message names the
@@ -85,7 +85,7 @@ def read_json(folder: Path) -> Report:
 
 
 def _content(path: Path) -> bytes:
-    """The file's bytes.
+    """Returns the file's bytes.
 
     Raises:
         OSError: It cannot be read, or reading it might never end.
@@ -101,7 +101,7 @@ def _content(path: Path) -> bytes:
 
 
 def _integer(text: str) -> int:
-    """An integer of the file; ValueError for one with so many digits that no float can hold it."""
+    """Returns an integer of the file; raises ValueError for one that no float can hold."""
     if len(text) > 300:
         raise ValueError(f"an integer of {len(text)} digits")
     return int(text)
@@ -112,7 +112,7 @@ def _damaged(path: Path, reason: str) -> Int8accError:
 
 
 def _results(path: Path, report: dict[str, Any]) -> dict[str, CaseResult]:
-    """What was measured, by node id.
+    """Returns the result of each case that was measured, by node id.
 
     Raises:
         Int8accError: A place is not as ``schema.json`` says, or no sentence can be made of it.
@@ -138,7 +138,7 @@ def _results(path: Path, report: dict[str, Any]) -> dict[str, CaseResult]:
 
 
 def _first(error: ValidationError) -> str:
-    """Place and text of the first of pydantic's complaints."""
+    """Returns place and text of pydantic's first error."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"]))
     return f"{middle(place, 80)}: {first['msg']}"

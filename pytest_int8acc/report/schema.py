@@ -23,7 +23,8 @@ def _kind(kind: str | list[str], said: str, **more: Any) -> dict[str, Any]:
 
 
 _MARGIN = {"margin": _kind(["number", "null"], "Distance to the limit, positive where it is kept.")}
-#: What a case holds beside its result, or in another shape; only the first three are there without a result.
+#: Keys of a case that are no fields of its result, or have another form. A case without a result has the
+#: first three only.
 _CASE: dict[str, Any] = {
     "nodeid": _kind("string", "pytest's name of the item."),
     "verdict": {"enum": sorted(RANK)},
@@ -40,7 +41,7 @@ _CASE: dict[str, Any] = {
     "builds": _kind("integer", "How many models the search built."),
     "written": _kind("array", "Files of the case, from the report folder on.", items=_TEXT),
 }
-#: What a search holds beside its fields and sentences.
+#: Keys of a search that are neither fields nor sentences.
 _SEARCH: dict[str, Any] = {
     "interrupted": _kind("boolean", "Ctrl-C ended it; what stands here was known by then."),
     "remarks": _kind("array", "What came of certifying, and advice.", items=_TEXT),
@@ -48,7 +49,7 @@ _SEARCH: dict[str, Any] = {
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema of the whole file."""
+    """Returns the schema of the whole file."""
     error = {"nodeid": _TEXT, "message": _TEXT}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -69,7 +70,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _definitions() -> dict[str, Any]:
-    """Each class of a result, with its sentences, and what else a case holds."""
+    """Returns the schema of each class of a result with its sentences, and that of a case."""
     from pydantic import BaseModel, ConfigDict
 
     class Measured(BaseModel):
@@ -102,12 +103,12 @@ def _definitions() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The shipped file's content."""
+    """Returns the content of the shipped file."""
     return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def _plain(schema: Any) -> Any:
-    """Descriptions in one line, numbers that may be infinite, no titles or defaults."""
+    """Returns ``schema`` with one-line descriptions and infinite numbers, without titles and defaults."""
     if isinstance(schema, list):
         return [_plain(inner) for inner in schema]
     if not isinstance(schema, dict):

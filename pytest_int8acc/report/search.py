@@ -1,4 +1,4 @@
-"""What a precision search found, as text."""
+"""What a precision search found, in sentences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_int8acc.report.words import count, few, number, pairs_text
 from pytest_int8acc.results.causes import Repair
 from pytest_int8acc.results.search import Culprit, Ending, SearchOutcome, Tradeoff
 
-#: Where more than this share of the MACs would have to leave INT8, training with quantization is advised.
+#: If more than this share of the MACs would be in high precision, quantization-aware training is advised.
 _QAT_SHARE = 0.5
 
 
@@ -35,7 +35,7 @@ def low_format(outcome: SearchOutcome) -> str:
 
 
 def alone_text(culprit: Culprit) -> str:
-    """What is worst when this group alone runs in INT8, like ``logits cosine 0.93``; may be empty."""
+    """Returns the worst score with this group alone in the low format, like ``y cosine 0.93``, or nothing."""
     score = culprit.worst_alone
     if score is None:
         return ""
@@ -43,7 +43,7 @@ def alone_text(culprit: Culprit) -> str:
 
 
 def remarks(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list[str]:
-    """Certified or not, causes without a trial; training is advised where no repair keeps all in INT8."""
+    """Returns remarks on the certificate, untried causes, Casts, and on training with quantization."""
     notes, certificate, low = [], outcome.certificate, low_format(outcome)
     if certificate is not None and certificate.passed:
         notes.append(f"certified: {certificate.builds} built models show that each culprit must leave {low}")
@@ -104,7 +104,7 @@ def tradeoff_view(tradeoff: Tradeoff, precision: str) -> TradeoffView:
 
 
 def plan_line(outcome: SearchOutcome) -> str:
-    """What the search found, in a sentence, or why there is no fix."""
+    """Returns the plan of the search in a sentence, or why there is none; empty if nothing has to change."""
     if not outcome.found:
         return f"No fix: {reason(outcome)}"
     if not outcome.culprits:
@@ -120,7 +120,7 @@ def plan_line(outcome: SearchOutcome) -> str:
 
 
 def _kept(outcome: SearchOutcome) -> str:
-    """What the plan keeps high: the culprits, and what else leaves a reserve."""
+    """Returns the layers that the plan keeps in high precision: culprits, and layers kept as a reserve."""
     culprits = [culprit.layer for culprit in outcome.culprits]
     others = [layer for layer in outcome.kept if layer not in culprits]
     groups = "this group" if len(culprits) == 1 else f"these {len(culprits)} groups"
@@ -132,7 +132,7 @@ def _kept(outcome: SearchOutcome) -> str:
 
 
 def cost_line(outcome: SearchOutcome) -> str:
-    """What the search cost, and why it stopped."""
+    """Returns what the search cost, and why it ended."""
     count = len(outcome.trials)
     builds = "1 model" if outcome.builds == 1 else f"{outcome.builds} models"
     return (

@@ -1,4 +1,4 @@
-"""What was wrong with a case: what a line fit and a stage mean, and all of it in one sentence."""
+"""What was wrong with a case, in one sentence, and what a line fit and a stage mean."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pytest_int8acc.report.words import NAME, count, middle, pairs_text
 from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LineFit, StageLine
 from pytest_int8acc.results.causes import Cause, Jump, OddRanges, Stage
 
-#: Where these fail first, quantization is not at fault, and nothing else is said.
+#: If one of these stages fails first, quantization is not at fault, and the sentence names the stage alone.
 _ELSEWHERE = ("FP32 ONNX", "FP16", "engine FP16", "engine INT8")
-#: Where these do, what chooses among values in the model may be why.
+#: If one of these stages fails first, a node that chooses among values may be the reason.
 _FLOAT = ("FP16", "engine FP16")
 
 
@@ -49,7 +49,7 @@ def stage_meaning(diagnosis: Diagnosis, low_format: str) -> str:
 
 
 def first_line(diagnosis: Diagnosis) -> StageLine | None:
-    """The line of the first stage that leaves its limit."""
+    """Returns the first stage that misses a limit; None if all keep theirs."""
     return next((stage for stage in diagnosis.stages if stage.name == diagnosis.first_stage), None)
 
 
@@ -124,7 +124,7 @@ def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[
 
 
 def is_jumpy(result: CaseResult) -> bool:
-    """Whether outputs cannot be compared: something chooses on the way, and no plan passes, or FP16 fails."""
+    """Returns whether a node that chooses among values makes outputs incomparable: no plan or FP16 passes."""
     diagnosis, search = result.diagnosis, result.search
     if diagnosis is None or not diagnosis.jumps:
         return False
@@ -133,7 +133,7 @@ def is_jumpy(result: CaseResult) -> bool:
 
 
 def jump_text(jumps: Sequence[Jump], most: int | None = None) -> str:
-    """What turns errors into jumps; names of at most ``most`` characters."""
+    """Returns which node turns small errors into jumps; names have at most ``most`` characters."""
     first = jumps[0]
     more = f" (and {count(len(jumps) - 1, 'more node')})" if len(jumps) > 1 else ""
     node = middle(first.node, most or len(first.node))
@@ -141,7 +141,7 @@ def jump_text(jumps: Sequence[Jump], most: int | None = None) -> str:
 
 
 def _of_pairs(findings: Sequence[Finding], fixed: Sequence[str]) -> str:
-    """Q/DQ pairs that change more than rounding does, and stay in every plan."""
+    """Returns the Q/DQ pairs that are part of every plan, and one whose Q and DQ disagree."""
     unequal = [f for f in findings if f.rule == "unequal-pair"]
     if not unequal:
         return f"{pairs_text(fixed)}: no plan takes them off"
@@ -150,7 +150,7 @@ def _of_pairs(findings: Sequence[Finding], fixed: Sequence[str]) -> str:
 
 
 def _of_ranges(ranges: OddRanges) -> str:
-    """Where most ranges are wrong, that says more than any layer."""
+    """Returns how most ranges differ from the data. That says more than any single layer."""
     wide, narrow = ranges.wide, ranges.narrow
     parts = []
     if wide:
@@ -202,13 +202,13 @@ def _of_culprit(culprit: Culprit, low_format: str) -> Iterator[str]:
 
 
 def _inside(culprits: Sequence[Culprit]) -> str:
-    """Where layers at fault lie that have no cause, since they are in bodies."""
+    """Returns in whose bodies culprits lie. Causes are not looked for there."""
     where = " and ".join(sorted({culprit.inside for culprit in culprits}))
     return f"in the body of {where}, where causes are not looked for"
 
 
 def _short(cause: Cause) -> Cause:
-    """``cause`` with names that fit in a line."""
+    """Returns ``cause`` with names of at most ``NAME`` characters."""
     return replace(
         cause,
         tensor=middle(cause.tensor, NAME),

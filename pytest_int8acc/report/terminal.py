@@ -17,13 +17,13 @@ from pytest_int8acc.results import CaseResult, Doing
 
 
 def status_line(nodeid: str, properties: Mapping[str, Any], message: str) -> str:
-    """A case in one line, after its verdict: what its report carries, else why it was not measured."""
+    """Returns a case in one line: the summary that its test report carries, else why it was not measured."""
     said = properties.get("int8acc.summary", message)
     return f"{nodeid} - {said}" if said else nodeid
 
 
 def progress_line(name: str, doing: Doing, seconds: float, result: CaseResult | None) -> str:
-    """What a case is doing, like ``net: FAILED so far, 'y' cosine 0.9 < 0.99; searching ..., 9 trials, 8 s``.
+    """Returns what a case is doing, like ``net: FAILED so far, 'y' cosine 0.9 < 0.99; calibrating, 8 s``.
 
     Args:
         name: Of the case.
@@ -61,7 +61,7 @@ def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, f
 
 
 def merged_lines(report: Report) -> list[str]:
-    """What merging shards has found: each case that is not well, the files not read, and the counts."""
+    """Returns the outcome of a merge: each failed case, each file that could not be read, and the counts."""
     lines = []
     for entry in report.cases:
         if entry["verdict"] in BAD:
@@ -75,12 +75,12 @@ def merged_lines(report: Report) -> list[str]:
 
 
 def is_failure(message: str, view: CaseView) -> bool:
-    """Whether a message tells of a missed limit, and not of an error."""
+    """Returns whether a message tells of a missed limit, and not of an error."""
     return message.startswith(view.low_format + FAILURE)
 
 
 def entry_text(entry: Mapping[str, Any], view: CaseView | None, *, brief: bool = False) -> str:
-    """A case of the report in a line: its most critical score and more, or why there is no result.
+    """Returns a case of the report in a line: its most critical score and more, or why there is no result.
 
     Args:
         entry: What ``report.json`` holds of it.
@@ -94,12 +94,12 @@ def entry_text(entry: Mapping[str, Any], view: CaseView | None, *, brief: bool =
 
 
 def counts_text(report: Report) -> str:
-    """Like ``1 failed, 1 error, 20 passed``, with the files that could not be read."""
+    """Returns text like ``1 failed, 1 error, 20 passed``. Files that could not be read count as errors."""
     unread = ["error"] * len(report.errors)
     return ", ".join(f"{n} {verdict}" for verdict, n in tallies(report, unread)) or "nothing ran"
 
 
 def tallies(report: Report, more: Sequence[str] = ()) -> list[tuple[str, int]]:
-    """How many cases, and ``more``, have each verdict, the worst first."""
+    """Returns the number of cases of each verdict, the worst first; ``more`` are further verdicts."""
     verdicts = [*(entry["verdict"] for entry in report.cases), *more]
     return [(verdict, n) for verdict in reversed(RANK) if (n := verdicts.count(verdict))]

@@ -76,7 +76,7 @@ def _brief(view: CaseView, verbosity: int, *, wraps: bool) -> list[str]:
 
 
 def _wrapped(text: str, most_lines: int, wraps: bool) -> list[str]:
-    """``text`` in so many lines at most; cut to what fits them, and one line, without ``wraps``."""
+    """Returns ``text`` cut to ``most_lines`` lines; without ``wraps`` as one line of that length."""
     for most in range(most_lines * WIDTH, 0, -4):  # words that do not fit leave a line short
         kept = fitted(text, most).replace(" %", "\N{NO-BREAK SPACE}%")
         lines = textwrap.wrap(kept, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
@@ -88,7 +88,7 @@ def _wrapped(text: str, most_lines: int, wraps: bool) -> list[str]:
 
 
 def culprit_lines(view: CaseView, most: int) -> list[str]:
-    """The layers at fault, each in a line with its cause and number; none where the sentence why names it."""
+    """Returns the culprits, a line each with cause and number; nothing for one, since *Why* names it."""
     if len(view.culprits) < 2 or not view.blames_layers:
         return []
     low = view.low_format
@@ -110,7 +110,7 @@ def _caution_lines(sentences: Sequence[str], most: int) -> list[str]:
 
 
 def _more(view: CaseView, verbosity: int) -> str:
-    """Where the rest is."""
+    """Returns the line that names the files and the options that show more."""
     written = view.result.written
     shows = "-vv shows all there is" if verbosity > 0 else "-v shows scores, stages and other ways"
     if not written:
@@ -130,7 +130,7 @@ def _more(view: CaseView, verbosity: int) -> str:
 
 
 def _gathered(paths: Sequence[str]) -> str:
-    """Paths, those of one folder as ``folder/{a, b}``."""
+    """Returns the paths in one text; files of one folder stand as ``folder/{a, b}``."""
     folders: dict[str, list[str]] = {}
     for path in paths:
         folder, slash, name = path.rpartition("/")
@@ -242,7 +242,7 @@ def _culprit_table(view: CaseView, width: int | None) -> list[str]:
 
 
 def _layer_table(view: CaseView, width: int | None) -> list[str]:
-    """The error of each layer, the largest of its own making first."""
+    """Returns a table of the layers' errors, the largest error of a layer alone first."""
     if not view.layer_errors:
         return []
     rows = []

@@ -1,4 +1,4 @@
-"""Numbers, tables and scores in few words."""
+"""Text for numbers, scores, names and tables."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from itertools import zip_longest
 
 from pytest_int8acc.results import Score
 
-#: Characters of a line that a person reads in a log, and of a name in it.
+#: The maximum number of characters of a line in a log, and of a name in such a line.
 WIDTH, NAME = 110, 40
 
 
-#: Characters that a column of a table keeps, however narrow the terminal is.
+#: The minimum width of a column, in characters, however narrow the terminal is.
 _LEAST_COLUMN = 12
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """Lines of left-aligned columns, two spaces apart; columns whose cells are all empty are left out.
+    """Returns lines of left-aligned columns, two spaces apart; a column without any text is left out.
 
-    Where the lines would be longer than ``width``, cells of the widest columns take several lines.
+    If the lines would be longer than ``width``, the cells of the widest columns take several lines.
     """
     kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
     columns = [[line[i] for line in (header, *rows)] for i in kept]
@@ -39,13 +39,16 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
 def indented_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
 ) -> list[str]:
-    """As ``table``, below a title."""
+    """Returns the lines of ``table``, indented by two spaces."""
     lines = table(header, rows, None if width is None else width - 2)
     return ["  " + line for line in lines]
 
 
 def _narrowed(columns: Sequence[Sequence[str]], widths: Sequence[int], room: int) -> list[int]:
-    """``widths``, the largest made smaller until they fit ``room``: between words first, then within."""
+    """Returns ``widths`` with the largest reduced until their sum is at most ``room``.
+
+    At first no column becomes narrower than its longest word; if that is not enough, words are broken.
+    """
     words = [max((len(word) for text in column for word in text.split()), default=0) for column in columns]
     narrowed = list(widths)
     for least in ([max(longest, _LEAST_COLUMN) for longest in words], [_LEAST_COLUMN] * len(words)):
@@ -58,14 +61,14 @@ def _narrowed(columns: Sequence[Sequence[str]], widths: Sequence[int], room: int
 
 
 def _cell(text: str, width: int) -> list[str]:
-    """A cell's text in lines of at most ``width`` characters; names longer than that are broken."""
+    """Returns a cell's text in lines of at most ``width`` characters; longer words are broken."""
     if len(text) <= width:
         return [text]
     return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def number(value: float, digits: int = 4) -> str:
-    """``value`` with ``digits`` significant digits, more just below 1; whole ones below 1e6 in full."""
+    """Returns ``value`` with ``digits`` significant digits, more just below 1; integers below 1e6 in full."""
     if abs(value) < 1e6 and value == int(value):
         return str(int(value))
     if 0.99 < abs(value) < 1:  # a cosine of 0.99998 is not 1
@@ -74,7 +77,7 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def number_pair(value: float, limit: float, most: int = 17) -> tuple[str, str]:
-    """Both numbers with as many significant digits, 4 to ``most``, as it takes to print them differently."""
+    """Returns both numbers with the fewest significant digits, 4 to ``most``, that print them differently."""
     for digits in range(4, most + 1):
         texts = number(value, digits), number(limit, digits)
         if texts[0] != texts[1]:
@@ -83,18 +86,18 @@ def number_pair(value: float, limit: float, most: int = 17) -> tuple[str, str]:
 
 
 def count(n: int, thing: str) -> str:
-    """Like ``1 layer`` and ``2 layers``."""
+    """Returns text like ``1 layer`` and ``2 layers``."""
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
 
 
 def worst_first(scores: Iterable[Score]) -> list[Score]:
-    """The judged ones among ``scores``: missed limits first, each part by falling normalized loss."""
+    """Returns the scores that have a limit: missed ones first, each part by falling normalized loss."""
     judged = (score for score in scores if score.limit is not None)
     return sorted(judged, key=lambda score: (score.passed, -score.normalized_loss))
 
 
 def relation(score: Score, most: int | None = None) -> str:
-    """A judged score as ``'logits' cosine 0.8741 < 0.999``; each name has at most ``most`` characters."""
+    """Returns a score like ``'logits' cosine 0.8741 < 0.999``; each name has at most ``most`` characters."""
     name = name_of(score, most)
     if score.limit is None:
         return f"{name} {number(score.value)}"
@@ -107,30 +110,30 @@ def relation(score: Score, most: int | None = None) -> str:
 
 
 def drawn_again(score: Score) -> str:
-    """Where a score lies when its samples are drawn again, like ``17.4 to 23.2``; empty where not known."""
+    """Returns the bootstrap interval of a score, like ``17.4 to 23.2``; empty if there is none."""
     if score.interval is None:
         return ""
     return " to ".join(number_pair(score.interval.low, score.interval.high, most=8))
 
 
 def name_of(score: Score, most: int | None = None) -> str:
-    """A user's function stands for itself, an output needs the metric beside it."""
+    """Returns the name of a score: output and metric, or the user's function alone."""
     subject, metric = (middle(name, most or len(name)) for name in (score.subject, score.metric))
     return f"'{subject}'" if score.name == score.subject else f"'{subject}' {metric}"
 
 
 def value_and_limit(score: Score, limit: float) -> tuple[str, str]:
-    """Both as text: a miss shows by how little it missed, a limit kept to the last digit may look equal."""
+    """Returns value and limit as text. A missed limit has as many digits as tell both apart."""
     return number_pair(score.value, limit, most=8 if score.passed else 17)
 
 
 def few(names: Sequence[str], most: int) -> str:
-    """The first names, and how many more there are."""
+    """Returns the first ``most`` names, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def shorten(text: str, most: int) -> str:
-    """``text`` up to ``most`` characters, cut between words; what is cut shows as dots."""
+    """Returns ``text`` of at most ``most`` characters. It is cut between words and ends in dots then."""
     if len(text) <= most:
         return text
     cut = text[: most - 3]
@@ -138,13 +141,13 @@ def shorten(text: str, most: int) -> str:
 
 
 def middle(text: str, most: int) -> str:
-    """``text`` of at most ``most`` characters: what is cut is cut in the middle."""
+    """Returns ``text`` of at most ``most`` characters, with dots in place of its middle."""
     end = (most - 3) * 2 // 3  # of a path, the end tells most
     return text if len(text) <= most else f"{text[: most - 3 - end]}...{text[len(text) - end :]}"
 
 
 def fitted(text: str, most: int = WIDTH) -> str:
-    """``text`` of at most ``most`` characters: long names cut in the middle, then words at the end."""
+    """Returns ``text`` of at most ``most`` characters: long names lose their middle, then words go."""
     words = text.split(" ")
     for word in sorted(words, key=len, reverse=True):
         beyond = sum(map(len, words)) + len(words) - 1 - most
@@ -155,17 +158,17 @@ def fitted(text: str, most: int = WIDTH) -> str:
 
 
 def first_fitting(texts: Sequence[str], most: int = WIDTH) -> str:
-    """The first of ``texts`` that has at most ``most`` characters, else the last, made to fit."""
+    """Returns the first of ``texts`` with at most ``most`` characters; else the last one, shortened."""
     return next((text for text in texts if len(text) <= most), fitted(texts[-1], most))
 
 
 def percent(share: float) -> str:
-    """A share in words."""
+    """Returns a share in percent, like ``8.1 %``."""
     return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.3g} %"
 
 
 def pairs_text(nodes: Sequence[str]) -> str:
-    """What is said of Q/DQ pairs that no plan takes off."""
+    """Returns how many Q/DQ nodes are part of every plan, and their names."""
     many = count(len(nodes), "Q/DQ node")
     stay = "stays as it is" if len(nodes) == 1 else "stay as they are"
     return f"{many} {stay} (blocked, FP8, INT4, or no pair): {', '.join(nodes[:5])}"

@@ -1,4 +1,4 @@
-"""What was measured, as frozen dataclasses of plain numbers; verdicts can be drawn again from them."""
+"""Results as frozen dataclasses of numbers and enumerations. ``report/`` makes sentences of them."""
 
 from __future__ import annotations
 
@@ -60,21 +60,21 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong, or suspicious, that was seen without running INT8."""
+    """Something wrong or suspicious in the model or the data, found without running the candidate."""
 
     rule: str
     """Short name, like ``nonzero-zero-point``."""
     subject: str
     """The node, tensor or input."""
     text: str
-    """What is so, and its consequence."""
+    """What was found, and its consequence."""
     remedy: str
     severity: Severity
     source: Literal["lint", "data"] = "lint"
 
 
 def by_rule(findings: Iterable[Finding]) -> list[list[Finding]]:
-    """The findings of each rule together, errors first, else in the order in which rules are met."""
+    """Returns the findings grouped by rule: errors first, otherwise in the order of their first finding."""
     rules: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         rules.setdefault((finding.severity, finding.source, finding.rule), []).append(finding)
@@ -84,13 +84,13 @@ def by_rule(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 @dataclass(frozen=True, repr=False)
 class CaseResult:
-    """One case, measured."""
+    """The result of one case."""
 
     name: str
     spec: str
     samples: int
     data: str
-    """Where the inputs come from, in words."""
+    """A text that says where the inputs come from."""
     baseline: str
     candidate: str
     backend: str
@@ -100,46 +100,46 @@ class CaseResult:
     int8_groups: int = 0
     high_groups: int = 0
     low: str = ""
-    """What the candidate's groups run in, ``fp16`` or ``bf16``; empty for INT8."""
+    """The format of the candidate's quantized groups: ``fp8``, ``fp16`` or ``bf16``; empty for INT8."""
     int8_macs: float | None = None
-    """Share of the model's multiply-accumulates that are asked for in INT8, recurrent layers and bodies of
-    Loop, Scan and If included; None where it is not known, as of an engine that was built already."""
+    """The share of the model's multiply-accumulates that the candidate asks for in INT8. Recurrent layers and
+    bodies of Loop, Scan and If count, too. None if not known, as for an engine that was built before."""
     precision: PrecisionContract | None = None
     """The formats that were asked for, and those in which the engine ran."""
     warnings: tuple[str, ...] = ()
-    """What makes the verdict worth less than it looks; shown even where the case passes."""
+    """Reasons to doubt the verdict. They are shown even if the case passes."""
     notes: tuple[str, ...] = ()
-    """What the reader must know to trust the verdict: random data, coverage, noise, FP16 against FP32."""
+    """Facts that help to judge the verdict: random data, coverage, noise, FP16 against FP32."""
     seconds: float = 0.0
-    """All phases together."""
+    """The time of all phases together."""
     phases: tuple[Phase, ...] = ()
-    """Where the time went, in the order in which phases began."""
+    """The time of each phase, in the order in which the phases began."""
     stopped: Stop | None = None
-    """What ended the case after its verdict; None where all that was wanted was done."""
+    """What ended the work after the verdict early; None if nothing was left out."""
     search: SearchOutcome | None = None
-    """What a search found, where one was run."""
+    """The outcome of the precision search; None if none was run."""
     written: tuple[str, ...] = ()
-    """Files of the report folder."""
+    """Paths of the files that the case wrote."""
     engines: tuple[EngineInfo, ...] = ()
-    """Engines of TensorRT; empty on ONNX Runtime."""
+    """The engines that TensorRT built; empty on ONNX Runtime."""
     findings: tuple[Finding, ...] = ()
-    """What lint and a look at the data found."""
+    """Findings of the lint and of the checks of the data."""
     diagnosis: Diagnosis | None = None
     golden: str = ""
-    """How the case stands to its golden, in words; empty where it has none."""
+    """A text that compares the case with its golden; empty if it has none."""
     recorded: tuple[Acceptance, ...] | None = None
-    """What the golden that this run wrote accepts; None where it wrote none."""
+    """The scores that the golden written by this run accepts; None if it wrote none."""
     blind: BlindSpots | None = None
-    """Dead outputs that keep all criteria; None where all were caught, or where that was not tried."""
+    """Useless outputs that meet all criteria; None if every one was caught, or none was tried."""
     blind_reason: str = ""
-    """Why the spec accepts criteria that dead outputs keep."""
+    """The reason that the spec gives for accepting such criteria."""
     place: Place = "exact"
-    """Where the INT8 form ran for the verdict."""
+    """Where the candidate ran for the verdict."""
     digest: str = ""
-    """Of the data; empty where it is not known."""
+    """The digest of the data; empty if not known."""
 
     def __repr__(self) -> str:
-        """One line, for a test that asserts on it: ``<CaseResult digits: failed, 4 of 4 limits missed>``."""
+        """Returns one line for assertions: ``<CaseResult digits: failed, 4 of 4 limits missed>``."""
         judged = [score for score in self.scores if score.limit is not None]
         missed = sum(not score.passed for score in judged)
         limits = f"{missed} of {len(judged)} limits missed" if judged else "no limits"
@@ -166,12 +166,12 @@ class CaseResult:
 
     @property
     def answer(self) -> Repair | None:
-        """The way to meet the criteria that is recommended; its files lead the report folder."""
+        """The recommended remedy. Its files stand first in the report folder."""
         return self.diagnosis.repairs[0] if self.diagnosis and self.diagnosis.repairs else None
 
     @property
     def fixed(self) -> tuple[Score, ...]:
-        """Scores of the answer; of the search's own plan where there is none."""
+        """The scores of the recommended remedy; without one, those of the plan of the search."""
         if self.answer is not None:
             return self.answer.scores
         return self.search.fixed if self.search else ()
@@ -183,7 +183,7 @@ class CaseResult:
 
     @property
     def unsteady(self) -> tuple[Score, ...]:
-        """Scores on which the verdict hangs, which might be judged otherwise on other samples like these."""
+        """The scores that decide the verdict and whose bootstrap interval contains the limit."""
         if self.passed:
             return tuple(score for score in self.scores if not score.steady)
         missed = [score for score in self.scores if not score.passed]
@@ -192,7 +192,7 @@ class CaseResult:
 
     @property
     def kept(self) -> bool:
-        """True where every limit is kept."""
+        """Whether every limit is met."""
         return all(output.passed for output in self.outputs) and all(score.passed for score in self.metrics)
 
     @property
@@ -202,10 +202,10 @@ class CaseResult:
 
     @property
     def is_blind(self) -> bool:
-        """Whether the limits are kept by dead outputs, too, and the spec does not accept that."""
+        """Whether useless outputs meet the limits, too, and the spec does not accept that."""
         return self.blind is not None and self.blind.fatal and not self.blind_reason
 
     @property
     def passed(self) -> bool:
-        """True where every limit is kept, by what was asked for, and by criteria that can fail."""
+        """Whether every limit is met, in the formats asked for, under criteria that can fail."""
         return self.kept and not self.is_misbuilt and not self.is_blind

@@ -1,17 +1,17 @@
-"""How a case went: where its time was spent, and what ended it before all was done."""
+"""The course of a case: the time of its phases, and what ended it early."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-#: setup: model, data and golden read. runs: the forms built, run and scored. proof: the plan found, built and
-#: run. causes: the diagnosis.
+#: setup: model, data and golden are read. runs: both forms are built, run and scored. proof: the plan of the
+#: search is built and run. causes: the diagnosis.
 PhaseName = Literal["setup", "calibration", "runs", "search", "proof", "causes", "repair", "files"]
 _OfSearch = Literal["search", "proof", "certification", "fewer-layers", "reserve", "alone", "tradeoff"]
 _OfEngines = Literal["layer-precisions", "engine-layers", "latency"]
 _OfDiagnosis = Literal["stages", "causes", "layers", "ranges", "calibrations"]
-#: What may follow a verdict.
+#: A step after the verdict.
 Part = Literal[_OfSearch, _OfEngines, _OfDiagnosis, "repair", "fix", "reproducer", "worst-samples"]
 
 
@@ -21,26 +21,26 @@ class Phase:
 
     name: PhaseName
     seconds: float
-    """Of wall clock, without those of other phases within it."""
+    """Wall-clock time, without the time of phases inside this one."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """What ended a case after its verdict, before all that was wanted was done."""
+    """Why the work after the verdict ended early."""
 
     kind: Literal["seconds-spent", "interrupted"]
     max_seconds: float
-    """The bound on all that follows the verdict."""
+    """The limit on the time of all steps after the verdict, in seconds."""
     left_out: tuple[Part, ...]
-    """In whole or in part, in the order in which it was met."""
+    """The steps that were left out or cut short, in order."""
 
 
 @dataclass(frozen=True)
 class Doing:
-    """What a case is doing, and how far it is."""
+    """What a case is doing, and its progress."""
 
     phase: PhaseName
     thing: str = ""
-    """What is counted, in the singular; empty where nothing is."""
+    """The unit that is counted, in the singular, like ``trial``; empty if nothing is counted."""
     done: int = 0
     total: int | None = None

@@ -1,4 +1,4 @@
-"""Engines as built: their layers, and how fast they are."""
+"""Engines as built: their layers and their latency."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-#: What a layer of an engine computes in.
+#: What a layer of an engine does: ``weighted`` has weights, ``qdq`` only quantizes or dequantizes.
 LayerKind = Literal["weighted", "qdq", "reformat", "other"]
 Kind = Literal["int8", "fp8", "fp16", "bf16", "fp32", "other"]
-#: Why a layer's precision proves nothing: its kernel may hold several operators in formats of their own, or
-#: what it reads, its weights and its kernel's name contradict each other.
+#: Why the precision of a layer proves nothing. region: its kernel may hold several operators in different
+#: formats. contradiction: its inputs, its weights and the name of its kernel contradict each other.
 Doubt = Literal["", "region", "contradiction"]
 
 
 class Role(str, Enum):
-    """What a form of a case is run as."""
+    """The role of a model in a case."""
 
     BASELINE = "baseline"
     BASELINE_AGAIN = "baseline again"
@@ -33,20 +33,19 @@ class Role(str, Enum):
 
 @dataclass(frozen=True)
 class EngineLayer:
-    """One layer of a built engine, as its inspector tells."""
+    """One layer of a built engine, as TensorRT's engine inspector describes it."""
 
     name: str
     nodes: tuple[str, ...]
-    """The ONNX nodes that were fused into it; empty for what TensorRT adds."""
+    """The ONNX nodes that were fused into the layer; empty for a layer that TensorRT added."""
     kind: LayerKind
-    """qdq: a Quantize or Dequantize that stands alone."""
     precision: Kind
     doubt: Doubt = ""
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Time of one execution on the device, without copies."""
+    """The time of one execution on the device, without copies, in milliseconds."""
 
     median_ms: float
     low_ms: float
@@ -63,35 +62,35 @@ class EngineInfo:
     role: Role
     description: str
     build_seconds: float
-    """0 where it was not built in this run."""
+    """The time of the build; 0 if the engine was not built in this run."""
     stored: bool
-    """True where it came from the engine store."""
+    """Whether the engine came from the engine store."""
     nbytes: int
     layers: tuple[EngineLayer, ...] = ()
-    """Empty where the engine does not tell."""
+    """The layers; empty if the engine does not describe them."""
     latency: Latency | None = None
     untold: int = 0
-    """Convolutions and matrix products in fused regions of which the engine tells nothing."""
+    """The number of convolutions and matrix products in fused regions that the engine does not describe."""
     low: Kind = "int8"
-    """What the case wants layers to run in; int8 stands for FP8, too."""
+    """The format that the case asks for; ``int8`` stands for FP8, too."""
 
     @property
     def weighted(self) -> int:
-        """Layers with weights, as far as the engine tells them."""
+        """The number of layers with weights, as far as the engine describes them."""
         return sum(layer.kind == "weighted" for layer in self.layers)
 
     @property
     def int8(self) -> int:
-        """Layers with weights that run in INT8 or FP8; of a case in FP16 or BF16 in that."""
+        """The number of layers with weights that run in the format of the case."""
         low = ("int8", "fp8") if self.low == "int8" else (self.low,)
         return sum(layer.kind == "weighted" and layer.precision in low for layer in self.layers)
 
     @property
     def int8_share(self) -> tuple[float, float]:
-        """At least and at most how much of the layers with weights runs in INT8; nan where none is known."""
+        """The least and the greatest possible share of layers with weights in INT8; nan if none is known."""
         every = self.weighted + self.untold
         return (self.int8 / every, (self.int8 + self.untold) / every) if every else (math.nan, math.nan)
 
     def count(self, kind: str) -> int:
-        """Layers of a kind."""
+        """Returns the number of layers of a kind."""
         return sum(layer.kind == kind for layer in self.layers)

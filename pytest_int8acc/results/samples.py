@@ -1,4 +1,4 @@
-"""Single samples, made small enough to look at."""
+"""Single samples, reduced to a size that can be shown."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ class View:
     tensor: str
     role: SampleRole
     shape: tuple[int, ...]
-    """Of the sample, before it was made small."""
+    """The shape of the sample before it was reduced."""
     low: float
-    """The least value: black."""
+    """The least value, which a picture shows in black."""
     high: float
-    """The greatest value: white."""
+    """The greatest value, which a picture shows in white."""
     channels: int = 0
-    """Of a picture: 1 grey, 3 colours in the tensor's own order; 0 for a curve."""
+    """Channels of a picture: 1 for grey, 3 for colours in the order of the tensor; 0 for a curve."""
     rows: tuple[str, ...] = ()
-    """Of a picture, from the top: base64 of uint8 [width, channels]."""
+    """Rows of a picture from the top, each as base64 of uint8 with shape [width, channels]."""
     values: tuple[float, ...] = ()
-    """Of a curve, flattened; of a longer one the least and the greatest of each stretch in turn."""
+    """Values of a curve. A long one is divided into stretches; the minimum and maximum of each are kept."""
 
 
 @dataclass(frozen=True)
 class WorstSample:
-    """The sample of which an output loses most in INT8."""
+    """The sample with the lowest SQNR in one output."""
 
     output: str
     sample: int
     """Its index."""
     sqnr_db: float
     views: tuple[View, ...]
-    """Inputs, then the output of the baseline and of INT8, on one scale."""
+    """The inputs, then the output of the baseline and of the candidate on one scale."""

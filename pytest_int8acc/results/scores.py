@@ -1,4 +1,4 @@
-"""Scores and outputs: what INT8 reached, and the limits it must keep."""
+"""Scores of outputs, and the limits that they must meet."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 Bound = Literal["min", "max"]
-#: Of a line: INT8 is one value, small or large by a factor, or shifted.
+#: How a line fit differs from the baseline: one constant value, smaller or larger by a factor, or shifted.
 Meaning = Literal["constant", "small", "large", "shifted"]
-#: What outputs of no use are made of: zeros, the outputs of other samples, their mean over samples, classes
-#: shifted by one, or zeros in one output alone.
+#: Useless outputs that criteria are tried on. shuffled: outputs of other samples. mean: their mean over
+#: samples. shifted: classes shifted by one. replaced: one output set to zero. greatest: one output at its
+#: maximum.
 DeadKind = Literal["zeros", "shuffled", "mean", "shifted", "replaced", "greatest"]
 
 
-#: A fix is verified whose limits are kept in this share of the draws of each run, with moved inputs, too.
+#: The least share of bootstrap samples, with and without perturbed inputs, in which a verified fix meets its
+#: limits.
 LIKELY = 0.95
 #: The limit on a floating output that no criterion names, in dB: its error is a tenth of its values.
 DEFAULT_SQNR_DB = 20.0
@@ -22,25 +24,25 @@ DEFAULT_SQNR_DB = 20.0
 
 @dataclass(frozen=True)
 class Interval:
-    """Where a score lies when its samples are drawn again."""
+    """The interval of a score over bootstrap samples."""
 
     low: float
     high: float
     kept: float = 1.0
-    """The share of the draws that keep the limit."""
+    """The share of the bootstrap samples that meet the limit."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One number that INT8 reached, and the limit it must keep."""
+    """One number that the candidate reached, and its limit."""
 
     subject: str
     """The output's name, or the user's metric function as written in the spec."""
     metric: str
     value: float
-    """May be inf (SQNR of identical outputs) or nan (cannot be computed, never passes)."""
+    """The value. It is inf for the SQNR of identical outputs, nan if it cannot be computed."""
     limit: float | None = None
-    """None: reported only."""
+    """The limit; None if the score is only reported."""
     bound: Bound = "min"
     """Whether ``limit`` is the least or the greatest value accepted."""
     noise: float | None = None
@@ -49,16 +51,16 @@ class Score:
     """The baseline's own value, for a user's metric."""
     note: str = ""
     interval: Interval | None = None
-    """None where samples were not drawn again, or the limit is far."""
+    """The bootstrap interval; None if samples were not resampled, or the limit is far away."""
 
     @property
     def name(self) -> str:
-        """Subject and metric; a user's function stands for itself."""
+        """Subject and metric, or the user's function alone."""
         return score_name(self.subject, self.metric)
 
     @property
     def passed(self) -> bool:
-        """True where there is no limit, or the value keeps it; nan never passes a limit."""
+        """Whether the value meets the limit. Without a limit it does; nan meets none."""
         return self._keeps(self.value)
 
     def _keeps(self, value: float) -> bool:
@@ -68,25 +70,25 @@ class Score:
 
     @property
     def margin(self) -> float | None:
-        """Distance to the limit, positive where it is kept."""
+        """The distance to the limit, positive if the limit is met."""
         if self.limit is None:
             return None
         return self.value - self.limit if self.bound == "min" else self.limit - self.value
 
     @property
     def steady(self) -> bool:
-        """Whether the limit is kept, or missed, throughout the interval."""
+        """Whether the limit is met, or missed, at both ends of the bootstrap interval."""
         ends = () if self.interval is None else (self.interval.low, self.interval.high)
         return all(self._keeps(end) == self.passed for end in ends)
 
     @property
     def likely(self) -> bool:
-        """Whether the limit is kept in nearly all of the draws."""
+        """Whether the limit is met, and also by a share ``LIKELY`` of the bootstrap samples."""
         return self.passed and (self.interval is None or self.interval.kept >= LIKELY)
 
     @property
     def normalized_loss(self) -> float:
-        """How much of what the limit allows is used up: 0 is perfect, 1 exactly the limit, more is missed.
+        """The fraction of the allowed loss that is used up: 0 is perfect, 1 is the limit, more is a miss.
 
         Makes scores of different metrics comparable: the ratio of noise powers for decibels, of values for a
         greatest value; otherwise what is lost over what may be lost, against the baseline's own value of a
@@ -108,7 +110,7 @@ class Score:
         return consistent(math.inf if used > 0 else 0.0, self.passed)
 
     def at_normalized_loss(self, normalized_loss: float) -> float:
-        """The value that uses up so much of the limit; normalized loss is greater than 0."""
+        """Returns the value that has this normalized loss, which must be greater than 0."""
         limit = math.nan if self.limit is None else self.limit
         if self.metric.endswith("_db"):
             return limit - 10 * math.log10(normalized_loss)
@@ -116,14 +118,14 @@ class Score:
 
     @property
     def _perfect(self) -> float:
-        """The best value: the baseline's own of a user's metric, otherwise 1 of a least value and 0."""
+        """The best value: the baseline's own for a user's metric; else 1 for a minimum, 0 for a maximum."""
         if self.baseline is not None and math.isfinite(self.baseline):
             return self.baseline
         return 1.0 if self.bound == "min" else 0.0
 
     @property
     def limit_in_noise(self) -> bool:
-        """True where the baseline, compared with itself, would not keep the limit either."""
+        """Whether the baseline, compared with its own second run, would miss the limit, too."""
         if self.limit is None or self.noise is None:
             return False
         if self.baseline is not None:  # a user's metric: noise is a difference of values
@@ -132,98 +134,98 @@ class Score:
 
 
 def score_name(subject: str, metric: str) -> str:
-    """Like ``logits cosine``; ``metrics.py:top1`` and ``top1`` stand for themselves."""
+    """Returns a name like ``logits cosine``, or a user's function alone, like ``metrics.py:top1``."""
     return subject if subject == metric or subject.endswith(f":{metric}") else f"{subject} {metric}"
 
 
 def consistent(normalized_loss: float, passed: bool) -> float:
-    """``normalized_loss`` on the side of 1 that the verdict says, where rounding has put it on the other."""
+    """Returns ``normalized_loss``, corrected to at most 1 if the limit is met, and above 1 if not."""
     return min(normalized_loss, 1.0) if passed else max(normalized_loss, math.nextafter(1.0, 2.0))
 
 
 @dataclass(frozen=True)
 class LineFit:
-    """Least squares ``INT8 = slope * baseline + offset`` over all elements of one output."""
+    """The least-squares line ``candidate = slope * baseline + offset`` over all elements of one output."""
 
     slope: float
     offset: float
     correlation: float
     meanings: tuple[Meaning, ...] = ()
-    """Empty where INT8 lies near the baseline, or on no line."""
+    """How the line differs from the baseline; empty if it does not, or if no line fits."""
     shift: float = 0.0
-    """INT8's mean less the baseline's."""
+    """The candidate's mean minus the baseline's."""
     deviation: float = 0.0
     """The baseline's standard deviation."""
 
 
 @dataclass(frozen=True)
 class SmallSamples:
-    """Samples far smaller than others, so that limits on all together do not see them."""
+    """Samples with far smaller values than others. A limit on all samples does not see their error."""
 
     count: int
     ratio: float
-    """How many times as large the largest sample is as the largest of these, by root mean square."""
+    """The root mean square of the largest sample divided by that of the largest of these samples."""
     alone: Score
-    """What these samples reach by themselves."""
+    """The score of these samples alone."""
 
 
 @dataclass(frozen=True)
 class OutputResult:
-    """One output compared: its judged scores first, then those only reported."""
+    """One output, compared. Scores with a limit come first."""
 
     name: str
     dtype: str
     shape: str
-    """Like ``(397, 10)``; ``397 arrays`` where the shape varies."""
+    """Text like ``(397, 10)``, or ``397 arrays`` if the shape varies."""
     scores: tuple[Score, ...]
     fit: LineFit | None = None
     worst_sample: int | None = None
-    """Index of the sample with the lowest SQNR."""
+    """The index of the sample with the lowest SQNR; None if not known."""
     problem: str = ""
-    """Why the output fails whatever its scores: NaN in INT8 only, shapes that differ."""
+    """Why the output fails whatever its scores, like NaN in the candidate only; empty if nothing is wrong."""
     note: str = ""
-    """What the reader must know of this output: elements left out, noise unknown."""
+    """A fact about this output, like elements that were left out."""
     heavy: tuple[int, ...] = ()
-    """Samples that carry 90 % of the squared error, the worst first, where few do."""
+    """If few samples carry 90 % of the squared error: their indices, the worst first."""
     samples: int = 0
-    """How many there are; 0 where that was not kept."""
+    """The number of samples; 0 if not known."""
     nan_share: float = 0.0
-    """The share of the elements that are NaN in both forms, and left out."""
+    """The share of elements that are NaN in baseline and candidate. They are left out of the scores."""
     small: SmallSamples | None = None
-    """Samples far smaller than others that miss a limit by themselves; None where there are none."""
+    """Samples with far smaller values that miss a limit if judged alone; None if there are none."""
     part_of: str = ""
-    """The output that this is a part of; empty where it is an output."""
+    """The output of which this is a part; empty if this is a whole output."""
 
     @property
     def output(self) -> str:
-        """The model's output, of which this may be a part."""
+        """The name of the model's output."""
         return self.part_of or self.name
 
     @property
     def passed(self) -> bool:
-        """True where no problem stands and every limit is kept."""
+        """Whether there is no problem and every limit is met."""
         return not self.problem and all(score.passed for score in self.scores)
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """A score that a golden accepts from now on, beside the one that it accepted before."""
+    """A score that a golden accepts from now on, and the one that it accepted before."""
 
     subject: str
     metric: str
     before: float | None
-    """None where there was none."""
+    """The score accepted before; None if there was none."""
     now: float | None
-    """None where there is none any more."""
+    """The score accepted from now on; None if it was removed."""
 
 
 @dataclass(frozen=True)
 class DeadCandidate:
-    """Outputs that no working model gives, and that keep all criteria of a case."""
+    """Outputs that no working model gives, but that meet all criteria of a case."""
 
     kind: DeadKind
     output: str = ""
-    """The output that was changed; empty where all were."""
+    """The output that was changed; empty if all were."""
 
     @property
     def is_fatal(self) -> bool:
@@ -236,33 +238,33 @@ class ChanceMetric:
     """A metric of labels whose baseline is no better than chance."""
 
     metric: str
-    """As the score's subject."""
+    """The subject of its score."""
     baseline: float
-    """What the baseline reaches on the samples that were tried."""
+    """The baseline's value on the samples that were tried."""
     chance: float
-    """What it reaches in the mean with its outputs dealt to other samples."""
+    """The mean value with the baseline's outputs shuffled between samples."""
     as_well: bool
-    """Whether outputs of no use score as well as the baseline's."""
+    """Whether useless outputs score as well as the baseline's."""
 
     @property
     def is_constant(self) -> bool:
-        """Whether it gives the same for shuffled outputs, and not because all are wrong."""
+        """Whether shuffled outputs have the same value, other than 0."""
         return self.baseline == self.chance != 0
 
 
 @dataclass(frozen=True)
 class BlindSpots:
-    """What a case's criteria do not see, by trial on outputs made of the baseline's own."""
+    """Errors that the criteria of a case do not notice, tried on changed outputs of the baseline."""
 
     undetected: tuple[DeadCandidate, ...] = ()
     at_chance: tuple[ChanceMetric, ...] = ()
     remedy: Score | None = None
-    """A limit that catches them by trial, and that the case's candidate keeps; None where none is known."""
+    """A limit that catches these outputs in a trial and that the candidate meets; None if none is known."""
     too_near: Score | None = None
-    """The candidate's SQNR in dB where dead outputs come too near to it, and a limit that they miss."""
+    """If the candidate is hardly better than these outputs: its SQNR in dB, and a limit that they miss."""
 
     @property
     def fatal(self) -> bool:
-        """Whether a pass says nothing: zeros or other samples' outputs pass, or score as well in a metric."""
+        """Whether a pass says nothing: all-zero or shuffled outputs pass, too, or score as well."""
         dead = any(candidate.is_fatal for candidate in self.undetected)
         return dead or any(metric.as_well for metric in self.at_chance)
