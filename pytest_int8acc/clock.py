@@ -1,11 +1,16 @@
-"""The time of one case: its phases, the bound on what follows its verdict, and what is being done."""
+"""What a case may cost: ``Clock`` bounds the time of a whole case, ``Budget`` what one purpose may run.
+
+All that loops after the verdict asks one of the two whether a trial or a build may begin.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pytest_int8acc.results.course import Doing, Part, Phase, PhaseName, Stop
@@ -134,6 +139,53 @@ class Clock:
             if self.bound is not None and time.monotonic() - began > self.bound:
                 raise OutOfTime
             yield batch
+
+
+@dataclass
+class Meter:
+    """Counts all that a lab runs."""
+
+    runs: float = 0.0
+    """Samples run, as a share of all samples."""
+
+
+@dataclass
+class Budget:
+    """What one purpose may cost, as a search, the trials of causes or the remedies: time, trials and runs."""
+
+    clock: Clock = field(default_factory=Clock)
+    """Of the case; by default one that is never over."""
+    max_trials: float = math.inf
+    """Maximum number of trials. Probes of a search do not count: an engine is built for a trial only."""
+    max_runs: float = math.inf
+    """Maximum cost in runs over all samples. A search that has found no plan by then goes on; one that has a
+    plan refines it no further, nor does it after half of the clock's bound, for the sake of what follows."""
+    once: bool = False
+    """A search tries no group again as others leave: fewer trials, and nothing is proven minimal."""
+    meter: Meter = field(default_factory=Meter)
+    """Counts all that is run meanwhile, trials or not."""
+    kept: float = 0.0
+    """The share of trials and runs that is kept for later."""
+    trials: int = 0
+    """Trials so far."""
+
+    def __post_init__(self) -> None:
+        self._began = self.meter.runs
+
+    @property
+    def left(self) -> float:
+        """Runs over all samples that can be paid for now."""
+        return self.max_runs * (1 - self.kept) - (self.meter.runs - self._began)
+
+    @property
+    def empty(self) -> bool:
+        """True where nothing more may be tried."""
+        return self.trials >= self.max_trials * (1 - self.kept) or self.left <= 0 or self.clock.over
+
+    def pay(self) -> None:
+        """Count one trial."""
+        self.trials += 1
+        self.clock.tick("trial")
 
 
 _CURRENT: ContextVar[Clock] = ContextVar("int8acc_clock")

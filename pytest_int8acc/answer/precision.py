@@ -16,6 +16,7 @@ from functools import partial
 
 import numpy as np
 
+from pytest_int8acc.clock import Budget
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.half_network import fewer_casts
 from pytest_int8acc.graph.index import holders
@@ -35,7 +36,7 @@ from pytest_int8acc.results import (
 from pytest_int8acc.runtime.forms import ImplicitForm
 from pytest_int8acc.scores.judge import Verdict
 from pytest_int8acc.search import certify, fewest, search
-from pytest_int8acc.search.types import Budget, SearchResult
+from pytest_int8acc.search.types import SearchResult
 
 logger = logging.getLogger("pytest_int8acc")
 #: Samples, at most, on which each culprit is seen alone in FP16 or BF16; in INT8 as many as scales are
@@ -139,8 +140,8 @@ def _budget(lab: Lab, spent: float = 0.0, *, once: bool = False) -> Budget:
     """
     settings = lab.measured.settings
     whole = settings.certify or settings.strategy != "minimal" or lab.is_narrow
-    refines = None if whole else lab.simulator.allowance(REFINES) - spent
-    return Budget(clock=lab.clock, refines=refines, once=once)
+    max_runs = math.inf if whole else lab.simulator.allowance(REFINES) - spent
+    return Budget(clock=lab.clock, max_runs=max_runs, once=once)
 
 
 def _result(lab: Lab, evaluator: Simulated, budget: Budget) -> SearchResult:
@@ -153,7 +154,7 @@ def _result(lab: Lab, evaluator: Simulated, budget: Budget) -> SearchResult:
 
 def _searched_by_building(lab: Lab, evaluator: Simulated) -> Found:
     """The search once more, with verdicts of built models and the simulation's ranking."""
-    budget = Budget(_builds_left(lab), lab.clock)
+    budget = Budget(lab.clock, max_trials=_builds_left(lab))
     result = _result(lab, lab.built(evaluator), budget)
     return Found(result, evaluator, _proof(lab, evaluator, result), 0)
 
@@ -245,7 +246,7 @@ def _certified(lab: Lab, found: Found) -> Found:
     everything = lab.simulated()
     high = everything.indices(found.result.high)
     with lab.clock.phase("proof"):
-        result = certify(lab.built(everything), high, budget=Budget(_builds_left(lab), lab.clock))
+        result = certify(lab.built(everything), high, budget=Budget(lab.clock, max_trials=_builds_left(lab)))
     count = len(result.trials)
     if result.ending.kind in ("seconds-spent", "interrupted"):
         lab.clock.leave("certification")

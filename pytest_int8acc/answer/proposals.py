@@ -26,17 +26,16 @@ from pytest_int8acc.answer.scales import (
     weight_scales,
     with_tied,
 )
+from pytest_int8acc.clock import Budget
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.graph.norms import find_norms
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab, Source
-from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.results import Migration, SearchOutcome
 from pytest_int8acc.results.causes import Rescale
 from pytest_int8acc.scores.judge import Verdict
 from pytest_int8acc.search import certify, fewest
-from pytest_int8acc.search.types import Budget
 from pytest_int8acc.tensors import Array
 
 logger = logging.getLogger("pytest_int8acc")
@@ -92,7 +91,7 @@ class Known:
     lab: Lab
     outcome: SearchOutcome
     found: Found
-    budget: RunBudget
+    budget: Budget
     bases: list[Base] = field(default_factory=list)
     """Filled by the remedies that look for scales."""
     notes: list[str] = field(default_factory=list)
@@ -255,7 +254,7 @@ def mix(known: Known) -> Iterator[Proposal]:
     everything, proposed = known.lab.simulated().indices(known.culprits), None
     for share in _ERROR_BUDGETS:
         evaluator = known.lab.simulated(base=chooser.plan(choice), room=share * known.found.room)
-        budget = Budget(clock=known.lab.clock, refines=known.budget.left)
+        budget = Budget(clock=known.lab.clock, max_runs=known.budget.left)
         result = certify(evaluator, everything, budget=budget)
         if not result.passed or len(result.high) == len(known.culprits):
             return

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from pytest_int8acc.clock import Budget
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16, INT8, INT32
 from pytest_int8acc.graph.layout import by_weight, find_groups, quantize_weight
 from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, Quantization, TensorScale, symmetric
 from pytest_int8acc.graph.plan import fresh_weights, weight_axis
-from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.observers.methods import CANDIDATES, FEW_BINS
 from pytest_int8acc.observers.values import TensorValues
@@ -141,7 +141,7 @@ class Unit:
 class Chooser:
     """Looks for scales over a plan, by trials on a few samples that a budget pays for."""
 
-    def __init__(self, simulator: Simulator, base: Plan, own: Mapping[str, float], budget: RunBudget) -> None:
+    def __init__(self, simulator: Simulator, base: Plan, own: Mapping[str, float], budget: Budget) -> None:
         """Keep what is needed.
 
         Args:

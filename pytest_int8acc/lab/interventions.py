@@ -9,10 +9,10 @@ from types import MappingProxyType
 
 import numpy as np
 
+from pytest_int8acc.clock import Budget
 from pytest_int8acc.graph.instrument import Piece, split_groups
 from pytest_int8acc.graph.network import Plan, TensorScale
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.results import Cost, Evidence
 from pytest_int8acc.tensors import Array
@@ -25,7 +25,7 @@ class Interventions:
     is wanted, on which each tensor that a culprit quantizes has a switch and scales of its own.
     """
 
-    def __init__(self, lab: Lab, culprits: Collection[str], budget: RunBudget) -> None:
+    def __init__(self, lab: Lab, culprits: Collection[str], budget: Budget) -> None:
         """Take the culprits apart; nothing is run.
 
         Args:

@@ -13,13 +13,13 @@ from pytest_int8acc.case.data import calibration_data
 from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.case.shapes import group_shapes, tensor_shapes
+from pytest_int8acc.clock import Budget
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.macs import inferred_shapes, macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import moved, plan_key
 from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.losses import Loss, group_losses
-from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.observers.edges import EdgeMeter
 from pytest_int8acc.observers.observer import Observer
@@ -164,7 +164,7 @@ class Lab:
 
     def budget(
         self, runs: float, *, most: float = math.inf, trials: tuple[float, float] = (math.inf, math.inf)
-    ) -> RunBudget:
+    ) -> Budget:
         """Pays for what the simulator runs.
 
         Args:
@@ -176,7 +176,7 @@ class Lab:
         each = len(simulator.few) / len(simulator.inputs)
         allowed = (lambda runs: math.inf) if self.measured.settings.certify else simulator.allowance
         tried = min(allowed(usual * each) / each, at_most)
-        return RunBudget(self.clock, simulator.meter, runs=min(allowed(runs), most), trials=tried)
+        return Budget(self.clock, max_trials=tried, max_runs=min(allowed(runs), most), meter=simulator.meter)
 
     def simulated(
         self, samples: Sequence[int] | None = None, base: Plan | None = None, room: float = 1.0

@@ -11,13 +11,12 @@ from functools import cached_property
 import numpy as np
 
 from pytest_int8acc.case.trials import SampleBaseline, SampleComparison, SampleOutputs
-from pytest_int8acc.clock import current
+from pytest_int8acc.clock import Meter, current
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, Quantization, TensorScale
 from pytest_int8acc.graph.plan import moved, plan_key
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.inputs import Inputs
-from pytest_int8acc.lab.run_budget import Meter
 from pytest_int8acc.lab.vectors import Prober, Vectors
 from pytest_int8acc.results import Score
 from pytest_int8acc.runtime.onnxruntime import CPU, Sessions

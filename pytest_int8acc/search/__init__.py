@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from pytest_int8acc.clock import Budget
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.scores.criteria import Criterion
 from pytest_int8acc.search.strategies import bisect, certify, fewest, forward, linear, minimal, worst_first
-from pytest_int8acc.search.types import Budget, Evaluator, GroupInfo, Probe, SearchResult, Target, Trial
+from pytest_int8acc.search.types import Evaluator, GroupInfo, Probe, SearchResult, Target, Trial
 from pytest_int8acc.tensors import did_you_mean
 
 __all__ = [

@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.clock import Clock, OutOfTime
+from pytest_int8acc.clock import Budget, Clock, OutOfTime
 from pytest_int8acc.results import Ending, LayerLine
 from pytest_int8acc.results.search import EndingKind
 from pytest_int8acc.scores.criteria import Criterion
-from pytest_int8acc.search.types import Budget, Evaluator, Probe, SearchResult, Trial, TrialRecord
+from pytest_int8acc.search.types import Evaluator, Probe, SearchResult, Trial, TrialRecord
 
 Floats = NDArray[np.float64]
 #: A mean is rejected on a part of the samples with at least this many of them.
@@ -252,23 +252,24 @@ class Ledger:
             names, trial.passed, trial.confirmed, trial.loss, trial.scores, trial.cost, self.seconds, why
         )
         self._records.append(record)
-        if self._budget.clock is not None:
-            self._budget.clock.tick("trial")
+        self._budget.clock.tick("trial")
         _LOG.info(
             "search, trial %d: %d of %d groups high (%s) %s with %.3g times the error allowed",
             *(len(self._records), len(names), len(self.groups), why, verdict, trial.loss),
         )
 
     def _check(self, *, trial: bool = False) -> None:
+        """Raises StopSearch where the budget is spent."""
         budget, paid = self._budget, sum(record.cost > 0 for record in self._records)
-        if trial and budget.max_trials is not None and paid >= budget.max_trials:
-            raise StopSearch(Ending("trials-spent", max_trials=budget.max_trials))
-        if budget.clock is not None and budget.clock.over:
+        if trial and paid >= budget.max_trials:
+            raise StopSearch(Ending("trials-spent", max_trials=int(budget.max_trials)))
+        if budget.clock.over:
             raise StopSearch(_over(budget.clock))
-        if budget.refines is not None and self.best is not None and self.best.high != self.everything:
-            late = budget.clock is not None and budget.clock.late
-            if late or self.cost >= budget.refines:
-                raise StopSearch(self.ending("cut-short", len(self.best.high)))
+        has_plan = self.best is not None and self.best.high != self.everything
+        is_bounded = budget.max_runs < math.inf
+        if has_plan and is_bounded and (budget.clock.late or self.cost >= budget.max_runs):
+            assert self.best is not None
+            raise StopSearch(self.ending("cut-short", len(self.best.high)))
 
 
 def run(
@@ -277,7 +278,7 @@ def run(
     """Run a strategy's body to its end, its budget or Ctrl-C, whichever comes first."""
     budget = budget or Budget()
     ledger = Ledger(evaluator, budget)
-    clock = budget.clock or Clock()
+    clock = budget.clock
     try:
         ending = body(ledger)
     except StopSearch as stop:

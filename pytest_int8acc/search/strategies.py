@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pytest_int8acc.clock import Budget
 from pytest_int8acc.results import Ending, LayerLine
 from pytest_int8acc.results.search import EndingKind
 from pytest_int8acc.search.ledger import Ledger, run
 from pytest_int8acc.search.solve import EXHAUSTIVE, Solver
 from pytest_int8acc.search.surrogate import probe
-from pytest_int8acc.search.types import Budget, Evaluator, SearchResult, Trial
+from pytest_int8acc.search.types import Evaluator, SearchResult, Trial
 
 #: An error of this share of what the limit allows, 13 dB below it, is none.
 _NO_MATTER = 0.05

@@ -9,7 +9,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.clock import Clock
 from pytest_int8acc.results import Ending, LayerLine
 from pytest_int8acc.scores.criteria import Criterion
 
@@ -100,21 +99,6 @@ class TrialRecord:
     """Since the search began, when the trial ended."""
     why: str
     """What the strategy wanted to know."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """When to stop early; a search that is stopped returns the best plan verified so far."""
-
-    max_trials: int | None = None
-    """Probes do not count: an engine is built for a trial only."""
-    clock: Clock | None = None
-    """Tells when time is up."""
-    refines: float | None = None
-    """Runs over all samples after which a search that has a plan to show refines it no further; nor does it
-    once half of the clock's bound is over, for the sake of what follows it. None: it goes on to its end."""
-    once: bool = False
-    """A group that is needed is not tried again as others leave: fewer trials, and nothing proven minimal."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pytest_int8acc.answer.scales import (
     activations,
     units,
 )
-from pytest_int8acc.clock import Clock
+from pytest_int8acc.clock import Budget, Clock
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
@@ -28,7 +28,6 @@ from pytest_int8acc.graph.network import Plan, symmetric
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab import vectors
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.observers.methods import CANDIDATES, Options, calibrate
 from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.observers.ranges import ENTROPY_BINS
@@ -51,7 +50,7 @@ def ranges_of(lab: Lab, bins: int = 512) -> Ranges:
 
 
 def chooser_of(lab: Lab, trials: int = 200) -> Chooser:
-    return Chooser(lab.simulator, Plan(), activation_scales(lab.network), RunBudget(Clock(), trials=trials))
+    return Chooser(lab.simulator, Plan(), activation_scales(lab.network), Budget(Clock(), max_trials=trials))
 
 
 def culprit_of(lab: Lab) -> str:

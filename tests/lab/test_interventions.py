@@ -13,12 +13,12 @@ from labs import lab_of
 from planted_repairs import measured
 from repair_support import KINDS, READER, WIDE
 
+from pytest_int8acc.clock import Budget
 from pytest_int8acc.graph.network import Network, Plan, TensorScale
 from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.vectors import Prober
 
 
@@ -55,7 +55,7 @@ def test_samples_that_a_limit_allows_to_flip_do_not_make_plans_bad(
 
 
 def test_channels_apart_are_a_scale_per_channel(outlier: Lab) -> None:
-    trials = Interventions(outlier, [READER], RunBudget(outlier.clock, trials=10))
+    trials = Interventions(outlier, [READER], Budget(outlier.clock, max_trials=10))
     piece = next(p for p in trials.pieces[READER] if p.other)
     tensor = piece.tensors[0]
     amax = outlier.values(outlier.measured.inputs).of([tensor])[tensor].channel_amax
@@ -68,13 +68,13 @@ def test_channels_apart_are_a_scale_per_channel(outlier: Lab) -> None:
 
 def test_beside_fp32_other_culprits_are_in_it(wide: Lab) -> None:
     other = next(g.name for g in wide.network.groups if g.name != WIDE)
-    trials = Interventions(wide, [WIDE, other], RunBudget(wide.clock, trials=10))
+    trials = Interventions(wide, [WIDE, other], Budget(wide.clock, max_trials=10))
     wider = wide.simulator.on(wide.network, "fp32").normalized_loss(Plan({other: "fp32"}))
     assert trials.in_fp32(WIDE) == wider
 
 
 def test_alone_all_else_is_out_of_int8(wide: Lab) -> None:
-    trials = Interventions(wide, [WIDE], RunBudget(wide.clock, trials=2))
+    trials = Interventions(wide, [WIDE], Budget(wide.clock, max_trials=2))
     beside = trials.as_it_is(WIDE)
     high = dict.fromkeys((g.name for g in wide.network.groups if g.name != WIDE), "fp16")
     found = trials.alone().as_it_is(WIDE)
@@ -92,7 +92,7 @@ def test_a_users_metric_is_in_units_of_all_of_int8(tmp_path: Path, monkeypatch: 
     criteria = [{"metric": "metrics.py:reach", "max_drop": 0.01}]
     case = measured(tmp_path, network(), {}, criteria=criteria)
     lab = lab_of(case)
-    found = Interventions(lab, [WIDE], RunBudget(lab.clock)).as_it_is(WIDE)
+    found = Interventions(lab, [WIDE], Budget(lab.clock)).as_it_is(WIDE)
     untold = lab_of(replace(case, result=replace(case.result, metrics=())))
     assert found == pytest.approx(untold.simulator.normalized_loss(Plan()), rel=1e-5)
     told = lab_of(case).simulator
@@ -104,7 +104,7 @@ def test_the_cases_own_board_tells_of_whole_culprits(wide: Lab, monkeypatch: pyt
     wide.simulator.board(Plan())
     opened = list[Network]()
     monkeypatch.setattr(simulator, "Board", counting(opened))
-    trials = Interventions(wide, [WIDE], RunBudget(wide.clock, trials=10))
+    trials = Interventions(wide, [WIDE], Budget(wide.clock, max_trials=10))
     piece = next(p for p in trials.pieces[WIDE] if p.other)
     assert trials.loss(WIDE) > 0
     assert trials.rescaled(WIDE, piece, np.array(0.03, np.float32)) < trials.as_it_is(WIDE)
@@ -118,7 +118,7 @@ def test_a_scale_that_others_read_changes_for_the_culprit_alone(outlier: Lab) ->
     scale = np.array(0.5, np.float32)
 
     def rescaled(culprits: list[str]) -> float:
-        trials = Interventions(outlier, culprits, RunBudget(outlier.clock, trials=10))
+        trials = Interventions(outlier, culprits, Budget(outlier.clock, max_trials=10))
         piece = next(p for p in trials.pieces[readers[0]] if tensor in p.tensors)
         return trials.rescaled(readers[0], piece, scale)
 

@@ -97,7 +97,7 @@ def test_a_plan_that_passes_is_not_refined_at_any_cost(late: bool):
     clock.limit(1000)
     clock.bound = 1e9 if late else 1000  # more than half of it is over, or not
     refines = whole.cost if late else whole.cost / 2
-    result = search(problem(), budget=Budget(clock=clock, refines=refines))
+    result = search(problem(), budget=Budget(clock=clock, max_runs=refines))
     assert result.passed
     assert not result.minimal
     assert result.cost < whole.cost
@@ -107,7 +107,9 @@ def test_a_plan_that_passes_is_not_refined_at_any_cost(late: bool):
 
 
 def test_a_search_without_a_plan_goes_on_whatever_it_costs():
-    result = search(additive(np.random.default_rng(3), 20, 32, culprits=[(7, 3.0)]), budget=Budget(refines=0))
+    result = search(
+        additive(np.random.default_rng(3), 20, 32, culprits=[(7, 3.0)]), budget=Budget(max_runs=0)
+    )
     assert result.high == ("g7",)
 
 

@@ -7,11 +7,10 @@ from labs import lab_of
 from planted_repairs import measured
 from repair_support import KINDS
 
-from pytest_int8acc.clock import Clock
+from pytest_int8acc.clock import Budget, Clock, Meter
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.lab.run_budget import Meter, RunBudget
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +22,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 def test_it_is_empty_once_so_much_was_run() -> None:
     meter = Meter(3.0)
-    budget = RunBudget(Clock(), meter, runs=2.0)
+    budget = Budget(Clock(), max_runs=2.0, meter=meter)
     meter.runs += 1.5
     assert not budget.empty
     assert budget.left == 0.5
@@ -33,7 +32,7 @@ def test_it_is_empty_once_so_much_was_run() -> None:
 
 def test_a_part_can_be_kept_for_later() -> None:
     meter = Meter()
-    budget = RunBudget(Clock(), meter, runs=10.0, trials=5)
+    budget = Budget(Clock(), max_runs=10.0, max_trials=5, meter=meter)
     budget.kept, meter.runs = 0.4, 6.0
     assert budget.empty
     budget.kept = 0.0
@@ -47,12 +46,12 @@ def test_a_part_can_be_kept_for_later() -> None:
 
 
 def test_it_is_empty_after_so_many_trials_and_when_time_is_up() -> None:
-    budget = RunBudget(Clock(), trials=1)
+    budget = Budget(Clock(), max_trials=1)
     assert not budget.empty
     budget.pay()
     assert budget.empty
     clock = Clock()
-    late = RunBudget(clock)
+    late = Budget(clock)
     clock.interrupt()
     assert late.empty
 
