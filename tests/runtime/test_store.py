@@ -99,11 +99,6 @@ def test_a_folder_that_holds_something_else_is_not_hidden_from_git(tmp_path):
     assert not (tmp_path / ".gitignore").exists()
 
 
-def test_a_key_is_a_digest(store):
-    with pytest.raises(ValueError, match="hex digest"):
-        store.fetch("../a", fill)
-
-
 @pytest.mark.parametrize(
     "error", [EngineError("the builder crashed"), OSError("no GPU"), KeyboardInterrupt()]
 )

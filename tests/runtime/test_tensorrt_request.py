@@ -137,8 +137,6 @@ def test_a_changed_plugin_is_another_engine(tmp_path: Path) -> None:
             "8.6.0 has no strong typing: TensorRT 10 and later",
         ),
         ({"outputs": "debug"}, OLD, "has no debug tensors: TensorRT 10.12 and later"),
-        ({"typing": "strong"}, NEW, "flags, layer precisions and implicit quantization want typing weak"),
-        ({"implicit": Implicit(), "flags": frozenset({"fp16"})}, OLD, "wants the flag int8"),
         (
             {"implicit": Implicit(), "typing": "strong", "flags": frozenset()},
             NEW,

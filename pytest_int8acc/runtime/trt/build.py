@@ -138,18 +138,11 @@ class BuildRequest:
         require(platform, "strong typing" if self.typing == "strong" else "weak typing")
         if self.implicit is not None:
             require(platform, "implicit quantization")
-            if "int8" not in self.flags:
-                raise EngineError(f"{self}: implicit quantization wants the flag int8")
             if self.implicit.cache is not None:
                 first = self.implicit.cache.partition(b"\n")[0].decode("utf-8", errors="replace")
                 check_header(first, f"{self}: calibration cache", self.implicit.algorithm)
         if self.outputs == "debug":
             require(platform, "debug tensors")
-        if self.typing == "strong" and (self.flags or self.precisions or self.implicit):
-            raise EngineError(
-                f"{self}: flags, layer precisions and implicit quantization want typing weak; under strong "
-                "typing the model's own types say all"
-            )
         limit = platform.opset_limit
         if limit is not None and self.model.opset > limit:
             raise EngineError(
