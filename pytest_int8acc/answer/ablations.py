@@ -1,4 +1,4 @@
-"""The cause of a culprit by intervention: what has to be taken back for the outputs to come right again."""
+"""The cause of a culprit by ablation: one property is undone at a time, and the outputs tell the effect."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from pytest_int8acc.observers.values import TensorValues
 from pytest_int8acc.results.causes import Ablation, Cause, TakenKind
 from pytest_int8acc.tensors import Array
 
-#: What gives back this share of the loss is the cause; nothing else is tried.
+#: Minimum share of the loss that an ablation gives back for the search to end: this is the cause.
 _MOST = 0.9
-#: A scale is the cause where another gives back this part of what the tensor gives back when it is not
-#: quantized at all.
+#: A scale is the cause where another scale gives back at least this part of the loss that the tensor gives
+#: back when it is not quantized at all.
 _PART = 0.5
-#: What makes less than this part of all error is nothing that anything could be seen to be a share of: what
-#: else rounds changes as much by chance.
+#: Culprits that cause less than this share of the total error are not analysed: the effect of an ablation
+#: would drown in rounding noise.
 _NOTHING = 0.1
-#: Where more than this comes back of what a culprit adds, what else rounds has a part in it.
+#: An ablation that gives back more than this many times the culprit's loss also changed how other layers
+#: round.
 _BEYOND = 1.25
-#: Where no more than this comes back, the trials show nothing.
+#: Minimum share of the loss that an ablation must give back to show anything.
 _LEAST = 0.05
-#: Channels are outliers where the greatest is so many times the usual one, which is left three bits fewer: 16
-#: codes of 127. Healthy networks stay below 6.
+#: Channels are outliers where the largest is at least this many times the median channel. The median channel
+#: then has three bits fewer: 16 codes of 127. Healthy networks stay below 6.
 OUTLIER_RATIO = 8.0
 #: Ablations by another scale.
 _SCALE_TRIALS: tuple[TakenKind, ...] = ("range", "channels", "per-channel")
@@ -39,31 +40,32 @@ class Suspect:
     tensor: str
     """As the network calls it."""
     cause: Cause
-    """What it shows."""
+    """The symptom that it shows."""
     held: TensorValues | None
     """What an activation holds; None for a constant."""
     trial: TakenKind | None
     """The ablation that would show its symptom; None where it has no fault, or no ablation of its own."""
 
 
-#: What a cause is where the op is one that INT8 does not suit, for the tensors whose noise counts; else None.
+#: Returns the cause where the operators around a group do not suit INT8, given the tensors whose noise
+#: counts; else None.
 Placed = Callable[[Cause, Sequence[str]], Cause | None]
 
 
 def established(
     trials: Interventions, group: str, suspects: Sequence[Suspect], likely: Cause, placed: Placed
 ) -> Cause | None:
-    """The cause of a culprit, shown by what the outputs gain when it is taken back; None where nothing shows.
+    """The cause of a culprit that an ablation shows; None where no ablation shows one.
 
-    Where trials beside all that stays in INT8 contradict what a tensor holds, or show nothing, trials of the
-    culprit alone decide.
+    First all other layers stay in INT8 except the other culprits. Where these trials contradict the symptoms,
+    or show nothing, trials with the culprit alone in INT8 decide.
 
     Args:
         trials: Of all culprits of the case.
         group: The culprit.
         suspects: Its tensors, the noisiest first.
-        likely: What one of them shows: it is tried first.
-        placed: Whether what surrounds the op is a reason.
+        likely: The symptom of one of them, which is tried first.
+        placed: Tells whether the surroundings of the group are a reason.
     """
     ordered = sorted(suspects, key=lambda suspect: suspect.cause is not likely)
     found = _shown(trials, group, ordered, likely, placed)
@@ -74,14 +76,14 @@ def established(
 
 
 def _is_shown(cause: Cause, likely: Cause) -> bool:
-    """Whether what was likely is the cause."""
+    """Whether the cause is the likely one."""
     return (cause.symptom, cause.tensor) == (likely.symptom, likely.tensor)
 
 
 def _shown(
     trials: Interventions, group: str, ordered: Sequence[Suspect], likely: Cause, placed: Placed
 ) -> Cause | None:
-    """What trials show, the likely suspect first."""
+    """The cause that trials show, with the likely suspect tried first; None where they show none."""
     if not trials.may_go_on or not trials.loss(group) > _NOTHING * trials.as_it_is(group):
         return None
     tests = _Tests(trials, group)
@@ -96,7 +98,7 @@ def _shown(
 
 @dataclass(eq=False)
 class _Tests:
-    """What was taken back of one culprit."""
+    """The ablations of one culprit."""
 
     trials: Interventions
     group: str
@@ -106,29 +108,29 @@ class _Tests:
         self.began = self.trials.cost
 
     def freed(self, suspect: Suspect) -> float:
-        """The share that comes back when a suspect's piece is not quantized."""
+        """The share of the loss that comes back when a suspect is not quantized."""
         piece = self._piece(suspect)
         kind: TakenKind = "constants" if suspect.held is None else "activation"
         return self._share(kind, suspect, lambda: self.trials.without(self.group, piece))
 
     def remedied(self, suspect: Suspect) -> float:
-        """The share that comes back with what a suspect's symptom asks for; 0 where that is nothing."""
+        """The share of the loss that the scale gives back which a suspect's symptom asks for; else 0."""
         return self.rescaled(suspect, suspect.trial) if suspect.trial in _SCALE_TRIALS else 0.0
 
     def rescaled(self, suspect: Suspect, kind: TakenKind) -> float:
-        """The share that comes back with other scales of an activation; 0 where it has none."""
+        """The share of the loss that other scales of an activation give back; 0 where none are known."""
         piece, scale = self._piece(suspect), _scale(suspect, kind)
         if scale is None or scale.size not in (1, piece.channels):
             return 0.0
         return self._share(kind, suspect, lambda: self.trials.rescaled(self.group, piece, scale))
 
     def widened(self) -> None:
-        """See what comes back with FP32 in place of FP16 around it."""
+        """Try the culprit with FP32 in place of FP16 around it."""
         self._share("fp32", None, lambda: self.trials.in_fp32(self.group))
 
     @property
     def most(self) -> float:
-        """The greatest share that came back."""
+        """The greatest share of the loss that came back."""
         return max((taken.share for taken in self.tried.values()), default=0.0)
 
     @property
@@ -138,7 +140,7 @@ class _Tests:
         return max(shares, default=0.0)
 
     def conclusion(self, suspects: Sequence[Suspect], likely: Cause, placed: Placed) -> Cause | None:
-        """What the trials show: the fault that its remedy mends most of, else the tensor that costs most."""
+        """The cause: the symptom whose own ablation gives back most, else the tensor that costs most."""
         most, wide = self.most, self.tried.get(("", "fp32"))
         if most < _LEAST:
             return None
@@ -162,7 +164,7 @@ class _Tests:
         return self._with_trial(cause, taken)
 
     def _of_activation(self, guilty: Suspect, placed: Placed) -> Cause:
-        """Of an activation that no other scale mends: what surrounds it, or what it holds."""
+        """The cause where no other scale of an activation helps: its surroundings, or its values."""
         cause = guilty.cause
         if guilty.trial is not None and self._remedy(guilty) is not None:
             cause = replace(cause, kind="accumulated-noise", symptom="noise-adds-up")

@@ -1,4 +1,4 @@
-"""A case diagnosed: where on its way it goes wrong, why its culprits do, and what each layer adds."""
+"""The diagnosis of a case: the first stage that fails, the causes of culprits, the error of each layer."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ from pytest_int8acc.tensors import Feed
 logger = logging.getLogger("pytest_int8acc")
 #: Causes that the verdict itself shows, without a trial of their own.
 _SHOWN_BY_VERDICT: tuple[CauseKind, ...] = ("missing-scale", "engine-only", "non-determinism")
-#: What trials of causes may cost, in runs over all samples; never more than the search did.
+#: Maximum cost of the trials of causes, in runs over all samples; never more than the search cost.
 _RUNS = 6.0
 
 
 def diagnose(
     measured: Measured, lab: Lab | None, culprits: Sequence[Culprit] = (), cost: float = 0.0
 ) -> tuple[Diagnosis, tuple[Culprit, ...]]:
-    """What is wrong with a case, and its culprits with their causes.
+    """The diagnosis of a case, and its culprits with their causes.
 
     Args:
-        measured: From ``measure``.
-        lab: Of the case; None where nothing is known of its layers.
-        culprits: What a search found; empty where the case passes or nothing was found.
-        cost: Of that search, in runs over all samples; causes may cost as much, and no more than ``_RUNS``.
+        measured: The measured case.
+        lab: The laboratory of the case; None where its layers are not known.
+        culprits: The culprits that a search found; empty where the case passes or the search found none.
+        cost: The cost of that search in runs over all samples. Causes may cost as much, at most ``_RUNS``.
 
     Raises:
         Int8accError: A model of the diagnosis does not run.
@@ -91,7 +91,7 @@ def diagnose(
 
 
 def _jumps(measured: Measured) -> tuple[Jump, ...]:
-    """What chooses in front of outputs that are judged."""
+    """Nodes that choose among values (TopK, NonMaxSuppression) in front of outputs that are judged."""
     nodes, own = measured.model.index.nodes, {o.name for o in measured.model.own_outputs}
     judged = [
         output.output
@@ -104,7 +104,7 @@ def _jumps(measured: Measured) -> tuple[Jump, ...]:
 
 
 def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
-    """The case on the line from the framework to the INT8 engine."""
+    """A line for each stage from the framework to the INT8 engine, and the first that fails."""
     runs = measured.runs
     stages = stages_of(
         runs.roles,
@@ -149,7 +149,7 @@ def _causes(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: flo
 
 
 def _is_engine_only(measured: Measured) -> bool:
-    """True where the same model passes in ONNX Runtime: the drop is TensorRT's own doing."""
+    """Whether the same model passes in ONNX Runtime, so that only the engine computes wrong."""
     runs = measured.runs
     if Role.SIMULATED not in runs.roles or measured.int8_passed:
         return False
@@ -158,7 +158,7 @@ def _is_engine_only(measured: Measured) -> bool:
 
 
 def _layers(measured: Measured, lab: Lab | None) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:
-    """The error of every layer; between engines, too, where that was asked for or they alone can tell."""
+    """The error of every layer, and notes; between engines where asked for, or where only they tell."""
     asked = measured.settings.layers
     if lab is None or lab.is_narrow or (measured.int8_passed and not asked):
         return (), ()
@@ -263,17 +263,17 @@ def _worst_feed(measured: Measured) -> tuple[Feed, range, int]:
     return batch.feed, samples, worst
 
 
-#: A range is at fault for being so many times, or less than this part of, what its tensor reaches.
+#: A range that is at least this many times the maximum of its tensor is too wide.
 _ODD = 2.0
-#: Ranges set by hand take few values: at least so many tensors to a value.
+#: Minimum number of tensors for each distinct range where ranges were set by hand.
 _BY_HAND = 3
-#: Slips that say little by themselves: where values are cut off, they are the reason.
+#: Findings on the calibration data that say little alone. Where values are clipped, they are the reason.
 _WEAK_MISMATCHES = frozenset({"data-few-samples", "data-same"})
 
 
 @dataclass(frozen=True)
 class Range:
-    """One activation's range against what the tensor holds."""
+    """One activation's range compared with the values of the tensor."""
 
     tensor: str
     reach: float
@@ -285,7 +285,7 @@ class Range:
 
 
 def survey(meter: EdgeMeter) -> tuple[Range, ...]:
-    """Every activation range of a network against what its tensor holds, in the order of the groups.
+    """Every activation range of a network compared with its tensor's values, in the order of the groups.
 
     Raises:
         EngineError: The float model does not run.
@@ -299,7 +299,7 @@ def survey(meter: EdgeMeter) -> tuple[Range, ...]:
 
 
 def odd_ranges(ranges: Sequence[Range]) -> OddRanges | None:
-    """Where most ranges are wrong, which says more than any layer; None otherwise."""
+    """The wrong ranges of a network, where most ranges are wrong; None otherwise."""
     bad = [r for r in ranges if r.lost_db >= LOST_DB and r.amax > 0 and r.reach > 0]
     wide = tuple(r.reach / r.amax for r in bad if r.reach >= _ODD * r.amax)
     narrow = tuple(r.amax / r.reach for r in bad if r.amax >= r.reach)
@@ -314,7 +314,7 @@ def odd_ranges(ranges: Sequence[Range]) -> OddRanges | None:
 def decisive_mismatch(
     findings: Sequence[Finding], culprits: Sequence[Culprit], ranges: OddRanges | None
 ) -> str:
-    """Rule of the weightiest slip of the calibration samples; of a weak one where values are cut off."""
+    """The rule of the finding on the calibration data that explains the drop; empty where there is none."""
     narrow = ranges is not None and bool(ranges.narrow)
     cut_off = narrow or any(c.cause is not None and c.cause.kind == "saturation" for c in culprits)
     mismatches = [f.rule for f in findings if f.source == "data" and f.severity == "warning"]
@@ -322,12 +322,12 @@ def decisive_mismatch(
     return next(iter(strong or (mismatches if cut_off else [])), "")
 
 
-#: Wires of a side that are kept: a drawing of more shows nothing.
+#: Maximum number of wires on each side of a drawing.
 _MOST = 5
 
 
 def neighbours(network: Network, layers: set[str], rest: Precision) -> dict[str, Neighbours]:
-    """What each of ``layers`` reads and who reads it, with the formats that a network in INT8 has there.
+    """The tensors that each of ``layers`` reads and the readers of its outputs, with formats and scales.
 
     Args:
         network: The case's own.

@@ -39,39 +39,40 @@ from pytest_int8acc.search import certify, fewest, search
 from pytest_int8acc.search.types import SearchResult
 
 logger = logging.getLogger("pytest_int8acc")
-#: Samples, at most, on which each culprit is seen alone in FP16 or BF16; in INT8 as many as scales are
-#: compared on. What that may cost, in runs over all samples.
+#: Maximum number of samples on which each culprit runs alone in FP16 or BF16 (in INT8 the screening subset
+#: counts), and the maximum cost of that, in runs over all samples.
 _ALONE_NARROW, _ALONE_RUNS = 8, 2.0
-#: Runs over all samples that are spent on a cheaper plan than one that passes: causes and ways of mending are
-#: worth more than the last few layers of many.
+#: Maximum cost of looking for a cheaper plan than one that passes, in runs over all samples. Causes and
+#: remedies are worth more than the last few layers of many.
 REFINES = 14.0
-#: Times that a plan with a reserve is searched, each within less room; what each leaves of the room foretold,
-#: and the least.
+#: How often the search is repeated with a tighter error budget to find a plan with a reserve, the factor by
+#: which the predicted budget shrinks each time, and its lower bound.
 STRICTER, SPARE, _LEAST_ROOM = 3, 0.9, 0.05
-#: Of the multiply-accumulates: a plan that keeps less in INT8 or FP8 is the float model.
+#: Minimum share of the multiply-accumulates in INT8 or FP8. A plan with less is nearly the float model.
 _LEAST_SHARE = 0.005
-#: How far in an interval, on a scale of logarithms, nearly all draws reach: 2.05 of 3.3 standard deviations.
+#: The part of an interval that holds nearly all bootstrap samples, on a logarithmic scale: 2.05 of 3.3
+#: standard deviations.
 _NEARLY = 0.62
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a search found, and what came of building it."""
+    """The result of a search, and the proof of its plan."""
 
     result: SearchResult
     evaluator: Simulated
-    """What it was found on."""
+    """Judged the plans of the search."""
     proof: Proof | None
     held_out: int
     """Samples that the search did not see."""
     notes: tuple[str, ...] = ()
     certificate: Certificate | None = None
     joined: tuple[str, ...] = ()
-    """Groups high beside those found, so that fewer Casts are needed."""
+    """More groups in high precision, so that fewer Casts are needed."""
     reserved: Proof | None = None
-    """Of a plan that keeps more groups high, where this one meets the criteria without a reserve."""
+    """Proof of a plan with more groups in high precision, where the plan found has no reserve."""
     room: float = 1.0
-    """The share of what the limits allow that plans may use up to keep them with a reserve."""
+    """The error budget, as a share of the error that the limits allow, with which plans have a reserve."""
 
     @property
     def verified(self) -> bool:
@@ -80,7 +81,7 @@ class Found:
 
     @property
     def fix(self) -> Proof | None:
-        """The proof, where the plan does anything and was verified."""
+        """The proof of the plan to recommend; None where no plan is needed, or none was verified."""
         return self.reserved or (self.proof if self.verified and self.result.high else None)
 
 
@@ -134,9 +135,9 @@ def _searched(lab: Lab, evaluator: Simulated, held_out: int) -> Found:
 
 
 def _budget(lab: Lab, spent: float = 0.0, *, once: bool = False) -> Budget:
-    """Of a search by simulation, after others that ``spent`` so many runs.
+    """The budget of a search by simulation, less the runs that earlier searches have ``spent``.
 
-    Certified, in FP16 or BF16, or by another strategy it goes on to its end.
+    A search goes on to its end where it is to be certified, in FP16 or BF16, or with another strategy.
     """
     settings = lab.measured.settings
     whole = settings.certify or settings.strategy != "minimal" or lab.is_narrow
@@ -145,7 +146,7 @@ def _budget(lab: Lab, spent: float = 0.0, *, once: bool = False) -> Budget:
 
 
 def _result(lab: Lab, evaluator: Simulated, budget: Budget) -> SearchResult:
-    """What the strategy of the settings finds; groups in FP16 or BF16 are searched by suspicion."""
+    """The result of the settings' strategy. In FP16 or BF16 the most suspicious groups are tried first."""
     strategy, suspects = lab.measured.settings.strategy, lab.suspects
     if suspects is not None and strategy == "minimal":
         return fewest(evaluator, suspects, budget=budget)
@@ -160,7 +161,7 @@ def _searched_by_building(lab: Lab, evaluator: Simulated) -> Found:
 
 
 def _proof(lab: Lab, evaluator: Simulated, result: SearchResult) -> Proof | None:
-    """The plan built, where there is one; even where time is up, so that the best so far is verified."""
+    """The proof of the plan found; None without a plan. It is built after the time is up, too."""
     if result.ending.kind in ("seconds-spent", "interrupted"):
         lab.clock.leave("search")
     if not result.passed:
@@ -171,7 +172,7 @@ def _proof(lab: Lab, evaluator: Simulated, result: SearchResult) -> Proof | None
 
 
 def _slimmer(lab: Lab, found: Found) -> Found:
-    """The plan without groups that only the part of the samples needs which was searched on."""
+    """The same, without groups that are needed on the searched samples but not on all samples."""
     settings = lab.measured.settings
     everything = lab.simulated()
     high = everything.indices(found.result.high)
@@ -191,7 +192,7 @@ def _slimmer(lab: Lab, found: Found) -> Found:
 
 
 def _joined(lab: Lab, found: Found) -> Found:
-    """The plan with what lies between its groups high, too, where that saves Casts and passes as well."""
+    """The same, with groups between culprits in high precision, where that saves Casts and passes."""
     joined = fewer_casts(lab.network, found.result.high)
     if not joined or len(joined) + len(found.result.high) == len(lab.network.groups):
         return found
@@ -202,7 +203,7 @@ def _joined(lab: Lab, found: Found) -> Found:
 
 
 def _casts(lab: Lab, found: Found) -> int | None:
-    """Casts of the fixed model that the float model has not; None for INT8."""
+    """How many more Casts the fixed model has than the float model; None for INT8."""
     if found.fix is None or not lab.is_narrow:
         return None
     models = (found.fix.form.model, lab.network.model)
@@ -211,7 +212,7 @@ def _casts(lab: Lab, found: Found) -> int | None:
 
 
 def _with_reserve(lab: Lab, found: Found) -> Found:
-    """The same, where it is found with a fix that would meet the criteria on other samples, too."""
+    """The same, with a plan that would meet the criteria on other samples like these, where one is found."""
     proof, room, spent = found.fix, 1.0, found.result.cost
     # what was probed on a part of them is known
     samples = found.evaluator.seen.samples if lab.simulator.takes_time(REFINES) else None
@@ -231,7 +232,7 @@ def _with_reserve(lab: Lab, found: Found) -> Found:
 
 
 def room_of(verdict: Verdict) -> float:
-    """What a score uses up of its limit, as a share of what it does in the worst of nearly all draws."""
+    """The least ratio of a score's measured error to its error in the worst of nearly all bootstrap samples."""
     shares = [1.0]
     for score in verdict.scores:
         if score.interval is not None:
@@ -242,7 +243,7 @@ def room_of(verdict: Verdict) -> float:
 
 
 def _certified(lab: Lab, found: Found) -> Found:
-    """Minimality shown on built models; where one of them shows a culprit to be none, without that one."""
+    """The same with its certificate: built models show that each culprit is needed. Others are dropped."""
     everything = lab.simulated()
     high = everything.indices(found.result.high)
     with lab.clock.phase("proof"):
@@ -260,7 +261,7 @@ def _certified(lab: Lab, found: Found) -> Found:
 
 
 def _as_layer_precisions(lab: Lab, result: SearchResult) -> str:
-    """What comes of holding the same layers in high precision under TensorRT's own quantization."""
+    """A sentence on the same layers in high precision under TensorRT's implicit quantization."""
     m = lab.measured
     held = {n: m.keep for g in lab.network.groups if g.name in result.high for n in g.nodes}
     assert isinstance(m.candidate, ImplicitForm)
@@ -310,7 +311,7 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
 
 
 def keeps_low(lab: Lab, outcome: SearchOutcome) -> bool:
-    """Whether the plan found leaves anything worth the name in INT8 or FP8; in FP16 or BF16, any layer."""
+    """Whether the plan leaves a share worth having in INT8 or FP8; in FP16 or BF16, at least one layer."""
     some = len(outcome.kept) < len(lab.network.groups)
     return some and (lab.is_narrow or outcome.int8_share >= _LEAST_SHARE)
 
@@ -328,7 +329,7 @@ def _price_ms(lab: Lab) -> float | None:
 
 
 def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
-    """The groups of the plan, each with what it does alone in INT8 to some samples, and with its price."""
+    """The groups of the plan, each with its price and its worst score when it runs alone in INT8."""
     result, seen = found.result, found.evaluator.seen.samples
     most = _ALONE_NARROW if lab.is_narrow else len(lab.simulator.few)
     evaluator, budget = lab.simulated(seen[:: -(-len(seen) // most)]), lab.budget(_ALONE_RUNS)
@@ -348,7 +349,7 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
 
 
 def _worst_alone(evaluator: Simulated, high: frozenset[int]) -> Score | None:
-    """The score that is most over its limit under a plan, else nearest to it; None where all are perfect."""
+    """The score with the greatest normalized loss under a plan; None where all scores are perfect."""
     trial = evaluator.trial(high, range(evaluator.samples), None)
     worst = max(range(len(trial.losses)), key=trial.losses.__getitem__)
     if not trial.losses[worst] > 0:
@@ -362,9 +363,11 @@ def _worst_of(proof: Proof) -> str:
     return "is not comparable" if missed is None else f"misses {missed.subject} {missed.metric}"
 
 
-#: Shares of the multiply-accumulates at which plans are tried, on ``Simulator.few`` samples each.
+#: Shares of the multiply-accumulates in high precision for which plans are tried, on ``Simulator.few``
+#: samples each.
 _SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
-#: Or on fewer, where all plans together would cost more runs over all samples.
+#: Maximum cost of all these plans together, in runs over all samples. Fewer samples are used where it is
+#: exceeded.
 _RUNS = 2.0
 
 

@@ -1,8 +1,8 @@
-"""Other scales for activations, chosen by the error of the model's outputs.
+"""Other scales, chosen by the error of the model's outputs, or of the products of a weight.
 
-Candidates are the ranges that every calibration method takes from one histogram; the first trials give all
-tensors the same method, then tensors are changed one at a time for as long as the outputs get better. A trial
-is one inference on a few samples.
+The candidates for an activation are the ranges that each calibration method takes from one histogram. The
+first trials give all tensors the same method. Then tensors are changed one at a time, as long as the outputs
+get better. A trial is one inference on a few samples.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from pytest_int8acc.observers.methods import CANDIDATES, FEW_BINS
 from pytest_int8acc.observers.values import TensorValues
 from pytest_int8acc.tensors import Array
 
-#: Ranges of two datasets are alike that differ by less than this factor, by each of these methods.
+#: Ranges of two datasets are alike where they differ by less than this factor, by each of these methods.
 _LIKE, _SPREAD = 1.4, ("minmax", "percentile 99.9", "percentile 99")
-#: Scales nearer to each other than this are one candidate.
+#: Scales that differ by less than this share count as one candidate.
 _ALIKE = 0.03
-#: A change of a scale must lower the error by this share to be kept.
+#: Minimum share by which a change of a scale must lower the error to be kept.
 _WORTH = 0.005
-#: Outputs that err no more than this, in units of what the criteria allow, need no better scales.
+#: Outputs with at most this normalized loss need no better scales; 1 is the limit of the criteria.
 ENOUGH = 0.5
-#: Nor do outputs that err no more than this many times as much as with none of the tensors in INT8.
+#: Neither do outputs with at most this many times the loss that is left with none of the tensors in INT8.
 NO_MORE = 1.05
-#: Outputs that err more than this on a few samples do not meet the criteria on all.
+#: Outputs with a greater normalized loss than this on a few samples do not meet the criteria on all samples.
 NEAR = 1.6
-#: Rounds of changing one tensor at a time.
+#: How many rounds of changing one tensor at a time there are.
 _SWEEPS = 2
-#: Slow methods choose for so many tensors at most.
+#: Maximum number of tensors for which slow methods are tried.
 _MANY = 8
-#: A scale that differs by no more than this share is the same.
+#: Scales that differ by at most this share are the same.
 _SAME = 1e-6
-#: Errors below the signal by more than this do not count.
+#: An SQNR above this counts as this.
 _SILENT_DB = 300.0
-#: Scales are taken anew where that gains this much, in dB, and cut where that gains so much more.
+#: Minimum gain, in dB, for new scales of a weight, and for scales that clip it.
 _FRESH_DB, _CUT_DB = 1.0, 3.0
 _READERS = frozenset({"Conv", "Gemm", "MatMul"})
-#: The shares of a weight's range that are tried.
+#: The shares of a weight's range that are tried as its clipping range.
 _SHARES = 2.0 ** -np.arange(0.25, 8, 0.25)
 
 
 class Ranges:
-    """What each calibration method makes of what tensors hold; methods run when asked for."""
+    """The ranges that each calibration method gives tensors; a method runs when its range is asked for."""
 
     def __init__(self, held: Mapping[str, TensorValues], entropy_bins: int = FEW_BINS) -> None:
-        """Keep what is counted: tensors that hold inf, nan or nothing but 0 get no candidates.
+        """Keep the tensors that have a histogram: tensors of inf, nan or zeros alone get no candidates.
 
         Args:
             held: By tensor, from ``Lab.values``.
@@ -79,7 +79,7 @@ class Ranges:
         return self._known[key]
 
     def like(self, other: Ranges) -> bool:
-        """True where both hold the same tensors, and values that spread over about the same range."""
+        """Whether both hold the same tensors, with values that spread over about the same range."""
         return self.held.keys() == other.held.keys() and all(
             1 / _LIKE < self.scale(tensor, method) / other.scale(tensor, method) < _LIKE
             for tensor in self.held
@@ -111,20 +111,20 @@ class Choice:
     """Of the outputs, on the samples looked at."""
 
     def plus(self, other: Choice) -> Choice:
-        """Both; the other counts where they differ."""
+        """Both choices in one; the other counts where they differ."""
         return Choice(
             {**self.scales, **other.scales}, {**self.methods, **other.methods}, other.normalized_loss
         )
 
     def only(self, tensors: Collection[str]) -> Choice:
-        """What was chosen for some of the tensors; not measured yet."""
+        """The choice for some of the tensors; its loss is not measured yet."""
         scales = {tensor: scale for tensor, scale in self.scales.items() if tensor in tensors}
         return Choice(scales, {tensor: self.methods[tensor] for tensor in scales})
 
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """Activations that have one scale: one, or those that meet in a Concat."""
+    """Activations with one scale: a single one, or several that meet in a Concat."""
 
     tensors: tuple[str, ...]
     ranges: Ranges
@@ -163,7 +163,7 @@ class Chooser:
         return replace(self.base, scales={**self.base.scales, **news}, high=dict(high or {}))
 
     def weighed(self, choice: Choice, high: Mapping[str, Precision]) -> Choice:
-        """The choice with how far its outputs are off."""
+        """The choice with its normalized loss measured."""
         self.budget.pay()
         return replace(choice, normalized_loss=self._simulator.normalized_loss(self.plan(choice, high)))
 
@@ -179,7 +179,7 @@ class Chooser:
         """Choose scales for ``chosen_units`` such that the outputs err least, on a few samples.
 
         Args:
-            chosen_units: What may change.
+            chosen_units: The units whose scales may change.
             start: Scales of other tensors, kept as they are, and of these, improved on.
             high: Groups that do not run in INT8 meanwhile, and what they run in.
             enough: The normalized loss at which tensors are no longer changed one by one.
@@ -315,18 +315,18 @@ def _better(best: Choice, tried: Choice) -> Choice:
 def weight_scales(
     network: Network, groups: Iterable[str] | None, held: Mapping[str, TensorValues]
 ) -> dict[str, TensorScale]:
-    """Scales for constants of groups (None: of all) that lose less than those they have.
+    """Scales for constants of groups (None: of all groups) that lose less than their own scales.
 
     Args:
         network: Any.
         groups: Names.
-        held: What activations hold; where weights read none of these, all of their inputs count alike.
+        held: The values of activations. For weights whose input is not among them, all inputs count alike.
     """
     return {**fresh_weights(network, worse_weights(network, groups)), **_cut_scales(network, groups, held)}
 
 
 def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tuple[str, ...]:
-    """Constants of groups (None: of all) that scales taken from their values would round better, by 1 dB."""
+    """Constants of groups (None: of all) that gain at least 1 dB by scales from their own values."""
     nodes, found = network.model.index.nodes, dict[str, None]()
     for edge, weight in _weights(network, groups):
         old = edge.quantization
@@ -357,7 +357,7 @@ def _relative_error(quantization: Quantization, weight: Array) -> float:
 def _cut_scales(
     network: Network, groups: Iterable[str] | None, held: Mapping[str, TensorValues]
 ) -> dict[str, TensorScale]:
-    """Scales that cut off weights which need the range and meet inputs that are next to 0."""
+    """Scales that clip large weights whose inputs are next to 0."""
     nodes, found = network.model.index.nodes, dict[str, TensorScale]()
     for edge, weight in _weights(network, groups):
         node = nodes[edge.node]
@@ -373,10 +373,10 @@ def _cut_scales(
 
 
 def _least_error(weight: Array, power: Array, axis: int | None, own: Quantization) -> TensorScale | None:
-    """Of each channel's ranges the one with the least error of its products; None where none is far better.
+    """The clipping range of each channel with the least error of products; None where none is far better.
 
-    As SeqMSE does (AIMET), with one number for all that an input channel holds: ``power``, which broadcasts
-    with the weight.
+    As SeqMSE does (AIMET), but with one number for each input channel: ``power``, the mean square of its
+    values, which broadcasts with the weight.
     """
     others = tuple(i for i in range(weight.ndim) if i != axis)
 
