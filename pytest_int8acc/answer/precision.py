@@ -232,7 +232,7 @@ def _with_reserve(lab: Lab, found: Found) -> Found:
 
 
 def room_of(verdict: Verdict) -> float:
-    """The least ratio of a score's measured error to its error in the worst of nearly all bootstrap samples."""
+    """The least ratio of a score's error to its error in the worst of nearly all bootstrap samples."""
     shares = [1.0]
     for score in verdict.scores:
         if score.interval is not None:
