@@ -35,21 +35,21 @@ _SELECTING = frozenset(
     {"Relu", "Clip", "Max", "Min", "Where", "Concat", "Pad", "Neg", "Abs", "GlobalMaxPool"}
 )
 
-#: Attributes by which an operator other than Cast chooses the type of what it makes.
+#: Attributes with which an operator other than Cast chooses the type of its result.
 _TYPE_ATTRIBUTES = frozenset({"dtype", "output_dtype"})
 _HALVES = frozenset({FLOAT16, BFLOAT16})
 
 
 def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
-    """``model`` with every FP16 or BF16 tensor of its main graph held in FP32, each value such a number.
+    """``model`` with all FP16 and BF16 tensors of its main graph in FP32, rounded to these formats.
 
-    Inputs, outputs and node names stay. Nodes of other domains, and nodes that hold graphs, stay in
-    FP16 as they are. A model without FP16, or with none but what such casts make, is returned as it is.
+    Inputs, outputs and node names stay. Nodes of other domains, and nodes that hold graphs, stay in FP16. A
+    model without FP16, or in which it is spelled out already, is returned as it is.
 
     Args:
         model: In normal form.
         rounded_before: Names of nodes that must read rounded values, even where they only move or select
-            them: those whose inputs may be quantized.
+            them, because their inputs may be quantized.
     """
     if _is_spelled_out(model):
         return model
@@ -60,7 +60,7 @@ def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
 
 
 def _is_spelled_out(model: Model) -> bool:
-    """Whether nothing is FP16 but what lies between two Casts: seen without inferring types."""
+    """Whether all FP16 tensors lie between two Casts. Types need not be inferred for this."""
     graphs = list(all_graphs(model.graph))
     nodes = [node for graph in graphs for node in graph.node]
     if any(t.data_type in _HALVES for graph in graphs for t in graph.initializer):
@@ -94,9 +94,9 @@ class _Emulation:
             if signature(node, self.opset) is None:
                 self.public.update(node.input, node.output)
         self.wide: dict[str, str] = {}
-        """FP16 tensor to the name of its FP32 stand-in."""
+        """FP16 tensor to the name of the FP32 tensor that replaces it."""
         self.unrounded: set[str] = set()
-        """Stand-ins that their reader's result is rounded for."""
+        """FP32 tensors that are not rounded, because the result of their only reader is."""
 
     def done(self) -> Model:
         self._widen_constants()
@@ -121,7 +121,7 @@ class _Emulation:
                 put_constant(tensor, name, values, self.editor.weights)
 
     def _rewritten(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """``node`` in FP32, with what rounds its results; or as it is, with its results widened."""
+        """``node`` in FP32 with roundings of its results, or unchanged with Casts of its results to FP32."""
         formals = signature(node, self.opset)
         halves = [name for name in node.output if name in self.half]
         if node.op_type == "Cast":
@@ -168,9 +168,9 @@ class _Emulation:
         yield from after
 
     def _left_to_reader(self, name: str) -> bool:
-        """True where the one reader of ``name`` keeps values, so that rounding after that one is the same.
+        """Whether the only reader of ``name`` keeps values, so that it can be rounded behind the reader.
 
-        A runtime then still fuses the two, a convolution and its Relu, say.
+        Runtimes can then still fuse the two, such as a convolution and its Relu.
         """
         reader = None if name in self.public else self.index.only_reader(name)
         if reader is None or reader.name in self.rounded_before:
@@ -179,7 +179,7 @@ class _Emulation:
         return keeps_values(reader) and computed == [name]
 
     def _cast(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """A Cast to 16 bits rounds; one from them reads the stand-in."""
+        """A Cast to 16 bits followed by a Cast to FP32; a Cast from 16 bits reads the FP32 tensor."""
         source, result = node.input[0], node.output[0]
         node.input[0] = self.wide.get(source, source)
         if result in self.half:
@@ -192,7 +192,7 @@ class _Emulation:
             yield node
 
     def _widen(self, name: str) -> onnx.NodeProto:
-        """FP32 of a tensor that stays in FP16."""
+        """A Cast to FP32 of a tensor that stays in FP16."""
         self.wide[name] = self.editor.unique(f"{name}_wide")
         return self._cast_node(name, self.wide[name], FLOAT)
 
@@ -202,7 +202,7 @@ class _Emulation:
 
 
 def keeps_values(node: onnx.NodeProto) -> bool:
-    """Whether a node gives values of its inputs, negated or without sign at most, or 0."""
+    """Whether each result of a node is a value of its inputs, perhaps negated or without sign, or 0."""
     return node.op_type in _SELECTING or moves_values(node)
 
 
@@ -212,21 +212,21 @@ _LEAST = 1.5 * FP8.normal * _SPLIT
 
 
 def spell_out_fp8(model: Model) -> Model:
-    """``model`` computing what it does with ONNX's FP8 operators, the signs of zeros aside.
+    """``model`` with FP8 spelled out in FP32. Results are equal, but for signs of zeros.
 
-    Constants, and pairs with one scale in FP32, are spelled out; other nodes stay. A model without FP8 is
+    Constants, and pairs with one scale in FP32, are spelled out. Other nodes stay. A model without FP8 is
     returned as it is.
     """
     return _Speller(model).done() if holds_fp8(model) else model
 
 
 def holds_fp8(model: Model) -> bool:
-    """Whether a constant is of FP8, as zero points are."""
+    """Whether the model has a constant in FP8, as the zero points of FP8 pairs are."""
     return any(t.data_type == FP8.element_type for t in all_initializers(model.graph))
 
 
 class _Speller:
-    """Rewrites the main graph and the graphs inside its nodes."""
+    """Spells out FP8 in the main graph and in the graphs inside its nodes."""
 
     def __init__(self, model: Model) -> None:
         self.editor = model.edit()
@@ -277,7 +277,7 @@ class _Speller:
         return one and zero is not None and zero.dtype == FP8.dtype and attribute(node, "saturate", 1) == 1
 
     def _rounded(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """What makes the codes of a QuantizeLinear, as numbers of FP32."""
+        """Nodes that compute the codes of a QuantizeLinear as FP32 numbers."""
         nodes, value = list[onnx.NodeProto](), self.values
 
         def add(op_type: str, *read: str) -> str:
@@ -292,7 +292,7 @@ class _Speller:
 
 
 def _dequantized(node: onnx.NodeProto, known: Mapping[str, Array]) -> Array | None:
-    """What a DequantizeLinear of a constant in FP8 gives; None where it is none."""
+    """The result of a DequantizeLinear of a constant in FP8; None for other nodes."""
     codes, scale = (known.get(name) for name in node.input[:2])
     if codes is None or scale is None or codes.dtype != FP8.dtype or scale.ndim > 1:
         return None

@@ -15,12 +15,12 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
 from pytest_int8acc.tensors import Array, Dim
 
-#: Make nothing below 0 of what is not.
+#: Operators whose results are not negative where their inputs are not.
 _KEEP_SIGN = {
     *("AveragePool", "Concat", "Flatten", "GlobalAveragePool", "GlobalMaxPool", "Identity", "MaxPool"),
     *("Reshape", "Squeeze", "Transpose", "Unsqueeze"),
 }
-#: Make NaN of a NaN in whichever input, wherever it lies there.
+#: Operators that make NaN of a NaN in any input, at any place.
 _KEEP_NAN = {
     *("Abs", "Add", "BatchNormalization", "Clip", "Concat", "Conv", "Div", "Erf", "Exp", "Flatten", "Gelu"),
     *("Gemm", "GlobalAveragePool", "Identity", "InstanceNormalization", "LayerNormalization", "LeakyRelu"),
@@ -29,7 +29,7 @@ _KEEP_NAN = {
 }
 
 
-#: Choose among values: a small change of these makes a jump.
+#: Operators that choose among values, so that a small change of an input can change a result completely.
 CHOOSING = frozenset(
     {"NonMaxSuppression", "TopK", "ArgMax", "ArgMin", "Hardmax", "NonZero", "Unique", "EfficientNMS_TRT"}
     | {"BatchedNMS_TRT", "EfficientNMS_ONNX_TRT"}
@@ -38,7 +38,7 @@ _OF_SHAPES = frozenset({"Shape", "Size", "ConstantOfShape"})
 
 
 def not_negative(model: Model) -> set[str]:
-    """Tensors that hold nothing below 0: of Relu, of Clip from 0 on, and of what keeps that."""
+    """Tensors without negative values: of Relu, of Clip from 0 on, and of operators that keep the sign."""
     constants, found = model.constants(), set[str]()
 
     def is_floored(node: onnx.NodeProto) -> bool:
@@ -56,7 +56,7 @@ def not_negative(model: Model) -> set[str]:
 
 
 def shown_at(model: Model, outputs: Collection[str]) -> set[str]:
-    """Tensors whose NaN, wherever it lies, makes NaN in one of ``outputs``; with these."""
+    """Tensors in which a NaN at any place makes a NaN in one of ``outputs``; with the outputs."""
     found = set(outputs)
     for node in reversed(model.graph.node):
         if node.op_type in _KEEP_NAN and found.intersection(node.output) and _sees_all(node):
@@ -65,7 +65,7 @@ def shown_at(model: Model, outputs: Collection[str]) -> set[str]:
 
 
 def _sees_all(node: onnx.NodeProto) -> bool:
-    """False for a convolution whose steps may pass values over, between windows or at the end."""
+    """Whether every input value has an effect on the output; False for convolutions that may skip some."""
     if node.op_type != "Conv":
         return True
     strides, dilations = attribute(node, "strides", []), attribute(node, "dilations", [])
@@ -77,9 +77,9 @@ def _sees_all(node: onnx.NodeProto) -> bool:
 
 
 def choices(model: Model, outputs: Collection[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Nodes that turn small changes into jumps: the computed floats they choose by, the ``outputs`` behind.
+    """Nodes that choose among computed floats, each with these floats and with dependent ``outputs``.
 
-    Of several in a row the first; one that none of the outputs depends on is left out.
+    Of several such nodes in a row, the first one counts. Nodes without outputs behind them are left out.
     """
     types, index = value_types(model), model.index
     behind: dict[str, frozenset[str]] = {}
@@ -96,9 +96,9 @@ def choices(model: Model, outputs: Collection[str]) -> dict[str, tuple[tuple[str
 
 
 def _floats_before(node: onnx.NodeProto, index: Index, types: Mapping[str, int]) -> Iterator[str]:
-    """The computed floats that a node reads; where it reads other types, what those were made of.
+    """The computed floats that a node reads, and the floats that inputs of other types were made of.
 
-    What hangs on shapes alone is none.
+    Tensors that depend on shapes alone are skipped.
     """
     for name in node.input:
         before = index.producer.get(name)
@@ -112,7 +112,7 @@ def _floats_before(node: onnx.NodeProto, index: Index, types: Mapping[str, int])
 
 #: A tensor's name that says what it holds, like ``boxes``; exporters' names have digits and slashes.
 _WORD = re.compile(r"[A-Za-z]+(_[A-Za-z]+)*")
-#: Kind of what lies between 0 and 1 by its operator.
+#: Kind of segments whose values are between 0 and 1, because of the operator that makes them.
 SCORES = "scores"
 #: Operators whose results are scores.
 _SCORING = frozenset({"Sigmoid", "Softmax", "HardSigmoid"})
@@ -132,19 +132,19 @@ class Segment:
     kind: str
     """``scores`` or empty."""
     tensor: str
-    """What is joined."""
+    """The tensor that is joined."""
 
     @property
     def label(self) -> str:
-        """What it is called: scores, or its tensor's name where that is a plain word."""
+        """The name of the segment: its kind, or its tensor's name where that is a plain word; else empty."""
         return self.kind or (self.tensor if _WORD.fullmatch(self.tensor) else "")
 
 
 def joined(model: Model, output: str) -> tuple[int, tuple[Segment, ...]] | None:
-    """Returns along which axis an output is joined, and of what; None where it is of one piece.
+    """The axis along which an output is joined, and its segments; None where it is not joined.
 
-    Axis 0, which counts the samples, is not looked at. Of several axes the first is taken along which scores
-    meet what is none.
+    Axis 0, which counts the samples, is skipped. Of several axes the first one with scores and other values
+    is taken.
     """
     joiner = _Joiner(model)
     if not joiner.reaches_concat(output):
@@ -173,7 +173,7 @@ class _Joiner:
         self._steps = 0
 
     def reaches_concat(self, tensor: str) -> bool:
-        """Whether a Concat is met on the way back, before shapes are asked for, which takes longer."""
+        """Whether a Concat is found on the way back. This is faster than looking at shapes."""
         for _ in range(MAX_STEPS):
             node = self._made.get(tensor)
             if node is None:
@@ -193,7 +193,7 @@ class _Joiner:
         return size if isinstance(size, int) else None
 
     def segments(self, tensor: str, axis: int, depth: int) -> list[Segment] | None:
-        """What a tensor is joined of along an axis; None where sizes are not known."""
+        """The segments of a tensor along an axis; None where sizes are not known."""
         self._steps += 1
         node = self._made.get(tensor)
         found = None
@@ -243,7 +243,7 @@ class _Joiner:
     def _with_deduced(
         self, node: onnx.NodeProto, axis: int, inputs: Sequence[list[Segment] | None]
     ) -> list[list[Segment] | None]:
-        """The inputs with the size of one that is not known, where the whole tells it."""
+        """The inputs of a Concat; a single unknown one gets the rest of the total size."""
         total, missing = self.size(node.output[0], axis), [i for i, s in enumerate(inputs) if s is None]
         if total is None or len(missing) != 1:
             return list(inputs)
@@ -254,7 +254,7 @@ class _Joiner:
         return found
 
     def _of_cut(self, node: onnx.NodeProto, tensor: str, axis: int, depth: int) -> list[Segment] | None:
-        """Of a Slice or Split: those segments that are left."""
+        """The segments that are left of the input of a Slice or Split."""
         rank = len(self._tracer.shape(node.input[0]) or ())
         inner = self.segments(node.input[0], axis, depth)
         if inner is None or not rank:
@@ -307,7 +307,7 @@ class _Joiner:
 
 
 def _cut(segments: Iterable[Segment], start: int, stop: int) -> list[Segment]:
-    """What lies from ``start`` to ``stop``."""
+    """The segments from ``start`` to ``stop``."""
     found, place = list[Segment](), 0
     for segment in segments:
         low, high = max(start, place), min(stop, place + segment.size)
@@ -318,7 +318,10 @@ def _cut(segments: Iterable[Segment], start: int, stop: int) -> list[Segment]:
 
 
 def _aligned(rows: Sequence[list[Segment]]) -> list[Segment] | None:
-    """One list of several along the same axis: cut wherever one of them is; scores where all are."""
+    """One list of segments for several along the same axis: cut wherever one of them is cut.
+
+    A segment is of scores where all of its parts are.
+    """
     ends = [list(accumulate(segment.size for segment in row)) for row in rows]
     if not ends or len({row[-1] for row in ends if row}) != 1:
         return None

@@ -24,23 +24,23 @@ from pytest_int8acc.graph.layout import WEIGHTED
 from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.tensors import Array
 
-#: Numbers from here down stand for sizes that inputs decide, each for one of them.
+#: Numbers from here down are placeholders for sizes that inputs decide, one number for each size.
 _OPEN = -(1 << 40)
 #: Shapes have few elements.
 _SMALL = 64
-#: What nothing tells: of a type that nothing computes with.
+#: Placeholder for an unknown value. No operator computes with its dtype.
 _UNKNOWN = np.empty(0, object)
 
 
 def _divided(one: Array, other: Array) -> Array | None:
-    """As ONNX does: integers toward 0."""
+    """A quotient as ONNX computes it: of integers rounded toward 0. None for a division by 0."""
     if one.dtype.kind == "f":
         return one / other
     return np.trunc(one / other).astype(one.dtype) if other.all() else None
 
 
 def _power(base: Array, exponent: Array) -> Array | None:
-    """A power of numbers in float32; None where libraries may round it to different neighbours."""
+    """A power of float32 numbers; None where libraries may round it differently."""
     if not base.dtype == exponent.dtype == np.float32 or base.size + exponent.size != 2 or base.item() <= 0:
         return None
     shape, exact = np.broadcast_shapes(base.shape, exponent.shape), base.item() ** exponent.item()
@@ -50,14 +50,14 @@ def _power(base: Array, exponent: Array) -> Array | None:
 
 #: Operators that only move or pick values, so that open sizes may be among them.
 _MOVES = frozenset({"Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze", "Where"})
-#: What IEEE 754 rounds in one way.
+#: Operators whose results do not depend on the library, because IEEE 754 defines their rounding.
 _ARITHMETIC = frozenset({"Add", "Div", "Equal", "Mod", "Mul", "Pow", "Sqrt", "Sub"})
 
 
 def computed(node: onnx.NodeProto, arrays: Sequence[Array], opset: int) -> Array:
-    """The first output that ONNX's reference makes of a node's inputs.
+    """The first output of a node, computed by ONNX's reference implementation.
 
-    It checks nothing: for what is wrong with them each operator raises what NumPy does.
+    Inputs are not checked. For invalid ones each operator raises whatever exception NumPy does.
     """
     from onnx.reference import ReferenceEvaluator  # heavy, and few models hold such nodes
 
@@ -67,7 +67,7 @@ def computed(node: onnx.NodeProto, arrays: Sequence[Array], opset: int) -> Array
 
 
 def fold_sizes(model: Model) -> Model:
-    """The model without nodes that only compute constant sizes, or constant numbers of them.
+    """The model without nodes that compute constant sizes, or numbers that depend on these alone.
 
     Args:
         model: Its constants are initializers.
@@ -92,7 +92,7 @@ def fold_sizes(model: Model) -> Model:
 def _without_idle(
     nodes: list[onnx.NodeProto], known: Mapping[str, Array], public: frozenset[str]
 ) -> list[onnx.NodeProto]:
-    """Nodes without those that compute sizes which nothing reads any more."""
+    """``nodes`` without nodes that compute sizes without readers."""
     read, kept = set(public), list[onnx.NodeProto]()
     for node in reversed(nodes):
         if node.output[0] not in known or node.output[0] in read:
@@ -106,7 +106,7 @@ def _is_open(array: Array) -> bool:
 
 
 class _Sizes:
-    """Types of tensors, and values of small ones, as far as they were seen."""
+    """Types of tensors, and values of small ones, found node by node in topological order."""
 
     def __init__(self, model: Model) -> None:
         self.known = dict[str, Array]()
@@ -120,7 +120,10 @@ class _Sizes:
             self._tell(value.name, value.type)
 
     def see(self, node: onnx.NodeProto) -> Array | None:
-        """Keep what a node makes; of a Reshape to a computed shape with one open size, the shape with -1."""
+        """Find the type or value of a node's outputs.
+
+        For a Reshape to a computed shape with one open size, returns that shape with -1 for the open size.
+        """
         value, name = self._value(node), node.output[0]
         if value is not None:
             self._keep(name, value)
@@ -144,7 +147,7 @@ class _Sizes:
             self.known[name] = array
 
     def _tell(self, name: str, kind: TypeProto) -> None:
-        """Keep a tensor's type; each open size is called by its number."""
+        """Store the type of a tensor, with a placeholder number as the name of each open size."""
         self._types[name] = kind
         for dim in kind.tensor_type.shape.dim:
             if not dim.HasField("dim_value") and not dim.dim_param.startswith("-"):
@@ -173,7 +176,7 @@ class _Sizes:
             return {}
 
     def _reshaped(self, node: onnx.NodeProto) -> list[int]:
-        """The shape that a Reshape makes; what nothing tells is a new open size."""
+        """The shape that a Reshape makes, with a new placeholder for each unknown size."""
         before, target = self._shape(node.input[0]), self.known[node.input[1]].tolist()
         if not attribute(node, "allowzero", 0):
             whole = [*(before or []), *[next(self._numbers)] * len(target)]
@@ -182,7 +185,7 @@ class _Sizes:
         return [self._left(before, rest) if size == -1 else size for size in target]
 
     def _left(self, whole: Sequence[int] | None, rest: Sequence[int]) -> int:
-        """What -1 stands for beside the other sizes of a Reshape."""
+        """The size that -1 stands for in a Reshape with these other sizes."""
         if whole is not None:
             up, down = (Counter(size for size in sizes if size <= _OPEN) for sizes in (whole, rest))
             over, under = (math.prod(size for size in sizes if size > _OPEN) for sizes in (whole, rest))
@@ -193,7 +196,7 @@ class _Sizes:
         return next(self._numbers)
 
     def _value(self, node: onnx.NodeProto) -> Array | None:
-        """What a node makes of known values; None where it is not known."""
+        """The value that a node makes of known values; None where it is not known."""
         if node.domain not in ("", "ai.onnx"):
             return None
         if node.op_type == "Shape":
@@ -237,7 +240,7 @@ _FOLDED_ARITHMETIC = frozenset({"Mul", "Div", "Add", "Sub"})
 
 
 def fold_constants(model: Model) -> Model:
-    """Fold nodes that move, retype or scale constants, so that a weight is an initializer of its reader."""
+    """The model with nodes folded that move, cast or scale constants: weights become initializers."""
     constants = model.constants()
     editor = model.edit()
     kept = []

@@ -1,4 +1,4 @@
-"""Reads an ONNX file into a Model in one normal form, so that the rest of graph/ has one form to know.
+"""Reads an ONNX file into a Model in normal form, which the rest of graph/ relies on.
 
 Normal form: no local functions, no FP8 operators of TensorRT's own, no Constant nodes in the main graph,
 every node with a name of its own, initializers not listed as inputs, opset 13 or later (per-channel Q/DQ
@@ -53,7 +53,7 @@ def load_model(path: Path) -> Model:
 
 
 def read_model(path: Path) -> Model:
-    """Read an ONNX model as it is in the file, as lint wants it: its own opset, no normal form.
+    """Read an ONNX model without bringing it into normal form, for lint.
 
     Raises:
         ModelError: The file is missing, no ONNX model, or incomplete.
@@ -134,7 +134,7 @@ def _read(path: Path) -> onnx.ModelProto:
 
 
 def _check_outputs(model: Model) -> None:
-    """Outputs are declared as what the model makes, where ONNX can tell; ModelError otherwise."""
+    """Raise ModelError where an output is declared with another element type than ONNX infers."""
     editor = model.edit()
     for value in editor.graph.output:
         value.ClearField("type")
@@ -149,9 +149,9 @@ def _check_outputs(model: Model) -> None:
 
 
 def _drop_initializers_from_inputs(proto: onnx.ModelProto) -> None:
-    """IR version 3 lists initializers among the inputs; they are constants all the same.
+    """Remove initializers from the inputs, where IR version 3 lists them.
 
-    From IR version 4 on they need not be listed; the version converter refuses version 3 without them.
+    The IR version becomes 4 at least, because the version converter refuses version 3 without them.
     """
     graph = proto.graph
     constant = {tensor.name for tensor in graph.initializer}
@@ -160,7 +160,7 @@ def _drop_initializers_from_inputs(proto: onnx.ModelProto) -> None:
 
 
 def _open_negative_sizes(graph: onnx.GraphProto) -> None:
-    """Some exporters (Paddle's) write -1 or '?' for an open size; runtimes take that, ONNX's tools do not."""
+    """Clear open sizes that exporters such as Paddle's write as -1 or '?', which ONNX's tools refuse."""
     for value in (*graph.input, *graph.output, *graph.value_info):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_value < 0 or dim.dim_param == "?":
@@ -183,7 +183,7 @@ def _hoist_constants(model: Model) -> None:
 
 
 def body_constants(graph: onnx.GraphProto) -> dict[str, Array]:
-    """What initializers and Constant nodes of a graph inside a node hold, by name."""
+    """Values of the initializers and Constant nodes of a graph inside a node, by name."""
     found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     for node in graph.node:
         value = constant_value(node)

@@ -1,4 +1,4 @@
-"""Channels of an activation evened out against what reads them: weights, or another activation.
+"""Migration: evens out the channels of an activation against the weights or activation that read them.
 
 Migration divides each channel of an activation by a factor and multiplies the weights that read it by the
 same one, so the float function stays (SmoothQuant, arXiv:2211.10438, section 4; between two convolutions it
@@ -30,25 +30,26 @@ from pytest_int8acc.tensors import Array
 
 @dataclass(frozen=True)
 class Site:
-    """An activation whose channels can be evened out against what reads them."""
+    """An activation whose channels can be evened out against its readers."""
 
     tensor: str
     axis: int
-    """Where its channels lie: 1 for convolutions, -1 for products."""
+    """The axis of its channels: 1 for convolutions, -1 for products."""
     rank: int
-    """Of the activation for convolutions; of no meaning for products."""
+    """The rank of the activation, for convolutions only."""
     channels: int
     readers: tuple[str, ...]
-    """Nodes that read it at input 0, and constant weights at input 1, quantized or not; one of a product."""
+    """Nodes that read it at input 0 and constant weights at input 1; the one product of two activations."""
     partner: str = ""
-    """Of a product, the activation at input 1, summed over along the second to last axis; else empty."""
+    """The activation at input 1 of a product, summed over along its second to last axis; empty for
+    weights."""
     heads: int = 1
-    """Of a product, how many blocks the channels are made of, along the third to last axis."""
+    """Number of blocks of channels along the third to last axis, as the heads of attention are."""
     seen: tuple[str, ...] = ()
-    """Where its channels, and its partner's, lie along the last axis, or as its reader has them."""
+    """Tensors that have all of its channels, and all of its partner's, along one axis: for statistics."""
 
     def shape(self, side: int) -> tuple[int, ...]:
-        """Of its factors, or its partner's (1), as they broadcast with the activation."""
+        """The shape in which factors broadcast with the activation (side 0) or its partner (side 1)."""
         if not self.partner:
             return (-1, *[1] * (self.rank - 2)) if self.axis == 1 else (-1,)
         blocks = (self.heads,) if self.heads > 1 else ()
@@ -57,13 +58,13 @@ class Site:
 
 @dataclass(frozen=True, eq=False)
 class Migrated:
-    """A network after migration; the tensors of ``touched`` hold other values, so their scales are stale."""
+    """A network after migration. The tensors of ``touched`` have other values, so they need new scales."""
 
     network: Network
     touched: tuple[str, ...]
-    """Activations that are quantized and whose values changed."""
+    """Quantized activations whose values changed."""
     folded: tuple[str, ...]
-    """Nodes that took factors."""
+    """Nodes whose constants were divided by the factors."""
     inserted: tuple[str, ...]
     """Mul nodes that had to be inserted."""
 
@@ -86,7 +87,7 @@ def find_site(network: Network, tensor: str) -> Site | None:
 
 
 def weight_maxima(network: Network, site: Site) -> Array:
-    """Greatest magnitude of the weights that read each channel, float32 [channels]; of no partner."""
+    """Greatest magnitude of the weights that read each channel, float32 [channels]."""
     constants, nodes = network.model.constants(), network.model.index.nodes
     found = np.zeros(site.channels, np.float32)
     for reader in site.readers:
@@ -100,8 +101,8 @@ def weight_maxima(network: Network, site: Site) -> Array:
 def migrate(network: Network, factors: Mapping[str, Array]) -> Migrated:
     """Divide channels of activations by factors and multiply what reads them: SmoothQuant.
 
-    The float model's function stays, up to float rounding. Weights that change are quantized anew, along the
-    axis that they have; the scales of ``touched`` must be found anew.
+    The function of the float model stays the same, up to float rounding. Weights that change are quantized
+    anew along their axis. The activations of ``touched`` must be calibrated anew.
 
     Args:
         network: Any.
@@ -145,7 +146,7 @@ def migrate(network: Network, factors: Mapping[str, Array]) -> Migrated:
 
 
 class _Graph:
-    """A network's graph, to be asked what can be evened out against what."""
+    """Finds migration sites in the graph of a network."""
 
     def __init__(self, network: Network) -> None:
         self.channels = Channels(network.model)
@@ -153,7 +154,7 @@ class _Graph:
         self.nodes = self.index.nodes
 
     def site(self, tensor: str) -> Site | None:
-        """The site of ``tensor``; None where no weights read it, or they do not agree on its channels."""
+        """The site of ``tensor``; None where no weights read it, or they differ in the number of channels."""
         reading = self.index.readers(tensor)
         readers = [node.name for node, position in reading if position == 0 and self._weighs(node.name)]
         if not readers:
@@ -187,7 +188,10 @@ class _Graph:
         return replace(found, seen=(tensor, node.input[1]))
 
     def ways(self, site: Site, side: int) -> list[Way] | None:
-        """From the site's tensor, or its partner (1), up to the one whose node takes the factors; or None."""
+        """Tensors from the site's tensor (side 0) or partner (side 1) up to the node that takes the factors.
+
+        None where no node can take them.
+        """
         which = np.arange(site.channels)
         if site.partner:
             start = Way((site.tensor, site.partner)[side], which.reshape(site.shape(side)), front=False)
@@ -211,13 +215,16 @@ class _Graph:
 
 
 def _in_a_row(ways: Sequence[Way], channels: int) -> str:
-    """The first tensor on the way up that has just the channels along its last axis; empty where none has."""
+    """The first tensor of ``ways`` with exactly these channels along its last axis.
+
+    Empty if there is none.
+    """
     shape = (channels,)
     return next((way.tensor for way in ways if way.which.shape == shape and not way.front), "")
 
 
 class _Edit:
-    """One edit of a network: constants replaced, a Mul inserted; edges follow."""
+    """One edit of a network: replaces constants, inserts a Mul, and updates the edges."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -228,14 +235,14 @@ class _Edit:
         self.moved: dict[tuple[str, int], str] = {}
 
     def scale_weights(self, site: Site, factors: Array) -> None:
-        """Multiply by ``factors`` the weights that read the site, where they are weights."""
+        """Multiply the weights that read the site by ``factors``; a site with a partner has none."""
         for reader in () if site.partner else site.readers:
             node = self.nodes[reader]
             weight = self.constants[node.input[1]]
             self.replace_constant(reader, 1, weight * by_weight(factors, weight, node))
 
     def replace_constant(self, node: str, index: int, array: Array) -> None:
-        """Let one node read ``array`` in place of its constant, which others may go on reading."""
+        """Let one node read ``array`` in place of its constant. Other readers keep the old constant."""
         old = self.nodes[node].input[index]
         array = np.ascontiguousarray(array, self.constants[old].dtype)
         name = self.editor.add_constant(f"{old}_migrated", array)
@@ -244,12 +251,15 @@ class _Edit:
         self.moved[node, index] = name
 
     def divide(self, name: str, way: Way, factors: Array) -> None:
-        """Divide by a way's factors what a node adds to, or makes of, its output's channels."""
+        """Divide the constants of a node so that its output is divided by the factors of a way."""
         for index, array in divided(self.nodes[name], way, factors, self.constants).items():
             self.replace_constant(name, index, array)
 
     def insert_mul(self, site: Site, side: int, factors: Array) -> tuple[str, str]:
-        """A Mul between the site's tensor, or its partner (1), and the readers; its name and its output."""
+        """Insert a Mul between the site's tensor (side 0) or partner (side 1) and the readers.
+
+        Its name and output.
+        """
         tensor = site.partner if side else site.tensor
         dtype = np.float32 if site.partner else self.constants[self.nodes[site.readers[0]].input[1]].dtype
         constant = self.editor.add_constant(
@@ -267,7 +277,7 @@ class _Edit:
         return name, result
 
     def done(self) -> Network:
-        """The network with its edges where their tensors are now, changed constants quantized anew."""
+        """The network with edges at their new tensors, and with changed constants quantized anew."""
         network = replace(self.network, model=self.editor.done())
 
         def followed(edge: Edge) -> Edge:
@@ -281,7 +291,7 @@ class _Edit:
 
 
 def _requantized(old: Quantization, array: Array) -> Quantization:
-    """How a changed constant is quantized: as before, its scale found anew for INT8; int32 keeps its own."""
+    """The quantization of a changed constant: with a new scale, but for int32, which keeps its scale."""
     if old.format is INT32:
         return replace(old, values=old.quantize(array))
     fresh = quantize_weight(array, old.axis, old.format.symmetric)
@@ -290,12 +300,12 @@ def _requantized(old: Quantization, array: Array) -> Quantization:
 
 #: Nodes that commute with a positive factor per channel, whichever axis the channels lie on.
 _HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "Identity", "Dropout"})
-#: The same, for channels on axis 1.
+#: Nodes that commute with a positive factor per channel, for channels on axis 1 only.
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
 _GLOBAL = frozenset({"GlobalAveragePool", "GlobalMaxPool"})
 #: Nodes that give a part of their input along one axis.
 _PARTS = frozenset({"Slice", "Gather", "Split"})
-#: With a constant that is not larger they keep their input's shape.
+#: Operators that keep the shape of their input if the other input is a constant that is not larger.
 _ELEMENTWISE = frozenset({"Add", "Mul", "Div"})
 #: Nodes with a scale and a bias per channel (inputs 1 and 2).
 NORMS = frozenset({"LayerNormalization", "BatchNormalization", "InstanceNormalization"})
@@ -303,38 +313,39 @@ NORMS = frozenset({"LayerNormalization", "BatchNormalization", "InstanceNormaliz
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """A tensor that factors pass, and its place in them."""
+    """A tensor on the path of factors, and which factor each of its channels takes.
+
+    Paths are found before the factors are known.
+    """
 
     tensor: str
     which: Array
-    """Integers: the factor of each channel, of axis 1 or aligned with the last axes as in broadcasting.
-
-    -1 takes none.
-    """
+    """Integers: index of the factor of each channel, -1 for none. The channels are on axis 1, or aligned with
+    the last axes as in broadcasting."""
     front: bool
-    """The channels lie on axis 1, and ``which`` has one dimension."""
+    """Whether the channels are on axis 1; ``which`` has one dimension then."""
 
     def spread(self, factors: Array) -> Array:
-        """The factors of the tensor's channels."""
+        """The factors of the tensor's channels, 1 for channels without a factor."""
         return np.append(factors, np.ones_like(factors[:1]))[self.which]
 
 
 class Channels:
-    """A model, asked which nodes take the factors of an activation."""
+    """Finds the nodes of a model that can take the factors of an activation."""
 
     def __init__(self, model: Model) -> None:
-        """Keep the model; nothing is looked for."""
+        """Keep the model; the search starts in ``ways``."""
         self.constants, self.index = model.constants(), model.index
 
     def ways(
         self, tensor: str, readers: Collection[tuple[str, int]], starts: Sequence[Way]
     ) -> list[Way] | None:
-        """From ``tensor`` up to the one whose node takes its factors; None where none does.
+        """Tensors from ``tensor`` up to the one whose node takes its factors; None where no node does.
 
         Args:
             tensor: An activation.
-            readers: Nodes that are made for the factors, and the positions at which they read it.
-            starts: Where its channels may be said to lie.
+            readers: Nodes that are multiplied in return, with the positions at which they read the tensor.
+            starts: Places of its channels that are tried one after the other.
         """
         reading = [(node.name, position) for node, position in self.index.readers(tensor)]
         if tensor in self.index.public or reading != list(readers):
@@ -358,12 +369,12 @@ class Channels:
         return [way] if takes else None
 
     def _is_number(self, node: onnx.NodeProto) -> bool:
-        """Whether the node multiplies by one number, or divides by one: nodes before it may take factors."""
+        """Whether the node multiplies or divides by one number: nodes before it may take the factors."""
         given = [self.constants[name] for name in node.input if name in self.constants]
         return node.op_type in ("Mul", "Div") and [array.size for array in given] == [1]
 
     def _takes(self, node: onnx.NodeProto, way: Way) -> bool:
-        """Whether constants of the node can be divided by the factors in place of its output."""
+        """Whether dividing constants of the node by the factors divides its output by them."""
         constants, count = self.constants, way.which.size
         rest = [name for name in node.input[1:] if name]
         last = way.which.ndim == 1 and not way.front
@@ -385,7 +396,7 @@ class Channels:
         return is_factor and not way.front and self._constant_fits(node, way)
 
     def _constant_fits(self, node: onnx.NodeProto, way: Way) -> bool:
-        """Whether one of two inputs is a constant that has the channels, or one value for all of them."""
+        """Whether one of two inputs is a constant with a value per channel, or with one value."""
         shapes = [self.constants[name].shape for name in node.input if name in self.constants]
         if len(node.input) != 2 or len(shapes) != 1:
             return False
@@ -393,7 +404,7 @@ class Channels:
         return all(have in (1, want) for have, want in zip(tail[::-1], way.which.shape[::-1], strict=False))
 
     def _before(self, node: onnx.NodeProto, way: Way) -> Iterator[Way]:
-        """Where the factors of a node's output may come from; they are where a node takes them."""
+        """Inputs of a node that may have the factors of its output, each with the places of its channels."""
         source, which, front = node.input[0], way.which, way.front
         if node.op_type in _HOMOGENEOUS or (node.op_type in _POOLS and front):
             yield Way(source, which, front)
@@ -417,19 +428,22 @@ class Channels:
             yield Way(node.input[1], which, front)
 
     def _flattens(self, node: onnx.NodeProto) -> bool:
-        """Whether the node makes rows of what was pooled to one value per channel."""
+        """Whether the node flattens the result of a global pooling, which has one value per channel."""
         before = self.index.producer.get(node.input[0])
         flat = node.op_type == "Reshape" or (node.op_type == "Flatten" and attribute(node, "axis", 1) == 1)
         return flat and before is not None and before.op_type in _GLOBAL
 
     def _columns(self, node: onnx.NodeProto, which: Array) -> bool:
-        """Whether the factors are those of columns, which the second of two activations gives."""
+        """Whether the factors belong to columns of the product, which come from its second activation."""
         if self.constants.keys() & set(node.input) or (which.ndim > 1 and which.shape[-2] != 1):
             return False
         return which.ndim <= 2 or len(self.shape(node.input[1])) >= which.ndim
 
     def _before_reshape(self, source: str, target: list[int], which: Array) -> Iterator[Way]:
-        """The last axis kept, split into two before, or made of two: what takes the factors tells."""
+        """Places before a Reshape: the last axis kept, split, or merged.
+
+        The node that takes the factors decides.
+        """
         tail = [size for size in self.shape(source)[-2:] if size is not None]
         if which.ndim == 1 and len(tail) == 2 and tail[0] * tail[1] == which.size:
             yield Way(source, which.reshape(tail), front=False)
@@ -441,7 +455,7 @@ class Channels:
             yield Way(source, np.broadcast_to(which, target[-count:]).reshape(-1), front=False)
 
     def _before_part(self, node: onnx.NodeProto, way: Way) -> Iterator[Way]:
-        """The whole that a part is taken from; the other parts take no factors."""
+        """The tensor from which a part is taken; channels of the other parts take no factors."""
         part, shape = self._part(node, way.tensor), self.shape(node.input[0])
         if part is None:
             return
@@ -456,7 +470,7 @@ class Channels:
         yield Way(node.input[0], _tail(whole), front=False)
 
     def _before_squeeze(self, node: onnx.NodeProto, which: Array) -> Iterator[Way]:
-        """The factors with, or without, the axes of size 1 that the node takes off, or adds."""
+        """The places before a Squeeze or Unsqueeze, which removes or adds axes of size 1."""
         before, after = self.shape(node.input[0]), self.shape(node.output[0])
         if not before or not after:
             return
@@ -466,14 +480,14 @@ class Channels:
         yield Way(node.input[0], _tail(whole), front=False)
 
     def _axes(self, node: onnx.NodeProto, rank: int) -> tuple[int, ...]:
-        """Of a Squeeze or Unsqueeze, counted from the front; none where they are not known."""
+        """The axes of a Squeeze or Unsqueeze, counted from the front; none where they are not known."""
         given = attribute(node, "axes", [])
         if len(node.input) > 1 and node.input[1] in self.constants:
             given = self.constants[node.input[1]].reshape(-1).tolist()
         return tuple(sorted(axis % rank for axis in given))
 
     def _part(self, node: onnx.NodeProto, output: str) -> tuple[int, Array, bool] | None:
-        """The axis, which places along it an output holds, and whether it keeps the axis; None: not known."""
+        """The axis of a part, its indices along the axis, and whether it keeps the axis; None: not known."""
         shape, given = self.shape(node.input[0]), [name for name in node.input[1:] if name]
         if not shape or any(name not in self.constants for name in given):
             return None
@@ -496,7 +510,7 @@ class Channels:
         return axis, places[sum(sizes[:place]) : sum(sizes[: place + 1])], True
 
     def _is_parted(self, tensor: str) -> bool:
-        """Whether all that read a tensor take parts of it along one axis, none of them twice."""
+        """Whether all readers of a tensor take disjoint parts of it along one axis."""
         reading = [(node, position) for node, position in self.index.readers(tensor)]
         if tensor in self.index.public or any(n.op_type not in _PARTS or p for n, p in reading):
             return False
@@ -506,7 +520,7 @@ class Channels:
         return None not in parts and len(axes) == 1 and len(set(taken)) == len(taken)
 
     def shape(self, tensor: str) -> list[int | None]:
-        """The tensor's last sizes as Reshape and weights tell them; None for what inputs decide."""
+        """The last sizes of a tensor as far as Reshapes and weights decide them; None for sizes of inputs."""
         node = self.index.producer.get(tensor)
         if node is None:
             return []
@@ -554,12 +568,12 @@ class Channels:
 
 
 def _in_full(which: Array, rank: int) -> Array:
-    """With a dimension for each axis of the tensor."""
+    """``which`` with a dimension for each axis of the tensor."""
     return which.reshape([1] * (rank - which.ndim) + list(which.shape))
 
 
 def _tail(which: Array) -> Array:
-    """Without the leading dimensions of size 1."""
+    """``which`` without leading dimensions of size 1."""
     while which.ndim > 1 and which.shape[0] == 1:
         which = which[0]
     return which
@@ -575,9 +589,9 @@ def _before_transpose(source: str, perm: Sequence[int], way: Way) -> Way:
 
 
 def divided(node: onnx.NodeProto, way: Way, factors: Array, constants: dict[str, Array]) -> dict[int, Array]:
-    """The node's constants, by position, such that its output is divided by the way's factors.
+    """New constants of a node, by position, that divide its output by the factors of a way.
 
-    Asked of the node that takes them, and of an Add on the way there.
+    The node takes the factors, or is an Add on the way there.
     """
     spread, last = way.spread(factors), 0 if attribute(node, "transB", 0) else 1
     places: list[tuple[int, int]] = []

@@ -64,7 +64,7 @@ class _Lift:
         self._types: dict[str, onnx.TypeProto.Tensor] | None = None
 
     def graph(self, graph: onnx.GraphProto) -> None:
-        """Replace the nodes of one graph; those inside its nodes are left alone."""
+        """Replace the nodes of one graph, without the graphs inside its nodes."""
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
             until, replace = _LIFTS.get(node.op_type, (0, None))
@@ -75,7 +75,7 @@ class _Lift:
         refill(graph.node, nodes)
 
     def name(self, node: onnx.NodeProto) -> str:
-        """What names of nodes in place of ``node`` begin with."""
+        """The prefix of the names of nodes that replace ``node``."""
         return str(node.name or node.output[0])
 
     def constant(self, node: onnx.NodeProto, what: str, values: Any, dtype: Any = np.int64) -> str:
@@ -83,7 +83,7 @@ class _Lift:
         return self.editor.add_constant(f"{self.name(node)}_{what}", np.array(values, dtype))
 
     def tensor(self, node: onnx.NodeProto, what: str) -> str:
-        """The name of a new tensor inside what replaces ``node``."""
+        """The name of a new tensor between the nodes that replace ``node``."""
         return self.editor.unique(f"{node.output[0]}_{what}")
 
     def dtype(self, tensor: str) -> np.dtype[Any]:
@@ -123,7 +123,7 @@ def _like(
 
 
 def _with_input(name: str, place: int) -> Callable[[_Lift, onnx.NodeProto], list[onnx.NodeProto]]:
-    """A lift for integers that were the attribute ``name``, and are the input ``place`` in opset 13."""
+    """A lift for an attribute of integers that is the input ``place`` in opset 13."""
 
     def replace(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         values = attribute(node, name, None)
@@ -162,7 +162,7 @@ def _slice(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
 
 
 def _dropout(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Below opset 12 no Dropout drops anything, and its mask is 0 in ONNX Runtime."""
+    """A Dropout below opset 12 drops nothing, and ONNX Runtime gives 0 for its mask."""
     nodes = [_like(node, node.input[:1], ["ratio"])]
     if len(node.output) > 1 and node.output[1]:
         mask, shape = node.output[1], lift.tensor(node, "shape")
@@ -177,7 +177,7 @@ def _dropout(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
 
 
 def _batch_normalization(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """``spatial: 0`` is a scale and an offset for each element: no operator of opset 13 has that."""
+    """With ``spatial: 0`` each element has its own scale and offset, which no operator of opset 13 has."""
     if attribute(node, "spatial", 1):
         return [_like(node, node.input, ["spatial"])]
     x, scale, offset, mean, variance = node.input
@@ -196,7 +196,7 @@ def _batch_normalization(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodePro
 
 
 def _softmax(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Softmax, LogSoftmax and Hardmax were over all axes from ``axis`` on, flattened."""
+    """Before opset 13, Softmax, LogSoftmax and Hardmax flattened all axes from ``axis`` on."""
     axis, shape = attribute(node, "axis", 1), lift.shape(node.input[0])
     if shape is not None:
         axis += len(shape) if axis < 0 else 0
@@ -240,7 +240,7 @@ def _resize(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
 
 
 def _resize_of_opset_10(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Nearest takes the element below where an axis grows, and the one above where it shrinks."""
+    """In opset 10, nearest rounds down where an axis grows, and up where it shrinks."""
     x, scales = node.input
     old = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     known = lift.constants.get(scales)
@@ -273,7 +273,7 @@ def _scan(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     )
 
 
-#: Operators that changed: the first opset of the new form, and what makes it of the old one.
+#: Operators that changed: the first opset of the new form, and the function that converts the old form.
 _LIFTS: Mapping[str, tuple[int, Callable[[_Lift, onnx.NodeProto], list[onnx.NodeProto]]]] = {
     "BatchNormalization": (9, _batch_normalization),
     "Clip": (11, _clip),
@@ -295,11 +295,11 @@ _LIFTS: Mapping[str, tuple[int, Callable[[_Lift, onnx.NodeProto], list[onnx.Node
 }
 
 
-#: Per-channel QuantizeLinear and DequantizeLinear exist from here on.
+#: The first opset with per-channel QuantizeLinear and DequantizeLinear.
 LEAST_OPSET = 13
 
 
-#: They take FP16 and FP8 from here on (ONNX operator changelog).
+#: The first opset in which they take FP16 and FP8 (ONNX operator changelog).
 QDQ_OPSET = 19
 
 
@@ -317,7 +317,7 @@ _WIDENED_TO = 19
 
 
 def raise_opset(model: Model, least: int) -> Model:
-    """``model`` in opset ``least`` at least; what is older than opset 7, or than 13 is by then, is converted.
+    """``model`` in opset ``least`` or later, by ONNX's version converter and the lifts of this module.
 
     Raises:
         ModelError: A node has no equal in the newer opset, or ONNX's version converter fails.
@@ -330,7 +330,7 @@ def raise_opset(model: Model, least: int) -> Model:
 
 
 def _converted(model: Model, least: int) -> Model:
-    """``model`` in opset ``least`` at least, by ONNX's version converter."""
+    """``model`` in opset ``least`` or later, by ONNX's version converter."""
     if model.opset >= least:
         return model
     ir_version = model.proto.ir_version
@@ -348,7 +348,7 @@ def _converted(model: Model, least: int) -> Model:
 
 
 def meaning_since(node: onnx.NodeProto, opset: int) -> int:
-    """The opset from which ONNX's operator has its meaning of ``opset``; -1 where ONNX does not know it."""
+    """The first opset in which an operator has the meaning of ``opset``; -1 where ONNX does not know it."""
     since = _form_since(node.op_type, opset)
     if not LEAST_OPSET < since <= _WIDENED_TO:
         return since
@@ -371,11 +371,11 @@ def _form_since(op_type: str, opset: int) -> int:
 LEAST_IR = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}
 
 
-#: Domain in which the converter passes nodes over.
+#: Domain of nodes that the converter must not change.
 _SHELTER = "pytest_int8acc.as_it_is"
-#: IR version that ONNX of a low opset is written with; the converter stamps the newest.
+#: IR version of lowered models. The converter itself writes the newest one.
 _LOW_IR_VERSION = 8
-#: Operators whose defaults, or the names of whose modes, mean something else in older opsets.
+#: Operators whose defaults, or names of modes, have another meaning in older opsets.
 _CHANGED = frozenset({"DFT", "GridSample"})
 _BYTES = (INT8.dtype, UINT8.dtype)
 
@@ -383,12 +383,12 @@ _BYTES = (INT8.dtype, UINT8.dtype)
 def lower_opset(model: Model, opset: int) -> Model:
     """``model`` in ``opset``, or itself where it is of none newer.
 
-    ONNX's own converter does it. It has no way back for many operators whose newer versions only add types
-    or options (QuantizeLinear, Pad, Reshape); such nodes are passed over where they use nothing new. The axes
-    of a reduction become an attribute here: the converter of ONNX 1.19 drops them without a word.
+    ONNX's version converter does most of it. It cannot lower many operators whose newer versions only add
+    types or options (QuantizeLinear, Pad, Reshape). Such nodes are hidden from it where they use nothing new.
+    The axes of a reduction become an attribute here, because the converter of ONNX 1.19 drops them silently.
 
     Raises:
-        ModelError: A node needs the newer opset; the message is the converter's reason alone.
+        ModelError: A node needs the newer opset. The message is the reason that the converter gives.
     """
     if model.opset <= opset:
         return model
@@ -411,9 +411,9 @@ def lower_opset(model: Model, opset: int) -> Model:
 def _same_as_before(
     graph: onnx.GraphProto, constants: Mapping[str, Array], opset: int, older: int
 ) -> Iterator[onnx.NodeProto]:
-    """Nodes of operators that are newer in ``opset``, and use nothing that ``older`` lacks.
+    """Nodes whose operators are newer in ``opset``, and that use nothing that ``older`` lacks.
 
-    Attributes that only say the default of a newer option are taken off.
+    Attributes with the default value of a newer option are removed.
     """
     for node in all_nodes(graph):
         if node.domain not in ("", "ai.onnx") or node.op_type in _CHANGED or subgraphs(node):
@@ -434,7 +434,7 @@ def _same_as_before(
 
 
 def _axes_as_attribute(node: onnx.NodeProto, constants: Mapping[str, Array]) -> None:
-    """Give a reduction its axes as versions up to 13 take them."""
+    """Make the axes of a reduction an attribute, as in older opsets."""
     axes = np.zeros(0, np.int64)
     if len(node.input) > 1 and node.input[1]:
         if node.input[1] not in constants:
@@ -451,7 +451,7 @@ def _axes_as_attribute(node: onnx.NodeProto, constants: Mapping[str, Array]) -> 
 
 
 def _is_default(said: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> bool:
-    """Whether an attribute says what holds without it."""
+    """Whether an attribute has its default value."""
     known = schema.attributes.get(said.name)
     value = onnx.helper.get_attribute_value
     return known is not None and bool(known.default_value.type and value(known.default_value) == value(said))
@@ -460,8 +460,8 @@ def _is_default(said: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> bool:
 def float_weights(model: Model) -> Model:
     """``model`` with every DequantizeLinear of a constant behind a QuantizeLinear of the same scale.
 
-    QuantizeLinear gives the same integers again, so nothing is computed otherwise. Only INT8 and UINT8
-    constants with FP32 scales are spelled out so.
+    QuantizeLinear gives the same integers again, so results stay the same. Only INT8 and UINT8 constants with
+    FP32 scales are changed.
     """
     constants, editor = model.constants(), model.edit()
     made: dict[tuple[str, ...], str] = {}
@@ -484,7 +484,7 @@ def float_weights(model: Model) -> Model:
 
 
 def _quantization(node: onnx.NodeProto, constants: Mapping[str, Array]) -> Quantization | None:
-    """What a DequantizeLinear makes a constant from; None where it is no such node."""
+    """The quantization of a constant that a DequantizeLinear reads; None for other nodes."""
     if node.op_type != "DequantizeLinear" or len(node.input) < 3 or not constants.keys() >= set(node.input):
         return None
     codes, scale, zero_point = (constants[name] for name in node.input)
@@ -497,7 +497,7 @@ def _quantization(node: onnx.NodeProto, constants: Mapping[str, Array]) -> Quant
     return Quantization(scale, zero_point, attribute(node, "axis", 1) if scale.ndim else None, codes)
 
 
-#: Each takes a tensor and its scale.
+#: TensorRT's FP8 operators, each with its standard operator. Their inputs are a tensor and its scale.
 TRT_FP8 = {"TRT_FP8QuantizeLinear": "QuantizeLinear", "TRT_FP8DequantizeLinear": "DequantizeLinear"}
 _TRT_DOMAIN = "trt"
 
@@ -508,7 +508,7 @@ def holds_trt_fp8(model: Model) -> bool:
 
 
 def standard_fp8(model: Model) -> Model:
-    """``model``, of opset 19 or later, with QuantizeLinear and DequantizeLinear in their place."""
+    """``model``, of opset 19 or later, with standard operators in place of TensorRT's for FP8."""
     editor, constants = model.edit(), model.constants()
     for node in all_nodes(editor.graph):
         if node.op_type in TRT_FP8:

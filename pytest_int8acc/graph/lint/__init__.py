@@ -1,4 +1,4 @@
-"""What is wrong with a Q/DQ model, or with scales, before anything runs; the rules are in ``rules.RULES``."""
+"""Lint: finds faults of Q/DQ models and of scales without running them; ``rules.RULES`` has the rules."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pytest_int8acc.results import Finding
 
 __all__ = ["RULES", "Rule", "lint", "lint_scales"]
 
-#: So many equal activation scales are no chance.
+#: From this number of activations on, equal scales are reported.
 _MANY = 4
 _ORDER = ("error", "warning", "note")
 
 
 def lint(model: Model, *, float_model: Model | None = None) -> tuple[Finding, ...]:
-    """What TensorRT rejects in a Q/DQ model, and what it takes and gets wrong or slow.
+    """Findings in a Q/DQ model that TensorRT rejects, or runs wrongly or slowly.
 
     Args:
         model: The model as read from the user's file; normal form hides its opset only. It is not changed.
@@ -47,7 +47,7 @@ def lint(model: Model, *, float_model: Model | None = None) -> tuple[Finding, ..
 
 
 def lint_scales(network: Network) -> tuple[Finding, ...]:
-    """What is wrong with the scales of a network that was made from them.
+    """Findings about the scales of a network.
 
     Args:
         network: From ``graph.layout.quantize``, before it is put into FP16.
@@ -73,7 +73,7 @@ def _scale_findings(network: Network) -> Iterator[Finding]:
 
 
 def _equal_scales(network: Network) -> Iterator[Finding]:
-    """One scale everywhere, where several tensors could each have their own."""
+    """A finding where several tensors that could have different scales all have the same one."""
     scales = activation_scales(network)
     values = set(scales.values())
     sources = origins(network.model)

@@ -40,7 +40,7 @@ _FLOATS: dict[int, str] = {
     TensorProto.BFLOAT16: "BF16",
     TensorProto.DOUBLE: "FP64",
 }
-#: An FP16 number below this has neighbours farther than twice ``COARSE`` away: rounding moved it up to that.
+#: Below this number, rounding to FP16 can change a number by more than ``COARSE``.
 _COARSE_BELOW = FP16.smallest / 2 / COARSE
 
 
@@ -55,7 +55,7 @@ def check_operators(view: View) -> Iterator[Finding]:
 
 
 def check_half(view: View, half: Half) -> Iterator[Finding]:
-    """One Q or DQ by itself; what a DQ repeats of its Q is said of the Q only."""
+    """Findings of one Q or DQ; a DQ with the parameters of its Q is skipped."""
     before = view.quantizer(half) if half.node.op_type == DEQUANTIZE else None
     if before is None or not _same(before, half):
         yield from _check_type(half)
@@ -73,7 +73,7 @@ def check_half(view: View, half: Half) -> Iterator[Finding]:
 
 
 def bad_numbers(scale: Array) -> str:
-    """What is wrong with a scale, in words; empty where it is finite and positive throughout."""
+    """The fault of a scale in words; empty where it is finite and positive throughout."""
     values = np.asarray(scale, np.float64).ravel()
     bad = ~(np.isfinite(values) & (values > 0))
     if not bad.any():
@@ -83,7 +83,7 @@ def bad_numbers(scale: Array) -> str:
 
 
 def fp16_findings(subject: str, scale: Array) -> Iterator[Finding]:
-    """What FP16 does, or did, to a scale; both rules leave out what is not finite and positive."""
+    """Findings about the rounding of scales to FP16, without scales that are not finite and positive."""
     values = np.asarray(scale, np.float64).ravel()
     values = values[np.isfinite(values) & (values > 0)]
     stored = scale.dtype == FP16.dtype
@@ -101,12 +101,12 @@ def fp16_findings(subject: str, scale: Array) -> Iterator[Finding]:
 
 
 def _count(which: Array) -> str:
-    """How many of the scales, in words that a number follows."""
+    """The number of scales concerned, as words before an example."""
     return "the scale" if which.size == 1 else f"{which.sum()} of {which.size} scales, like"
 
 
 def _change(value: float) -> float:
-    """By what share FP16 moves a number so small: what it does move, or half a step where that is done."""
+    """The relative change of a number by FP16 rounding; half a step where the number is rounded already."""
     moved = abs(float(FP16.round(value)) / value - 1)
     return moved or min(FP16.smallest / 2 / value, 1.0)
 
@@ -157,7 +157,7 @@ def _check_opset(view: View, half: Half) -> Iterator[Finding]:
 
 
 def _same(first: Half, second: Half) -> bool:
-    """True where both say the same; scales of different float types are the same where FP16 makes them so."""
+    """Whether Q and DQ have equal parameters; scales of different types are compared in FP16."""
     if first.kind != second.kind or first.axis != second.axis or first.scale is None or second.scale is None:
         return first.kind == second.kind and list(first.node.input[1:]) == list(second.node.input[1:])
     scales, others = (np.asarray(h.scale, np.float32).ravel() for h in (first, second))
@@ -210,7 +210,7 @@ def _mixed(node: onnx.NodeProto, formals: Signature, types: dict[str, int]) -> I
 
 
 def _put_types(node: onnx.NodeProto, formals: Signature | None, types: dict[str, int]) -> None:
-    """Note in ``types`` what ``node`` makes."""
+    """Add the types of the outputs of ``node`` to ``types``."""
     if node.op_type == DEQUANTIZE:
         types[node.output[0]] = attribute(node, "output_dtype", 0) or types.get(node.input[1], 0)
     elif node.op_type in ("Cast", "ConstantOfShape") or formals is None:
@@ -226,7 +226,7 @@ def _put_types(node: onnx.NodeProto, formals: Signature | None, types: dict[str,
                 types[name] = kind
 
 
-#: What follows a convolution and is fused with it, its result still quantized.
+#: Operators that are fused with the convolution before them, so that their result can be quantized.
 _POINTWISE = frozenset({"Relu", "Clip", "LeakyRelu"})
 #: Activations that fuse with the layer before them where that layer gives floating point.
 _ACTIVATIONS = frozenset({"Sigmoid", "HardSwish", "Gelu", "Mish", "Swish"})
@@ -311,7 +311,7 @@ def check_silu(view: View) -> Iterator[Finding]:
             yield from _between_factors(view, node)
 
 
-#: What is asked of a Q/DQ model by itself.
+#: The checks that need no float model.
 CHECKS = (check_weighted, check_activations, check_adds, check_concats, check_silu)
 
 
@@ -336,7 +336,7 @@ def check_weights(view: View, original: Model) -> Iterator[Finding]:
 
 
 def check_folded(view: View, original: Model) -> Iterator[Finding]:
-    """Activations of the float model that a quantizer left out, since a range cuts off where they do."""
+    """Activations of the float model that a quantizer removed, because a range saturates at their bounds."""
     for node, activation in folded(view.model.graph, original):
         text = (
             f"{activation.op_type} '{activation.name}' of the float model is gone: the range of "

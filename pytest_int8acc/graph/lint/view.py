@@ -1,4 +1,4 @@
-"""A Q/DQ model as lint looks at it: who makes and reads each tensor, and what each Q and DQ says."""
+"""A Q/DQ model as lint reads it: each Q and DQ with its parameters, and look-ups between them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_int8acc.tensors import Array
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 #: Domains whose QuantizeLinear and DequantizeLinear mean what ONNX's do.
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
-#: Types of one byte that TensorRT multiplies, or takes for such.
+#: Types of one byte that TensorRT multiplies, or reads as such a type.
 BYTES = frozenset(
     str(known.dtype) for known in FORMATS.values() if known.takes_scales and known.dtype.itemsize == 1
 )
@@ -43,9 +43,9 @@ class Half:
     axis: int | None
     """The channel axis; None for a single scale, or a blocked one."""
     constant: Array | None
-    """What it reads, where that is a constant."""
+    """Its input, where that is a constant."""
     rooted: bool
-    """True where what it reads depends on constants only."""
+    """Whether its input depends on constants only."""
 
     @property
     def source(self) -> str:
@@ -63,7 +63,8 @@ class View:
 
     def __init__(self, model: Model) -> None:
         self.opset = max(model.opset, QDQ_OPSET if holds_trt_fp8(model) else 0)
-        """The opset as in the file, whose own FP8 operators need none."""
+        """The opset of the file. A file with TensorRT's FP8 operators counts as having the opset of standard
+        FP8."""
         self.model = model = _tidied(model)
         self.constants = model.constants()
         self.index = model.index
@@ -152,7 +153,7 @@ class View:
 
 
 def _tidied(model: Model) -> Model:
-    """A copy in normal form; as it is where its opset cannot be raised."""
+    """A copy of the model in normal form, or the model itself where its opset cannot be raised."""
     try:
         return normalize(Model(copy.deepcopy(model.proto), dict(model.weights), model.name))
     except ModelError:
@@ -160,7 +161,7 @@ def _tidied(model: Model) -> Model:
 
 
 def _kind(node: onnx.NodeProto, zero_point: Array | None, constant: Array | None, before: str) -> str:
-    """The quantized type: the zero point's, the constant's, the attribute's, the standard's uint8."""
+    """The quantized type: of the zero point, the constant, the attribute, or uint8 by the standard."""
     if zero_point is not None:
         return str(zero_point.dtype)
     if node.op_type == DEQUANTIZE:
