@@ -59,7 +59,7 @@ from pytest_int8acc.report.words import (
     value_and_limit,
     worst_first,
 )
-from pytest_int8acc.results import CaseResult, Culprit, Finding, LayerError, Score, by_rule
+from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LayerError, Score, by_rule
 from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.results.samples import View
 from pytest_int8acc.results.scores import score_name
@@ -79,11 +79,11 @@ class ScoreRow:
     label: Label
     value: str
     limit: str
-    """Empty without a limit."""
+    """The limit as text; empty if there is none."""
     noise: str
     baseline: str
     fixed: str
-    """What the recommended fix reaches."""
+    """The value that the recommended fix reaches."""
     interval: str
     place: float | None
     fixed_place: float | None
@@ -96,13 +96,13 @@ class StageView:
     title: str
     passed: bool
     is_first: bool
-    """Whether it is the first that fails."""
+    """Whether it is the first stage that fails."""
     relations: tuple[str, ...]
-    """Its judged scores against their limits, the worst first."""
+    """The scores that have a limit, with it, the worst first."""
     missed: str
-    """The worst missed limit; empty without any."""
+    """The worst missed limit; empty if all are met."""
     text: str
-    """What it means; empty where the stage passes."""
+    """What the failure of the stage means; empty if it passes."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,10 @@ class CulpritView:
 
     culprit: Culprit
     price: str
-    """Its share of the multiply-accumulates."""
+    """The layer's share of the multiply-accumulates."""
     alone: str
     kind: str
-    """The kind of its cause; empty without a cause, as the texts below."""
+    """The kind of the cause. This and the texts below are empty if there is no cause."""
     sentence: str
     brief: str
     advice: str
@@ -125,12 +125,12 @@ class CulpritView:
 
 @dataclass(frozen=True)
 class FindingView:
-    """What one rule of the lint, or of a look at the data, has found."""
+    """The findings of one rule of the lint or of the checks of the data."""
 
     rule: str
     severity: str
     title: str
-    """The severity, with ``data`` where the data were looked at."""
+    """The severity, after ``data`` if the rule checks the data."""
     subject: str
     text: str
     remedy: str
@@ -158,10 +158,10 @@ class FileView:
 
     name: str
     href: str
-    """A link from the page's own folder; empty where the file lies elsewhere."""
+    """A link from the folder of the page; empty if the file is not in that folder."""
     about: str
     text: str
-    """The file's content; empty where it is large or not a text."""
+    """The content of the file; empty if it is large or no text."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,11 @@ class CaseView:
     def low_format(self) -> str:
         """The format that the case is about, like ``INT8``."""
         return self.result.low_format
+
+    @property
+    def _diagnosis(self) -> Diagnosis:
+        """The diagnosis; an empty one if none was made."""
+        return self.result.diagnosis or Diagnosis()
 
     # What is wrong
 
@@ -259,7 +264,7 @@ class CaseView:
 
     @cached_property
     def whys(self) -> list[str]:
-        """What was wrong in one sentence, the fullest first; empty texts without a diagnosis."""
+        """Sentences that say what was wrong, the fullest first; one empty text without a diagnosis."""
         if self.result.is_misbuilt and self.result.precision is not None:
             return [precision_why(self.result.precision)]
         return list(why_texts(self.result))
@@ -300,14 +305,14 @@ class CaseView:
 
     @cached_property
     def warnings(self) -> list[str]:
-        """What makes the verdict worth less than it looks, an engine in another format first."""
+        """Reasons to doubt the verdict; an engine in another format comes first."""
         result = self.result
         return unique([*no_int8(result), *precision_cautions(result.precision), *result.warnings])
 
     @cached_property
     def cautions(self) -> list[str]:
-        """What to doubt of the verdict, the worst first."""
-        result, diagnosis, search = self.result, self.result.diagnosis, self.result.search
+        """All reasons to doubt the verdict, the worst first."""
+        result, search, jumps = self.result, self.result.search, self._diagnosis.jumps
         texts = []
         if broken := [f for f in result.findings if f.source == "lint" and f.severity == "error"]:
             rules = [f"{group[0].rule} ({count(len(group), 'node')})" for group in by_rule(broken)]
@@ -319,8 +324,8 @@ class CaseView:
             texts.append(stop_text(result.stopped, self.low_format))
         data = [f for f in result.findings if f.source == "data" and f.severity != "note"]
         texts += [rule_line(group) for group in by_rule(f for f in data if not is_mismatch(result, f))]
-        if diagnosis is not None and diagnosis.jumps and not is_jumpy(result):
-            texts.append(jump_text(diagnosis.jumps, NAME))
+        if jumps and not is_jumpy(result):
+            texts.append(jump_text(jumps, NAME))
         if search is not None and search.found and search.fixed_pairs:  # else the fix names them
             pairs = pairs_text(search.fixed_pairs)
             texts.append(f"{pairs}; no plan takes them off, so their layers may be at fault, too")
@@ -328,7 +333,7 @@ class CaseView:
 
     @cached_property
     def fix_cautions(self) -> list[str]:
-        """What to doubt of the recommended fix."""
+        """Reasons to doubt the recommended fix."""
         repair = self.result.answer
         if self.result.passed or repair is None or repair.data or not repair.rescales:
             return []
@@ -336,7 +341,7 @@ class CaseView:
 
     @cached_property
     def alerts(self) -> list[str]:
-        """What a case that passes must not hide: its cautions, and warnings of the lint."""
+        """What a passing case shows even when it is folded: its cautions, and warnings of the lint."""
         lint = [f for f in self.result.findings if f.source == "lint" and f.severity == "warning"]
         return [*self.cautions, *map(rule_line, by_rule(lint))]
 
@@ -392,17 +397,14 @@ class CaseView:
     @cached_property
     def stages(self) -> list[StageView]:
         """The steps from the framework to the engine."""
-        diagnosis = self.result.diagnosis
-        if diagnosis is None:
-            return []
         views = []
-        for stage in diagnosis.stages:
+        for stage in self._diagnosis.stages:
             judged = worst_first(stage.scores)
             views.append(
                 StageView(
                     stage_title(stage.name, self.low_format),
                     stage.passed,
-                    is_first=stage.name == diagnosis.first_stage,
+                    is_first=stage.name == self._diagnosis.first_stage,
                     relations=tuple(relation(score) for score in judged),
                     missed="; ".join(relation(score) for score in judged[:1] if not score.passed),
                     text=stage_text(stage, self.low_format),
@@ -413,7 +415,7 @@ class CaseView:
     @cached_property
     def stage_meaning(self) -> str:
         """What the first stage that fails means, with its name; empty where none fails."""
-        return "" if self.result.diagnosis is None else stage_meaning(self.result.diagnosis, self.low_format)
+        return stage_meaning(self._diagnosis, self.low_format)
 
     @property
     def is_minimal(self) -> bool:
@@ -477,9 +479,8 @@ class CaseView:
     @cached_property
     def calibrations(self) -> list[tuple[str, ...]]:
         """Each calibration method, its verdict, and its most critical score."""
-        lines = self.result.diagnosis.calibrations if self.result.diagnosis is not None else ()
         rows: list[tuple[str, ...]] = []
-        for line in lines:
+        for line in self._diagnosis.calibrations:
             worst = "; ".join(relation(score) for score in worst_first(line.scores)[:1])
             rows.append((line.method, "passes" if line.passed else "fails", worst))
         return rows
@@ -487,7 +488,7 @@ class CaseView:
     @cached_property
     def layer_errors(self) -> list[LayerError]:
         """The layers by the error of their own making, nan first."""
-        layers = self.result.diagnosis.layers if self.result.diagnosis is not None else ()
+        layers = self._diagnosis.layers
         return sorted(layers, key=lambda layer: (not math.isnan(layer.alone_sqnr_db), layer.alone_sqnr_db))
 
     # What else is known
@@ -513,7 +514,7 @@ class CaseView:
         return [finding_view(group) for group in by_rule(self.result.findings)]
 
     def notes(self, verbosity: int = 2) -> list[str]:
-        """What else there is to say, most telling first; below ``verbosity`` 2 what bears on failures."""
+        """Returns notes on scores, outputs and the golden; all of them with ``verbosity`` 2."""
         result, whole = self.result, verbosity >= 2
         notes = _notes_of_scores(s for s in result.scores if s.limit is not None or whole)
         for output in result.outputs:
@@ -532,12 +533,11 @@ class CaseView:
 
     @cached_property
     def remarks(self) -> list[str]:
-        """What there is to say of the search and of the diagnosis."""
-        search, diagnosis = self.result.search, self.result.diagnosis
-        notes: list[str] = []
+        """Notes on the search and on the diagnosis."""
+        search, notes = self.result.search, list[str]()
         if search is not None:
-            notes += [*search.notes, *remarks(search, diagnosis.repairs if diagnosis is not None else ())]
-        return notes + list(diagnosis.notes if diagnosis is not None else ())
+            notes += [*search.notes, *remarks(search, self._diagnosis.repairs)]
+        return [*notes, *self._diagnosis.notes]
 
     @property
     def stopped(self) -> str:
@@ -558,14 +558,13 @@ class CaseView:
     @cached_property
     def bars(self) -> list[charts.Bar]:
         """The error of each layer as a chart."""
-        return charts.layer_bars(self.result.diagnosis.layers, self.layers) if self.result.diagnosis else []
+        return charts.layer_bars(self._diagnosis.layers, self.layers)
 
     @cached_property
     def samples(self) -> list[SampleView]:
         """The worst samples of outputs that fail."""
-        worst = self.result.diagnosis.worst if self.result.diagnosis is not None else ()
         views = []
-        for sample in worst:
+        for sample in self._diagnosis.worst:
             inputs = [view for view in sample.views if view.role == "input"]
             outputs = [view for view in sample.views if view.role != "input"]
             pictures = []
@@ -614,7 +613,7 @@ class CaseView:
 
 
 def culprit_view(culprit: Culprit, low_format: str) -> CulpritView:
-    """Returns what is said of one layer at fault."""
+    """Returns the texts about one culprit."""
     cause = culprit.cause
     price, alone = f"{culprit.price:.1%}", alone_text(culprit)
     line = _culprit_line(culprit, low_format)
@@ -658,7 +657,7 @@ def _number_cells(cause: Cause, low_format: str) -> Iterator[tuple[Label, str]]:
 
 
 def finding_view(group: Sequence[Finding]) -> FindingView:
-    """Returns what is said of the findings of one rule."""
+    """Returns the texts about the findings of one rule."""
     first = group[0]
     title = f"data {first.severity}" if first.source == "data" else first.severity
     others = tuple(f"'{finding.subject}': {finding.text}" for finding in group[1:])
@@ -669,13 +668,13 @@ def finding_view(group: Sequence[Finding]) -> FindingView:
 
 
 def rule_line(group: Sequence[Finding]) -> str:
-    """Returns what a rule has found, by its first finding, and how many more there are."""
+    """Returns the first finding of a rule, and the number of others."""
     more = f" (and {len(group) - 1} more like it)" if len(group) > 1 else ""
     return f"'{group[0].subject}': {group[0].text}{more}"
 
 
 def unsteady_text(result: CaseResult, score: Score) -> str:
-    """Returns why a verdict might be another on other samples: the interval, and the samples that decide."""
+    """Returns why a verdict is unsteady: the bootstrap interval, and the samples that carry the error."""
     interval = f"{name_of(score, NAME)} is {drawn_again(score)} when samples are drawn again"
     for output in result.outputs:
         if output.name == score.subject and output.heavy:
@@ -703,7 +702,7 @@ def acceptances(result: CaseResult) -> list[str]:
 
 
 def _notes_of_scores(scores: Iterable[Score]) -> list[str]:
-    """Each note once, after the first few scores that bear it."""
+    """Returns each note once, after the names of the first few scores that have it."""
     bearers: dict[str, list[str]] = {}
     for score in scores:
         if score.note:
@@ -727,7 +726,10 @@ def score_place(score: Score) -> float | None:
 
 
 def _href(name: str) -> str:
-    """A link from the page's own folder on, empty where the file lies elsewhere; ``./``: no address."""
+    """Returns a link from the folder of the page; empty if the file is not in that folder.
+
+    The link starts with ``./``, so that a name like ``http:`` is not taken for an address.
+    """
     path = PurePosixPath(name)
     outside = path.is_absolute() or ".." in path.parts or "\\" in name
     return "" if outside else f"./{quote(name, errors='backslashreplace')}"
