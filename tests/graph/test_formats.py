@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from onnx import TensorProto, helper
+from zoo import ZOO, sample_feed
 
 from pytest_int8acc.graph.formats import (
     BF16,
@@ -22,12 +23,21 @@ from pytest_int8acc.graph.formats import (
     FP32,
     INT8,
     INT32,
+    TARGETS,
     UINT8,
     Format,
     along,
     format_of,
 )
+from pytest_int8acc.graph.instrument import build_instrument
+from pytest_int8acc.graph.layout import find_groups, quantize
+from pytest_int8acc.graph.lint import lint
+from pytest_int8acc.graph.load import lift, normalize
+from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.graph.network import Quantization
+from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.graph.qdq import read_qdq
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 ONNX_TYPES = {
     "int8": TensorProto.INT8,
@@ -191,3 +201,19 @@ def test_channels_lie_along_their_axis() -> None:
     assert along(np.arange(3), 1, 4).shape == (1, 3, 1, 1)
     assert along(np.arange(3), -1, 2).shape == (1, 3)
     assert along(0.5, 1, 4).shape == along(np.arange(1), None, 4).shape == ()
+
+
+@pytest.mark.parametrize("low", TARGETS, ids=lambda low: low.name)
+def test_each_target_is_quantized_to_read_back_and_tried(low: Format) -> None:
+    """A new target that a module does not know fails here."""
+    model = lift(normalize(make_model(ZOO["residual"]())), low.opset)
+    layout = find_groups(model, low=low)
+    network = quantize(model, layout, dict.fromkeys(layout.activations, 0.02), low)
+    written = apply(network)
+    again = read_qdq(written, low=low)
+    assert [edge.quantization.format for edge in again.edges] == [low] * len(list(network.edges))
+    assert not [finding for finding in lint(written) if finding.severity == "error"]
+    instrument, feed = build_instrument(again), sample_feed(ZOO["residual"]())
+    expected = OrtEngine(written)(feed)
+    for name, array in OrtEngine(instrument.model)({**feed, **instrument.setting([]).inputs}).items():
+        np.testing.assert_allclose(array, expected[name], rtol=1e-3, atol=1e-3)
