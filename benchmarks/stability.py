@@ -27,7 +27,7 @@ from benchmarks.regressions.entry import write
 from benchmarks.tables import table
 from pytest_int8acc.answer import conclude
 from pytest_int8acc.case.measured import Measured, measure
-from pytest_int8acc.case.rounding import moved_batches
+from pytest_int8acc.case.perturbation import perturbed_batches
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.graph.load import read_model
 from pytest_int8acc.results import CaseResult, Role
@@ -98,7 +98,7 @@ def _repeat(name: str, what: str, measured: Measured, form: Role | Path, result:
 
 def _outputs(baseline: Engine, tested: Engine, measured: Measured, seed: int | None) -> tuple[Feed, Feed]:
     """Of all samples, each as one array."""
-    batches = measured.inputs.batches() if seed is None else moved_batches(measured.inputs, seed)
+    batches = measured.inputs.batches() if seed is None else perturbed_batches(measured.inputs, seed)
     found: list[tuple[Feed, Feed]] = []
     for batch in batches:
         one, other = (

@@ -35,9 +35,9 @@ from pytest_int8acc.case.forms import (
     with_named,
 )
 from pytest_int8acc.case.overflow import lost_by_baseline, refuse_overflow
+from pytest_int8acc.case.perturbation import PerturbedOutputs, with_perturbed_inputs
 from pytest_int8acc.case.precision import engine_scores, precision_contract
 from pytest_int8acc.case.preflight import preflight, preflight_of_golden
-from pytest_int8acc.case.rounding import Moved, with_rounding
 from pytest_int8acc.case.runs import (
     Forms,
     Preflight,
@@ -99,9 +99,9 @@ class Measured:
     """The time of the case from its setup on."""
     truth: FileTruth
     """Compares other forms, without their rounding, with the user's own file."""
-    moves: bool = True
+    perturbs: bool = True
     """Whether the baseline can be run on perturbed inputs; it cannot where a golden stands in for it."""
-    _moved: Moved = field(default_factory=dict)
+    _perturbed: PerturbedOutputs = field(default_factory=dict)
     """The baseline's outputs in FP32 for perturbed inputs."""
 
     @property
@@ -143,17 +143,19 @@ class Measured:
         """
         engine = self.backend.open(form, Role.FIXED, self.inputs)
         verdict = self.judged(self.outputs_of(engine))
-        if not self.moves:
+        if not self.perturbs:
             return verdict
         if (models := self._in_fp32(form)) is not None:
             sessions = cache(lambda role: self.sessions.configured(models[role]))
-            return with_rounding(verdict, sessions, self.inputs, self.judge, self._moved, fix=True)
+            return with_perturbed_inputs(
+                verdict, sessions, self.inputs, self.judge, self._perturbed, fix=True
+            )
 
         @cache
         def opened(role: Role) -> Engine:
             return engine if role == Role.INT8 else self.backend.open(self.reference, role, self.inputs)
 
-        return with_rounding(verdict, opened, self.inputs, self.judge, self.runs.moved, fix=True)
+        return with_perturbed_inputs(verdict, opened, self.inputs, self.judge, self.runs.perturbed, fix=True)
 
     def _in_fp32(self, form: Form) -> Mapping[Role, Model] | None:
         """A fix and the baseline in FP32 where ONNX Runtime would emulate FP16; None where it would not.
@@ -343,7 +345,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
         sessions=sessions,
         clock=clock,
         truth=truth,
-        moves=early.baseline is not None,
+        perturbs=early.baseline is not None,
     )
 
 
@@ -387,7 +389,9 @@ def _judged(
     with case.at("criteria"), setup.golden_store.judging():
         verdict = verdict or comparison.verdict(runs.noise, intervals=True)
         if early.baseline is not None:
-            verdict = with_rounding(verdict, runs.engines.__getitem__, setup.inputs, runs.judge, runs.moved)
+            verdict = with_perturbed_inputs(
+                verdict, runs.engines.__getitem__, setup.inputs, runs.judge, runs.perturbed
+            )
     return lost, verdict
 
 

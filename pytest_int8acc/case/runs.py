@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pytest_int8acc.case.rounding import Moved
+from pytest_int8acc.case.perturbation import PerturbedOutputs
 from pytest_int8acc.clock import current
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.files import find, read_arrays
@@ -104,7 +104,7 @@ class Runs:
     """Output to its sample with the lowest SQNR."""
     engines: Mapping[Role, Engine] = field(default_factory=dict)
     """Form to the engine that ran it."""
-    moved: Moved = field(default_factory=dict)
+    perturbed: PerturbedOutputs = field(default_factory=dict)
     """The baseline's outputs for perturbed inputs."""
     spread: Spread = field(default_factory=Spread)
     """Some samples of the baseline's outputs, to try the criteria on."""

@@ -3,9 +3,10 @@
 Below, b is an element of the baseline, c the same element of the candidate; sums run over all elements of all
 samples unless a docstring says otherwise. Elements that are the same NaN or infinity in both are left out.
 
-To add a metric, write a function that makes its value of rows, and a record in ``METRICS``; add a measure or
-a share where none of those in ``measures`` and ``shares`` fits; and add its name to
-``spec.criteria.OutputCriterion`` and ``report.labels``. Tests name what is missing.
+To add a metric, write a function that makes its value of rows, add a record to ``METRICS``, and its name to
+``spec.criteria.OutputCriterion``. Where no measure of ``measures`` or no share of ``shares`` fits, write one.
+The reference and the JSON Schema are made from the code. Reports show a friendlier name where
+``report.catalogue`` has one.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ import numpy as np
 from pytest_int8acc.errors import BaselineNotFiniteError, CriterionError
 from pytest_int8acc.results import LineFit, OutputResult, Score
 from pytest_int8acc.results.scores import Meaning, SmallSamples
+from pytest_int8acc.scores.bootstrap import heavy, interval
 from pytest_int8acc.scores.criteria import OutputLimits, check_fits, default_limits, kind_of
 from pytest_int8acc.scores.measures import DIVERGENCE, ERRORS, SQUARES, Measure, Options
 from pytest_int8acc.scores.metrics import METRICS, Metric
-from pytest_int8acc.scores.reserve import heavy, interval
 from pytest_int8acc.scores.sums import AT, F64, SQUARED, Sums, greatest_magnitude, samples_in, sums_of
 from pytest_int8acc.tensors import Array, Part
 

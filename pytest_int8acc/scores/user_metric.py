@@ -17,8 +17,8 @@ import numpy as np
 from pytest_int8acc.data.scripts import UserFunction, looking_at, run_user
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import Bound, Interval, Score
+from pytest_int8acc.scores.bootstrap import interval_of_labels
 from pytest_int8acc.scores.criteria import MetricLimit, kind_of
-from pytest_int8acc.scores.reserve import interval_of_labels
 from pytest_int8acc.scores.tasks import Labels, Task, TaskRun
 from pytest_int8acc.tensors import Array, Feed, Outputs
 

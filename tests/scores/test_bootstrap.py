@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from judged import compare_output, rows_of
 
 from pytest_int8acc.results import CaseResult, Interval, OutputResult, Score
+from pytest_int8acc.scores.bootstrap import around, interval
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.scores.reserve import around, interval
 from pytest_int8acc.tensors import Array
 
 
@@ -134,7 +134,7 @@ def test_what_is_no_number_gives_no_interval() -> None:
     st.floats(0.01, 100),
     st.floats(0.01, 0.999),
 )
-def test_the_value_at_a_strain_has_that_strain(metric, normalized_loss, limit) -> None:
+def test_the_value_at_a_normalized_loss_has_that_loss(metric, normalized_loss, limit) -> None:
     plain = Score("y", metric.name, 0.0, limit, metric.bound)
     assert replace(plain, value=plain.at_normalized_loss(normalized_loss)).normalized_loss == pytest.approx(
         normalized_loss, rel=1e-6
@@ -156,3 +156,34 @@ def test_a_verdict_is_unsteady_where_a_score_that_decides_it_is() -> None:
     assert case(sure, kept).unsteady == ()
     assert case(doubtful, problem="NaN").unsteady == ()
     assert case(kept, doubtful).unsteady == (doubtful,)
+
+
+@pytest.mark.parametrize(
+    ("score", "normalized_loss"),
+    [
+        (Score("y", "cosine", 0.5), 0.0),
+        (Score("engine", "speedup", 3.0, 1.5), 0.5),
+        (Score("engine", "speedup", 0.0, 1.5), math.inf),
+        (Score("y", "sqnr_db", 17.0, 20.0), 10**0.3),
+        (Score("y", "sqnr_db", math.inf, 20.0), 0.0),
+        (Score("y", "sqnr_db", -math.inf, 20.0), 1e300),
+        (Score("y", "psnr_db", 30.0, 20.0), 0.1),
+        (Score("y", "cosine", 0.98, 0.99), 2.0),
+        (Score("y", "cosine", 1.0, 1.0), 0.0),
+        (Score("y", "cosine", 0.9999, 1.0), math.inf),
+        (Score("y", "cosine", math.nan, 0.9), math.inf),
+        (Score("y", "max_abs", 3.0, 2.0, bound="max"), 1.5),
+        (Score("y", "max_abs", 0.0, 0.0, bound="max"), 0.0),
+        (Score("y", "max_abs", 0.1, 0.0, bound="max"), math.inf),
+        (Score("y", "agreement", 0.97, 0.99), 3.0),
+        (Score("y", "agreement", math.nextafter(0.001, 0), 0.001), 1.0),
+        (Score("m", "top1", 0.79, 0.8 - 0.02, baseline=0.8), 0.5),
+        (Score("m", "top1", 0.9, 0.78, baseline=0.8), 0.0),
+        (Score("m", "top1", 0.7, 0.9, baseline=0.8), math.inf),
+        (Score("m", "loss", 1.3, 1.2, bound="max", baseline=1.0), 1.5),
+        (Score("m", "loss", 0.9, 1.2, bound="max", baseline=1.0), 0.0),
+    ],
+)
+def test_normalized_loss_is_what_is_lost_over_what_may_be(score: Score, normalized_loss: float) -> None:
+    assert score.normalized_loss == pytest.approx(normalized_loss)
+    assert (score.normalized_loss <= 1) == score.passed

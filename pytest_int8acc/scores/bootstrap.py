@@ -15,7 +15,7 @@ from pytest_int8acc.scores.metrics import Metric
 from pytest_int8acc.scores.sums import AT, F64
 
 #: Number of bootstrap resamples.
-DRAWS = 400
+RESAMPLES = 400
 #: Greatest number of lots: more samples than this are split into so many lots, and lots are resampled.
 _LOTS = 512
 #: Ratio by which an interval is widened beyond the values of the resamples. 400 resamples reach 3 standard
@@ -34,7 +34,7 @@ HEAVY, _FEW = 0.9, 0.25
 def interval(score: Score, rows: F64, metric: Metric) -> Interval | None:
     """The interval of a judged score over resamples; None where the limit is far, or none can be computed.
 
-    The bootstrap of Efron (1979), with the least and the greatest of ``DRAWS`` values as ends.
+    The bootstrap of Efron (1979), with the least and the greatest of ``RESAMPLES`` values as ends.
 
     Args:
         score: Of all samples, with its limit.
@@ -45,7 +45,7 @@ def interval(score: Score, rows: F64, metric: Metric) -> Interval | None:
         return None
     rng = np.random.default_rng(0)
     lots = np.array_split(rng.permutation(len(rows)), min(len(rows), _LOTS))
-    choices = rng.integers(0, len(lots), (DRAWS, len(lots)))
+    choices = rng.integers(0, len(lots), (RESAMPLES, len(lots)))
     if metric.spared is not None:
         each = metric.each(rows)
         drawn_samples = (np.concatenate([lots[i] for i in choice]) for choice in choices)
@@ -93,7 +93,7 @@ def interval_of_labels(
     if not _is_open(score, samples):
         return None
     size = min(samples, _MOST)
-    choices = np.random.default_rng(0).integers(0, samples, (DRAWS, size))
+    choices = np.random.default_rng(0).integers(0, samples, (RESAMPLES, size))
     less = math.sqrt(size / samples)
     return around(score, [score.value + less * (value(c.tolist()) - score.value) for c in choices])
 

@@ -12,8 +12,8 @@ from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.results import Interval, Role, Score
 from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.runtime.run import cut
+from pytest_int8acc.scores.bootstrap import around
 from pytest_int8acc.scores.judge import Comparison, Judge, Verdict
-from pytest_int8acc.scores.reserve import around
 from pytest_int8acc.tensors import Array, Feed
 
 #: Greatest number of samples for which inputs are perturbed. With more, each sample is perturbed in its own
@@ -24,7 +24,7 @@ _MAX_SAMPLES = 32
 _MIN_SCATTER = 3.0
 #: Greatest number of perturbations, and their size as a ratio to the range of the input: a quarter of one of
 #: 256 grey levels.
-MOVES, STEP = 5, 2.0**-10
+PERTURBATIONS, STEP = 5, 2.0**-10
 #: A score is near its limit where its normalized loss lies between this and its inverse. Perturbations do not
 #: carry other scores across their limits.
 _NEAR = 0.1
@@ -41,15 +41,15 @@ _FARTHER = (4.9, 2.9, 2.2, 1.8, 1.6)
 #: Greatest size of the baseline's outputs for perturbed inputs that are kept for the next form.
 _KEPT_BYTES = 32 << 20
 #: Number of a perturbation to the baseline's outputs for it, batch by batch.
-Moved = dict[int, list[Feed]]
+PerturbedOutputs = dict[int, list[Feed]]
 
 
-def with_rounding(
+def with_perturbed_inputs(
     verdict: Verdict,
     open_form: Callable[[Role], Engine],
     inputs: Dataset,
     judge: Judge,
-    known: Moved,
+    known: PerturbedOutputs,
     *,
     fix: bool = False,
 ) -> Verdict:
@@ -82,9 +82,9 @@ def with_rounding(
     if all(array.dtype.kind != "f" for array in first.feed.values()):
         return verdict
     others: list[dict[object, Score]] = []
-    for move in range(MOVES):
-        moved = _moved_verdict(open_form, inputs, judge, move, known)
-        others.append({_key(score): score for score in moved.scores})
+    for number in range(PERTURBATIONS):
+        perturbed = _perturbed_verdict(open_form, inputs, judge, number, known)
+        others.append({_key(score): score for score in perturbed.scores})
         if all(_is_settled(score, _values(score, others)) for score in judged):
             break
 
@@ -145,16 +145,16 @@ def _logs(score: Score, values: Sequence[float]) -> Array:
         return np.asarray(np.log(normalized_losses))
 
 
-def _moved_verdict(
-    open_form: Callable[[Role], Engine], inputs: Dataset, judge: Judge, move: int, known: Moved
+def _perturbed_verdict(
+    open_form: Callable[[Role], Engine], inputs: Dataset, judge: Judge, number: int, known: PerturbedOutputs
 ) -> Verdict:
-    comparison, before = Comparison(judge), known.get(move)
+    comparison, before = Comparison(judge), known.get(number)
     int8, made = open_form(Role.INT8), list[Feed]()
-    for place, batch in enumerate(moved_batches(inputs, move)):
+    for place, batch in enumerate(perturbed_batches(inputs, number)):
         made.append(_outputs(open_form(Role.BASELINE), batch) if before is None else before[place])
         comparison.add(made[-1], _outputs(int8, batch), batch.rows)
-    if MOVES * sum(array.nbytes for feed in made for array in feed.values()) <= _KEPT_BYTES:
-        known[move] = made
+    if PERTURBATIONS * sum(array.nbytes for feed in made for array in feed.values()) <= _KEPT_BYTES:
+        known[number] = made
     # Metrics of labels are not resampled for each perturbation: that takes 400 times as long as they do.
     return comparison.verdict()._replace(outputs=comparison.results(None, intervals=True))
 
@@ -163,23 +163,23 @@ def _outputs(engine: Engine, batch: Batch) -> Feed:
     return {name: cut(array, batch, name) for name, array in engine(batch.feed).items()}
 
 
-def moved_batches(inputs: Dataset, seed: int) -> Iterator[Batch]:
+def perturbed_batches(inputs: Dataset, seed: int) -> Iterator[Batch]:
     """The batches with each float input perturbed by less than half of ``STEP``, within its own range."""
     rng = np.random.default_rng(seed)
     for batch in inputs.batches():
-        feed = {name: _moved(array, batch.rows, rng) for name, array in batch.feed.items()}
+        feed = {name: _perturbed(array, batch.rows, rng) for name, array in batch.feed.items()}
         yield replace(batch, feed=feed)
 
 
-def _moved(array: Array, rows: int, rng: np.random.Generator) -> Array:
+def _perturbed(array: Array, rows: int, rng: np.random.Generator) -> Array:
     if array.dtype.kind != "f" or not array.size or not np.isfinite(array).all():
         return array
     low, high = float(array.min()), float(array.max())
     steps = rng.uniform(-0.5, 0.5, array.shape) * STEP * (high - low)
-    moved = np.clip(array + steps, low, high).astype(array.dtype)
+    perturbed = np.clip(array + steps, low, high).astype(array.dtype)
     if array.ndim and len(array) > rows:  # what fills a batch is the last sample again
-        moved[rows:] = moved[rows - 1]
-    return moved
+        perturbed[rows:] = perturbed[rows - 1]
+    return perturbed
 
 
 def _both(one: Interval | None, other: Interval | None) -> Interval | None:

@@ -1,4 +1,4 @@
-"""Inputs moved by steps of rounding: what a verdict on few samples is worth."""
+"""Perturbed inputs: what a verdict on few samples is worth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnx import parser
 from projects import CALIBRATED, Project
 
 from pytest_int8acc.case.measured import measure
-from pytest_int8acc.case.rounding import MOVES, STEP, moved_batches, with_rounding
+from pytest_int8acc.case.perturbation import PERTURBATIONS, STEP, perturbed_batches, with_perturbed_inputs
 from pytest_int8acc.data import Batch
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan
@@ -46,7 +46,7 @@ class Inputs:
 def test_inputs_move_by_less_than_half_a_step_and_stay_in_their_range() -> None:
     rng = np.random.default_rng(0)
     x, ids = rng.uniform(0, 255, (6, 40)).astype(np.float32), np.arange(6)
-    (moved,) = moved_batches(Inputs({"x": x, "ids": ids}, 5), seed=1)
+    (moved,) = perturbed_batches(Inputs({"x": x, "ids": ids}, 5), seed=1)
     assert np.abs(moved.feed["x"][:5] - x[:5]).max() <= STEP * np.ptp(x) / 2
     assert (moved.feed["x"][:5] != x[:5]).mean() > 0.9
     assert moved.feed["x"].min() >= x.min()
@@ -54,7 +54,7 @@ def test_inputs_move_by_less_than_half_a_step_and_stay_in_their_range() -> None:
     assert (moved.feed["x"][5] == moved.feed["x"][4]).all()  # what fills a batch
     assert moved.feed["x"].dtype == np.float32
     assert (moved.feed["ids"] == ids).all()
-    (other,) = moved_batches(Inputs({"x": x}, 5), seed=2)
+    (other,) = perturbed_batches(Inputs({"x": x}, 5), seed=2)
     assert (other.feed["x"] != moved.feed["x"]).any()
 
 
@@ -93,13 +93,13 @@ def test_one_sample_that_rounding_decides_is_unsteady(tmp_path: Path) -> None:
 def test_inputs_are_not_moved_where_the_limit_is_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float
 ) -> None:
-    import pytest_int8acc.case.rounding as rounding
+    import pytest_int8acc.case.perturbation as perturbation
 
     project = Project(tmp_path)
     edge(project, 1)
-    monkeypatch.setattr(rounding, "moved_batches", None)
+    monkeypatch.setattr(perturbation, "perturbed_batches", None)
     assert checked(project, limit).unsteady == ()
-    assert MOVES > 0
+    assert PERTURBATIONS > 0
 
 
 def looked_at(limit: float, monkeypatch: pytest.MonkeyPatch, luck: float = 0.0) -> Counter[str]:
@@ -107,7 +107,7 @@ def looked_at(limit: float, monkeypatch: pytest.MonkeyPatch, luck: float = 0.0) 
 
     With ``luck`` it is off by more or less wherever inputs are moved.
     """
-    import pytest_int8acc.case.rounding as rounding
+    import pytest_int8acc.case.perturbation as perturbation
 
     rng, ran = np.random.default_rng(0), Counter[str]()
     x = rng.normal(size=(6, 40)).astype(np.float32)
@@ -124,14 +124,14 @@ def looked_at(limit: float, monkeypatch: pytest.MonkeyPatch, luck: float = 0.0) 
 
     def moved(*arguments: Any) -> Iterator[Batch]:
         ran["moves"] += 1
-        return moved_batches(*arguments)
+        return perturbed_batches(*arguments)
 
-    monkeypatch.setattr(rounding, "moved_batches", moved)
+    monkeypatch.setattr(perturbation, "perturbed_batches", moved)
     comparison, known = Comparison(judge), {}
     comparison.add({"y": x}, {"y": x + off}, 6)
     for _ in range(2):
         verdict = comparison.verdict(intervals=True)
-        wider = with_rounding(verdict, opened, inputs, judge, known)  # type: ignore[arg-type]
+        wider = with_perturbed_inputs(verdict, opened, inputs, judge, known)  # type: ignore[arg-type]
         (before,), (after,) = ([s for s in v.scores if s.limit is not None] for v in (verdict, wider))
         assert before.interval is not None
         assert after.interval is not None
@@ -141,7 +141,8 @@ def looked_at(limit: float, monkeypatch: pytest.MonkeyPatch, luck: float = 0.0) 
 
 
 @pytest.mark.parametrize(
-    ("limit", "luck", "moves"), [(34.0, 0.0, 1), (38.5, 0.02, 2), (38.5, 0.5, MOVES), (34.0, 0.5, MOVES)]
+    ("limit", "luck", "moves"),
+    [(34.0, 0.0, 1), (38.5, 0.02, 2), (38.5, 0.5, PERTURBATIONS), (34.0, 0.5, PERTURBATIONS)],
 )
 def test_inputs_move_until_it_is_known_that_the_score_stays(
     monkeypatch: pytest.MonkeyPatch, limit: float, luck: float, moves: int
@@ -155,9 +156,9 @@ def test_inputs_move_until_it_is_known_that_the_score_stays(
 
 
 def test_outputs_that_take_much_memory_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    import pytest_int8acc.case.rounding as rounding
+    import pytest_int8acc.case.perturbation as perturbation
 
-    monkeypatch.setattr(rounding, "_KEPT_BYTES", 100)
+    monkeypatch.setattr(perturbation, "_KEPT_BYTES", 100)
     assert looked_at(34.0, monkeypatch)[Role.BASELINE] == 2
 
 
@@ -180,7 +181,7 @@ def test_of_many_samples_rounding_is_looked_at_where_few_make_the_score(heavy: i
 
     comparison = Comparison(judge)
     comparison.add({"y": x}, {"y": x + off}, 48)
-    wider = with_rounding(comparison.verdict(intervals=True), opened, inputs, judge, {})  # type: ignore[arg-type]
+    wider = with_perturbed_inputs(comparison.verdict(intervals=True), opened, inputs, judge, {})  # type: ignore[arg-type]
     (score,) = (score for score in wider.scores if score.limit is not None)
     assert score.likely != looked
 
@@ -211,7 +212,7 @@ def test_the_draws_of_each_moved_run_count() -> None:
     comparison = Comparison(judge)
     comparison.add({"y": x}, {"y": x + off}, 24)
     verdict = comparison.verdict(intervals=True)
-    wider = with_rounding(verdict, opened, inputs, judge, {})  # type: ignore[arg-type]
+    wider = with_perturbed_inputs(verdict, opened, inputs, judge, {})  # type: ignore[arg-type]
     before, after = (next(s for s in v.scores if s.limit is not None) for v in (verdict, wider))
     assert before.likely
     assert after.passed
@@ -243,7 +244,7 @@ def test_fixes_are_moved_in_fp32_where_fp16_is_emulated(
     (case,) = load_spec(tmp_path / "case.int8acc.yaml")
     measured = measure(case, Settings())
     monkeypatch.setattr(Sessions, "configured", opened)
-    monkeypatch.setattr("pytest_int8acc.case.measured.with_rounding", looked)
+    monkeypatch.setattr("pytest_int8acc.case.measured.with_perturbed_inputs", looked)
     lab_of(measured).prove(Plan())
     measured.close()
     assert any(t.dtype == np.float16 for t in models[-1].values().values()) == half
@@ -264,8 +265,8 @@ def test_a_fix_that_is_the_same_to_the_last_bit_is_looked_at() -> None:
     comparison = Comparison(judge)
     comparison.add({"y": x}, {"y": x}, 48)
     verdict = comparison.verdict(intervals=True)
-    assert with_rounding(verdict, opened, inputs, judge, {}) is verdict  # type: ignore[arg-type]
-    wider = with_rounding(verdict, opened, inputs, judge, {}, fix=True)  # type: ignore[arg-type]
+    assert with_perturbed_inputs(verdict, opened, inputs, judge, {}) is verdict  # type: ignore[arg-type]
+    wider = with_perturbed_inputs(verdict, opened, inputs, judge, {}, fix=True)  # type: ignore[arg-type]
     before, after = (next(s for s in v.scores if s.limit is not None) for v in (verdict, wider))
     assert before.likely
     assert not after.likely
