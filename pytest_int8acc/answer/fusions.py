@@ -1,4 +1,4 @@
-"""An engine that computes wrong what its model computes right: the fusion at fault, found by building.
+"""Which fusion makes an engine compute wrong although its ONNX model computes right: found by building.
 
 TensorRT fuses nothing across an output of its network, so a tensor made one keeps apart what lies before and
 behind it; users do so by hand (NVIDIA/TensorRT#4400). Where many outputs mend an engine, the fewest that do
@@ -23,7 +23,7 @@ from pytest_int8acc.scores.judge import Verdict
 def fewest_outputs(
     lab: Lab, plan: Plan, culprits: Collection[str], spent: Callable[[], bool]
 ) -> tuple[tuple[str, ...], str]:
-    """Tensors that make a plan meet the criteria as built once they are outputs, and in words what was found.
+    """Tensors that, as outputs, make a plan meet the criteria as built; and a sentence on the result.
 
     Args:
         lab: Of the case.
@@ -62,7 +62,7 @@ def fewest_outputs(
 
 
 def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
-    """In words, what comes of building a plan at levels at which TensorRT takes other kernels."""
+    """A sentence on the plan built at optimization levels at which TensorRT chooses other kernels."""
     levels, mended = [], ""
     for level in lab.measured.backend.other_levels:
         if spent():
@@ -81,14 +81,14 @@ def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
 
 
 def _mended(lab: Lab, form: ModelForm, called: str) -> str:
-    """That a level of its own mends a form, and what it costs."""
+    """A sentence: an optimization level mends the engine, with its latency."""
     latency = lab.latency(form)
     price = "" if latency is None else f", {latency.median_ms:.3g} ms"
     return f"; 'tensorrt: {{optimization_level: {form.level}}}' in the spec mends it ({called}{price})"
 
 
 def fewest_that(passes: Callable[[tuple[str, ...]], bool], enough: Sequence[str]) -> tuple[str, ...]:
-    """Those of ``enough`` without any one of which they do not pass, in order.
+    """The fewest of ``enough`` that pass, in order: without any one of them they fail.
 
     By bisection, log2(n) + 1 trials for each: the shortest beginning that passes ends with a tensor that is
     needed. ``enough`` passes, nothing does not, and more of them never pass less.
@@ -105,7 +105,7 @@ def fewest_that(passes: Callable[[tuple[str, ...]], bool], enough: Sequence[str]
 
 
 def _sets(lab: Lab, culprits: Collection[str]) -> Iterator[tuple[str, ...]]:
-    """Sets of tensors that may mend an engine: beside the culprits, between layers as well, all."""
+    """Sets of tensors that may mend an engine: next to culprits, between layers as well, all tensors."""
     network, index = lab.int8.every, lab.int8.every.model.index
     nodes = [index.nodes[node] for group in network.groups if group.name in culprits for node in group.nodes]
     readers = [reader for node in nodes for name in node.output for reader, _ in index.readers(name)]
@@ -119,7 +119,7 @@ def _sets(lab: Lab, culprits: Collection[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _at_fault(lab: Lab, outputs: tuple[str, ...]) -> str:
-    """The layers of the INT8 engine that an output at these tensors breaks up, where it tells them."""
+    """A sentence that names the tensors, and the engine's layers across them where they are known."""
     makers = lab.int8.every.model.index.producer
     across = {makers[tensor].name for tensor in outputs}
     engine = next((info for info in lab.measured.backend.engines if info.role == Role.INT8), None)

@@ -30,9 +30,11 @@ from pytest_int8acc.scores.sums import AT, F64, errors, samples_in
 from pytest_int8acc.tensors import Array, Feed
 
 logger = logging.getLogger("pytest_int8acc")
-#: Nodes behind a layer that an engine may fuse with it: bias, BatchNormalization, activation.
+#: Maximum number of nodes behind a layer that an engine may fuse with it: bias, BatchNormalization,
+#: activation.
 _FUSED = 4
-#: Errors of whole tensors are steady on few samples; of tensors of more bytes together, on the least.
+#: Maximum and minimum number of samples, and the size in bytes of all tensors together above which fewer
+#: samples are run: errors of whole tensors are steady on few samples.
 SAMPLES, _LEAST, _BYTES = 8, 4, 1 << 30
 
 

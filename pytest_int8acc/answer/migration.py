@@ -13,11 +13,11 @@ from pytest_int8acc.graph.network import Network
 from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.tensors import Array
 
-#: How much of an activation's spread may go to what reads it (0.5 is SmoothQuant's choice).
+#: The shares of an activation's spread that are tried to go into its weights (SmoothQuant's choice is 0.5).
 ALPHAS = (0.5, 0.75, 0.25)
-#: Range is moved where that is foretold to take back this much of the noise of a product, in dB.
+#: Minimum predicted reduction of a product's noise, in dB, for range to be moved.
 GAIN_DB = 3.0
-#: Factors end here, so that FP16 holds what they are folded into.
+#: Maximum factor, so that FP16 holds the weights that it is folded into.
 _GREATEST = 2.0**12
 
 
@@ -34,11 +34,11 @@ class Uneven:
     """Each channel's weights have a scale of their own, so they take all of the spread at no cost."""
 
     def factors(self, alpha: float) -> Array:
-        """What to divide its channels by; see ``factors``."""
+        """The factors that divide the channels of the activation; see ``factors``."""
         return factors(self.activation, self.other, 1.0 if self.free else alpha)
 
     def gain_db(self, alpha: float) -> float:
-        """By how much less noise the product has once these factors are moved, foretold."""
+        """The predicted reduction of the product's noise by a migration, in dB."""
         by = self.factors(alpha)
         before, after = self._noise(1.0), self._noise(by)
         return float(10 * np.log10(before / after))
@@ -51,7 +51,7 @@ class Uneven:
 
 
 def uneven_sites(network: Network, movable: Collection[str], values: Observer) -> dict[str, Uneven]:
-    """Sites of which evening out is foretold to gain ``GAIN_DB``.
+    """Sites where a migration is predicted to gain at least ``GAIN_DB``.
 
     Args:
         network: Any.
@@ -82,7 +82,7 @@ def _is_depthwise(network: Network, site: Site) -> bool:
 
 
 def factors(activation: Array, other: Array, alpha: float) -> Array:
-    """What to divide channels by: max|x|^alpha / max|w|^(1 - alpha) (arXiv:2211.10438, eq. 4).
+    """The factors that divide channels: max|x|^alpha / max|w|^(1 - alpha) (arXiv:2211.10438, eq. 4).
 
     Normalized to a geometric mean of 1; a channel that is always zero, or is not read, keeps a factor of 1.
 
@@ -101,5 +101,5 @@ def factors(activation: Array, other: Array, alpha: float) -> Array:
 
 
 def best_first(uneven: Mapping[str, Uneven]) -> list[float]:
-    """``ALPHAS`` by what they are foretold to gain over all sites."""
+    """``ALPHAS`` by their predicted gain over all sites, the greatest first."""
     return sorted(ALPHAS, key=lambda alpha: -sum(site.gain_db(alpha) for site in uneven.values()))

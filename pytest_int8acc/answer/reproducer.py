@@ -31,7 +31,8 @@ from pytest_int8acc.scores.metrics import sqnr_db
 from pytest_int8acc.scores.sums import errors
 from pytest_int8acc.tensors import Array, Feed, did_you_mean
 
-#: A piece shows an error where its SQNR is at most so many dB above the whole model's: half the noise power.
+#: A piece shows an error where its SQNR is at most this many dB above the whole model's: half the noise
+#: power.
 CLOSE_DB = 3.0
 
 
@@ -198,9 +199,9 @@ own kernels.
 
 
 logger = logging.getLogger("pytest_int8acc")
-#: So many parts are tried to be spared.
+#: Maximum number of parts that are tried to be left out.
 _SPARED = 16
-#: So many tensors before a piece are read in one run.
+#: Number of tensors before a piece that are read in one run.
 _AHEAD = 64
 
 

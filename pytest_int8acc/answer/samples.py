@@ -16,11 +16,12 @@ from pytest_int8acc.results.samples import SampleRole
 from pytest_int8acc.scores.sums import F64
 from pytest_int8acc.tensors import Array, Feed
 
-#: Samples of a case, inputs of a sample, pixels of a picture, its greatest width, values of a curve.
+#: Maximum number of samples of a case, of inputs of a sample, of pixels of a picture, of pixels in its width,
+#: and of values of a curve.
 _SAMPLES, _INPUTS, _PIXELS, _WIDTH, _VALUES = 3, 2, 4096, 96, 256
-#: Characters of all pixels of a case.
+#: Maximum number of characters for all pixels of a case.
 _CHARACTERS = 90_000
-#: A picture's least height and width; a signal's least length, and its most channels.
+#: Minimum height and width of a picture, minimum length of a signal, and maximum number of its channels.
 _LEAST_SIDE, _LEAST_LENGTH, _SIGNAL_CHANNELS = 8, 16, 8
 
 

@@ -28,10 +28,11 @@ ENGINE_FP16: Stage = "engine FP16"
 ENGINE_FP32: Stage = "engine FP32"
 IMPLICIT: Stage = "implicit INT8"
 
-#: What an engine's error may be of its model's before it is the engine's own doing: 1 dB.
+#: An engine may have up to this many times the error of its ONNX model (1 dB), because TensorRT rounds
+#: differently. More is the engine's own fault.
 ROUNDING = 1.25
 
-#: The line, in order: each stage with what it should equal, the first of these that is there.
+#: All stages in order. Each is compared with the first of the stages listed for it that was run.
 STAGES: Mapping[Stage, tuple[Stage, ...]] = {
     FRAMEWORK: (),
     FP32: (FRAMEWORK,),
@@ -75,20 +76,20 @@ def place(
 
 
 def is_own_doing(engine: Verdict, model: Verdict) -> bool:
-    """Whether an engine misses limits that the model it was made from keeps, by more than rounding."""
+    """Whether an engine misses limits that its ONNX model keeps, by more than rounding explains."""
     own, given = normalized_loss(engine), normalized_loss(model)
     return not engine.passed and given <= ROUNDING and own > ROUNDING * given
 
 
 def normalized_loss(verdict: Verdict) -> float:
-    """That of the worst score; inf where an output cannot be compared."""
+    """The normalized loss of the worst score; inf where an output cannot be compared."""
     if any(output.problem for output in verdict.outputs):
         return math.inf
     return max((score.normalized_loss for score in verdict.scores), default=0.0)
 
 
 def _matters(stages: Collection[Stage], compare: Callable[[Stage, Stage], Verdict]) -> bool:
-    """Whether what the INT8 engine does otherwise than its model costs the case its limits."""
+    """Whether the difference between the INT8 engine and its model makes the case miss its limits."""
     against = next((s for s in (ENGINE_FP16, ENGINE_FP32, FP16, FP32) if s in stages), None)
     return against is None or is_own_doing(compare(against, ENGINE_INT8), compare(against, QDQ))
 
@@ -120,7 +121,7 @@ def stages_of(
 
 
 def _line(name: Stage, against: Stage, verdict: Verdict) -> StageLine:
-    """What is told of a stage compared with another."""
+    """The line of a stage that is compared with another."""
     judged, metrics = verdict
     scores = (*(s for o in judged for s in o.scores if s.limit is not None), *metrics)
     if verdict.passed:
@@ -133,7 +134,7 @@ def _line(name: Stage, against: Stage, verdict: Verdict) -> StageLine:
 def _together(
     lines: Sequence[StageLine], stages: Collection[Stage], compare: Callable[[Stage, Stage], Verdict]
 ) -> tuple[tuple[StageLine, ...], Stage | None]:
-    """Where no step fails alone: the last INT8 stage against what the case compares it with."""
+    """The lines where no step fails alone: the last INT8 stage may fail against the baseline."""
     last = next((s for s in (IMPLICIT, ENGINE_INT8, QDQ) if s in stages), None)
     order = (FP16, FP32) if last == QDQ else (ENGINE_FP16, ENGINE_FP32, FP16, FP32)
     against = next((s for s in order if s in stages), None)

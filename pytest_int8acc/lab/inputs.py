@@ -13,13 +13,16 @@ from pytest_int8acc.data.dataset import fill, rechunk
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.tensors import Feed, Outputs, TensorInfo
 
-#: Inputs of at most this many bytes stay in memory; others are read again for each run, in their own order.
+#: Maximum size, in bytes, of inputs that stay in memory. Larger inputs are read again for each run, in their
+#: own order.
 MEMORY_BYTES = 256 << 20
-#: Inputs of one run, about: an instrument holds more activations than the model that batches were sized for.
+#: Approximate size, in bytes, of the inputs of one run. An instrument holds more activations than the model
+#: for which batches were sized.
 _RUN_BYTES = 1 << 20
-#: A plan can be rejected between two runs: the first takes this part of the samples, later ones more.
+#: The first run takes one in this many samples, later runs take more: a plan can be rejected between two
+#: runs.
 _RUNS = 16
-#: Samples per run that are worth the cost of a run.
+#: Minimum number of samples in a run: fewer are not worth the cost of a run.
 _LEAST_ROWS = 4
 
 

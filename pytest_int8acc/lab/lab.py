@@ -30,13 +30,14 @@ from pytest_int8acc.search.types import GroupInfo
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
-#: What an engine may lose more than its model, as TensorRT's rounding does: 1 dB.
+#: An engine may have up to this many times the loss of its ONNX model (1 dB), because TensorRT rounds
+#: differently. More is a fault of the engine.
 _FAR = 1.25
 
 
 @dataclass(frozen=True, eq=False)
 class Proof:
-    """A plan, built by the case's own backend, run on all samples and judged."""
+    """A plan that was built by the case's own backend, run on all samples and judged."""
 
     plan: Plan
     form: Form
@@ -49,14 +50,14 @@ class Source:
 
     data: Dataset
     description: str
-    """Of calibration data; empty for the compared inputs."""
+    """Of the calibration data; empty for the compared inputs."""
 
 
 class Lab:
     """Where plans of one case are tried by inference, and proved by building."""
 
     def __init__(self, measured: Measured, int8: Int8Form) -> None:
-        """Keep the case; what is asked for is made on the way.
+        """Keep the case. All else is made when it is asked for.
 
         Args:
             measured: The case.
@@ -75,7 +76,7 @@ class Lab:
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Of what groups quantize, and of what tells their work and outputs, in the first batch."""
+        """Shapes in the first batch: tensors that groups quantize, and tensors that tell their work."""
         return self._first[0]
 
     @cached_property
@@ -114,14 +115,14 @@ class Lab:
         return tuple(GroupInfo(g.name, prices[g.name], shapes[g.name]) for g in self.network.groups)
 
     def share(self, high: Iterable[str]) -> float:
-        """The part of all groups' multiply-accumulates that these do."""
+        """The share of these groups in the multiply-accumulates of all groups."""
         return sum(self.work[name] for name in high)
 
     def latency(self, form: Form) -> Latency | None:
-        """What a form costs as an engine, timed in turn with the INT8 engine; None where none can be timed.
+        """The latency of a form's engine, timed in turn with the INT8 engine; None where it cannot be timed.
 
-        Times are set off against how fast that one ran in its first measurement, so that clocks which change
-        between measurements do not count.
+        It is scaled by the ratio of the INT8 engine's first latency to its latency now, so that a device
+        clock that changes between measurements does not count.
         """
         if not self.measured.backend.times_engines:
             return None
@@ -144,7 +145,7 @@ class Lab:
 
     @cached_property
     def simulator(self) -> Simulator:
-        """Every plan of the case by one inference.
+        """Judges every plan of the case by one inference.
 
         Raises:
             DataError: The inputs cannot be read.
@@ -165,12 +166,13 @@ class Lab:
     def budget(
         self, runs: float, *, most: float = math.inf, trials: tuple[float, float] = (math.inf, math.inf)
     ) -> Budget:
-        """Pays for what the simulator runs.
+        """A budget for runs of the simulator.
 
         Args:
-            runs: Over all samples; more where they take next to no time, no end of them with ``certify``.
-            most: Runs that it pays for even then.
-            trials: On few samples, and how many at most where runs may be more.
+            runs: Maximum number of runs over all samples. It is raised where runs take next to no time, and
+                has no bound with ``certify``.
+            most: Maximum number of runs even then.
+            trials: Maximum number of trials on few samples, and the bound to which it is raised.
         """
         simulator, (usual, at_most) = self.simulator, trials
         each = len(simulator.few) / len(simulator.inputs)
@@ -183,7 +185,7 @@ class Lab:
     ) -> Simulated:
         """Groups kept high over a plan, judged by inference on some samples; None: all.
 
-        ``room`` is the share of what the limits allow that a plan may use up to pass.
+        ``room`` is the error budget: the share of the error that the limits allow with which a plan passes.
         """
         return Simulated(self.simulator_of(base or Plan()), base, samples, self.measured.keep, room)
 
@@ -201,7 +203,7 @@ class Lab:
 
     @cached_property
     def losses(self) -> Mapping[str, Loss]:
-        """What each group of a case in FP16 or BF16 loses by itself, the most first.
+        """The loss of each group that runs alone in FP16 or BF16, the greatest first.
 
         Raises:
             EngineError: The float model does not run.
@@ -228,7 +230,7 @@ class Lab:
 
     @property
     def suspects(self) -> tuple[int, ...] | None:
-        """All groups by their place, the most suspicious first; None where sums of errors tell."""
+        """All groups by index, the most suspicious first; None in INT8 and FP8, where errors add up."""
         if not self.is_narrow:
             return None
         place = {group.name: i for i, group in enumerate(self.network.groups)}
@@ -237,11 +239,11 @@ class Lab:
     # Plans by building
 
     def built(self, simulated: Simulated) -> Built:
-        """The same, judged by building a model for each plan."""
+        """The same evaluator, which judges each plan by building its model."""
         return Built(simulated, lambda plan: (feed for _, feed in self.build(plan)[1]))
 
     def build(self, plan: Plan) -> tuple[Form, Iterator[tuple[int, Feed]]]:
-        """A plan's form, built by the case's backend; rows and outputs of each batch, run when asked for.
+        """A plan's form, built by the case's backend, and an iterator over rows and outputs of each batch.
 
         Raises:
             EngineError: It does not build or run.
@@ -254,7 +256,7 @@ class Lab:
         return self.int8.under(plan)
 
     def judged(self, form: Form) -> Verdict:
-        """Any form, built, run on all samples and judged as fixes are.
+        """The verdict on a form that is built and run on all samples, judged as fixes are.
 
         Raises:
             EngineError: It does not build or run.
@@ -263,7 +265,7 @@ class Lab:
         return self.measured.proved(form)
 
     def prove(self, plan: Plan) -> Proof:
-        """A plan built, run on all samples and judged; built once, however often it is asked for.
+        """The proof of a plan: built, run on all samples and judged, once.
 
         Raises:
             EngineError: It does not build or run, or computes, but for rounding, something else than the
@@ -282,7 +284,7 @@ class Lab:
 
     @property
     def refuted(self) -> tuple[Plan, ...]:
-        """Plans that pass by inference on all samples, and as built fail by far: the builder is at fault."""
+        """Plans that pass in the simulation and fail by far as built: the builder is at fault."""
         return tuple(proof.plan for proof in self._proofs.values() if self._is_refuted(proof))
 
     def _is_refuted(self, proof: Proof) -> bool:
@@ -293,7 +295,7 @@ class Lab:
         return trial.passed and normalized_loss > _FAR * trial.loss
 
     def judged_here(self, plan: Plan) -> Verdict:
-        """A plan run by ONNX Runtime on all samples and judged; exact where the case's backend is another.
+        """The verdict on a plan run by ONNX Runtime; exact where the backend is TensorRT.
 
         Raises:
             EngineError: It does not run.
@@ -306,7 +308,7 @@ class Lab:
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
-        """Where ranges may come from: the case's calibration data where it has some, and the inputs.
+        """The data that ranges may come from: the case's calibration data where it has some, and the inputs.
 
         Raises:
             DataError: The calibration data cannot be read.

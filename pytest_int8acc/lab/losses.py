@@ -1,4 +1,4 @@
-"""What each group of a network loses by itself in FP16 or BF16, on the FP32 model's own values."""
+"""The loss of each group of a network that runs alone in FP16 or BF16, on the values of the FP32 model."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class TensorLoss:
     tensor: str
     node: str
     noise: float = 0.0
-    """Squares of what rounding changes; inf or nan where numbers became infinite."""
+    """Sum of the squared errors; inf or nan where values became infinite."""
     signal: float = 0.0
-    """Squares of the FP32 values."""
+    """Sum of the squared FP32 values."""
     peak: float = 0.0
-    """The greatest magnitude in FP32."""
+    """Greatest magnitude in FP32."""
     lost: float = 0.0
-    """How many values became 0 that are not."""
+    """How many values other than 0 became 0."""
 
     @property
     def share(self) -> float:
-        """Error over signal, both by their root mean square; inf where it is not finite."""
+        """Ratio of the root mean square of error and signal; inf where it is not finite."""
         ratio = self.noise / self.signal if self.signal else (math.inf if self.noise else 0.0)
         return math.sqrt(ratio) if math.isfinite(ratio) else math.inf
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A group's tensors, with the worst of them."""
+    """The losses of a group's tensors, and the worst of them."""
 
     worst: TensorLoss
     tensors: tuple[TensorLoss, ...]

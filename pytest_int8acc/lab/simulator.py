@@ -25,16 +25,16 @@ from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Target, Trial
 from pytest_int8acc.tensors import Array, Outputs
 
-#: Samples on which plans are compared that differ in scales; a choice is confirmed on all. Of large networks
-#: as many as take ``_WORK`` multiply-accumulates, ``_LEAST`` at least.
+#: Maximum and minimum size of the screening subset, on which plans that differ in scales are compared, and
+#: the multiply-accumulates that it may take in large networks. A choice is confirmed on all samples.
 FEW, _LEAST, _WORK = 32, 8, 8e9
-#: Multiply-accumulates that take so little that no bound in runs counts: some seconds of one core.
+#: Bounds in runs do not count below this many multiply-accumulates, which take some seconds of one core.
 _LITTLE = 100e9
-#: Bytes of error vectors that are remembered.
+#: Maximum size, in bytes, of error vectors that are remembered.
 _REMEMBERED = 64 << 20
-#: Networks that are held ready beside the first: a session holds its weights.
+#: Maximum number of instruments that are kept beside the first: each session holds its weights.
 _BOARDS = 3
-#: Stands for an error that is no number.
+#: Replaces an error that is nan or infinite.
 _FAR = 1e30
 
 
@@ -129,11 +129,11 @@ class Simulator:
         return other
 
     def allowance(self, runs: float) -> float:
-        """So many runs over all samples, or as many as take next to no time where that is more."""
+        """``runs``, or as many runs over all samples as take next to no time where that is more."""
         return max(runs, _LITTLE / max(self._macs * len(self.inputs), 1.0))
 
     def takes_time(self, runs: float) -> bool:
-        """Whether so many runs over all samples take more than next to no time."""
+        """Whether this many runs over all samples take more than next to no time."""
         return self.allowance(runs) == runs
 
     def seen(self, samples: Iterable[int] | None = None) -> Seen:
@@ -152,7 +152,7 @@ class Simulator:
 
     @cached_property
     def few(self) -> tuple[int, ...]:
-        """Samples drawn once, on which plans are compared."""
+        """The screening subset: samples drawn once, on which plans are compared."""
         order = np.random.default_rng(0).permutation(len(self.inputs))
         return tuple(sorted(order[: self._most].tolist()))
 
@@ -221,11 +221,12 @@ class Simulator:
         return probe
 
     def normalized_loss(self, plan: Plan) -> float:
-        """How far the outputs of a few samples are off, about 1 where a criterion is at its limit.
+        """The normalized loss of a plan on the screening subset: about 1 where a criterion is at its limit.
 
-        The greatest over the criteria of the squared error, in units of what the limit allows, and a little
-        of the others, so that a change that helps one of them counts. The mean over the samples; where the
-        limit is for the worst, of the worst quarter of those that it does not allow to miss it. Remembered.
+        For each criterion the squared error is divided by the squared error that its limit allows. The
+        greatest of these counts, with 1 % of their mean, so that a change which helps another criterion
+        counts, too. Errors are averaged over the samples. Where the limit is for the worst samples, they are
+        averaged over the worst quarter of the samples that must keep it. The loss of a plan is remembered.
         """
         key = _tried_key(plan), frozenset(plan.high)
         if key not in self._normalized_losses:
@@ -266,7 +267,7 @@ class Simulator:
         return max(errors) + 0.01 * float(np.mean(errors))
 
     def _unit(self, target: Target) -> float:
-        """The squared error that meets a limit of which only all samples tell, going by all of INT8."""
+        """The squared error at a limit that only all samples tell, estimated from all of INT8."""
         if self._like is not None:
             return self._like._unit(target)
         if target.criterion not in self._units:

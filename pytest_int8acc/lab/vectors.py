@@ -20,11 +20,11 @@ from pytest_int8acc.scores.shares import TINY, error
 from pytest_int8acc.search.types import Probe, Target
 from pytest_int8acc.tensors import Array
 
-#: Elements per sample that error vectors have at most.
+#: Maximum length of an error vector, per sample.
 ELEMENTS = 4096
-#: Elements of outputs that are held at a time, about.
+#: Approximate number of elements of outputs that are held at a time.
 _TOGETHER = 1 << 20
-#: What stands in for NaN and infinity, in units of the baseline's greatest magnitude.
+#: Replaces nan and infinity, in units of the baseline's greatest magnitude.
 _FAR = 10.0
 
 Vectors = NDArray[np.float32]

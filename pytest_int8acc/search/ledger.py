@@ -18,16 +18,16 @@ from pytest_int8acc.scores.criteria import Criterion
 from pytest_int8acc.search.types import Evaluator, Probe, SearchResult, Trial, TrialRecord
 
 Floats = NDArray[np.float64]
-#: A mean is rejected on a part of the samples with at least this many of them.
+#: Minimum number of samples for a mean to be rejected before all samples are seen.
 _LEAST = 8
-#: How fast older trials are forgotten when samples are ranked by hardness.
+#: The weight of the trials before, each time that samples are ranked by hardness.
 _DECAY = 0.6
-#: What one group more is worth, as a share of the mean price: groups that cost nothing (an Add has no MACs)
+#: The price of one more group, as a share of the mean price. Groups that cost nothing (an Add has no MACs)
 #: are not worth a longer list.
 _PER_GROUP = 0.01
-#: Stands for an infinite part, so that sums stay numbers.
+#: Replaces an infinite part, so that sums stay finite.
 _HUGE = 1e30
-#: Error vectors are cut here, a thousand times the length allowed, for sums to stay exact enough.
+#: Maximum magnitude in an error vector, a thousand times the length allowed, so that sums stay exact enough.
 _LONG = 1e3
 _LOG = logging.getLogger("pytest_int8acc")
 

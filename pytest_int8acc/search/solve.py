@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from pytest_int8acc.search.surrogate import Bools, Floats, Surrogate
 
-#: Up to this many groups all sets are enumerated.
+#: Maximum number of groups for which all sets are enumerated.
 EXHAUSTIVE = 12
-#: Swaps of three look at this many groups on either side.
+#: Maximum number of groups on either side of a swap of three groups.
 _POOL = 32
 
 

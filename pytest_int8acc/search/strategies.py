@@ -19,7 +19,7 @@ from pytest_int8acc.search.solve import EXHAUSTIVE, Solver
 from pytest_int8acc.search.surrogate import probe
 from pytest_int8acc.search.types import Evaluator, SearchResult, Trial
 
-#: An error of this share of what the limit allows, 13 dB below it, is none.
+#: An error of at most this share of the error that the limit allows (13 dB below) does not matter.
 _NO_MATTER = 0.05
 
 

@@ -16,19 +16,21 @@ from pytest_int8acc.search.types import Probe, Target, Trial
 Floats = NDArray[np.float64]
 Vectors = NDArray[np.float32]
 Bools = NDArray[np.bool_]
-#: The furthest that one measured plan may pull what is foretold of others.
+#: Maximum factor by which one measured plan may change the predictions for other plans.
 _STRETCH = 100.0
-#: So many pairs of groups tell what angle between their errors is usual.
+#: Minimum number of pairs of groups that tell the usual angle between their errors.
 _MANY_PAIRS = 20
-#: Plans per call of the evaluator: enough to share a run, few enough to stop in time.
+#: Number of plans per call of the evaluator: enough to share a run, few enough to stop in time.
 _AT_ONCE = 16
-#: The furthest that the probed samples may be from all samples, as a ratio of losses.
+#: Maximum ratio between the loss on the probed samples and the loss on all samples.
 _APART = 1e3
-#: Samples probed at most.
+#: Maximum number of samples that are probed.
 _MOST = 8
-#: Equivalents of a full trial that probing group by group may cost; beyond, blocks of groups come first.
+#: Maximum cost of probing group by group, in trials over all samples. Above it, blocks of groups are probed
+#: first.
 _CHEAP = 0.5
-#: Blocks that together cause at most this share of the error allowed stay in INT8 without a closer look.
+#: Blocks that together cause at most this share of the error allowed stay in INT8 and are not probed group by
+#: group.
 _NEGLIGIBLE = 0.1
 
 
