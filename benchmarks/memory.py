@@ -14,7 +14,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from benchmarks.builder import Builder
-from pytest_int8acc.answer import check
+from pytest_int8acc.api import check
 from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec

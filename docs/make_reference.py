@@ -19,6 +19,7 @@ from pydantic_core import PydanticUndefined
 import pytest_int8acc
 from pytest_int8acc.graph.lint.rules import RULES
 from pytest_int8acc.observers.methods import METHODS
+from pytest_int8acc.plugin.workbench import LoadedCase, Workbench
 from pytest_int8acc.report.catalogue import CAUSES
 from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.scores.metrics import METRICS
@@ -32,7 +33,6 @@ from pytest_int8acc.spec.criteria import (
 )
 from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.spec.models import Case
-from pytest_int8acc.workbench import LoadedCase, Workbench
 
 FILE = Path(__file__).with_name("reference.md")
 #: Setting to its key in a spec, where that is another one than the setting's own name.

@@ -1,7 +1,7 @@
 """Compare an INT8 model with its FP16 self in pytest.
 
 The names in ``__all__`` are loaded on first use, since pytest imports this package on every run. To judge a
-case from Python: ``from pytest_int8acc.answer import check``, then ``check(case, Settings())``.
+case from Python: ``from pytest_int8acc.api import check``, then ``check(case, Settings())``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.half.networks import Part, build, inputs
-from pytest_int8acc.answer import check
+from pytest_int8acc.api import check
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.half_network import low_network

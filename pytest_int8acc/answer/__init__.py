@@ -4,33 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_int8acc.case.measured import Measured, is_explained, measure, timed
-from pytest_int8acc.goldens import Goldens
+from pytest_int8acc.case.measured import Measured, is_explained, timed
 from pytest_int8acc.results import CaseResult
-from pytest_int8acc.runtime.trt.children import Workers
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.models import Case
-
-
-def check(
-    case: Case, settings: Settings, goldens: Goldens | None = None, builders: Workers | None = None
-) -> CaseResult:
-    """Run one case; the result says whether it passed, and if not, which layers are at fault and why.
-
-    Args:
-        case: From ``load_spec``.
-        settings: What command line, spec and configuration say together.
-        goldens: As for ``measure``.
-        builders: As for ``measure``.
-
-    Raises:
-        Int8accError: There is no verdict: a model, the data, a scale file or a criterion is at fault.
-    """
-    measured = measure(case, settings, goldens, builders=builders)
-    try:
-        return conclude(measured)
-    finally:
-        measured.close()
 
 
 def conclude(measured: Measured, folder: Path | None = None, root: Path | None = None) -> CaseResult:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from pytest_int8acc.plugin.workbench import Workbench
     from pytest_int8acc.results import CaseResult
     from pytest_int8acc.runtime.protocol import Engine
-    from pytest_int8acc.workbench import Workbench
 
 
 @pytest.fixture(scope="session")
@@ -24,28 +24,17 @@ def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
     shows what its failed cases say. Where a backend is not there the test is skipped, as a case is, or fails
     where ini ``int8acc_missing`` says so.
     """
-    from pytest_int8acc.goldens import Goldens
     from pytest_int8acc.plugin.hooks import ASKED
-    from pytest_int8acc.plugin.items import builders, settings_for, skip_unavailable, stop_where_interrupted
-    from pytest_int8acc.plugin.reporting import golden_folder
-    from pytest_int8acc.workbench import Host, Workbench
+    from pytest_int8acc.plugin.session import stop_where_interrupted
+    from pytest_int8acc.plugin.workbench import Workbench
 
-    config = request.config
-    asked = config.stash.setdefault(ASKED, [])
+    asked = request.config.stash.setdefault(ASKED, [])
 
-    def checked(result: CaseResult) -> None:
+    def told(result: CaseResult) -> None:
         asked.append(result)
         stop_where_interrupted(request.session, result)
 
-    host = Host(
-        root=config.rootpath,
-        settings=lambda spec: settings_for(config, spec),
-        goldens=lambda case: Goldens(golden_folder(config, case.file)),
-        unavailable=skip_unavailable,
-        checked=checked,
-        builders=builders(config),
-    )
-    with closing(Workbench(host)) as bench:
+    with closing(Workbench(request.config, told)) as bench:
         yield bench
 
 
@@ -71,8 +60,8 @@ def int8acc_golden(request: pytest.FixtureRequest) -> Callable[..., object]:
     ``int8acc_goldens`` says.
     """
     from pytest_int8acc.goldens.array_goldens import ArrayGoldens
-    from pytest_int8acc.plugin.items import report_folder
-    from pytest_int8acc.plugin.reporting import GoldenHooks, golden_root
+    from pytest_int8acc.plugin.reporting import GoldenHooks
+    from pytest_int8acc.plugin.session import golden_root, report_folder
 
     config = request.config
     root = golden_root(config) or str(config.rootpath / "__int8acc__")

@@ -119,8 +119,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     folders = config.getoption("int8acc_merge")
     if not folders:
         return None
-    from pytest_int8acc.plugin.items import report_folder
     from pytest_int8acc.plugin.reporting import merge
+    from pytest_int8acc.plugin.session import report_folder
 
     return merge(config, folders, report_folder(config))
 
@@ -219,7 +219,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     backend = config.getoption("int8acc_backend") or config.getini("int8acc_backend")
     if not _gate(config) or backend != "tensorrt":
         return None
-    from pytest_int8acc.plugin.items import visible_devices
+    from pytest_int8acc.plugin.session import visible_devices
 
     return len(visible_devices()) or None
 
@@ -401,8 +401,8 @@ class _Last:
             config.getoption(option, False) for option in ("collectonly", "setuponly", "setupplan")
         )
         if not idle and (_reported(terminalreporter) or _gate(config)):
-            from pytest_int8acc.plugin.items import report_folder
             from pytest_int8acc.plugin.reporting import write_reports, write_wrapped
+            from pytest_int8acc.plugin.session import report_folder
 
             for line, failed in write_reports(terminalreporter, report_folder(config)):
                 write_wrapped(terminalreporter, shown(line), red=failed)

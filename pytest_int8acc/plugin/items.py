@@ -1,75 +1,33 @@
-"""Spec files and their cases as pytest collectors and items, and the GPU that they run on."""
+"""Spec files and their cases as pytest collectors and items."""
 
 from __future__ import annotations
 
-import os
-import time
 import warnings
-from collections.abc import Iterator, Mapping
-from itertools import takewhile
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_int8acc.clock import Clock
-from pytest_int8acc.errors import (
-    EngineError,
-    Int8accError,
-    InternalError,
-    MissingBackendError,
-    SpecError,
-    error_text,
-    own_faults,
-)
+from pytest_int8acc.errors import Int8accError, InternalError, SpecError, error_text, own_faults
 from pytest_int8acc.names import shown
 from pytest_int8acc.plugin.progress import watching
-from pytest_int8acc.plugin.reporting import MISSED, RECORDED, golden_folder, spec_stem
+from pytest_int8acc.plugin.reporting import MISSED, RECORDED
+from pytest_int8acc.plugin.session import (
+    case_folder,
+    open_run,
+    report_folder,
+    skipping_unavailable,
+    stop_where_interrupted,
+)
 from pytest_int8acc.report.plain import for_people, properties
 from pytest_int8acc.report.text import failure
 from pytest_int8acc.report.view import CaseView, acceptances
 from pytest_int8acc.results import CaseResult
-from pytest_int8acc.settings import SETTINGS, Settings, resolve
 
 if TYPE_CHECKING:
-    from pytest_int8acc.case.measured import Measured
-    from pytest_int8acc.goldens import Goldens
-    from pytest_int8acc.runtime.trt.children import Workers
+    from pytest_int8acc.api import Run
+    from pytest_int8acc.settings import Settings
     from pytest_int8acc.spec.models import Case
-
-_VARIABLE = "CUDA_VISIBLE_DEVICES"
-#: One folder per GPU, written by NVIDIA's driver on Linux.
-_DRIVER = Path("/proc/driver/nvidia/gpus")
-
-
-def visible_devices(environment: Mapping[str, str] = os.environ, driver: Path = _DRIVER) -> list[str]:
-    """The GPUs that the caller allows, as CUDA_VISIBLE_DEVICES names them; all where it says nothing.
-
-    An index below 0 ends the list, as for CUDA itself.
-    """
-    if (given := environment.get(_VARIABLE)) is not None:
-        entries = (part.strip() for part in given.split(","))
-        return list(takewhile(lambda entry: entry and not entry.startswith("-"), entries))
-    try:
-        return [str(i) for i in range(len(os.listdir(driver)))]
-    except OSError:
-        return []
-
-
-def choose(worker: str | None, device: int | None, visible: list[str]) -> str | None:
-    """The entry of ``visible`` that this process takes; None leaves all to it.
-
-    ``worker`` is pytest-xdist's name of this process, like gw3, None outside of xdist; ``device`` the entry
-    that the user asks for, from 0, for every worker. Raises ValueError where there is no such entry.
-    """
-    if device is not None:
-        if device >= len(visible):
-            seen = f"{len(visible)} GPUs are" if len(visible) != 1 else "1 GPU is"
-            raise ValueError(f"there is no GPU {device}: {seen} visible; count from 0")
-        return visible[device]
-    if worker is None or not visible or not worker[2:].isdecimal():
-        return None
-    return visible[int(worker[2:]) % len(visible)]
 
 
 class AccuracyError(AssertionError):
@@ -102,26 +60,17 @@ class SpecFile(pytest.Module):
 
 
 class SpecItem(pytest.Function):
-    """One case: measured in the setup phase; judged, and searched where it fails, in the call phase."""
+    """One case: judged in the setup phase; answered, where it fails, in the call phase."""
 
     def __init__(self, *, case: Case, **function: Any) -> None:
         super().__init__(**function)
         self.case = case
-        self.measured: Measured | None = None
+        self.run: Run | None = None
+        """The case under way, from setup to teardown."""
         self.result: CaseResult | None = None
-        """What is known so far: None before setup, without a search before the call."""
-        self.fault: InternalError | None = None
-        """What the call phase did not foresee."""
+        """The result so far: None before the setup, without its answer before the call."""
         self.ending: BaseException | None = None
-        """A ``pytest.exit`` of a user's function that came after the verdict."""
-        self.clock = Clock()
-        self.began = 0.0
-        """By ``time.monotonic``."""
-
-    @property
-    def judged(self) -> bool:
-        """Returns whether the case has a verdict; what follows it may be under way."""
-        return self.measured is not None
+        """What ended the answer: a fault of ours, or a ``pytest.exit`` of a user's function."""
 
     def mark(self) -> None:
         """Gives the item the case's marks; raises SpecError where pytest refuses one."""
@@ -148,64 +97,56 @@ class SpecItem(pytest.Function):
             self.warn(pytest.PytestUnknownMarkWarning(str(warning.message)))
 
     def setup(self) -> None:
-        """Sets up fixtures, then runs the models and measures; Int8accError where that is impossible."""
+        """Sets up fixtures, then runs the models and scores them; Int8accError where that is impossible."""
         super().setup()
         if self.config.getoption("setuponly", False) or self.config.getoption("setupplan", False):
             return
-        from pytest_int8acc.case.measured import measure
-
-        self.clock, self.began = Clock(), time.monotonic()
-        settings = settings_for(self.config, self.case.settings())
-        goldens = self._goldens()
+        self.run = run = open_run(self.config, self.case, records=True)
         try:
-            with own_faults(), watching(self):
-                self.measured = measure(self.case, settings, goldens, self.clock, builders(self.config))
-        except MissingBackendError as error:
-            skip_unavailable(error, settings)
-            raise
+            with skipping_unavailable(run.settings), watching(self.config, self.nodeid, run):
+                result = for_people(run.judge())
         except pytest.exit.Exception as ending:
             self._stop(ending)
             raise
-        result = for_people(self.measured.result)
-        self._publish(result)
-        if goldens and result.recorded is not None:
+        self._publish(result, run.settings)
+        if result.recorded is not None:
             self.user_properties.append((RECORDED, "\n".join([result.golden, *acceptances(result)])))
 
     def teardown(self) -> None:
-        """Closes the engines and frees models and data; raises what has ended the call phase.
-
-        The item lives until the session ends, so that it keeps its result alone.
-        """
-        measured, ended_by = self.measured, self.ending or self.fault
-        self.measured = self.fault = self.ending = None
+        """Closes the case, which frees its memory; raises what ended the call phase."""
+        run, ending = self.run, self.ending
+        self.run = self.ending = None
         try:
-            if measured is not None:
-                measured.close()
+            if run is not None:
+                run.close()
         finally:
             super().teardown()
-        if ended_by is not None:
-            raise ended_by
+        if ending is not None:
+            raise ending
 
-    def conclude(self) -> CaseResult:
-        """The result, with what a search found where one was wanted; the report carries it from now on.
+    def answer(self) -> CaseResult:
+        """Returns the result with its answer, which the report carries from now on.
 
-        Where something unforeseen or ``pytest.exit`` ends it, what was measured stands, and the teardown
-        raises it.
+        Where a fault of ours or ``pytest.exit`` ends the answer, the verdict stands, and the teardown raises
+        what ended it.
         """
-        from pytest_int8acc.answer import conclude
-
-        assert self.measured is not None  # setup() has raised otherwise
+        run = self.run
+        assert run is not None  # setup() has raised otherwise
+        verdict = run.result
+        assert verdict is not None
         try:
-            with own_faults(), watching(self):
-                result = for_people(conclude(self.measured, self._folder(), report_folder(self.config)))
+            with watching(self.config, self.nodeid, run):
+                result = for_people(
+                    run.answer(case_folder(self.config, self.case), report_folder(self.config))
+                )
         except InternalError as fault:
-            self.fault = fault
-            return self.measured.result
+            self.ending = fault
+            return verdict
         except pytest.exit.Exception as ending:
             self._stop(ending)
             self.ending = ending
-            return self.measured.result
-        self._publish(result)
+            return verdict
+        self._publish(result, run.settings)
         stop_where_interrupted(self.session, result)
         return result
 
@@ -219,36 +160,17 @@ class SpecItem(pytest.Function):
             return failure(excinfo.value.result, self.config.get_verbosity())
         return plain(self.config, excinfo.value) or super().repr_failure(excinfo)
 
-    def _folder(self) -> Path | None:
-        """This case's own folder in the report folder: the spec's path from the root, and the case's name."""
-        reports, stem = report_folder(self.config), spec_stem(self.config, self.path)
-        if reports is None:
-            return None
-        return reports / stem if stem.name == self.name else reports / stem / self.name
-
-    def _goldens(self) -> Goldens | None:
-        """Where this case's golden lies and what may be written; None for a case that keeps none."""
-        from pytest_int8acc.goldens import Goldens, keeps_golden
-
-        if not keeps_golden(self.case):
-            return None
-        folder = self._folder()
-        return Goldens(
-            golden_folder(self.config, self.path),
-            self.config.getoption("int8acc_update") or "off",
-            None if folder is None else folder / "golden",
-            report_folder(self.config),
-        )
-
     def _stop(self, ending: BaseException) -> None:
         """Let no case begin any more. Without this, pytest-xdist says that a worker crashed."""
         self.session.shouldstop = shown(f"pytest.exit in {self.name}: {error_text(ending)}")
 
-    def _publish(self, result: CaseResult) -> None:
-        assert self.measured is not None
+    def _publish(self, result: CaseResult, settings: Settings) -> None:
+        """Attach the result and the settings to the report, in place of those before."""
         self.result = result
-        settings = ("int8acc.settings", shown(self.measured.settings.describe()))
-        self.user_properties[:] = (dict(self.user_properties) | dict([*properties(result), settings])).items()
+        described = ("int8acc.settings", shown(settings.describe()))
+        self.user_properties[:] = (
+            dict(self.user_properties) | dict([*properties(result), described])
+        ).items()
 
 
 def plain(config: pytest.Config, error: BaseException) -> str | None:
@@ -257,72 +179,9 @@ def plain(config: pytest.Config, error: BaseException) -> str | None:
     return str(error) if isinstance(error, Int8accError) and not whole else None
 
 
-def stop_where_interrupted(session: pytest.Session, result: CaseResult) -> None:
-    """Ends the session where Ctrl-C has ended what followed a verdict."""
-    if result.stopped is not None and result.stopped.kind == "interrupted":
-        session.shouldstop = f"interrupted (Ctrl-C) after the verdict on {result.name}"
-
-
-def skip_unavailable(error: MissingBackendError, settings: Settings) -> None:
-    """Skips a test whose backend is not there, unless the settings want it to fail."""
-    if settings.missing == "skip":
-        pytest.skip(str(error))
-
-
-def settings_for(config: pytest.Config, spec: Mapping[str, object]) -> Settings:
-    """What command line, spec and configuration say together; plugin.py has checked the configuration."""
-    _take_device(config)
-    return resolve(
-        {setting.name: config.getoption(setting.ini) for setting in SETTINGS},
-        spec,
-        {s.name: s.read(config.getini(s.ini)) for s in SETTINGS},
-    )
-
-
-_BUILDERS = pytest.StashKey["Workers"]()
-
-
-def builders(config: pytest.Config) -> Workers:
-    """What TensorRT builds in until the session ends: its start takes longer than most builds."""
-    if _BUILDERS not in config.stash:
-        from pytest_int8acc.runtime.trt.children import Workers
-
-        config.stash[_BUILDERS] = Workers()
-        config.add_cleanup(config.stash[_BUILDERS].close)
-    return config.stash[_BUILDERS]
-
-
-_TAKEN = pytest.StashKey[bool]()
-
-
-def _take_device(config: pytest.Config) -> None:
-    """Let CUDA see this process's own GPU, once, before anything starts it."""
-    if config.stash.get(_TAKEN, False):
-        return
-    config.stash[_TAKEN] = True
-    device = config.getoption("int8acc_device")
-    if device is None and config.getini("int8acc_device"):
-        device = int(config.getini("int8acc_device"))
-    worker = getattr(config, "workerinput", {}).get("workerid")
-    try:
-        chosen = choose(worker, device, visible_devices())
-    except ValueError as error:
-        raise EngineError(f"--int8acc-device: {error}") from None
-    if chosen is not None:
-        os.environ[_VARIABLE] = chosen
-
-
-def report_folder(config: pytest.Config) -> Path | None:
-    """Where reports go: from where pytest was started, or from the root where the configuration says it."""
-    if given := config.getoption("int8acc_report"):
-        return config.invocation_params.dir / str(given)
-    given = config.getini("int8acc_report")
-    return config.rootpath / str(given) if given else None
-
-
 def verdict(request: pytest.FixtureRequest) -> None:
     """Passes where the case's INT8 model meets its criteria."""
-    result = request.node.conclude()
+    result = request.node.answer()
     if not result.passed:
         request.node.user_properties.append((MISSED, True))
         raise AccuracyError(result)

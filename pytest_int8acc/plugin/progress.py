@@ -19,7 +19,7 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,8 +27,7 @@ from pytest_int8acc.files import replace_file
 from pytest_int8acc.settings import SUFFIXES
 
 if TYPE_CHECKING:
-    from pytest_int8acc.clock import Clock
-    from pytest_int8acc.results import CaseResult
+    from pytest_int8acc.api import Run
 
 NAME = "int8acc-progress"
 #: Where workers leave their lines, in what the controller gives them.
@@ -40,32 +39,14 @@ PATIENCE = 30.0
 _STOP, _BUSY, _REPORT = "stop", ".busy", ".report"
 
 
-class WatchedCase(Protocol):
-    """What the progress line reads of a case's item."""
-
-    name: str
-    config: pytest.Config
-    clock: Clock
-    began: float
-    result: CaseResult | None
-
-    @property
-    def nodeid(self) -> str:
-        """Returns pytest's name of the item."""
-
-    @property
-    def judged(self) -> bool:
-        """Returns whether the case has a verdict."""
-
-
 @contextmanager
-def watching(item: WatchedCase) -> Iterator[None]:
-    """Tell what a case does meanwhile."""
-    progress: Progress | None = item.config.pluginmanager.get_plugin(NAME)
+def watching(config: pytest.Config, nodeid: str, run: Run) -> Iterator[None]:
+    """Within it, the progress line shows what ``run`` does; ``nodeid`` is pytest's name of the item."""
+    progress: Progress | None = config.pluginmanager.get_plugin(NAME)
     if progress is None:
         yield
         return
-    progress.begin(item)
+    progress.begin(nodeid, run)
     try:
         yield
     finally:
@@ -136,7 +117,8 @@ class Progress:
         if self._worker is None and config.get_verbosity() > -2:
             with contextlib.suppress(OSError, ValueError):  # stdout is no file
                 self._screen = Screen(config)
-        self._item: WatchedCase | None = None
+        self._run: Run | None = None
+        self._nodeid = ""
         self._lock, self._ended = threading.RLock(), threading.Event()
         self._thread = threading.Thread(target=self._look, name=NAME, daemon=True)
         self._printed_at: dict[str, float] = {}
@@ -144,29 +126,30 @@ class Progress:
 
     # A case of this process
 
-    def begin(self, item: WatchedCase) -> None:
-        """Look at this case from now on."""
-        self._item = item
+    def begin(self, nodeid: str, run: Run) -> None:
+        """Show ``run`` from now on."""
+        self._nodeid, self._run = nodeid, run
         self._leave()
         self._wake()
 
     def end(self) -> None:
         """Look at no case; the line is gone when this returns."""
         with self._lock:
-            self._item = None
+            self._run = None
             if self._screen is not None:
                 self._screen.hide()
 
     def _line(self) -> str:
         """What the case under way is doing; empty where there is none, or it has only begun."""
-        item = self._item
-        doing = None if item is None else item.clock.doing
-        seconds = 0.0 if item is None else time.monotonic() - item.began
-        if item is None or doing is None or seconds < QUIET:
+        run = self._run
+        if run is None or run.doing is None:
+            return ""
+        seconds = time.monotonic() - run.began
+        if seconds < QUIET:
             return ""
         from pytest_int8acc.report.terminal import progress_line
 
-        return progress_line(item.name, doing, seconds, item.result)
+        return progress_line(run.case.name, run.doing, seconds, run.result)
 
     # All cases
 
@@ -219,12 +202,10 @@ class Progress:
     def _leave(self) -> None:
         """Leave this worker's line, and whether its case has a verdict."""
         with self._lock:
-            item = self._item
+            run = self._run
             if self._worker is not None:
-                judged = item is not None and item.judged
-                self._put(
-                    _BUSY, {"line": self._line(), "nodeid": item.nodeid if item else "", "judged": judged}
-                )
+                facts = {"line": self._line(), "nodeid": self._nodeid if run else ""}
+                self._put(_BUSY, facts | {"judged": run is not None and run.result is not None})
 
     def _put(self, suffix: str, facts: dict[str, Any]) -> None:
         if self._worker is not None and self.folder is not None:
@@ -233,8 +214,8 @@ class Progress:
 
     def _obey(self) -> None:
         """End what follows a verdict where Ctrl-C has reached the controller alone."""
-        item = self._item
-        if item is None or self.folder is None or not item.judged or item.clock.interrupted:
+        run = self._run
+        if run is None or self.folder is None or run.result is None or run.interrupted:
             return
         with contextlib.suppress(OSError):
             if time.time() - (self.folder / _STOP).stat().st_mtime > 1:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_int8acc.errors import Int8accError, installed
-from pytest_int8acc.names import is_url, shown, shown_lines, wrapped
+from pytest_int8acc.names import shown, shown_lines, wrapped
+from pytest_int8acc.plugin.session import golden_root
 from pytest_int8acc.settings import SUFFIXES
 
 if TYPE_CHECKING:
@@ -342,24 +343,3 @@ def _prune(terminalreporter: pytest.TerminalReporter, config: pytest.Config, *, 
             write_wrapped(terminalreporter, f"    {error}", red=True)
         else:
             write_wrapped(terminalreporter, shown(f"    {'deleted ' if gone else ''}{orphan}"))
-
-
-def golden_folder(config: pytest.Config, spec: Path) -> str | None:
-    """The folder or URL of the goldens of ``spec``; None where they lie beside it."""
-    root = golden_root(config)
-    return None if root is None else f"{root.rstrip('/')}/{spec_stem(config, spec).as_posix()}"
-
-
-def spec_stem(config: pytest.Config, spec: Path) -> Path:
-    """A spec's path from the root, without its suffix; its name alone where it lies elsewhere."""
-    below = config.rootpath in spec.parents
-    path = spec.relative_to(config.rootpath) if below else Path(spec.name)
-    return path.with_name(path.name.partition(".int8acc.")[0])
-
-
-def golden_root(config: pytest.Config) -> str | None:
-    """The folder or URL of all goldens; None where each lies beside its spec."""
-    given = config.getini("int8acc_goldens")
-    if not given:
-        return None
-    return str(given) if is_url(str(given)) else str(config.rootpath / str(given))

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from projects import Project
 from zoo import ZOO
 
-from pytest_int8acc.answer import check
+from pytest_int8acc.api import check
 from pytest_int8acc.case.forms import like, load_float, with_named
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.errors import CriterionError, Int8accError, ModelError

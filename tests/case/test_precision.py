@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from told_engines import DUMPS, Told, dump
 
-from pytest_int8acc.answer import check
+from pytest_int8acc.api import check
 from pytest_int8acc.graph.model import make_model, save_model
 from pytest_int8acc.report.json import plain_result
 from pytest_int8acc.report.plain import restore, to_plain

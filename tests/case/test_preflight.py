@@ -11,7 +11,7 @@ import pytest
 from projects import CALIBRATED, Project
 
 import pytest_int8acc.case.data
-from pytest_int8acc.answer import check
+from pytest_int8acc.api import check
 from pytest_int8acc.case import preflight
 from pytest_int8acc.data import open_dataset
 from pytest_int8acc.errors import CriterionError, DataError, ModelError

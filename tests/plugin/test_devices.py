@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_int8acc.plugin.items import choose, visible_devices
+from pytest_int8acc.plugin.session import choose_device, visible_devices
 
 
 def gpus(folder: Path, count: int) -> Path:
@@ -49,13 +49,13 @@ def test_without_a_list_the_driver_tells(tmp_path):
     ],
 )
 def test_each_worker_takes_an_entry_in_turn(worker, wanted, expected):
-    assert choose(worker, wanted, ["2", "5"]) == expected
+    assert choose_device(worker, wanted, ["2", "5"]) == expected
 
 
 def test_no_gpu_leaves_workers_alone():
-    assert choose("gw1", None, []) is None
+    assert choose_device("gw1", None, []) is None
 
 
 def test_a_gpu_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="no GPU 2: 2 GPUs are visible"):
-        choose(None, 2, ["2", "5"])
+        choose_device(None, 2, ["2", "5"])

@@ -65,7 +65,7 @@ def test_a_fault_is_told_with_what_to_report(run, workers, pytester: pytest.Pyte
     result.assert_outcomes(passed=2, failed=1, errors=3)  # what was measured stands beside the error
     result.stdout.fnmatch_lines(
         [
-            "this is a fault of pytest-int8acc, please report it: RuntimeError in plugin/items.py:*: a*",
+            "this is a fault of pytest-int8acc, please report it: RuntimeError in *.py:*: a*",
             "  with: Python *, pytest *, onnx *",
             "  and with the traceback, which --tb=long shows*",
         ]
@@ -91,7 +91,7 @@ def test_an_exception_without_text_and_an_empty_memory(run, workers):
     result = run(("bad-mute", "good-memory"), *workers)
     result.assert_outcomes(passed=1, failed=1, errors=2)
     text = result.stdout.str()
-    assert "Mute in plugin/items.py" in text
+    assert "Mute in api.py" in text
     assert "Mute, whose text cannot be made" in text
     assert "out of memory (Unable to allocate 9 TiB); use fewer samples" in text
 
@@ -127,17 +127,18 @@ def test_errors_of_ours_pass_and_others_keep_their_cause():
 def test_a_fault_in_a_fixture(pytester: pytest.Pytester, call: str):
     pytester.makeconftest(
         """
-        import pytest_int8acc.workbench as bench
+        import pytest_int8acc.api
+        import pytest_int8acc.plugin.workbench as bench
 
         def broken(*args):
             raise IndexError("a mistake of ours")
 
-        bench.load_spec = bench.load_model = broken
+        bench.load_spec = pytest_int8acc.api.load_model = broken
         """
     )
     pytester.makepyfile(f"def test_x(int8acc): int8acc.{call}")
     done = pytester.runpytest_subprocess(*LOAD)
-    done.stdout.fnmatch_lines(["*InternalError: this is a fault of pytest-int8acc*: IndexError in w*"])
+    done.stdout.fnmatch_lines(["*InternalError: this is a fault of pytest-int8acc*: IndexError in *"])
 
 
 def test_the_place_is_in_the_package(tmp_path: Path):

@@ -121,7 +121,7 @@ SPEC = "two.int8acc.yaml"
     (lambda f: f.engine("digits.onnx", "fp61"), "precision 'fp61': .*did you mean 'fp16'"),
     (lambda f: f.engine("digits.qdq.onnx"), "digits.qdq.onnx: holds Q/DQ.*precision='int8'"),
     (lambda f: f.engine("none.onnx"), "none.onnx: no such"),
-    (lambda f: f.engine("digits.onnx", backend="tensort"), "backend: expected one of .*'tensorrt'"),
+    (lambda f: f.engine("digits.onnx", backend="tensort"), "backend 'tensort': .*'tensorrt'"),
     (lambda f: f.engine("digits.onnx", "int8", calibrate="x.npz"), r"x.npz"),
     (lambda f: f.engine("digits.onnx", "int8", calibrate={"image": np.zeros((2, 8, 9), "f4")}), "image"),
     (lambda f: f.engine("digits.onnx", "int8", calibrate="x.npz", method="mes"), "method: .*'mes'"),

@@ -5,7 +5,10 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 # Imported here so that no run inside a test imports them anew: pytester forgets what a run has imported.
+import pytest_int8acc.case.forms
+import pytest_int8acc.goldens.outputs
 import pytest_int8acc.plugin.items
+import pytest_int8acc.runtime.open
 import pytest_int8acc.spec.load  # noqa: F401
 
 INSTALLED = any(entry.value == "pytest_int8acc.plugin" for entry in entry_points(group="pytest11"))
