@@ -1,4 +1,4 @@
-"""What can go wrong before a verdict exists; each message is complete and meant for the user."""
+"""The errors that end a case without a verdict; each message is complete and meant for the user."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 from pytest_int8acc.names import shown, shown_lines
 
-#: Names that a message lists.
+#: Maximum number of names that a message lists.
 _LISTED = 5
-#: Whose versions a fault of ours may depend on.
+#: Distributions whose versions are part of the message on a fault of ours.
 _NAMED = (
     "pytest-int8acc",
     "pytest",
@@ -28,16 +28,16 @@ _NAMED = (
 
 
 class Int8accError(Exception):
-    """A case cannot be judged: says what is wrong, where, what was expected and what to do next.
+    """A case cannot be judged; the message says what is wrong, where, what was expected and what to do.
 
     Attributes:
-        place: ``file:line:col`` of the spec's key that is to blame; empty where that is not known.
+        place: ``file:line:col`` of the spec's key that caused the error; empty where it is not known.
     """
 
     place = ""
 
     def __str__(self) -> str:
-        """The message, fit for people, after its place."""
+        """The place and the message, with control characters made visible."""
         return ": ".join(filter(None, (self.place, shown_lines(super().__str__()))))
 
 
@@ -62,7 +62,7 @@ class EngineError(Int8accError):
 
 
 class MissingBackendError(EngineError):
-    """The backend that a case wants is not there: no TensorRT, or no GPU."""
+    """The backend of the case is not available: there is no TensorRT, or no GPU."""
 
 
 class CriterionError(Int8accError):
@@ -70,10 +70,10 @@ class CriterionError(Int8accError):
 
 
 class BaselineNotFiniteError(CriterionError):
-    """A limit stands on a baseline that holds NaN or infinity.
+    """A baseline under a limit has NaN or infinite values.
 
     Attributes:
-        found: How many elements of which output, without advice.
+        found: The message without advice: how many elements of which output.
     """
 
     def __init__(self, found: str) -> None:
@@ -82,23 +82,24 @@ class BaselineNotFiniteError(CriterionError):
 
 
 class InternalError(Int8accError):
-    """Something that pytest-int8acc did not foresee; says what to report, and keeps its cause."""
+    """A fault of pytest-int8acc; the message says what to report, and the cause is kept."""
 
 
 def session_ends() -> tuple[type[BaseException], ...]:
-    """What ends the whole run wherever it is raised: Ctrl-C, and ``pytest.exit`` where pytest runs."""
+    """Return the exceptions that end the whole session: Ctrl-C, and under pytest also ``pytest.exit``."""
     runner = sys.modules.get("pytest")
     return (KeyboardInterrupt,) if runner is None else (KeyboardInterrupt, runner.exit.Exception)
 
 
 @contextmanager
 def own_faults() -> Iterator[None]:
-    """Turn what is no Int8accError into an InternalError; what ends the session and pytest's skips pass.
+    """Turn any exception that is no Int8accError into an InternalError, except skips and the session's end.
 
-    Meanwhile NumPy treats floating-point errors as usual, although a conftest may have made them exceptions.
+    NumPy handles floating-point errors by its defaults meanwhile, because a conftest may have made them
+    exceptions.
 
     Raises:
-        InternalError: From the exception that nobody foresaw.
+        InternalError: From the unexpected exception.
     """
     try:
         with _usual_arithmetic():
@@ -126,7 +127,7 @@ def _usual_arithmetic() -> AbstractContextManager[Any]:
 
 
 def error_text(error: BaseException) -> str:
-    """What ``error`` says, or its type where it says nothing or fails to."""
+    """Return the text of ``error``; its type where the text is empty or cannot be made."""
     try:
         return str(error) or type(error).__name__
     except KeyboardInterrupt:
@@ -136,7 +137,7 @@ def error_text(error: BaseException) -> str:
 
 
 def installed(names: Iterable[str]) -> dict[str, str]:
-    """Those of the distributions that are installed, and their versions."""
+    """Return name and version of each of the distributions that is installed."""
     from importlib import metadata
 
     found = {}
@@ -163,10 +164,7 @@ def _fault(error: Exception) -> str:
 
 @contextmanager
 def blaming(place: str) -> Iterator[None]:
-    """Let errors of ours that are raised here, and know no place yet, begin with ``place``.
-
-    A backend that is missing is no mistake in a spec.
-    """
+    """Within it, our errors without a place get ``place``, except a missing backend, which no spec causes."""
     try:
         yield
     except MissingBackendError:
@@ -177,7 +175,7 @@ def blaming(place: str) -> Iterator[None]:
 
 
 def listed(names: Sequence[str] | Iterable[str]) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names in quotes, and how many more there are."""
     known = list(names)
     rest = len(known) - _LISTED
     return ", ".join(f"'{shown(name)}'" for name in known[:_LISTED]) + (

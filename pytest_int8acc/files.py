@@ -19,7 +19,7 @@ if sys.platform != "win32":
     import fcntl
 
 _PREFIX, _SUFFIX = ".int8acc-", ".part"
-#: Where drafts cannot be locked: nobody writes for longer, so what is older was left by a killed process.
+#: Where drafts cannot be locked, one that is older than this many seconds was left by a killed process.
 _STALE_SECONDS = 3600.0
 
 
@@ -57,7 +57,7 @@ def create_file(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _drafted(path: Path, data: bytes, draft: Path | None = None) -> Iterator[Path]:
-    """A draft of ``path`` with its content, gone when the block ends."""
+    """Yield a draft of ``path`` with its content; the draft is removed when the block ends."""
     clear_drafts(path.parent, path.name)
     lock = None
     if draft is None:
@@ -131,7 +131,7 @@ def replacing_files(folder: Path, root: Path | None = None) -> Iterator[Path]:
 
 
 def special(path: Path) -> str:
-    """What ``path`` is in words where reading it might never end; empty for a file, a folder or nothing."""
+    """Return the kind of a special file, whose reading may never end; empty for any other path."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
@@ -153,12 +153,12 @@ def readable(path: Path) -> Path:
 
 
 def real(path: Path) -> Path:
-    """Where ``path`` leads; a link to itself, at which ``Path.resolve`` fails, leads to itself."""
+    """Return ``path`` with links resolved; a link to itself, where ``Path.resolve`` fails, stays as it is."""
     return Path(os.path.realpath(path))
 
 
 def seen_from(folder: Path, path: Path) -> str:
-    """``path`` as written in a file of ``folder``, with slashes; absolute on another drive."""
+    """Return ``path`` relative to ``folder``, with slashes; absolute on another drive of Windows."""
     try:
         return Path(os.path.relpath(path, folder)).as_posix()
     except ValueError:
@@ -166,14 +166,14 @@ def seen_from(folder: Path, path: Path) -> str:
 
 
 def _new_file(path: Path) -> Path:
-    """An empty draft of ``path``."""
+    """Create an empty draft of ``path`` and return it."""
     draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     draft.touch(exist_ok=False)
     return draft
 
 
 def _locked(make: Callable[[], Path], flags: int) -> tuple[Path, int | None]:
-    """A draft that ``make`` creates, and the descriptor that holds its lock; None where there are no locks.
+    """Return a draft that ``make`` creates, and the descriptor of its lock; None where locks do not work.
 
     The kernel lets go of the lock when a process is killed: a draft that can be locked was left.
     """
@@ -189,7 +189,7 @@ def _locked(make: Callable[[], Path], flags: int) -> tuple[Path, int | None]:
 
 
 def _lock(path: Path, flags: int, *, wait: bool) -> int | None:
-    """A descriptor that holds the lock of ``path``; None where it cannot be locked.
+    """Return a descriptor that holds the lock of ``path``; None where it cannot be locked.
 
     Raises:
         BlockingIOError: Another process holds it, and this one is not to ``wait``.
@@ -212,7 +212,7 @@ def _lock(path: Path, flags: int, *, wait: bool) -> int | None:
 
 
 def _clear(folder: Path, pattern: str) -> None:
-    """Remove drafts that nobody is writing any more; those of others' rights stay."""
+    """Remove drafts that no process writes any more, except drafts that this user may not remove."""
     for left in folder.glob(pattern):
         with contextlib.suppress(OSError):
             lock = _lock(left, os.O_RDONLY, wait=False)

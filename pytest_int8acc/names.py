@@ -1,17 +1,17 @@
-"""Names and texts of others, as people and files take them: what is in them shows and does nothing."""
+"""Makes names and texts from files and users safe to show: control characters and CI commands do nothing."""
 
 from __future__ import annotations
 
 import re
 
-#: A longer run of characters without a space is cut in the middle, and so is a longer text.
+#: Maximum length, in characters, of a word and of a text. Longer ones are cut in the middle.
 _RUN, _TEXT = 400, 4000
-#: What runners of CI obey in a log: ``::command`` where a line starts, ``##[command]`` or ``##vso[`` anywhere
+#: Commands in a log that CI runners execute: ``::command`` at a line's start, ``##[`` and ``##vso[`` anywhere
 #: (github.com/actions/runner, ActionCommand.cs; github.com/microsoft/azure-pipelines-agent, Command.cs).
 _COMMAND = r"^(\s*):(?=:)|#(?=#[A-Za-z]*\[)"
-#: What may be secret in a URL: all before its last ``@``, as passwords may hold any character, and its query.
+#: Parts of a URL. The user part, up to the last ``@``, and the query may contain secrets.
 _URL = re.compile(r"(?P<scheme>[^:/]*://)(?:(?P<user>.*)@)?(?P<path>[^?#]*)(?P<query>.*)", re.DOTALL)
-#: A secret of fewer characters is part of too many words to be looked for in a text.
+#: Minimum length of a secret that is replaced in texts. Shorter ones are part of too many words.
 _LEAST_SECRET = 4
 _HIDDEN = "***"
 
@@ -31,7 +31,7 @@ def shown(text: str) -> str:
 
 
 def shown_lines(text: str) -> str:
-    """Each line of ``text`` as :func:`shown`, tabs kept."""
+    """Return ``text`` with each line as :func:`shown` returns it; tabs are kept."""
     return "\n".join("\t".join(map(shown, line.split("\t"))) for line in text.split("\n"))
 
 
@@ -58,7 +58,7 @@ def wrapped(line: str, width: int) -> list[str]:
 
 
 def in_markdown(text: str) -> str:
-    """``text`` such that Markdown and HTML show it as it is, in one line, in a cell of a table too."""
+    """Return ``text`` escaped for Markdown and HTML, in one line, also for a cell of a table."""
     import html
 
     plain = html.escape(shown(" ".join(text.split())), quote=False)
@@ -66,49 +66,49 @@ def in_markdown(text: str) -> str:
 
 
 def in_code(name: str) -> str:
-    """``name`` as Markdown's code, in a cell of a table too; else as :func:`in_markdown`."""
+    """Return ``name`` as Markdown's code, or as :func:`in_markdown` where code cannot contain it."""
     return in_markdown(name) if set("`|") & set(name) or not name.strip() else f"`{shown(name)}`"
 
 
 def file_name(name: str) -> str:
-    """``name`` as the name of a file or folder anywhere: 100 of ``A-Za-z0-9_.-`` at most, no dot in front."""
+    """Return ``name`` as a portable file name: at most 100 of ``A-Za-z0-9_.-``, no dot in front."""
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-") or "unnamed"
     return plain if len(plain) <= 100 else f"{plain[:80]}-{digest(name)}"
 
 
 def digest(name: str) -> str:
-    """What tells long names apart: 8 hex digits."""
+    """Return 8 hex digits that distinguish long names."""
     import hashlib  # as html above: not wanted where pytest starts
 
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
 
 
 def _cut(text: str, most: int) -> str:
-    """``text`` of at most ``most`` characters: its beginning, a digest of all of it, its end."""
+    """Return ``text`` cut to about ``most`` characters: its beginning, a digest of all of it, and its end."""
     if len(text) <= most:
         return text
     return f"{text[: most * 2 // 3]}...[{digest(text)}, {len(text)} characters]...{text[-most // 6 :]}"
 
 
 def is_url(where: str) -> bool:
-    """True for an fsspec URL, like ``s3://bucket/folder``; False for a path."""
+    """Return whether ``where`` is an fsspec URL, such as ``s3://bucket/folder``, and no path."""
     return "://" in where
 
 
 def safe_url(url: str) -> str:
-    """``url`` with ``***`` in place of user, password and query; a path stays as it is."""
+    """Return ``url`` with ``***`` in place of user, password and query; a path stays as it is."""
     return "::".join(_safe_link(link) for link in _links(url))
 
 
 def without_secrets(text: str, *urls: str) -> str:
-    """``text`` with ``***`` in place of what is secret in one of ``urls``, however it is quoted."""
+    """Return ``text`` with ``***`` in place of each secret in ``urls``, percent-encoded or not."""
     for secret in sorted({s for url in urls for s in _secrets(url)}, key=len, reverse=True):
         text = text.replace(secret, _HIDDEN)
     return text
 
 
 def _links(url: str) -> list[str]:
-    """The URLs that fsspec chains, as in ``simplecache::s3://bucket``."""
+    """Return the URLs in a chain of fsspec, such as ``simplecache::s3://bucket``."""
     return re.split(r"::(?=[A-Za-z0-9+.-]+://)", url)
 
 
@@ -122,7 +122,7 @@ def _safe_link(url: str) -> str:
 
 
 def _secrets(url: str) -> set[str]:
-    """What must not be told of ``url``: as written, percent-encoded or not, and as HTTP sends it."""
+    """Return the secrets in ``url``: as written, percent-encoded, decoded, and in HTTP's Base64."""
     import base64
     from urllib.parse import quote, unquote
 

@@ -1,4 +1,4 @@
-"""What the command line, a spec and the pytest configuration may set; each setting is declared once, here."""
+"""The settings of command line, spec and pytest configuration; each is declared once, in this module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from pytest_int8acc.names import safe_url
 
-#: How the name of a spec file ends.
+#: Suffixes of the name of a spec file.
 SUFFIXES = (".int8acc.yaml", ".int8acc.yml")
 
 Backend = Literal["auto", "onnxruntime", "tensorrt"]
@@ -25,7 +25,7 @@ _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def to_bytes(text: str) -> int:
-    """``500M`` or ``20G`` as a number of bytes; ValueError for anything else."""
+    """Return a size such as ``500M`` or ``20G`` in bytes; raises ValueError for any other text."""
     size = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:I?B)?", text.strip().upper())
     if size is None or not int(size[1]):
         raise ValueError(f"{text!r} is not a size like 500M or 20G")
@@ -33,18 +33,18 @@ def to_bytes(text: str) -> int:
 
 
 def stem(name: str) -> str:
-    """The name of a spec file without its suffix."""
+    """Return the name of a spec file without its suffix."""
     return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
 
 
 class Setting:
-    """One setting as a user sees it; on an instance of Settings, its value.
+    """One setting as a user sees it. On an instance of Settings the attribute is the setting's value.
 
-    A descriptor of its own, since a dataclass is compiled at import, which would cost more than all else.
+    Settings is no dataclass: making one compiles code, which would take most of the plugin's import time.
     """
 
     def __init__(self, default: object, help: str, choices: Any = None, kind: Kind = "count") -> None:
-        """Declare a setting; ``choices`` is a Literal type, where it is one of a few words."""
+        """Declare a setting; ``choices`` is the Literal type of a setting that is one of a few words."""
         self.name = ""
         self.default = default
         self.help = help
@@ -72,7 +72,7 @@ class Setting:
 
     @property
     def expected(self) -> str:
-        """The values accepted, in words."""
+        """The accepted values, as messages describe them."""
         words = {
             "count": "a whole number of 1 or more",
             "flag": "true or false",
@@ -82,7 +82,7 @@ class Setting:
         return words.get(self.kind, f"one of {', '.join(self.choices)}")
 
     def parse(self, value: str | int) -> str | int:
-        """``value`` as this setting's type; ValueError where it is not an accepted one."""
+        """Return ``value`` in this setting's type; raises ValueError where it is not accepted."""
         if self.kind == "count":
             if str(value).isdecimal() and int(value) >= 1:
                 return int(value)
@@ -93,11 +93,11 @@ class Setting:
         raise ValueError(f"{value!r} is not {self.expected}")
 
     def read(self, value: Any) -> Any:
-        """A configured value as this setting's type; None says nothing."""
+        """Return a configured value in this setting's type; None where it is not set."""
         return None if value is None or value == "" else self.parse(value)
 
 
-_setting: Any = Setting  # on an instance of Settings, it has the type of its value
+_setting: Any = Setting  # typed as Any, because on an instance the attribute has the type of its value
 
 
 class Settings:
@@ -166,7 +166,15 @@ class Settings:
     )
 
     def __init__(self, *, sources: Mapping[str, str] | None = None, **given: Any) -> None:
-        """Keep the values given, and where each comes from, in words; the others are the defaults."""
+        """Keep the given values; settings that are not given have their defaults.
+
+        Args:
+            sources: Name of a setting to a description of where its value comes from.
+            **given: Values by the name of the setting.
+
+        Raises:
+            TypeError: There is no such setting.
+        """
         unknown = [name for name in given if not isinstance(getattr(type(self), name, None), Setting)]
         if unknown:
             raise TypeError(f"unknown setting {unknown[0]!r}: {', '.join(s.name for s in SETTINGS)}")
@@ -174,11 +182,11 @@ class Settings:
         self.sources: Mapping[str, str] = sources or {}
 
     def but(self, **changes: Any) -> Settings:
-        """The same with some values changed."""
+        """Return a copy with some values changed."""
         return Settings(sources=self.sources, **{**self.given, **changes})
 
     def describe(self) -> str:
-        """One line of all settings, each with its source; passwords in URLs are left out."""
+        """Return one line with all settings and their sources; passwords in URLs are hidden."""
         parts = []
         for setting in SETTINGS:
             value = getattr(self, setting.name)
@@ -193,9 +201,9 @@ SETTINGS = tuple(value for value in vars(Settings).values() if isinstance(value,
 def resolve(
     command_line: Mapping[str, Any], spec: Mapping[str, Any], configuration: Mapping[str, Any]
 ) -> Settings:
-    """Settings by precedence: command line over spec over pytest configuration over default.
+    """Return the settings by precedence: command line, then spec, then pytest configuration, then default.
 
-    Each mapping holds values by setting name, already parsed; an absent name or None says nothing.
+    Each mapping has parsed values by the name of the setting. A missing name or None is not set.
     """
     values: dict[str, Any] = {}
     sources = {}

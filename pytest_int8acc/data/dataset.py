@@ -25,25 +25,25 @@ from pytest_int8acc.data.sources import (
 from pytest_int8acc.errors import DataError, blaming
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe
 
-#: Rows per run where neither the model nor the caller says.
+#: Default batch size where neither the model nor the caller fixes one.
 ROWS = 32
-#: Samples that a loader may give where nobody says how many.
+#: Maximum count of samples from a loader where the spec has no 'samples'.
 _ENDLESS = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What one run takes."""
+    """The inputs of one run."""
 
     feed: Feed
     rows: int
-    """Samples that count, the first ones of each batched input; 1 where a feed cannot be cut."""
+    """Count of real samples, which are the first rows of each batched input; 1 where a feed cannot be cut."""
     padding: int = 0
-    """Rows after those, repeated only to fill a fixed batch; outputs are cut only where this is not 0."""
+    """Count of further rows that only fill a fixed batch. Outputs are cut only where this is not 0."""
 
 
 def real_rows(array: Array, batch: Batch) -> Array:
-    """``array`` without the rows that only filled the batch, where they can be told."""
+    """Return ``array`` without the rows that only fill the batch, where its axis 0 has the batch's size."""
     filled = batch.padding and array.ndim and array.shape[0] == batch.rows + batch.padding
     return array[: batch.rows] if filled else array
 

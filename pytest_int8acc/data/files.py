@@ -16,22 +16,22 @@ from pytest_int8acc.tensors import Array, did_you_mean
 _NPY = b"\x93NUMPY"
 _ZIP = b"PK"
 _T = TypeVar("_T")
-#: What is read or made up at most where nobody allows more.
+#: Maximum bytes of data that are unpacked or generated, unless 'max_data' in the spec allows more.
 MOST_BYTES = 4 << 30
 
 
 def in_gib(nbytes: int) -> str:
-    """Like ``4 GiB``."""
+    """Return a count of bytes as text, such as ``4 GiB``."""
     return f"{nbytes / 2**30:.3g} GiB"
 
 
 def too_much(most: int) -> str:
-    """That more than ``most`` bytes are too much, and how to raise that."""
+    """Return the end of a message: the limit of ``most`` bytes is exceeded, and how to raise the limit."""
     return f"more than the {in_gib(most)} that 'max_data' allows (unless set, 4G): raise it in the case"
 
 
 def find(written: str, base: Path, where: str) -> Path:
-    """The existing file or folder that ``written`` names relative to ``base``, or DataError."""
+    """Return the file or folder ``written``, relative to ``base``; raises DataError where it is missing."""
     path = base / written
     try:
         there = path.exists()
@@ -79,18 +79,18 @@ def read_npz(path: Path, where: str, most: int = MOST_BYTES) -> dict[str, Array]
 
 
 def read_arrays(path: Path, where: str, most: int = MOST_BYTES) -> dict[str, Array]:
-    """The arrays of a .npz file, or the one array of a .npy file under the file's stem."""
+    """Return the arrays of a .npz file, or the one array of a .npy file under the file's stem."""
     return read_npz(path, where, most) if path.suffix == ".npz" else {path.stem: read_npy(path, where)}
 
 
 def natural(path: Path) -> list[tuple[int, int, str]]:
-    """Sort key that puts ``x_2.npy`` before ``x_10.npy``."""
+    """Return a sort key that puts ``x_2.npy`` before ``x_10.npy``."""
     parts = re.findall(r"[0-9]+|[^0-9]+", path.name)
     return [(0, int(part), part) if part[0] in "0123456789" else (1, 0, part) for part in parts]
 
 
 def _check_magic(path: Path, magic: bytes, where: str) -> None:
-    """NumPy takes whatever it does not know for a pickle, and says so; tell the cases apart first."""
+    """Raise DataError for a file that is no .npy; NumPy's own message would call any such file a pickle."""
     if kind := special(path):
         raise DataError(f"{where}: is {kind}, which has no end to read to; give a file")
     try:
@@ -121,7 +121,7 @@ _PICKLED = (
 
 
 def _guarded(read: Callable[[], _T], where: str) -> _T:
-    """``read()``, with whatever a damaged file makes NumPy or zipfile raise turned into a DataError."""
+    """Return ``read()``; any exception of NumPy or zipfile for a damaged file becomes a DataError."""
     try:
         return read()
     except Exception as error:

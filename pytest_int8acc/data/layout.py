@@ -1,4 +1,4 @@
-"""Which inputs of a model are cut into samples, and whether feeds fit it; casts are made only where said."""
+"""The batch axis of a model's inputs; checks that feeds fit the inputs, and converts their dtypes."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import numpy as np
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe, did_you_mean
 
-#: How torch.onnx.export, tf2onnx and Paddle2ONNX name open dimensions that have no name.
+#: The names that torch.onnx.export, tf2onnx and Paddle2ONNX give to open dimensions without a name.
 _NUMBERED = re.compile(r"_dynamic_axes_|^unk__\d+$|DynamicDimension\.\d+$")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A model's inputs by role; the rule is in the docstring of :mod:`pytest_int8acc.data`."""
+    """The inputs of a model and their batch axis, by the rule in :mod:`pytest_int8acc.data`."""
 
     inputs: tuple[TensorInfo, ...]
     batched: frozenset[str]
-    """Inputs that share axis 0, a sample a row; empty where a feed cannot be cut."""
+    """The inputs whose axis 0 counts samples; empty where a feed cannot be cut into samples."""
     size: int | None
-    """Rows per run where the model fixes them."""
+    """The batch size where the model fixes it; else None."""
 
     def rows(self, feed: Feed) -> int:
-        """Samples in ``feed``; 1 where a feed cannot be cut."""
+        """Return the count of samples in ``feed``; 1 where a feed cannot be cut."""
         return next((feed[name].shape[0] for name in feed if name in self.batched), 1)
 
     def cut(self, feed: Feed, start: int, stop: int) -> Feed:
-        """Rows ``start`` to ``stop`` of ``feed`` as views; inputs that are not batched stay whole."""
+        """Return rows ``start`` to ``stop`` of ``feed`` as views; inputs that are not batched stay whole."""
         return {name: a[start:stop] if name in self.batched else a for name, a in feed.items()}
 
 
 def read_layout(inputs: Sequence[TensorInfo]) -> Layout:
-    """Find the batch axis of a model with ``inputs``."""
+    """Return the layout of a model with ``inputs``."""
     firsts = {t.name: t.shape[0] if t.shape else None for t in inputs if t.shape != ()}
     symbolic = {name for name, first in firsts.items() if not isinstance(first, int)}
     if symbolic:
@@ -81,7 +81,7 @@ def inspect(feed: Feed, layout: Layout, where: str) -> None:
 
 
 def check_equal(counts: Mapping[str, int], what: str, advice: str) -> None:
-    """Raise DataError unless all counts are one."""
+    """Raise DataError unless all counts are equal."""
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise DataError(f"{what} ({listed}); {advice}")
@@ -107,14 +107,14 @@ def convert(feed: Feed, layout: Layout, where: str, first: int, note: Callable[[
 
 
 def kind(dtype: np.dtype[np.generic]) -> str:
-    """``float``, ``int``, ``bool``, or ``other`` (text, objects, complex numbers, raw bytes)."""
+    """Return ``float``, ``int``, ``bool``, or ``other`` for text, objects, complex numbers and raw bytes."""
     if dtype.kind == "f" or dtype.name.startswith(("bfloat16", "float8")):
         return "float"
     return {"i": "int", "u": "int", "b": "bool"}.get(dtype.kind, "other")
 
 
 def _check_dtype(found: np.dtype[np.generic], tensor: TensorInfo, where: str) -> None:
-    """Floats go to floats, integers and booleans to integers, booleans to booleans."""
+    """Raise DataError unless floats stay floats, and integers or booleans become integers or booleans."""
     have, want = kind(found), kind(tensor.dtype)
     if (
         found.newbyteorder("=") == tensor.dtype
@@ -134,7 +134,7 @@ def _check_dtype(found: np.dtype[np.generic], tensor: TensorInfo, where: str) ->
 
 
 def _check_shape(shape: tuple[int, ...], tensor: TensorInfo, layout: Layout, where: str) -> None:
-    """Rank and fixed sizes as the model's; axis 0 of a batched input may have any size but 0."""
+    """Raise DataError unless rank and fixed sizes are the model's; a batch may have any size except 0."""
     here = f"{where}: '{tensor.name}'"
     batched = tensor.name in layout.batched
     dims = tensor.shape if tensor.shape is not None else (None,) * max(len(shape), 1)
@@ -157,7 +157,7 @@ def _check_shape(shape: tuple[int, ...], tensor: TensorInfo, layout: Layout, whe
 
 
 def _check_finite(array: Array, here: str, first: int | None, batched: bool) -> None:
-    """No comparison of outputs means anything where the input is nan or inf."""
+    """Raise DataError where the input has NaN or infinity, because no comparison is meaningful then."""
     if kind(array.dtype) != "float":
         return
     bad = ~np.isfinite(array)
@@ -174,7 +174,7 @@ def _check_finite(array: Array, here: str, first: int | None, batched: bool) -> 
 
 
 def _cast(array: Array, tensor: TensorInfo, here: str) -> Array:
-    """To the model's dtype; raises DataError where a value does not survive."""
+    """Return the array in the model's dtype; raises DataError where a value would change."""
     if array.dtype == tensor.dtype:
         return array
     if kind(tensor.dtype) == "int" and kind(array.dtype) == "int":

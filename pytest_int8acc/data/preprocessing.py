@@ -1,8 +1,7 @@
-"""Slips of preprocessing: calibration samples that are not made like the inputs that a case is judged on.
+"""Preprocessing mismatches: calibration samples that are not made like the inputs that a case is judged on.
 
-What is compared are statistics of whole samples (means, spreads, differences between channels), so that a
-chance difference between two parts of one data set can be told from a slip: a difference must be large, and
-six times the error that the samples' own variation leaves.
+Statistics of whole samples are compared: means, spreads, and differences between channels. A mismatch must be
+large, and at least six standard errors, so that a chance difference between two parts of one data set is none.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from pytest_int8acc.results import Finding
 from pytest_int8acc.tensors import Array, TensorInfo
 
 F64 = NDArray[np.float64]
-#: Samples read of each side: enough for six standard errors of any slip worth naming.
+#: Maximum count of samples read from each side: enough to see a mismatch at six standard errors.
 SAMPLES = 256
-#: Of n samples, the next exceeds the greatest with a chance of 1 in n + 1: 3 % here, and a range is cut off.
+#: Minimum count of samples to compare ranges: the next one exceeds the range of n with a chance of 1/(n+1).
 FEW = 32
-#: Standard errors; of a billion random splits, two differ by so much.
+#: Minimum difference in standard errors. Of a billion random splits, two differ by that much.
 CERTAIN = 6.0
-#: Below this many samples, the variation itself is not known well enough.
+#: Minimum count of samples to estimate the variation.
 _LEAST = 16
-#: Spreads that differ less than this may be another choice of subjects.
+#: Minimum ratio of two spreads. A smaller ratio may come from a different choice of subjects.
 _FACTOR = 1.5
-#: A factor that needs no other proof, however few the samples.
+#: Minimum factor that is reported however few the samples are.
 _OBVIOUS = 20.0
-#: A shift that is worth naming, in standard deviations: a missing mean costs one or more.
+#: Minimum shift in standard deviations. A mean that was not subtracted shifts by one or more.
 _SHIFT = 0.4
-#: Samples that vary by a tenth of what the inputs vary by are nearly one sample.
+#: Maximum ratio of the calibration's variation to the inputs' at which its samples are nearly one sample.
 _UNIFORM = 0.1
-#: Shares of samples that occur twice, or on both sides.
+#: Minimum shares of samples that occur twice, and of samples that occur on both sides.
 _DUPLICATES, _OVERLAP, _SAME = 0.1, 0.1, 0.9
-#: How much rows must resemble the next, as a log ratio, to tell the order of axes.
+#: Minimum log ratio of the similarity of neighbouring rows that tells the order of axes.
 _SMOOTH = 0.2
 _KNOWN = {255.0: "0 to 255 against 0 to 1", 127.5: "0 to 255 against -1 to 1"}
 
@@ -140,7 +139,7 @@ class _Side:
         self.variation = max(1 - explained / self.spread**2, 0.0) if self.spread else 0.0
 
     def contrasts(self) -> list[F64]:
-        """First channel minus last, in mean and in spread; empty where no axis looks like color channels."""
+        """Return first minus last channel, in mean and in spread; empty without an axis of color channels."""
         values = self.values
         if values.ndim < 3:
             return []
@@ -176,7 +175,7 @@ class _Side:
 
 
 def _map(name: str, ours: _Side, theirs: _Side) -> Finding | None:
-    """The line calibration = factor * input + shift, where it is far from the inputs themselves."""
+    """Yield a mismatch where calibration = factor * input + shift differs from the inputs beyond chance."""
     factor = _factor(ours, theirs)
     sure = _sure(ours.log_spreads, theirs.log_spreads, obvious=abs(math.log(factor)) > math.log(_OBVIOUS))
     scaled = abs(math.log(factor)) > math.log(_FACTOR) and sure
@@ -202,7 +201,7 @@ def _map(name: str, ours: _Side, theirs: _Side) -> Finding | None:
 
 
 def _channels(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
-    """Channels in reversed order (RGB and BGR): differences between them have the other sign."""
+    """Yield a mismatch where channels are in reversed order: their differences have the opposite sign."""
     factor = _factor(ours, theirs)
     for mine, other in zip(ours.contrasts(), theirs.contrasts(), strict=False):
         same, swapped = _distance(mine / factor, other), _distance(-mine / factor, other)
@@ -218,7 +217,7 @@ def _channels(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
 
 
 def _layout(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
-    """Samples whose axes were reshaped instead of transposed: rows lie elsewhere."""
+    """Yield a mismatch where axes were reshaped instead of transposed, which moves the rows."""
     mine, other = ours.rows(), theirs.rows()
     if mine is None or other is None or ours.values.shape[1:] != theirs.values.shape[1:]:
         return
@@ -234,19 +233,19 @@ def _layout(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
 
 
 def _factor(ours: _Side, theirs: _Side) -> float:
-    """The usual sample's spread here over that there; a few samples of much contrast do not count."""
+    """Return the ratio of the two sides' median spreads; a few samples with high contrast do not count."""
     return math.exp(float(np.median(ours.log_spreads) - np.median(theirs.log_spreads)))
 
 
 def _sure(ours: F64, theirs: F64, *, obvious: bool = False) -> bool:
-    """Whether two means differ beyond chance; of few samples only what is ``obvious``."""
+    """Return whether two means differ beyond chance; with few samples, whether ``obvious``."""
     if min(len(ours), len(theirs)) < _LEAST:
         return obvious
     return _distance(ours, theirs) > CERTAIN
 
 
 def _distance(ours: F64, theirs: F64) -> float:
-    """Difference of two means in standard errors, variances apart (Welch 1947); inf where nothing varies."""
+    """Return the difference of two means in standard errors (Welch 1947); inf where nothing varies."""
     difference = abs(float(ours.mean() - theirs.mean()))
     error = math.sqrt(sum(float(x.var(ddof=1)) / len(x) for x in (ours, theirs) if len(x) > 1))
     if error <= 1e-9 * difference:
@@ -257,7 +256,7 @@ def _distance(ours: F64, theirs: F64) -> float:
 def _repeats(
     calibration: Mapping[str, Array], validation: Mapping[str, Array], names: list[str]
 ) -> Iterator[Finding]:
-    """Samples that occur twice in the calibration, or on both sides."""
+    """Yield a mismatch where samples occur twice in the calibration, or on both sides."""
     ours, theirs = _digests(calibration, names), _digests(validation, names)
     if len(ours) > 1:
         twice = 1 - len(set(ours)) / len(ours)

@@ -32,12 +32,12 @@ from pytest_int8acc.tensors import did_you_mean
 _T = TypeVar("_T")
 _PACKAGE = Path(__file__).parents[1]
 _END = object()
-#: By which pytest and unittest leave a test without a verdict.
+#: The exceptions that pytest and unittest raise to skip a test.
 _OUTCOMES = ("Skipped", "XFailed", "SkipTest")
 
 
 class ProcessState:
-    """What a script has set for the whole process, kept for it alone."""
+    """The process-wide state that a script has changed; it is active only while the script runs."""
 
     def __init__(self) -> None:
         self._folder: str | None = None
@@ -47,7 +47,7 @@ class ProcessState:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Let what the script has set hold for a while, and keep what it sets meanwhile."""
+        """Within it, the script's changes are active; further changes are kept for the next time."""
         outside, importable, entries = _working_folder(), sys.path, [*sys.path]
         if self._folder is not None:
             _change_folder(self._folder)
@@ -78,7 +78,7 @@ class ProcessState:
 
 
 def _working_folder() -> str | None:
-    """The working folder; None where it was removed."""
+    """Return the working folder; None where it was removed."""
     try:
         return os.getcwd()
     except OSError:
@@ -100,9 +100,9 @@ class UserFunction:
     file: Path
     function: Callable[..., Any]
     modules: dict[str, ModuleType] = field(repr=False)
-    """The script, and what it imported from its own folder, by module name."""
+    """Module name to module: the script, and the modules that it imported from its own folder."""
     process: ProcessState = field(repr=False)
-    """What the script has set for the whole process."""
+    """The process-wide state that the script has changed."""
 
     def __call__(self, *args: Any) -> Any:
         """Run the function with its folder importable; a generator's body needs :func:`iterate_user`."""
@@ -111,7 +111,7 @@ class UserFunction:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Make the script's folder, and the modules taken from it, importable for a while."""
+        """Within it, the script's folder and the modules from it are importable."""
         with _importable(self.file.parent, self.modules), self.process.active():
             yield
 
@@ -228,7 +228,7 @@ def _importable(folder: Path, modules: dict[str, ModuleType]) -> Iterator[None]:
 
 
 def _comes_from(folder: Path, name: str) -> bool:
-    """True where the module's top package or file lies directly in ``folder``, not in a venv below it."""
+    """Return whether the module's top package or file lies directly in ``folder``, not in a venv below it."""
     top = sys.modules.get(name.partition(".")[0])
     spec = getattr(top, "__spec__", None)
     if spec is None:
@@ -239,7 +239,7 @@ def _comes_from(folder: Path, name: str) -> bool:
 
 
 def _member(module: ModuleType, name: str, ref: str, error: type[Int8accError]) -> Callable[..., Any]:
-    """The callable ``name`` of the module, or ``error`` naming what is there."""
+    """Return the callable ``name`` of the module; raises ``error``, which lists the module's functions."""
     if not hasattr(module, name):
         known = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
         listed = f"; it has {', '.join(known)}" if known else "; it has no functions"
@@ -252,7 +252,7 @@ def _member(module: ModuleType, name: str, ref: str, error: type[Int8accError]) 
 
 
 def _blame(failure: BaseException, ref: str) -> str:
-    """``file:line: Type: text (in ref)`` for an exception out of the user's code."""
+    """Return ``file:line: Type: text (in ref)`` for an exception from the user's code."""
     said = error_text(failure)
     text = type(failure).__name__ + ("" if said == type(failure).__name__ else f": {said}")
     if isinstance(failure, SyntaxError):
@@ -265,7 +265,7 @@ def _blame(failure: BaseException, ref: str) -> str:
 
 
 def _place(failure: BaseException, ref: str) -> str | None:
-    """``file:line`` of the innermost frame in the user's folder, the file as the user would write it."""
+    """Return ``file:line`` of the innermost frame in the user's folder, relative to that folder."""
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(failure.__traceback__)]
     if failure.__cause__ is not None and not _written(frames):  # a StopIteration in a generator
         return _place(failure.__cause__, ref)
@@ -281,6 +281,6 @@ def _place(failure: BaseException, ref: str) -> str | None:
 
 
 def _written(frames: list[tuple[str, int | None]]) -> list[tuple[Path, int | None]]:
-    """Those of ``frames`` that lie in files, and not in this package's."""
+    """Return the frames that are in a file outside this package."""
     files = [(Path(file), line) for file, line in frames if not file.startswith("<")]
     return [(file, line) for file, line in files if _PACKAGE not in file.parents]

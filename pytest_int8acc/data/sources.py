@@ -20,7 +20,7 @@ from pytest_int8acc.errors import DataError
 from pytest_int8acc.files import readable
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe
 
-#: A feed, and where it was found, for messages.
+#: A description of the place of a feed, for messages, and the feed.
 Located = tuple[str, Feed]
 _ADVICE = "save inputs with: polygraphy run model.onnx --onnxrt --save-inputs inputs.json"
 _OUTPUTS = ("RunResults", "IterationResult", "LazyArray", "LazyNumpyArray")
@@ -39,14 +39,14 @@ class Source:
     """Raw feeds that can be read again and again."""
 
     read: Callable[[], Iterator[Located]]
-    """One pass, lazily."""
+    """Returns an iterator over one pass, which reads lazily."""
     samples: int | None = None
-    """How many samples a pass gives, where that is known without reading."""
+    """Count of samples in a pass; None where the data must be read to know it."""
     joins: bool = False
-    """True where rows are stored samples that may share a run; False where each feed is its own run."""
+    """Whether rows are stored samples that may share a run; otherwise each feed is a run of its own."""
     is_random: bool = False
     endless: bool = False
-    """True where nothing says that a pass ends."""
+    """Whether a pass may never end."""
     notes: tuple[str, ...] = ()
 
 
@@ -91,7 +91,7 @@ def stacked_names(feed: Feed, layout: Layout, where: str) -> frozenset[str]:
 
 
 def slices(feed: Feed, stacked: frozenset[str], layout: Layout, size: int, where: str) -> Iterator[Located]:
-    """The feeds held by arrays: one per index of the ``stacked`` ones, or slices of ``size`` rows."""
+    """Yield the feeds in arrays: one per index of the ``stacked`` arrays, or slices of ``size`` rows."""
     if stacked:
         for index in range(min(len(feed[name]) for name in stacked)):
             yield where, _pick(feed, stacked, index)
@@ -105,7 +105,7 @@ def _pick(feed: Feed, stacked: frozenset[str], index: int) -> Feed:
 
 
 def _check_stack(feed: Feed, stacked: frozenset[str], layout: Layout, where: str) -> int:
-    """Samples in whole feeds, after checking that there are equally many of each input and that they fit."""
+    """Return the count of samples in whole feeds; raises DataError unless the feeds fit the inputs."""
     counts = {f"'{name}'": len(feed[name]) for name in sorted(stacked)}
     check_equal(counts, f"{where}: numbers of feeds differ", "axis 0 of each must hold the same feeds")
     count = next(iter(counts.values()))
@@ -145,7 +145,7 @@ def folder_source(folder: Path, layout: Layout, size: int, where: str) -> Source
 
 
 def _many(files: dict[str, list[Path]], layout: Layout, size: int, where: str) -> Source:
-    """The n-th file of each input together as a sample, a batch, or a stack of feeds."""
+    """Return a source that joins the n-th file of each input: a sample, a batch, or a stack of feeds."""
     counts = {f"{name}/": len(files[name]) for name in sorted(files)}
     check_equal(counts, f"{where}: numbers of files differ", "each input needs one file per sample")
     return Source(lambda: _read_many(files, layout, size, where), joins=bool(layout.batched))
@@ -162,7 +162,7 @@ def _read_many(files: dict[str, list[Path]], layout: Layout, size: int, where: s
 
 
 def _with_axis(arrays: dict[str, Array], layout: Layout) -> dict[str, Array]:
-    """A file may hold one sample without its batch axis, or one feed of a model that has none."""
+    """Return ``arrays`` with a new axis 0 where a file has one sample without a batch axis, or one feed."""
     ranks = {t.name: len(t.shape) for t in layout.inputs if t.shape is not None}
     if layout.batched:
         return {
@@ -204,7 +204,7 @@ def _parse(path: Path, where: str) -> Any:
 
 
 def _decode(value: dict[str, Any], where: str) -> Any:
-    """An array where the dict encodes one, the dict itself where it names no class."""
+    """Return the array that the dict encodes; the dict itself where it names no class."""
     kind = value.get("polygraphy_class")
     if not isinstance(kind, str):
         return value
@@ -256,7 +256,7 @@ def loader_source(ref: str, base: Path, what: str) -> Source:
 
 
 def _to_feed(item: Any, here: str, ref: str) -> Feed:
-    """Copies: a loader may fill the same buffer again for its next feed."""
+    """Return a copy of a loader's feed, because a loader may reuse its buffers for the next feed."""
     if not isinstance(item, Mapping):
         raise DataError(f"{here} is of type {type(item).__name__}, expected a dict of input name to array")
     feed: Feed = {}
@@ -304,7 +304,7 @@ def _check(tensor: TensorInfo, layout: Layout, where: str) -> None:
 
 
 def _draw(random: RandomSource, layout: Layout, size: int, where: str) -> Iterator[Located]:
-    """Batched inputs in chunks of ``size``; others once, or anew for each feed where none is batched."""
+    """Yield feeds of ``size`` rows; other inputs are drawn once, or per feed where none is batched."""
     streams = {t.name: np.random.default_rng([random.seed, i]) for i, t in enumerate(layout.inputs)}
     step = size if layout.batched else 1
     feed: Feed = {}

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pytest_int8acc.plugin.items import SpecFile
     from pytest_int8acc.results import CaseResult
 
-#: The results that the running test has asked for; there once the fixture ``int8acc`` is.
+#: The results that the running test got from the fixture ``int8acc``; set when the fixture is created.
 ASKED: pytest.StashKey[list[CaseResult]] = pytest.StashKey()
-#: What was raised while the item ran: until its reports are made, and a debugger has looked at it.
+#: The exceptions that an item has raised. They are kept until its reports are made and a debugger has ended.
 _RAISED: pytest.StashKey[list[BaseException]] = pytest.StashKey()
 _NOT_RUN = pytest.StashKey[set[str]]()
 _NOT_RUN_OUTPUT = "int8acc_not_run"

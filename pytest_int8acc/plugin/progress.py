@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from pytest_int8acc.api import Run
 
 NAME = "int8acc-progress"
-#: Where workers leave their lines, in what the controller gives them.
+#: Key in pytest-xdist's ``workerinput`` for the folder where workers write their lines.
 FOLDER = "int8acc_progress"
-#: Seconds: a case that ends before is not told of; between two plain lines; between two looks.
+#: Seconds: minimum age of a case that is shown; interval of plain lines; interval of updates.
 QUIET, PLAIN, LOOK = 2.0, 30.0, 0.2
-#: How long the controller waits after Ctrl-C for workers to report the cases that they have judged.
+#: Maximum seconds that the controller waits, after Ctrl-C, for reports of cases that workers have judged.
 PATIENCE = 30.0
 _STOP, _BUSY, _REPORT = "stop", ".busy", ".report"
 
@@ -54,7 +54,7 @@ def watching(config: pytest.Config, nodeid: str, run: Run) -> Iterator[None]:
 
 
 def start(config: pytest.Config) -> Progress:
-    """The session's one; called while pytest captures nothing."""
+    """Return the session's progress; must be called while pytest captures nothing."""
     found: Progress | None = config.pluginmanager.get_plugin(NAME)
     if found is None:
         found = Progress(config)
@@ -63,10 +63,10 @@ def start(config: pytest.Config) -> Progress:
 
 
 class Screen:
-    """pytest's stdout as it is beneath all capturing."""
+    """A copy of pytest's stdout that bypasses pytest's capturing."""
 
     def __init__(self, config: pytest.Config) -> None:
-        """Raises OSError where stdout is no file."""
+        """Open the copy; raises OSError where stdout is no file."""
         self._fd = os.dup(sys.stdout.fileno())
         self._writer = config.get_terminal_writer()
         self._captures = config.getoption("capture") != "no"
@@ -77,7 +77,7 @@ class Screen:
         self.moves = os.isatty(self._fd) and os.environ.get("TERM") != "dumb" and not logs
 
     def show(self, text: str) -> None:
-        """Put a line below what pytest has written, or in place of the one before."""
+        """Show a line below pytest's output, or replace the line that is shown."""
         if text == self._shown:
             return
         start = "\r\x1b[K" if self._shown else "\r\n" if self._writer.width_of_current_line else ""
@@ -85,7 +85,7 @@ class Screen:
         self._shown = text
 
     def hide(self) -> None:
-        """Take the line away, and go back to where pytest was writing, where tests cannot have written."""
+        """Erase the line, and move the cursor back to pytest's own position unless tests may have written."""
         if self._shown:
             column = self._writer.width_of_current_line
             back = f"\x1b[A\x1b[{column}C" if column and self._captures else ""
@@ -97,7 +97,7 @@ class Screen:
         self._write(("\n" if self._writer.width_of_current_line else "") + text + "\n")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the copy."""
         os.close(self._fd)
 
     def _write(self, text: str) -> None:
@@ -106,7 +106,7 @@ class Screen:
 
 
 class Progress:
-    """What cases are doing, told by a thread of its own from the first case to the session's end."""
+    """Shows the case under way, from a thread that runs from the first case to the session's end."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -133,14 +133,14 @@ class Progress:
         self._wake()
 
     def end(self) -> None:
-        """Look at no case; the line is gone when this returns."""
+        """Show no run any more; the line is erased when this returns."""
         with self._lock:
             self._run = None
             if self._screen is not None:
                 self._screen.hide()
 
     def _line(self) -> str:
-        """What the case under way is doing; empty where there is none, or it has only begun."""
+        """Return the line of the run under way; empty where there is none, or it has only begun."""
         run = self._run
         if run is None or run.doing is None:
             return ""
@@ -168,7 +168,7 @@ class Progress:
                 self._show(self._lines())
 
     def _lines(self) -> dict[str, str]:
-        """A line for each worker that has one; this process's own without pytest-xdist."""
+        """Return the lines by worker; without pytest-xdist this process's own line under an empty name."""
         if self.folder is None:
             return {"": line} if (line := self._line()) else {}
         lines_by_worker = {
@@ -200,7 +200,7 @@ class Progress:
         self._wake()
 
     def _leave(self) -> None:
-        """Leave this worker's line, and whether its case has a verdict."""
+        """Write this worker's line, and whether its case has a verdict, into the shared folder."""
         with self._lock:
             run = self._run
             if self._worker is not None:
@@ -213,7 +213,7 @@ class Progress:
                 replace_file(self.folder / (self._worker + suffix), json.dumps(facts).encode())
 
     def _obey(self) -> None:
-        """End what follows a verdict where Ctrl-C has reached the controller alone."""
+        """End the answer of a case where Ctrl-C has reached the controller and not this worker."""
         run = self._run
         if run is None or self.folder is None or run.result is None or run.interrupted:
             return
@@ -252,7 +252,7 @@ class Progress:
                 hook.pytest_runtest_logreport(report=report)
 
     def _awaited(self) -> bool:
-        """Whether a worker has judged a case and not yet left its report."""
+        """Return whether a worker has judged a case and has not written its report yet."""
         assert self.folder is not None
         busy = [_read(path) for path in self.folder.glob("*" + _BUSY)]
         left = {_read(path).get("nodeid") for path in self.folder.glob("*" + _REPORT)}
@@ -277,7 +277,7 @@ class Progress:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A file that a worker has left; nothing where it is not there."""
+    """Return the content of a worker's file; empty where the file is missing or incomplete."""
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -20,33 +20,33 @@ if TYPE_CHECKING:
     from pytest_int8acc.report.json import Report
     from pytest_int8acc.results import CaseResult
 
-#: What the report of a case carries whose scores miss their limits.
+#: Name of the user property of a case whose scores miss their limits.
 MISSED = "int8acc.missed"
 #: The words under which pytest's terminal reporter keeps reports.
 VERDICTS = ("passed", "failed", "error", "xfailed", "xpassed", "skipped")
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
-#: A traceback longer than this is cut in the report's files.
+#: Maximum length, in characters, of a traceback in the report's files.
 _MESSAGE = 20_000
 
-#: A line to print, and whether it tells of a failure.
+#: A line to print, and whether it reports a failure.
 Line = tuple[str, bool]
-#: A verdict and the report that bears it.
+#: A verdict and its report.
 Judged = tuple[str, pytest.TestReport]
-#: What a report carries of a golden that was recorded: its lines.
+#: Name of the user property with the lines about a golden that was recorded.
 RECORDED = "int8acc.recorded"
 
 
 def judged_reports(
     terminalreporter: pytest.TerminalReporter,
 ) -> Iterator[tuple[str, pytest.TestReport | pytest.CollectReport]]:
-    """Verdict and report of every test and every collector that has one."""
+    """Yield verdict and report of each test and collector that was reported."""
     for verdict in VERDICTS:
         for report in terminalreporter.getreports(verdict):
             yield verdict, report
 
 
 def missed(report: pytest.TestReport) -> bool:
-    """Whether a case failed for its scores, and not in a teardown, or as a strict xfail that passes."""
+    """Return whether a case failed by its scores, not in its teardown nor as a strict xfail that passed."""
     return report.when == "call" and MISSED in dict(report.user_properties)
 
 
@@ -75,7 +75,7 @@ def write_section(terminalreporter: pytest.TerminalReporter, verbosity: int) -> 
 
 
 def terminal_width(terminalreporter: pytest.TerminalReporter) -> int:
-    """How many characters a line of the terminal has."""
+    """Return the width of the terminal in characters."""
     width: int = terminalreporter.config.get_terminal_writer().fullwidth
     return width
 
@@ -89,7 +89,7 @@ def write_wrapped(terminalreporter: pytest.TerminalReporter, text: str, **markup
 
 
 def case_reports(terminalreporter: pytest.TerminalReporter) -> list[Judged]:
-    """Verdict and report of each case that was reported, in the order of files and lines."""
+    """Return verdict and report of each case, sorted by file and line."""
     reports = [
         (verdict, report)
         for verdict, report in judged_reports(terminalreporter)
@@ -99,13 +99,13 @@ def case_reports(terminalreporter: pytest.TerminalReporter) -> list[Judged]:
 
 
 def nodeid_of(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """The item's name, without the group that pytest-xdist's ``--dist loadgroup`` appends."""
+    """Return the item's node id without the group that pytest-xdist's ``--dist loadgroup`` appends."""
     path, separator, name = report.nodeid.rpartition("::")
     return path + separator + name.partition("@")[0] if separator else report.nodeid
 
 
 def color(verdict: str) -> str:
-    """What a verdict is written in."""
+    """Return the color of a verdict."""
     return {"passed": "green", "failed": "red", "error": "red"}.get(verdict, "yellow")
 
 
@@ -170,7 +170,7 @@ def gather(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> Re
 
 
 def tool() -> dict[str, str]:
-    """Who writes the report."""
+    """Return name and version of this plugin, for the report."""
     name = "pytest-int8acc"  # not installed where it is run from its source, with -p pytest_int8acc.plugin
     return {"name": name, "version": installed([name]).get(name, "unknown")}
 
@@ -199,7 +199,7 @@ def _iso(seconds: float | None) -> str:
 
 
 def first_line(report: pytest.TestReport) -> str:
-    """What a report says, or why it was skipped, in one line."""
+    """Return the first line of a report's message, or the reason why the test was skipped."""
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
@@ -207,7 +207,7 @@ def first_line(report: pytest.TestReport) -> str:
 
 
 def _whole(report: pytest.TestReport | pytest.CollectReport, first: str) -> str:
-    """All that is told of a mistake, its first line in front."""
+    """Return the whole message of a report, beginning with its first line."""
     if isinstance(report.longrepr, str):  # longreprtext would name pytest-xdist's worker
         return report.longrepr[:_MESSAGE]
     text = report.longreprtext
@@ -258,13 +258,13 @@ def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> in
 
 
 class GoldenHooks:
-    """What pytest calls when goldens are recorded or pruned."""
+    """Hooks of pytest that are registered where goldens are recorded or pruned."""
 
     def __init__(self) -> None:
         self.arrays: list[str] = []
-        """What the running test has recorded by ``int8acc_golden``, a line each."""
+        """One line for each golden that the running test has recorded by ``int8acc_golden``."""
         self._recorded: dict[str, dict[str, None]] = {}
-        """Node id to what was recorded by it, each text once; empty in workers of pytest-xdist."""
+        """Node id to the texts on its recorded goldens; empty in workers of pytest-xdist."""
 
     def pytest_configure(self, config: pytest.Config) -> None:
         """Raises UsageError where goldens must not be recorded, or nothing says how."""

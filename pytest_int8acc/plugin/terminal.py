@@ -15,13 +15,13 @@ from pytest_int8acc.names import wrapped
 from pytest_int8acc.plugin.reporting import first_line, judged_reports, missed, nodeid_of, terminal_width
 from pytest_int8acc.settings import SUFFIXES
 
-#: How sections are called that a user's own test shows of its cases.
+#: Prefix of the titles of report sections in which a user's own test shows its cases.
 SECTION = "int8acc: "
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A text that pytest writes in other lines to a terminal than to files."""
+    """A text with two forms: wrapped lines for the terminal, and the original text for files."""
 
     text: str
     lines: Sequence[str]
@@ -40,7 +40,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Crash:
-    """What pytest's short summary and ``--tb=line`` say of a failure."""
+    """The message of a failure in pytest's short summary and with ``--tb=line``."""
 
     message: str
 
@@ -84,7 +84,7 @@ def summed_up(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
 
 
 def _failure(report: pytest.TestReport, text: str, config: pytest.Config, width: int) -> Failure:
-    """What a case's report says."""
+    """Return the failure of a case in lines that fit the terminal."""
     verbosity = config.get_verbosity()
     properties = dict(report.user_properties)
     if not missed(report) or "int8acc.details" not in properties:
@@ -102,7 +102,7 @@ def _failure(report: pytest.TestReport, text: str, config: pytest.Config, width:
 
 
 def _from_here(nodeid: str, config: pytest.Config) -> str:
-    """A test's name as pytest shows it, from the folder where pytest was started."""
+    """Return a test's name relative to the folder where pytest was started, as pytest shows it."""
     path, separator, name = nodeid.partition("::")
     try:
         path = os.path.relpath(config.rootpath / path, config.invocation_params.dir)
@@ -112,7 +112,7 @@ def _from_here(nodeid: str, config: pytest.Config) -> str:
 
 
 def _collected(report: pytest.CollectReport, width: int) -> Any:
-    """The mistakes in a spec, which pytest writes in red; anything else as it is."""
+    """Return the mistakes in a spec in wrapped red lines; any other report text as it is."""
     if not report.nodeid.endswith(SUFFIXES) or hasattr(report.longrepr, "reprcrash"):
         return report.longrepr
     text = str(report.longrepr)

@@ -114,7 +114,7 @@ SLIPS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 
 @pytest.mark.parametrize("preprocessing_mismatch", SLIPS)
 @pytest.mark.parametrize("seed", range(3))
-def test_every_slip_is_named(preprocessing_mismatch: str, seed: int) -> None:
+def test_every_mismatch_is_named(preprocessing_mismatch: str, seed: int) -> None:
     rule, plant = SLIPS[preprocessing_mismatch]
     calibration, validation = halves(COLOR, seed)
     found = rules(plant(calibration).astype(np.float32), validation)
@@ -123,7 +123,7 @@ def test_every_slip_is_named(preprocessing_mismatch: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("preprocessing_mismatch", ["0 to 255", "normalized", "BGR", "HWC reshaped"])
-def test_slips_on_the_side_of_the_inputs_are_named_too(preprocessing_mismatch: str) -> None:
+def test_mismatchs_on_the_side_of_the_inputs_are_named_too(preprocessing_mismatch: str) -> None:
     rule, plant = SLIPS[preprocessing_mismatch]
     calibration, validation = halves(COLOR, 0)
     assert rules(calibration, plant(validation).astype(np.float32)) == [rule]
