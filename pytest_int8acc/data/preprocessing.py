@@ -1,7 +1,7 @@
 """Preprocessing mismatches: calibration samples that are not made like the inputs that a case is judged on.
 
 Statistics of whole samples are compared: means, spreads, and differences between channels. A mismatch must be
-large, and at least six standard errors, so that a chance difference between two parts of one data set is none.
+large, and at least six standard errors, so that a chance difference between parts of one data set is none.
 """
 
 from __future__ import annotations
