@@ -17,7 +17,7 @@ Array = NDArray[Any]
 Feed = dict[str, Array]
 #: All outputs of a run by name: one array per batch, in order, padding already cut.
 Outputs = dict[str, list[Array]]
-#: Places of a part that are named, at most.
+#: Greatest number of places of a part that its name lists.
 _SHOWN_PLACES = 4
 #: A dimension: a size, a symbolic name, or None where the model says nothing.
 Dim = int | str | None
@@ -41,29 +41,29 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of an output, which is judged by itself: a range of places along one axis, or some of them."""
+    """A part of an output that is judged by itself: a range of places along one axis, or a list of places."""
 
     output: str
     axis: int
     """1 or more: axis 0 counts the samples."""
     start: int
     stop: int | None
-    """None: to the end, so that the last part also holds what a candidate has too much."""
+    """None: to the end, so that the last part includes places that a candidate has in addition."""
     kind: str = ""
-    """What it holds: ``scores`` behind a Sigmoid or Softmax, else the name of its tensor; of small channels,
-    how many they are."""
+    """``scores`` for a tensor behind a Sigmoid or Softmax, otherwise the name of the tensor; for small
+    channels, how many of how many there are."""
     places: tuple[int, ...] = ()
-    """Those that are meant, where they are no range; ``start`` and ``stop`` do not count then."""
+    """The places, where they are no range; then ``start`` and ``stop`` are not used."""
 
     @property
     def index(self) -> tuple[slice | list[int], ...]:
-        """What an array [samples, ...] is indexed with."""
+        """The index of the part in an array [samples, ...]."""
         along = list(self.places) if self.places else slice(self.start, self.stop)
         return (*[slice(None)] * self.axis, along)
 
     @property
     def place(self) -> str:
-        """Where it lies in the output of one sample, as NumPy indexes it: ``output0[:, 4:]``."""
+        """The part in NumPy's notation, without the axis of samples: ``output0[:, 4:]``."""
         stop = "" if self.stop is None else self.stop
         along = f"{self.start or ''}:{stop}"
         if self.places:
@@ -73,7 +73,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """What its scores go by: ``output0[4:], scores``."""
+        """The subject of its scores: ``output0[4:], scores``."""
         return f"{self.place}, {self.kind}" if self.kind else self.place
 
     def of(self, array: Array) -> Array:
