@@ -175,5 +175,5 @@ def _row(
         macs=macs,
         excess_groups=len(result.high) - len(best),
         excess_macs=macs - math.fsum(price[name] for name in best),
-        reason=ending_text(result.ending),
+        reason=ending_text(result.ending, "INT8"),
     )

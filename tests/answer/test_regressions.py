@@ -227,7 +227,8 @@ def test_causes_findings_and_repairs_are_counted(tmp_path):
     assert of(findings=[{**finding, "source": "data"}], truth=everywhere).named
     assert not of(truth=everywhere).named
     empty = {"layers": [], "rescales": [], "scores": [], "price": 0.0}
-    mended = {"kind": "recalibrate", **empty, "verified": True}
+    evidence = {"subject": "plan", "place": "exact", "proved_on": {"count": 8}}
+    mended = {"kind": "recalibrate", **empty, "verified": True, "evidence": evidence}
     assert of(repairs=[mended]).fix == "INT8"
     assert of(repairs=[{**mended, "verified": False}]).fix == "FP16"
     assert of(repairs=[{**mended, "kind": "mixed", "layers": ["a"]}]).fix == "mixed"
