@@ -30,11 +30,11 @@ def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
 
     asked = request.config.stash.setdefault(ASKED, [])
 
-    def told(result: CaseResult) -> None:
+    def on_result(result: CaseResult) -> None:
         asked.append(result)
         stop_where_interrupted(request.session, result)
 
-    with closing(Workbench(request.config, told)) as bench:
+    with closing(Workbench(request.config, on_result)) as bench:
         yield bench
 
 

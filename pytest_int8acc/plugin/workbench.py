@@ -62,7 +62,7 @@ class LoadedCase:
             result = run.judge()
             if answers:
                 result = run.answer()
-        self._bench.told(result)
+        self._bench.on_result(result)
         return result
 
     @own_faults()
@@ -96,10 +96,10 @@ class LoadedCase:
 class Workbench:
     """What the fixture ``int8acc`` gives: cases of specs, and engines of models."""
 
-    def __init__(self, config: pytest.Config, told: Callable[[CaseResult], None]) -> None:
-        """Open no engine yet; ``told`` is called with each result."""
+    def __init__(self, config: pytest.Config, on_result: Callable[[CaseResult], None]) -> None:
+        """Open no engine yet; ``on_result`` is called with each result."""
         self.config = config
-        self.told = told
+        self.on_result = on_result
         self._engines: weakref.WeakSet[OpenEngine] = weakref.WeakSet()
 
     def __repr__(self) -> str:
