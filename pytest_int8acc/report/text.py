@@ -54,7 +54,7 @@ def failure(result: CaseResult, verbosity: int = 0, width: int | None = None) ->
 
 
 def _brief(view: CaseView, verbosity: int, *, wraps: bool) -> list[str]:
-    """A failure in at most ``LINES`` lines of ``WIDTH`` characters; with ``verbosity`` 1 all cautions.
+    """A failure in at most ``LINES`` lines of ``WIDTH`` characters; with ``verbosity`` 1 all cautions, uncut.
 
     Without ``wraps`` each sentence is one line, to be wrapped at another width.
     """
@@ -71,7 +71,7 @@ def _brief(view: CaseView, verbosity: int, *, wraps: bool) -> list[str]:
         cautions = [*(f"missed as well: {miss}" for miss in view.misses(NAME)[1:]), *cautions]
     else:
         lines += culprit_lines(view, _MORE_CULPRITS if verbosity else _CULPRITS)
-    lines += _caution_lines(cautions, len(cautions) if verbosity else _CAUTIONS)
+    lines += [f"Caution: {text}" for text in cautions] if verbosity else _caution_lines(cautions, _CAUTIONS)
     return [*lines, _more(view, verbosity)]
 
 
