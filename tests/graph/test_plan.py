@@ -77,7 +77,9 @@ def test_a_plan_found_under_another_is_merged_over_it(name: str, data: st.DataOb
     network = zoo_network(name)
     plan = data.draw(plans(network))
     left = guard(network, plan)
-    tensors = [t for t, own in quantized_tensors(left).items() if own.values is None]
+    # Not of tensors with a moved range: 'merge' gives their new scale to readers without the move, too.
+    quantized = quantized_tensors(left).items()
+    tensors = [t for t, own in quantized if own.values is None and t not in plan.moves]
     moves = {
         tensor: np.linspace(0.5, 2, site.channels, dtype=np.float32)
         for tensor, site in sites(left).items()

@@ -29,7 +29,7 @@ NUMBERS = {
 }
 #: Where the word is another's: of specs and calls, of TensorRT's flags and layers, of results and files.
 WORDS = {
-    *("spec/int8.py", "spec/load.py", "spec/models.py", "api.py", "plugin/workbench.py"),
+    *("spec/int8.py", "spec/load.py", "spec/models.py", "api.py"),
     *("runtime/trt/backend.py", "runtime/trt/inspector.py", "runtime/trt/engine.py"),
     *("runtime/trt/build.py", "results/engines.py"),
 }
