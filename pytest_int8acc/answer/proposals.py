@@ -157,7 +157,7 @@ def fuse_norms(known: Known) -> Iterator[Proposal]:
         known.log("fusing %d norms", len(names))
         error_budget = 1.0
         for _ in range(STRICTER + 1):
-            plan = _fewest_beside(known, names, error_budget)
+            plan = _fewest_high_with_norms(known, names, error_budget)
             if plan is None:
                 break
             yield Proposal(plan)
@@ -167,7 +167,7 @@ def fuse_norms(known: Known) -> Iterator[Proposal]:
             error_budget *= SPARE * room_of(verdict)
 
 
-def _fewest_beside(known: Known, norms: tuple[str, ...], error_budget: float) -> Plan | None:
+def _fewest_high_with_norms(known: Known, norms: tuple[str, ...], error_budget: float) -> Plan | None:
     """A plan with these norms fused and the fewest groups in FP32; None where no such plan passes."""
     lab = known.lab
     simulated = lab.simulated(base=Plan(fused=norms), room=error_budget)

@@ -194,14 +194,14 @@ class _Loop:
 
     def _keep(self, remedy: Remedy, proposal: Proposal, proof: Proof) -> bool:
         """Keep a plan that meets the criteria; whether it does so with a reserve."""
-        repair = self._told(remedy, proposal, proof)
+        repair = self._repair_of(remedy, proposal, proof)
         if repair.verified or proof is self.known.found.fix:
             self.shown.append((repair, proof))
         elif remedy.is_searched or not self.unsteady:
             self.unsteady.append((repair, proof))
         return repair.verified
 
-    def _told(self, remedy: Remedy, proposal: Proposal, proof: Proof) -> Repair:
+    def _repair_of(self, remedy: Remedy, proposal: Proposal, proof: Proof) -> Repair:
         lab, outcome = self.known.lab, self.known.outcome
         high = set(proposal.plan.high).difference(proposal.joined)
         layers = tuple(group.name for group in lab.groups if group.name in high)

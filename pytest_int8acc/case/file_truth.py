@@ -35,7 +35,7 @@ _MAX_ELEMENT_FACTOR = 10
 _MAX_IN_PLACE_OF_0 = 1e-7
 #: Greatest relative perturbation of inputs and weights, by bytes per number: some units in the last place.
 _PERTURBATION = {2: 2e-3, 4: 2e-6, 8: 2e-6}
-#: Number of runs of the file on perturbed numbers. A single run misses a near tie in half of the cases.
+#: Number of runs of the file with perturbed inputs and weights. A single run misses every second near tie.
 _PERTURBED_RUNS = 8
 
 
@@ -87,12 +87,12 @@ class FileTruth:
             raise ModelError(fault)
 
     def check_form(self, form: Form, exact: Model, model: Model | None = None) -> None:
-        """Compare a form in INT8, FP8, FP16 or BF16 with the file, its rounding taken away.
+        """Compare a form in INT8, FP8, FP16 or BF16 with the user's file, without the form's rounding.
 
         Args:
-            form: Any; one that is built by TensorRT itself is left alone.
-            exact: What it computes but for rounding, with the names of its nodes.
-            model: What is deployed of the form, where that is another than its own model.
+            form: Any form. A form that TensorRT quantizes itself is not compared.
+            exact: The form's model without its rounding. Its nodes have the same names.
+            model: The model that is deployed, if it is not the form's own.
 
         Raises:
             EngineError: It computes something else; names the first tensor that differs.
@@ -234,7 +234,7 @@ def compare_with_file(model: Model, form: Form, exact: Model, inputs: Dataset, s
 
 
 def check_baseline(truth: FileTruth, model: Model, form: Form, inputs: Dataset, sessions: Sessions) -> None:
-    """Compare a baseline with its file: one of its own, or that of the float ``model`` that it is made of.
+    """Compare a baseline with its file: its own file if it has one, else the file of the float ``model``.
 
     Raises:
         ModelError: It computes something else.

@@ -42,8 +42,8 @@ from pytest_int8acc.case.runs import (
     Forms,
     Preflight,
     Reference,
+    RunPurpose,
     Runs,
-    Wanted,
     check_interface,
     read_reference,
     run_forms,
@@ -298,7 +298,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
     setup = _set_up(case, settings, backend, golden_store)
     golden_store, inputs = setup.golden_store, setup.inputs
     judge = golden_store.tighten(setup.own, setup.model)
-    purpose = Wanted(
+    purpose = RunPurpose(
         judge,
         place=case.place("criteria"),
         baseline=settings.search != "off" or golden_store.wants_baseline,

@@ -23,8 +23,10 @@ from pytest_int8acc.runtime.run import lock_step
 from pytest_int8acc.scores.judge import Comparison, Judge
 from pytest_int8acc.tensors import Feed
 
-#: Greatest number of tensors beyond FP16 that an error names, and that are tried one by one.
-_TOLD, _TRIED = 3, 16
+#: Maximum number of tensors with an overflow in FP16 that an error names.
+_MAX_NAMED = 3
+#: Maximum number of tensors that are rounded to FP16 one by one, to find those that break a limit alone.
+_TRIED = 16
 
 
 def compared(judge: Judge, place: str, batches: Iterable[Mapping[Role, Feed]]) -> Runs:
@@ -74,7 +76,7 @@ def refuse_overflow(
             how, remedy = "numbers too small for FP16", "keep them above 6e-8"
         raise ModelError(
             f"{model.name}: in FP16 {worst}, by {how} inside the model; quantization is not the problem.\n"
-            + "".join(f"  {sentence}\n" for sentence in where[:_TOLD])
+            + "".join(f"  {sentence}\n" for sentence in where[:_MAX_NAMED])
             + f"Mend the model: {remedy}. 'candidate: fp16' finds what must stay in FP32; 'baseline: fp32'\n"
             "compares quantization alone, and an engine in FP16 is lost all the same."
         )
@@ -105,7 +107,7 @@ def _harmful(
         sides = compared(judge, "", (outputs for _, outputs in lock_step(engines, inputs)))
         if sides.spoilt or lost_by_baseline(sides):
             found.append(tensor)
-        if len(found) == _TOLD:
+        if len(found) == _MAX_NAMED:
             break
     return found
 

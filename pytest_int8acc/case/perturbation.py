@@ -28,8 +28,9 @@ PERTURBATIONS, STEP = 5, 2.0**-10
 #: A score is near its limit where its normalized loss lies between this and its inverse. Perturbations do not
 #: carry other scores across their limits.
 _NEAR = 0.1
-#: Perturbing ends early where a limit is far from the score: this many times as far as the perturbed scores
-#: are, as logarithms of normalized losses. For one perturbation, and for more.
+#: Perturbing ends early if the limit is far from the score. Distances are differences of the logarithms of
+#: normalized losses. The limit is far if its distance is this many times the greatest distance of a perturbed
+#: score from the mean of all scores, after one perturbation and after more of them.
 _FAR_LIMIT = (300.0, 20.0)
 #: After two or more perturbations it also ends where the perturbed scores, spread this many times as far,
 #: stay within the interval of the bootstrap.

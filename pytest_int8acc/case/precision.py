@@ -29,9 +29,10 @@ from pytest_int8acc.runtime.trt.inspector import node_formats
 from pytest_int8acc.spec.criteria import EngineCriterion
 from pytest_int8acc.spec.models import Case
 
-#: A Q/DQ file, or a file of scales, that asks for less than this share in INT8 is worth a warning.
+#: Minimum share of the MACs that a Q/DQ file or a file of scales asks for in INT8. Less is a warning.
 _LEAST_OF_FILES = 0.5
-#: The same for our own calibration, which leaves out only layers that the spec or TensorRT excludes.
+#: Minimum share of the MACs in INT8 after our own calibration, which leaves out only layers that the spec or
+#: TensorRT excludes. Less is a warning.
 _LEAST = 0.05
 #: Greatest number of layers that are named.
 _NAMED = 5

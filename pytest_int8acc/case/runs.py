@@ -97,7 +97,7 @@ class Runs:
     broken: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Form to the names of its outputs that hold NaN or infinities."""
     zero: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """Form to the names of its outputs of numbers that are 0 throughout."""
+    """By form, the names of its numeric outputs in which every element is 0."""
     steady: Comparison | None = None
     """Two runs of the baseline on the first samples, where they were the same; None where they were not."""
     worst: dict[str, Worst] = field(default_factory=dict)
@@ -188,7 +188,7 @@ class Forms:
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
+class RunPurpose:
     """What a run of all forms is for: who judges it, and which outputs are kept."""
 
     judge: Judge
@@ -205,7 +205,7 @@ class Wanted:
 
 
 def run_forms(
-    backend: Backend, forms: Forms, inputs: Dataset, sessions: Sessions, purpose: Wanted, early: Preflight
+    backend: Backend, forms: Forms, inputs: Dataset, sessions: Sessions, purpose: RunPurpose, early: Preflight
 ) -> Runs:
     """Build the candidate, run it and the baseline over the inputs batch by batch, and compare them.
 
@@ -250,7 +250,7 @@ def run_forms(
 
 
 def _comparisons(
-    purpose: Wanted, roles: Collection[Role], outputs: Collection[str]
+    purpose: RunPurpose, roles: Collection[Role], outputs: Collection[str]
 ) -> dict[tuple[Role, Role], Comparison]:
     """The comparisons that a verdict needs, and those of the stages between framework, model and engine."""
     main = Comparison(purpose.judge)
@@ -270,7 +270,7 @@ def _comparisons(
     return found
 
 
-def _add(runs: Runs, purpose: Wanted, rows: int, outputs: dict[Role, Feed]) -> None:
+def _add(runs: Runs, purpose: RunPurpose, rows: int, outputs: dict[Role, Feed]) -> None:
     """Compare one batch of all forms, and keep the outputs that ``purpose`` asks for."""
     if purpose.golden is not None:
         outputs[Role.BASELINE] = purpose.golden(outputs[Role.INT8])
@@ -304,7 +304,7 @@ def _open_simulations(
     forms: Forms,
     sessions: Sessions,
     early: Preflight,
-    purpose: Wanted,
+    purpose: RunPurpose,
 ) -> tuple[str, ...]:
     """Add the engines of FP32 and of the simulated candidate where needed; return notes on failures."""
     if early.fp32 is None:

@@ -21,7 +21,8 @@ from pytest_int8acc.tensors import Array, TensorInfo
 F64 = NDArray[np.float64]
 #: Maximum count of samples read from each side: enough to see a mismatch at six standard errors.
 SAMPLES = 256
-#: Minimum count of samples to compare ranges: the next one exceeds the range of n with a chance of 1/(n+1).
+#: Minimum number of samples to compare ranges. One more sample exceeds the greatest value of n samples with a
+#: chance of 1/(n+1).
 FEW = 32
 #: Minimum difference in standard errors. Of a billion random splits, two differ by that much.
 CERTAIN = 6.0
@@ -35,7 +36,8 @@ _OBVIOUS = 20.0
 _SHIFT = 0.4
 #: Maximum ratio of the calibration's variation to the inputs' at which its samples are nearly one sample.
 _UNIFORM = 0.1
-#: Minimum shares of samples that occur twice, and of samples that occur on both sides.
+#: Minimum shares of samples: that occur twice; that are in the calibration data and in the inputs; at which
+#: the two sets count as the same.
 _DUPLICATES, _OVERLAP, _SAME = 0.1, 0.1, 0.9
 #: Minimum log ratio of the similarity of neighbouring rows that tells the order of axes.
 _SMOOTH = 0.2
@@ -132,7 +134,7 @@ class _Side:
         about_own = np.einsum("ij,ij->i", centred, centred) / flat.shape[1]
         about_all = about_own + (self.means - self.mean) ** 2
         self.spread = float(np.sqrt(about_all.mean()))
-        # About its own mean: the mean of all hangs on a few bright samples.
+        # Deviations are about each sample's own mean, because a few bright samples move the common mean.
         deviations = np.sqrt(about_own if flat.shape[1] >= _LEAST else about_all)
         self.log_spreads: F64 = np.log(np.maximum(deviations, 1e-9 * max(self.spread, 1e-300)))
         explained = float(flat.mean(axis=0).var())  # by the mean sample

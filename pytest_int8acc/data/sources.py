@@ -162,7 +162,7 @@ def _read_many(files: dict[str, list[Path]], layout: Layout, size: int, where: s
 
 
 def _with_axis(arrays: dict[str, Array], layout: Layout) -> dict[str, Array]:
-    """Return ``arrays`` with a new axis 0 where a file has one sample without a batch axis, or one feed."""
+    """Return ``arrays`` with a new axis 0, if the file holds one sample without a batch axis or one feed."""
     ranks = {t.name: len(t.shape) for t in layout.inputs if t.shape is not None}
     if layout.batched:
         return {

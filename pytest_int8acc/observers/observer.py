@@ -35,13 +35,13 @@ class Observer:
         """
         self.model, self.dataset = model, dataset
         self._sessions, self._low = sessions, low
-        self._wanted: dict[str, None] = {}
+        self._requested: dict[str, None] = {}
         self._held: dict[str, TensorValues] = {}
         self._counted: set[str] = set()
 
     def want(self, tensors: Iterable[str]) -> None:
         """Have the next pass measure the maxima of these tensors, too; nothing is run."""
-        self._wanted |= dict.fromkeys(tensors)
+        self._requested |= dict.fromkeys(tensors)
 
     def maxima(self, tensors: Iterable[str]) -> Mapping[str, TensorValues]:
         """What each tensor holds; histograms may be empty.
@@ -56,7 +56,7 @@ class Observer:
         requested = list(dict.fromkeys(tensors))
         if not self._held.keys() >= set(requested):
             current().check()
-            missing = [tensor for tensor in (*requested, *self._wanted) if tensor not in self._held]
+            missing = [tensor for tensor in (*requested, *self._requested) if tensor not in self._held]
             found = collect_maxima(
                 self.model, list(dict.fromkeys(missing)), self.dataset, self._sessions, self._low
             )

@@ -37,7 +37,7 @@ from pytest_int8acc.spec.yaml import parse
 from pytest_int8acc.tensors import did_you_mean
 
 _EXPECTED = 'expected a JSON object of dynamic ranges like {"tensor": 6.0}'
-_WANTED = "expected the greatest magnitude, a number above 0, or [min, max]"
+_EXPECTED_RANGE = "expected the greatest magnitude, a number above 0, or [min, max]"
 _SHOWN = 20
 _WILDCARD = re.compile(r"[*?\[]")
 
@@ -201,11 +201,11 @@ def _scale(key: str, value: Any, ranges: Ranges) -> float:
     bounds = value if isinstance(value, list) else [0.0, value]
     wrong = ""
     if len(bounds) != 2 or not all(type(bound) is float and bound == bound for bound in bounds):
-        wrong = f"{_WANTED}; found {_shown(value)}"
+        wrong = f"{_EXPECTED_RANGE}; found {_shown(value)}"
     elif bounds[0] > bounds[1]:
-        wrong = f"{bounds[1]:g} is below {bounds[0]:g}; {_WANTED}"
+        wrong = f"{bounds[1]:g} is below {bounds[0]:g}; {_EXPECTED_RANGE}"
     elif said := problem(scale := max(map(abs, bounds)) / INT8.levels):
-        wrong = f"the range divided by {INT8.levels} {said}; {_WANTED}"
+        wrong = f"the range divided by {INT8.levels} {said}; {_EXPECTED_RANGE}"
     if wrong:
         raise ScalesError(f"{ranges.place(key, value=True)}: '{key}': {wrong}")
     return to_float32(scale)

@@ -101,7 +101,7 @@ def workers_of(config: pytest.Config) -> Workers:
 
 
 def open_run(config: pytest.Config, case: Case, *, records: bool) -> Run:
-    """Return a run of ``case``; where ``records``, it may write the case's golden and a candidate."""
+    """Return a run of ``case``. With ``records`` it may write goldens, or put them into the report folder."""
     from pytest_int8acc.api import Run
     from pytest_int8acc.goldens import Goldens
 

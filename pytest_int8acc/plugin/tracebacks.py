@@ -10,7 +10,7 @@ from types import TracebackType
 from pytest_int8acc.errors import Int8accError, InternalError
 
 _PACKAGE = Path(__file__).parents[1]
-#: Folders of what calls a user's test, or stands between it and this package.
+#: Folders and files of the frames that call a user's test, or lie between the test and this package.
 _BETWEEN = ("_pytest", "pluggy", "contextlib.py")
 
 
@@ -42,7 +42,7 @@ def ending_at_users_line(error: BaseException) -> Iterator[None]:
 
 @contextmanager
 def without_frames(error: BaseException) -> Iterator[None]:
-    """Within it, ``error`` has neither causes nor a traceback but its outermost entry.
+    """Cut the causes and the inner traceback entries of ``error`` while the context is open.
 
     pytest shows the arguments of frames, and an argument of a user's class may raise where it is shown.
     """

@@ -20,7 +20,10 @@ from pytest_int8acc.results.search import EndingKind
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """All words about one kind. Each text is a template of ``str.format``, empty where it is not needed."""
+    """All words about one symptom, cause, stage, ending, remedy or the like; one row of a table.
+
+    Each text is a template of ``str.format``. A text that no renderer needs for this kind is empty.
+    """
 
     facts: tuple[str, ...] = ()
     """The names that the templates may use."""
@@ -52,7 +55,7 @@ class Label:
 #: What is said of a cause without evidence.
 HINT = "a hint, not shown by a trial"
 
-#: What a tensor, its scale or its surroundings show.
+#: Words for the symptoms of a tensor, of its scale, or of the nodes around it.
 SYMPTOMS: Mapping[Symptom, Words] = {
     "range-too-wide": Words(
         family="scale-too-wide",

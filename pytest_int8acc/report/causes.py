@@ -17,7 +17,7 @@ class _Number(float):
 
 
 class Facts(dict[str, str | _Number]):
-    """The facts of a cause by name: its numbers, and what ``FACTS`` makes where a template asks for it."""
+    """The facts of a cause by name. Numbers come from the cause; ``FACTS`` makes phrases on demand."""
 
     def __init__(self, cause: Cause, low_format: str) -> None:
         numbers = {**cause.numbers, "amax": cause.amax, "reach": cause.reach}

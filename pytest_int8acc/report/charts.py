@@ -21,7 +21,7 @@ _LAYERS = 40
 _BEYOND = 4.0
 _BOX, _ROW, _GAP = (150.0, 48.0), 58.0, 15.0
 _NAME = 22
-#: The range of a chart of errors: from this fraction of what a limit allows to its inverse.
+#: Smallest normalized loss that a chart shows. The largest one is its inverse. At 1 a score is at its limit.
 _LEAST = 1e-4
 _ENDS = {"input": "input", "constant": "weights", "output": "output"}
 
@@ -36,7 +36,7 @@ class Box:
     name: str
     """In full."""
     kind: str
-    """Its classes."""
+    """CSS classes of the box."""
     wire: str = ""
     """SVG path; empty for the culprit itself."""
 

@@ -25,16 +25,5 @@ def phases_text(result: CaseResult) -> str:
     return f"{number(result.seconds, 3)} s: {spent}" if spent else ""
 
 
-def course_lines(result: CaseResult, verbosity: int = 0) -> list[str]:
-    """What was left out; with ``verbosity`` 1 also where the time went."""
-    lines = (
-        [f"Stopped early: {stop_text(result.stopped, result.low_format)}"]
-        if result.stopped is not None
-        else []
-    )
-    spent = phases_text(result) if verbosity >= 1 else ""
-    return [*lines, f"Time: {spent}"] if spent else lines
-
-
 def _seconds(phase: Phase) -> str:
     return number(round(phase.seconds, 2), 3)

@@ -15,7 +15,7 @@ class EngineView:
 
     engine: EngineInfo
     role: str
-    """The format of the case stands for the role of its own engine."""
+    """What the engine is for. The candidate's engine is named by the format of the case."""
     in_format: str
     """Like ``45 of 54``: the layers with weights that run in the format."""
     time: str

@@ -41,7 +41,7 @@ _CASE: dict[str, Any] = {
     "builds": _kind("integer", "How many models the search built."),
     "written": _kind("array", "Files of the case, from the report folder on.", items=_TEXT),
 }
-#: Keys of a search that are neither fields nor sentences.
+#: Keys of a search in report.json that are neither fields of ``SearchOutcome`` nor sentences about it.
 _SEARCH: dict[str, Any] = {
     "interrupted": _kind("boolean", "Ctrl-C ended it; what stands here was known by then."),
     "remarks": _kind("array", "What came of certifying, and advice.", items=_TEXT),

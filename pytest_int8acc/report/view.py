@@ -83,7 +83,7 @@ class ScoreRow:
     noise: str
     baseline: str
     fixed: str
-    """The value that the recommended fix reaches."""
+    """The score after the recommended fix; empty if there is none."""
     interval: str
     place: float | None
     fixed_place: float | None

@@ -29,12 +29,12 @@ from pytest_int8acc.tensors import Array, Feed, Part
 
 #: Outputs cut into samples: by name, an array per sample.
 _Samples = Mapping[str, list[Array]]
-#: Fewer distinct samples say too little: of two samples one class may well be right for both.
+#: Minimum number of distinct samples to try criteria on. With two samples, one class may be right for both.
 _MIN_SAMPLES = 8
 #: Greatest number of samples that are kept, and of elements of all outputs in them: criteria are tried on
 #: them several times, which must stay a small part of the case's time.
 _MAX_SAMPLES, _MAX_ELEMENTS = 64, 1 << 20
-#: How far above the SQNR of dead candidates a limit is proposed, in dB.
+#: Reserve of a proposed limit above the SQNR that useless outputs reach, in dB.
 _ABOVE_DB = 6.0
 #: How often outputs are dealt to other samples, to see what a metric gives by chance.
 _DEALS = 5

@@ -127,7 +127,10 @@ def divergence(b: Array, c: Array, samples: int, options: Options, peak: float) 
 
 
 def top_k(k: int) -> RowsFunction:
-    """Returns a function that counts class rows: with b's greatest class in c's top k, compared, and all."""
+    """Returns a function that counts rows of classes; ``b`` is the baseline, ``c`` the candidate.
+
+    Its columns: rows whose greatest class in ``b`` is among the top k of ``c``, rows compared, all rows.
+    """
 
     def rows(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
         counts = []

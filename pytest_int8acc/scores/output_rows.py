@@ -28,8 +28,8 @@ _MIN_CORRELATION = 0.8
 #: A slope that is off by this much, or a shift by this ratio to the standard deviation, alone limits the SQNR
 #: to 20 dB.
 _MIN_MEANING = 0.1
-#: Samples whose root mean square is this many times smaller than that of the largest sample add less than a
-#: thousandth to the energy of all.
+#: Minimum ratio of root mean squares at which a sample counts as small beside the largest one. Its energy is
+#: then less than a thousandth of the largest sample's, so a pooled SQNR does not see it.
 _MIN_SIZE_RATIO = 30.0
 #: Where the variance is below this ratio to the mean square, it is rounding: all values are the same.
 _MAX_ROUNDING_RATIO = 1e-24
@@ -408,7 +408,7 @@ def _can_be_squared(greatest: float) -> bool:
 
 
 def differ(index: int, b: Array, c: Array) -> str:
-    """In words how kinds or shapes of the candidate's batch and the baseline's differ; empty where alike."""
+    """Returns how kind or shape of a candidate's batch differ from the baseline's; empty if alike."""
     if kind_of(b) != kind_of(c):
         return f"the baseline holds {kind_of(b)} ({b.dtype}), the candidate {kind_of(c)} ({c.dtype})"
     if b.shape == c.shape:

@@ -44,7 +44,8 @@ _SAFE = 1 - 1e-9
 _MAX_ELEMENT = 1e15
 #: Greatest ratio by which an output may shrink for its cosine to be told by the error across the baseline.
 _MAX_SHRINKAGE = 0.5
-#: Least margin between two classes that error vectors are divided by, as a ratio to the mean margin.
+#: Error vectors are divided by the margin between two classes. This is the minimum margin, as a ratio to the
+#: mean margin.
 _MIN_MARGIN = 0.01
 
 

@@ -24,8 +24,9 @@ _ABOVE = math.nextafter(1.0, 2.0)
 #: The histogram of errors has logarithmic bins: bins per octave, and octaves on either side of the tolerance.
 _FINE, _FAR = 8, 16
 _BINS = 2 * _FINE * _FAR + 1
-#: Number of fields of one kind of error where a quantile is checked: elements within the tolerance, the
-#: greatest of these, the least beyond, and the bins.
+#: Number of fields for one kind of error (absolute or relative) if a quantile is checked. Three are the
+#: number of elements within the tolerance, the greatest error among them, and the least error beyond it. The
+#: others are the bins.
 _KIND = 3 + _BINS
 
 
