@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,6 +119,8 @@ class Progress:
                 self._screen = Screen(config)
         self._run: Run | None = None
         self._nodeid = ""
+        #: Words the line; None until the first case begins.
+        self._sentence: Callable[..., str] | None = None
         self._lock, self._ended = threading.RLock(), threading.Event()
         self._thread = threading.Thread(target=self._look, name=NAME, daemon=True)
         self._printed_at: dict[str, float] = {}
@@ -128,6 +130,10 @@ class Progress:
 
     def begin(self, nodeid: str, run: Run) -> None:
         """Show ``run`` from now on."""
+        # Imported here, not in the thread: two threads that import one package at once may fail.
+        from pytest_int8acc.report.terminal import progress_line
+
+        self._sentence = progress_line
         self._nodeid, self._run = nodeid, run
         self._leave()
         self._wake()
@@ -142,14 +148,12 @@ class Progress:
     def _line(self) -> str:
         """Return the line of the run under way; empty where there is none, or it has only begun."""
         run = self._run
-        if run is None or run.doing is None:
+        if run is None or run.doing is None or self._sentence is None:
             return ""
         seconds = time.monotonic() - run.began
         if seconds < QUIET:
             return ""
-        from pytest_int8acc.report.terminal import progress_line
-
-        return progress_line(run.case.name, run.doing, seconds, run.result)
+        return self._sentence(run.case.name, run.doing, seconds, run.result)
 
     # All cases
 

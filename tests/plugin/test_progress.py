@@ -64,7 +64,7 @@ def test_on_a_terminal_a_line_moves_and_leaves_no_trace(slow: Path, more: tuple[
     assert code == 1
     lead = r"gw\d " if "-n2" in more else ""
     told = re.findall(f"{lead}(?:one|two): {_MOVING}", written)
-    assert len(set(told)) > 4
+    assert len(set(told)) > 4, written
     shown = screen(written)
     assert not [line for line in shown if "so far" in line]
     assert any(re.fullmatch(r"digits.int8acc.yaml +FF +\[100%\]|FF +\[100%\]|F", line) for line in shown)
@@ -77,7 +77,7 @@ def test_elsewhere_a_plain_line_comes_now_and_then(slow: Path, more: tuple[str, 
     assert "\x1b" not in written
     lead = r"gw\d " if "-n2" in more else ""
     told = re.compile(f"int8acc: {lead}(one|two): {_MOVING}")
-    assert sum(told.fullmatch(line) is not None for line in written.splitlines()) > 1
+    assert sum(told.fullmatch(line) is not None for line in written.splitlines()) > 1, written
 
 
 @pytest.mark.parametrize("terminal", [True, False])
