@@ -18,17 +18,17 @@ from __future__ import annotations
 import hashlib
 import json
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import TypeGuard, cast, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import onnx
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
-from pytest_int8acc.errors import SpecError
+from pytest_int8acc.errors import SpecError, listed
 from pytest_int8acc.files import readable
-from pytest_int8acc.graph.formats import INT8, format_of
+from pytest_int8acc.graph.formats import FORMATS, INT8, format_of
 from pytest_int8acc.graph.half_network import fused
 from pytest_int8acc.graph.migrate import find_site, migrate, sites
 from pytest_int8acc.graph.model import Model
@@ -36,30 +36,59 @@ from pytest_int8acc.graph.network import Network, Plan, Precision, TensorScale
 from pytest_int8acc.graph.norms import find_norms
 from pytest_int8acc.graph.plan import activation_scales, computed_floats, misfit, quantized_tensors
 from pytest_int8acc.names import shown
-from pytest_int8acc.results.causes import Rescale
 from pytest_int8acc.results.search import PLAN_VERSION
-from pytest_int8acc.spec.fields import closest, found
-from pytest_int8acc.spec.load import display
+from pytest_int8acc.spec.fields import KEY, Axis, GraphName, closest, expect, found, one_of
+from pytest_int8acc.spec.load import display, keys_without_value, spec_error, translated
 from pytest_int8acc.spec.yaml import Mark, Mistake, Node, parse
 from pytest_int8acc.tensors import Array, did_you_mean
 
+#: Maximum length, in characters, of a line with numbers.
 _COLUMNS = 100
-#: A longer key needs a '?' in YAML (https://yaml.org/spec/1.2.2/, 7.4.3: 1024 characters at most).
-_KEY = 1000
+#: Maximum length, in characters, of a plain key in YAML. A longer key needs a '?' in front; YAML 1.2 allows
+#: 1024 characters at most (https://yaml.org/spec/1.2.2/, 7.4.3).
+_MAX_KEY = 1000
+
+_HEAD = """\
+# Plan by pytest-int8acc for {model}: {changes},
+# so that it meets its criteria. To guard it, name this file in the spec, by its path
+# from there:
+#
+#     plan: plan.yaml
+
+version: {version}
+
+# The model that the plan was found for. Where its graph or weights have changed, the plan is
+# refused as stale; without this section nothing is compared.
+model:
+  file: {file}
+  graph: "{graph}"
+  weights: "{weights}"
+
+# What layers run in that the plan does not name.
+candidate: {candidate}
+
+"""
+_SCALES = """\
+# Tensor: the scale that takes the place of its own: the range's end / {levels:g}.
+# Weights are rounded with it anew; a list is one scale per channel.
+"""
+_MOVES = """\
+# Tensor: what each of its channels is divided by; the weights that read it are multiplied.
+"""
+_OUTPUTS = """\
+# Tensors that the engine gives beside the model's outputs, so that TensorRT fuses nothing
+# across them; nobody has to read them.
+"""
+_FUSED = """\
+# Norms in parts, by their last node: each becomes one node, which computes in FP32 inside.
+"""
 
 
-@dataclass(frozen=True)
-class Fingerprint:
-    """Hashes that tie a plan to a model: BLAKE2b in hex."""
+def fingerprint(model: Model) -> dict[str, str]:
+    """Hashes that tie a plan to a model in normal form: BLAKE2b in hex, of its graph and of its weights.
 
-    graph: str
-    """Of nodes with their names, attributes and wiring, and of inputs and outputs."""
-    weights: str
-    """Of every initializer."""
-
-
-def fingerprint(model: Model) -> Fingerprint:
-    """The hashes of a model in normal form; names of exporters and other metadata do not count."""
+    Names of exporters and other metadata do not count.
+    """
     graph = hashlib.blake2b(digest_size=16)
     for tensor in (*model.inputs, *model.own_outputs):
         graph.update(repr(str(tensor)).encode())
@@ -73,27 +102,9 @@ def fingerprint(model: Model) -> Fingerprint:
     weights = hashlib.blake2b(digest_size=16)
     for name, array in sorted(model.constants().items()):
         weights.update(repr((name, str(array.dtype), array.shape)).encode())
-        weights.update(_bytes(array))
-    return Fingerprint(graph.hexdigest(), weights.hexdigest())
-
-
-def _bytes(array: Array) -> memoryview | bytes:
-    """The array's bytes, not copied where it lies in one piece; text for an array of strings."""
-    if array.dtype == object:
-        return repr(array.tolist()).encode()
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-def rescales(network: Network, plan: Plan) -> tuple[Rescale, ...]:
-    """The activations to which a plan gives another scale, where both are per tensor."""
-    own = activation_scales(network)
-    return tuple(
-        Rescale(tensor, "", own[tensor], float(chosen.scale))
-        for tensor, chosen in plan.scales.items()
-        if tensor in own
-        and chosen.axis is None
-        and abs(float(chosen.scale) - own[tensor]) > 1e-6 * own[tensor]
-    )
+        # The bytes of an array of strings are addresses.
+        weights.update(repr(array.tolist()).encode() if array.dtype == object else array.tobytes())
+    return {"graph": graph.hexdigest(), "weights": weights.hexdigest()}
 
 
 def plan_text(plan: Plan, network: Network, file: str) -> str:
@@ -101,70 +112,46 @@ def plan_text(plan: Plan, network: Network, file: str) -> str:
 
     ``file`` names the model's file for readers; it is not compared.
     """
-    left = network.low.name.upper()
-    known = fingerprint(network.model)
-    model = {"file": file, "graph": known.graph, "weights": known.weights}
-    quantized = network.low.takes_scales
-    said = (
-        f"layers that leave {left}, other scales and moves"
-        if quantized
-        else f"norms made one node each, and nodes that leave {left}"
+    low, quantized = network.low, network.low.takes_scales
+    left, other = low.name.upper(), "fp16 or fp32" if quantized else "fp32"
+    changes = f"norms made one node each, and nodes that leave {left}"
+    if quantized:
+        changes = f"layers that leave {left}, other scales and moves"
+    head = _HEAD.format(
+        model=shown(file),
+        changes=changes,
+        version=PLAN_VERSION,
+        file=quoted(file),
+        candidate=low.name,
+        **fingerprint(network.model),
     )
-    return "\n".join(
-        [
-            f"# Plan by pytest-int8acc for {shown(file)}: {said},",
-            "# so that it meets its criteria. To guard it, name this file in the spec, by its path",
-            "# from there:",
-            "#",
-            "#     plan: plan.yaml",
-            "",
-            f"version: {PLAN_VERSION}",
-            "",
-            "# The model that the plan was found for. Where its graph or weights have changed, the plan is",
-            "# refused as stale; without this section nothing is compared.",
-            "model:",
-            *(f"  {key}: {quoted(value)}" for key, value in model.items()),
-            "",
-            "# What layers run in that the plan does not name.",
-            f"candidate: {network.low.name}",
-            "",
-            *([] if quantized else _fused(plan)),
-            f"# Layer: the precision that it runs in instead of {left} ({'fp16 or ' * quantized}fp32).",
-            *_section("high", {name: f" {precision}" for name, precision in plan.high.items()}),
-            "",
-            *(_quantized(plan, network) if quantized else ()),
-        ]
-    )
+    high = f"# Layer: the precision that it runs in instead of {left} ({other}).\n"
+    high += _mapping("high", {name: f" {precision}" for name, precision in plan.high.items()})
+    outputs = _OUTPUTS + _list("outputs", plan.outputs)
+    if not quantized:
+        text = head + _FUSED + _list("fused", plan.fused) + high
+        return text + outputs if plan.outputs else text
+    scales = {name: _scale(chosen) for name, chosen in plan.scales.items()}
+    for name, scale in activation_scales(network).items():
+        if name in scales and plan.scales[name].axis is None:
+            scales[name] += f"  # was {scale:.6g}"
+    moves = {name: _wrapped(_listed(factors)) for name, factors in plan.moves.items()}
+    scales_text = _SCALES.format(levels=low.levels) + _mapping("scales", scales)
+    return head + high + scales_text + _MOVES + _mapping("moves", moves) + outputs
 
 
-def _fused(plan: Plan) -> Iterator[str]:
-    """Yields the sections of a plan in FP16 or BF16 that follow its layers."""
-    yield "# Norms in parts, by their last node: each becomes one node, which computes in FP32 inside."
-    yield from _list("fused", plan.fused)
-    if plan.outputs:
-        yield "# Tensors that the engine gives beside the model's outputs."
-        yield from _list("outputs", plan.outputs)
+def _list(key: str, names: Sequence[str]) -> str:
+    items = "".join(f"\n  - {quoted(name)}" for name in names)
+    return f"{key}:{items or ' []'}\n\n"
 
 
-def _quantized(plan: Plan, network: Network) -> Iterator[str]:
-    """Yields the sections of a plan in INT8 or FP8 that follow its layers."""
-    was = {r.tensor: f"  # was {r.old:.6g}" for r in rescales(network, plan)}
-    yield f"# Tensor: the scale that takes the place of its own: the range's end / {network.low.levels:g}."
-    yield "# Weights are rounded with it anew; a list is one scale per channel."
-    yield from _section("scales", {name: _scale(v) + was.get(name, "") for name, v in plan.scales.items()})
-    yield ""
-    yield "# Tensor: what each of its channels is divided by; the weights that read it are multiplied."
-    yield from _section("moves", {name: _wrapped(_listed(v)) for name, v in plan.moves.items()})
-    yield ""
-    yield "# Tensors that the engine gives beside the model's outputs, so that TensorRT fuses nothing"
-    yield "# across them; nobody has to read them."
-    yield from _list("outputs", plan.outputs)
-
-
-def _list(key: str, names: Sequence[str]) -> Iterator[str]:
-    yield f"{key}:" if names else f"{key}: []"
-    yield from (f"  - {quoted(name)}" for name in names)
-    yield ""
+def _mapping(key: str, entries: Mapping[str, str]) -> str:
+    """A section of names, each with the text that follows its colon."""
+    lines = []
+    for name, value in entries.items():
+        text = quoted(name)
+        lines.append(f"\n  {text}:{value}" if len(text) < _MAX_KEY else f"\n  ? {text}\n  :{value}")
+    return f"{key}:{''.join(lines) or ' {}'}\n\n"
 
 
 def quoted(text: str) -> str:
@@ -173,31 +160,20 @@ def quoted(text: str) -> str:
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 
-def _section(key: str, entries: Mapping[str, str]) -> Iterator[str]:
-    yield f"{key}:" if entries else f"{key}: {{}}"
-    for name, value in entries.items():
-        text = quoted(name)
-        yield f"  {text}:{value}" if len(text) < _KEY else f"  ? {text}\n  :{value}"
-
-
 def _scale(chosen: TensorScale) -> str:
     """A number alone where that is symmetric per tensor, otherwise a mapping in flow style."""
     zero_point = chosen.zero_point
     parts = {} if chosen.axis is None else {"axis": str(chosen.axis)}
     parts["scale"] = _listed(chosen.scale)
-    if zero_point is not None and zero_point.any():
-        parts["zero_point"] = _listed(zero_point)
-    if zero_point is not None and not _is_symmetric(zero_point):
-        parts["dtype"] = str(zero_point.dtype)
+    if zero_point is not None:
+        codes = format_of(zero_point.dtype)
+        if zero_point.any():
+            parts["zero_point"] = _listed(zero_point)
+        if codes is not codes.symmetric:
+            parts["dtype"] = codes.name
     if list(parts) == ["scale"]:
         return f" {parts['scale']}"
     return _wrapped("{" + ", ".join(f"{key}: {value}" for key, value in parts.items()) + "}")
-
-
-def _is_symmetric(zero_point: Array) -> bool:
-    """Whether it has the symmetric type that a plan's scales have by default."""
-    codes = format_of(zero_point.dtype)
-    return codes is codes.symmetric
 
 
 def _listed(array: Array) -> str:
@@ -210,15 +186,14 @@ def _wrapped(flow: str) -> str:
     """A list or mapping in flow style behind its key, or on lines of its own where it is long."""
     if len(flow) < _COLUMNS // 2:
         return f" {flow}"
-    indent = " " * 4
-    lines = textwrap.wrap(flow, _COLUMNS, initial_indent=indent, subsequent_indent=indent + " ")
-    return "\n" + "\n".join(lines)
+    return "\n" + textwrap.fill(flow, _COLUMNS, initial_indent=" " * 4, subsequent_indent=" " * 5)
 
 
 def _number(value: np.generic) -> str:
     """The fewest digits that give the same float32 or integer, as YAML 1.1 and 1.2 both read them.
 
-    The first takes 1e-05 for text. Readers go by way of float64, whose second rounding may take more digits.
+    YAML 1.1 takes 1e-05 for text, and reads 1.0e-05 as a number. Readers go by way of float64, whose second
+    rounding may take more digits.
     """
     text = str(value)
     if isinstance(value, np.floating) and np.float32(float(text)) != value:
@@ -227,19 +202,94 @@ def _number(value: np.generic) -> str:
     return digits + ("" if "." in digits or not e else ".0") + e + exponent
 
 
-#: Greatest size of a plan file: it holds a number for each channel, so it may be larger than a spec.
+#: Maximum size of a plan file in bytes. It has a number for each channel, so it may be larger than a spec.
 _MAX_BYTES = 1 << 26
-_KEYS = ("version", "model", "high", "scales", "moves", "outputs", "candidate", "fused")
-_MODEL_KEYS = ("file", "graph", "weights")
-_SCALE_KEYS = ("scale", "axis", "zero_point", "dtype")
-_TYPES = {known.name: known for known in INT8.codes}
+_EXPECTED = f"a plan is a mapping like {{version: {PLAN_VERSION}, high: {{/conv1/Conv: fp16}}}}"
+#: What to do about a plan that does not fit.
+_ANEW = (
+    "to make a new plan, take 'plan:' out of the spec and run the failing case again with "
+    "pytest --int8acc --int8acc-report DIR"
+)
+_SINGLE = np.finfo(np.float32)
+_ModelKey = Literal["file", "graph", "weights"]
+_CodeName = Literal["int8", "uint8", "int16", "uint16", "int32"]
+#: A number that is above 0 as a float32, too.
+_Positive = Annotated[
+    float,
+    Field(strict=True, ge=float(_SINGLE.smallest_subnormal), le=float(_SINGLE.max)),
+    expect("a number greater than 0"),
+]
+_IS_LIST = Discriminator(lambda value: "(list)" if isinstance(value, list) else "(number)")
+_OneOrMorePositive = Annotated[
+    Annotated[_Positive, Tag("(number)")] | Annotated[tuple[_Positive, ...], Tag("(list)")], _IS_LIST
+]
+_OneOrMoreIntegers = Annotated[
+    Annotated[Axis, Tag("(number)")] | Annotated[tuple[Axis, ...], Tag("(list)")], _IS_LIST
+]
+_Factors = Annotated[tuple[_Positive, ...], expect("a list of factors, one per channel")]
+_Names = Annotated[tuple[GraphName, ...], expect("a list, [] where it is empty")]
+_MAPPING = expect("a mapping, {} where it is empty")
+
+
+class _Scale(BaseModel):
+    """The entry of a tensor under ``scales``; a number or a list alone is its ``scale``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    scale: _OneOrMorePositive
+    axis: Axis | None = None
+    zero_point: _OneOrMoreIntegers | None = None
+    dtype: Annotated[_CodeName, one_of(_CodeName)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _alone(cls, value: Any) -> Any:
+        return value if isinstance(value, dict) else {"scale": value}
+
+    def chosen(self) -> TensorScale:
+        """The scale for a plan; ValueError where the type of the codes cannot hold a zero point."""
+        scale = np.array(self.scale, np.float32)
+        if self.zero_point is None and self.dtype is None:
+            return TensorScale(scale, self.axis)
+        codes = FORMATS[self.dtype or INT8.name]
+        zero_points = np.array(self.zero_point or 0)
+        beyond = (zero_points < codes.lowest) | (zero_points > codes.highest)
+        if beyond.any():
+            raise ValueError(f"a zero point lies beyond {codes.name}, from {codes.lowest} to {codes.highest}")
+        if not zero_points.ndim:
+            zero_points = np.full(scale.shape, zero_points)
+        return TensorScale(scale, self.axis, zero_points.astype(codes.dtype))
+
+
+class _PlanFile(BaseModel):
+    """A plan as it stands in its file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    version: Annotated[
+        int,
+        Field(strict=True, ge=PLAN_VERSION, le=PLAN_VERSION),
+        expect(
+            str(PLAN_VERSION),
+            lambda value: f": the plan was made by another version of pytest-int8acc; {_ANEW}",
+        ),
+    ]
+    model: Annotated[
+        dict[Annotated[_ModelKey, one_of(_ModelKey)], str], expect("a mapping {graph: HASH, weights: HASH}")
+    ] = Field({})
+    candidate: str | None = None
+    high: Annotated[dict[str, Annotated[Precision, one_of(Precision)]], _MAPPING] = Field({})
+    scales: Annotated[dict[str, _Scale], _MAPPING] = Field({})
+    moves: Annotated[dict[str, _Factors], _MAPPING] = Field({})
+    outputs: _Names = ()
+    fused: _Names = ()
 
 
 def read_plan(path: Path, network: Network) -> Plan:
     """Read a plan, and check it against the network that it is to be applied to.
 
     Raises:
-        SpecError: Every mistake in the file, one ``file:line:col: message`` per line, by place: no plan, a
+        SpecError: The mistakes in the file, one ``file:line:col: message`` per line, by place: no plan, a
             name that the network does not have, or a model that is not the one that the plan was found for.
     """
     try:
@@ -247,264 +297,133 @@ def read_plan(path: Path, network: Network) -> Plan:
             raw = stream.read(_MAX_BYTES + 1)
     except OSError as error:
         raise SpecError(f"{display(path)}:1:1: cannot read the plan: {error.strerror}") from None
-    reader = _Reader(network)
     if not raw.strip():
-        reader.mistakes.append(Mistake(Mark(1, 1), f"the file is empty; {_EXPECTED}"))
-    else:
-        document = parse(raw, max_bytes=_MAX_BYTES, max_nodes=len(raw))
-        reader.mistakes += document.mistakes
-        if document.root is not None:
-            reader.read(document.root)
-    if reader.mistakes:
-        lines = (f"{display(path)}:{m.line}:{m.column}: {text}" for m, text in sorted(set(reader.mistakes)))
-        raise SpecError("\n".join(lines))
-    return Plan(reader.high, reader.scales, reader.moves, tuple(reader.outputs), tuple(reader.fused))
+        raise spec_error(path, [Mistake(Mark(1, 1), f"the file is empty; {_EXPECTED}")])
+    document = parse(raw, max_bytes=_MAX_BYTES, max_nodes=len(raw))
+    root, mistakes = document.root, document.mistakes
+    if root is not None:
+        mistakes += keys_without_value(root)
+    if root is None or mistakes:
+        raise spec_error(path, mistakes)
+    if not isinstance(root.value, dict):
+        raise spec_error(path, [Mistake(root.mark, f"{_EXPECTED}, found {found(root.plain())}")])
+    try:
+        file = _PlanFile.model_validate(root.plain())
+    except ValidationError as error:
+        raise spec_error(path, _mistakes(error, root)) from None
+    mistakes += _of_another_network(file, root, network)
+    if not mistakes:
+        norms = {} if network.low.takes_scales else find_norms(network.model)
+        what = f"last node of a norm in parts of {_file_name(network)}"
+        mistakes += _unknown_items(root, "fused", norms, what)
+    if not mistakes:
+        plan = _plan(file, root, fused(network, file.fused), mistakes)
+    if mistakes:
+        raise spec_error(path, mistakes)
+    return plan
 
 
-_EXPECTED = f"a plan is a mapping like {{version: {PLAN_VERSION}, high: {{/conv1/Conv: fp16}}}}"
-#: What to do about a plan that does not fit.
-_ANEW = (
-    "to make a new plan, take 'plan:' out of the spec and run the failing case again with "
-    "pytest --int8acc --int8acc-report DIR"
-)
+def _mistakes(error: ValidationError, root: Node) -> Iterator[Mistake]:
+    """Yield a mistake for each value or key that is wrong; only one where the version is another."""
+    details = error.errors(include_url=False)
+    of_version = [detail for detail in details if detail["loc"] == ("version",)]
+    for detail in of_version or details:
+        kind, loc, text = detail["type"], detail["loc"], detail["msg"]
+        key, known = str(loc[-1]), _Scale.model_fields if len(loc) > 1 else _PlanFile.model_fields
+        if kind == "extra_forbidden":
+            near = closest(key, known)
+            advice = f"did you mean '{near}'?" if near else f"known here: {', '.join(known)}"
+            kind, text = KEY, f"unknown key {found(key)} ({advice})"
+        elif kind == "missing":
+            text = f"'{key}' is missing: add '{key}: {PLAN_VERSION if of_version else 'NUMBER'}'"
+        yield from translated(kind, loc, text, root)
 
 
-class _Reader:
-    """Reads a plan from its YAML tree, and collects all mistakes."""
-
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self.name = PurePath(network.model.name).name
-        self.groups = {group.name for group in network.groups}
-        self.mistakes: list[Mistake] = []
-        self.high: dict[str, Precision] = {}
-        self.scales: dict[str, TensorScale] = {}
-        self.moves: dict[str, Array] = {}
-        self.outputs: dict[str, None] = {}
-        self.fused: dict[str, None] = {}
-        self.moved = network
-        """The network after the moves that were read so far."""
-        self.shapes: dict[str, tuple[int, ...] | None] = {}
-        """Quantized tensor, before the moves or after one, to its shape; None for activations."""
-
-    def read(self, root: Node) -> None:
-        if not isinstance(root.value, dict):
-            self._say(root.mark, f"{_EXPECTED}, found {found(root.plain())}")
-            return
-        if not self._is_of_this_version(root):
-            return
-        self._known_keys(root, _KEYS)
-        if self._is_of_another(root) or self._stale(root):
-            return
-        self._fuse(root)
-        self._entries(root, "high", self._group)
-        self._look_at(self.network)
-        self._entries(root, "moves", self._move)
-        self._entries(root, "scales", self._scale)
-        what = f"tensor that {self.name} computes in floats"
-        self._names(root, "outputs", computed_floats(self.moved.model), what, self.outputs)
-
-    def _is_of_this_version(self, root: Node) -> bool:
-        """Whether the plan has the known version; adds a mistake where it has not."""
-        node = root.entries.get("version")
-        if node is None:
-            self._say(root.mark, f"'version' is missing: add 'version: {PLAN_VERSION}'")
-            return False
-        if _is_integer(node.value) and node.value == PLAN_VERSION:
-            return True
-        text = f"version: expected {PLAN_VERSION}, found {found(node.plain())}"
-        cause = "the plan was made by another version of pytest-int8acc"
-        self._say(node.mark, f"{text}: {cause}; {_ANEW}")
-        return False
-
-    def _known_keys(self, node: Node, known: Sequence[str]) -> None:
-        for key, mark in node.keys.items():
-            if key not in known:
-                near = closest(key, known)
-                advice = f"did you mean '{near}'?" if near else f"known here: {', '.join(known)}"
-                self._say(mark, f"unknown key {found(key)} ({advice})")
-
-    def _is_of_another(self, root: Node) -> bool:
-        """Whether the plan was found for another number format; adds a mistake where it was."""
-        node, low = root.entries.get("candidate"), self.network.low.name
-        if node is None or node.value == low:
-            return False
-        text = f"candidate: the plan was found for {found(node.plain())}, and the case is in {low}"
-        self._say(node.mark, f"{text}; {_ANEW}")
-        return True
-
-    def _fuse(self, root: Node) -> None:
-        """Read the norms that become one node each, and go on with the network after that."""
-        norms = {} if self.network.low.takes_scales else find_norms(self.network.model)
-        self._names(root, "fused", norms, f"last node of a norm in parts of {self.name}", self.fused)
-        self.network = self.moved = fused(self.network, self.fused)
-        self.groups = {group.name for group in self.network.groups}
-
-    def _stale(self, root: Node) -> bool:
-        """Whether the plan was found for another model; adds a mistake that says what differs."""
-        node = self._held(root, "model", dict, "a mapping {graph: HASH, weights: HASH}")
-        self._known_keys(node, _MODEL_KEYS)
-        now = fingerprint(self.network.model)
-        expected = {key: node.entries[key] for key in ("graph", "weights") if key in node.entries}
-        changed = [key for key, child in expected.items() if child.value != getattr(now, key)]
-        if not changed:
-            return False
-        text = (
-            f"the plan was found for another model: the {' and the '.join(changed)} of {self.name} changed "
-            f"since{self._gone(root)}; {_ANEW}; or, to keep this plan as it is, remove its 'model:' section"
+def _of_another_network(file: _PlanFile, root: Node, network: Network) -> Iterator[Mistake]:
+    """Yield a mistake where the plan was found for another number format or another model."""
+    low, model = network.low.name, _file_name(network)
+    if file.candidate not in (None, low):
+        text = f"candidate: the plan was found for {found(file.candidate)}, and the case is in {low}; {_ANEW}"
+        yield Mistake(root.entries["candidate"].mark, text)
+    now: Mapping[str, str] = fingerprint(network.model)
+    changed = [key for key, value in file.model.items() if now.get(key, value) != value]
+    if changed:
+        groups = {group.name for group in network.groups}
+        gone = [name for name in file.high if name not in groups]
+        lost = f"; {len(gone)} of the plan's {len(file.high)} layers are not in it: {listed(gone)}"
+        yield Mistake(
+            root.keys["model"],
+            f"the plan was found for another model: the {' and the '.join(changed)} of {model} changed "
+            f"since{lost if gone else ''}; {_ANEW}; or, to keep this plan as it is, remove its 'model:' "
+            "section",
         )
-        self._say(root.keys["model"], text)
-        return True
 
-    def _gone(self, root: Node) -> str:
-        """A clause on the groups of the plan that the model no longer has; empty where it has all."""
-        named = list(root.entries["high"].entries) if "high" in root.entries else []
-        gone = [name for name in named if name not in self.groups]
-        if not gone:
-            return ""
-        listed = ", ".join(map(found, gone[:3])) + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")
-        return f"; {len(gone)} of the plan's {len(named)} layers are not in it: {listed}"
 
-    def _entries(self, root: Node, key: str, take: Callable[[str, Mark, Node], None]) -> None:
-        node = self._held(root, key, dict, "a mapping, {} where it is empty")
-        for name, child in node.entries.items():
-            take(name, node.keys[name], child)
+def _file_name(network: Network) -> str:
+    return PurePath(network.model.name).name
 
-    def _held(self, root: Node, key: str, kind: type, expected: str) -> Node:
-        """The node under ``key``; an empty node where there is none, or its type is wrong, a mistake."""
-        node = root.entries.get(key)
-        if node is not None and isinstance(node.value, kind):
-            return node
-        if node is not None:
-            self._say(node.mark, f"{key}: expected {expected}, found {found(node.plain())}")
-        return Node(root.mark, kind())
 
-    def _say(self, mark: Mark, text: str) -> None:
-        self.mistakes.append(Mistake(mark, text))
+def _unknown_items(root: Node, key: str, known: Mapping[str, object], what: str) -> Iterator[Mistake]:
+    """Yield a mistake for each name in the list under ``key`` that is not in ``known``."""
+    node = root.entries.get(key)
+    for item in node.value if node is not None and isinstance(node.value, list) else ():
+        if item.value not in known:
+            name = str(item.value)
+            yield Mistake(item.mark, f"{key}: {found(name)} is no {what}{did_you_mean(name, known)}")
 
-    def _group(self, name: str, mark: Mark, node: Node) -> None:
-        if name not in self.groups:
-            self._say(mark, self._no_group(name))
-        known = get_args(Precision)
-        if node.value in known:
-            self.high[name] = cast("Precision", node.value)
-        else:
-            self._not_one_of(name, known, str(node.value), node)
 
-    def _not_one_of(
-        self, name: str, known: Sequence[str] | Mapping[str, object], given: str, node: Node
-    ) -> None:
-        expected = f"{found(name)}: expected one of {', '.join(known)}"
-        text = f"{expected}, found {found(node.plain())}{did_you_mean(given, known)}"
-        self._say(node.mark, text)
-
-    def _no_group(self, name: str) -> str:
-        low = self.network.low.name.upper()
-        if name in self.network.left_high:
-            why = self.network.left_high[name]
-            return f"{found(name)} is not in {low} anyway ({why.text}); remove this line"
-        near = did_you_mean(name, sorted(self.groups))
-        return f"{found(name)} is no layer of {self.name} that can be {low}{near}"
-
-    def _look_at(self, network: Network) -> None:
-        constants = network.model.constants()
-        for name, own in quantized_tensors(network).items():
-            self.shapes.setdefault(name, None if own.values is None else constants[name].shape)
-
-    def _move(self, name: str, mark: Mark, node: Node) -> None:
-        site = find_site(self.moved, name)
-        factors = None if site is None else self._positive(name, "a factor", node)
+def _plan(file: _PlanFile, root: Node, network: Network, mistakes: list[Mistake]) -> Plan:
+    """The plan in a file, of a network with its norms fused; adds what does not fit to ``mistakes``."""
+    model, groups = _file_name(network), sorted(group.name for group in network.groups)
+    empty = root.only(())
+    high, scales_node, moves_node = (root.entries.get(key, empty) for key in ("high", "scales", "moves"))
+    for name, mark in high.keys.items():
+        if name not in groups:
+            mistakes.append(Mistake(mark, _no_group(name, groups, network)))
+    moved, moves, shapes = network, dict[str, Array](), _shapes(network)
+    for name, given in file.moves.items():
+        site, factors = find_site(moved, name), np.array(given, np.float32)
         if site is None:
-            near = did_you_mean(name, sorted(sites(self.moved)))
-            text = f"{found(name)} is no tensor of {self.name} whose channels can be moved{near}"
-            self._say(mark, text)
-        elif factors is not None and factors.shape != (site.channels,):
-            found_text = f"{factors.size}" if factors.ndim else found(node.plain())
-            text = f"{found(name)}: expected a list of {site.channels} factors, found {found_text}"
-            self._say(node.mark, text)
-        elif factors is not None:
-            self.moves[name] = factors
-            self.moved = migrate(self.moved, {name: factors}).network
-            self._look_at(self.moved)
-
-    def _names(
-        self, root: Node, key: str, known: Mapping[str, object], what: str, taken: dict[str, None]
-    ) -> None:
-        """Read a list of known names into ``taken``."""
-        node = self._held(root, key, list, "a list, [] where it is empty")
-        for item in node.value if isinstance(node.value, list) else ():
-            if isinstance(item.value, str) and item.value in known:
-                taken[item.value] = None
-                continue
-            near = did_you_mean(item.value, known) if isinstance(item.value, str) else ""
-            self._say(item.mark, f"{key}: {found(item.plain())} is no {what}{near}")
-
-    def _scale(self, name: str, mark: Mark, node: Node) -> None:
-        if name not in self.shapes:
-            self._say(mark, self._no_tensor(name, self.shapes))
-        before = len(self.mistakes)
-        self._known_keys(node, _SCALE_KEYS)
-        entries = node.entries if isinstance(node.value, dict) else {"scale": node}
-        if "scale" not in entries:
-            self._say(node.mark, f"{found(name)}: 'scale' is missing, a number or a list")
-            return
-        scale = self._positive(name, "a scale", entries["scale"])
-        axis = self._axis(name, entries["axis"]) if "axis" in entries else None
-        zero_point = None if scale is None else self._zero_point(name, entries, scale.shape)
-        if scale is None or len(self.mistakes) > before:
-            return
-        self.scales[name] = TensorScale(scale, axis, zero_point)
-        wrong = misfit(self.scales[name], self.shapes.get(name))
+            near = did_you_mean(name, sorted(sites(moved)))
+            text = f"{found(name)} is no tensor of {model} whose channels can be moved{near}"
+            mistakes.append(Mistake(moves_node.keys[name], text))
+        elif factors.shape != (site.channels,):
+            text = f"{found(name)}: expected a list of {site.channels} factors, found {factors.size}"
+            mistakes.append(Mistake(moves_node.entries[name].mark, text))
+        else:
+            moves[name] = factors
+            moved = migrate(moved, {name: factors}).network
+            shapes = _shapes(moved) | shapes
+    scales = {}
+    for name, entry in file.scales.items():
+        if name not in shapes:
+            text = f"{found(name)} is no quantized tensor of {model}{did_you_mean(name, sorted(shapes))}"
+            mistakes.append(Mistake(scales_node.keys[name], text))
+            continue
+        try:
+            scales[name] = entry.chosen()
+            wrong = misfit(scales[name], shapes[name])
+        except ValueError as error:
+            wrong = str(error)
         if wrong:
-            self._say(node.mark, f"{found(name)}: {wrong}")
-
-    def _no_tensor(self, name: str, known: Iterable[str]) -> str:
-        return f"{found(name)} is no quantized tensor of {self.name}{did_you_mean(name, sorted(known))}"
-
-    def _positive(self, name: str, what: str, node: Node) -> Array | None:
-        """A positive number, or a list of them, as float32; None, and a mistake, where one is not above 0."""
-        items = node.value if isinstance(node.value, list) else [node]
-        values = [item.value for item in items]
-        for item in items:
-            if not _is_positive(item.value):
-                text = f"{found(name)}: expected {what}, a number greater than 0, found {found(item.plain())}"
-                self._say(item.mark, text)
-                return None
-        return np.array(values if items is node.value else values[0], np.float32)
-
-    def _axis(self, name: str, node: Node) -> int | None:
-        if _is_integer(node.value):
-            return node.value
-        text = f"{found(name)}: expected an axis, an integer, found {found(node.plain())}"
-        self._say(node.mark, text)
-        return None
-
-    def _zero_point(self, name: str, entries: Mapping[str, Node], shape: tuple[int, ...]) -> Array | None:
-        """A scale's zero points; 0 where only their type is given, None where neither is."""
-        kind, node = entries.get("dtype"), entries.get("zero_point")
-        if kind is None and node is None:
-            return None
-        type_name = INT8.name if kind is None else str(kind.value)
-        if kind is not None and type_name not in _TYPES:
-            self._not_one_of(name, _TYPES, type_name, kind)
-            return None
-        expected = _TYPES[type_name]
-        items = [] if node is None else node.value if isinstance(node.value, list) else [node]
-        for item in items:
-            if not (_is_integer(item.value) and expected.lowest <= item.value <= expected.highest):
-                text = f"{found(name)}: expected a zero point, an integer that {expected.name} holds"
-                self._say(item.mark, f"{text}, found {found(item.plain())}")
-                return None
-        values = np.array([item.value for item in items] or [0], expected.dtype)
-        return values if node is not None and items is node.value else np.full(shape, values[0])
+            mistakes.append(Mistake(scales_node.entries[name].mark, f"{found(name)}: {wrong}"))
+    floats = computed_floats(moved.model)
+    mistakes += _unknown_items(root, "outputs", floats, f"tensor that {model} computes in floats")
+    outputs, norms = dict.fromkeys(file.outputs), dict.fromkeys(file.fused)
+    return Plan(file.high, scales, moves, tuple(outputs), tuple(norms))
 
 
-def _is_positive(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    with np.errstate(over="ignore"):
-        return bool(0 < np.float32(value) < np.inf)
+def _no_group(name: str, groups: Sequence[str], network: Network) -> str:
+    low, why = network.low.name.upper(), network.left_high.get(name)
+    if why is not None:
+        return f"{found(name)} is not in {low} anyway ({why.text}); remove this line"
+    return f"{found(name)} is no layer of {_file_name(network)} that can be {low}{did_you_mean(name, groups)}"
 
 
-def _is_integer(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _shapes(network: Network) -> dict[str, tuple[int, ...] | None]:
+    """Quantized tensor to its shape; None for activations."""
+    constants = network.model.constants()
+    return {
+        name: None if own.values is None else constants[name].shape
+        for name, own in quantized_tensors(network).items()
+    }

@@ -42,7 +42,7 @@ def load_spec(path: str | Path) -> list[Case]:
     mistakes = list(document.mistakes)
     cases = [] if document.root is None else _cases(document.root, file, mistakes)
     if mistakes:
-        raise SpecError("\n".join(_lines(file, mistakes)))
+        raise spec_error(file, mistakes)
     return cases
 
 
@@ -55,10 +55,12 @@ def display(path: Path) -> str:
         return str(absolute)
 
 
-def _lines(file: Path, mistakes: Iterable[Mistake]) -> Iterator[str]:
-    """Yield a line for each mistake, sorted by place, without duplicates."""
-    for (line, column), text in sorted(set(mistakes)):
-        yield f"{display(file)}:{line}:{column}: {shown(text)}"
+def spec_error(file: Path, mistakes: Iterable[Mistake]) -> SpecError:
+    """Return an error with a line for each mistake in a file, sorted by place, without duplicates."""
+    places = sorted(set(mistakes))
+    return SpecError(
+        "\n".join(f"{display(file)}:{line}:{column}: {shown(text)}" for (line, column), text in places)
+    )
 
 
 def _cases(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
@@ -67,7 +69,7 @@ def _cases(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
         text = f"a spec is a mapping of keys like 'model: resnet50.onnx', found {found(root.plain())}"
         mistakes.append(Mistake(root.mark, text))
         return []
-    mistakes += _empty(root)
+    mistakes += keys_without_value(root)
     if "cases" in root.value or "defaults" in root.value:
         return _several(root, file, mistakes)
     return _single(root, file, mistakes)
@@ -198,7 +200,7 @@ def _validated(
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             if complete or detail["type"] != MISSING or detail["loc"]:
-                mistakes += _translated(detail["type"], detail["loc"], detail["msg"], node)
+                mistakes += translated(detail["type"], detail["loc"], detail["msg"], node)
     return []
 
 
@@ -210,7 +212,7 @@ def _places(node: Node, file: str, key: str = "") -> Iterator[tuple[str, str]]:
         yield from _places(child, file, f"{key}.{step}".lstrip("."))
 
 
-def _translated(kind: str, loc: tuple[int | str, ...], text: str, node: Node) -> Iterator[Mistake]:
+def translated(kind: str, loc: tuple[int | str, ...], text: str, node: Node) -> Iterator[Mistake]:
     """Yield the mistake for one error of pydantic; nothing where an empty value, reported apart, causes it.
 
     Args:
@@ -237,9 +239,9 @@ def _empty_keys(node: Node) -> Iterator[str]:
     return (key for key, child in node.entries.items() if child.value is None)
 
 
-def _empty(node: Node) -> Iterator[Mistake]:
+def keys_without_value(node: Node) -> Iterator[Mistake]:
     """Yield a mistake for each key without a value, at any depth."""
     for key in _empty_keys(node):
         yield Mistake(node.keys[key], f"{found(key)} has no value; give one, or remove the key")
     for child in node.value if isinstance(node.value, list) else node.entries.values():
-        yield from _empty(child)
+        yield from keys_without_value(child)
