@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from faulty_digits import faulty
 
+from pytest_int8acc import CaseResult, Settings
 from pytest_int8acc.answer import conclude, precision, steps
 from pytest_int8acc.answer import diagnosis as diagnosis
 from pytest_int8acc.answer.scales import Chooser
@@ -18,9 +19,8 @@ from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.clock import Clock, OutOfTime, current
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.simulator import Simulator
-from pytest_int8acc.results import CaseResult, Part
+from pytest_int8acc.results import Part
 from pytest_int8acc.runtime.run import run_together
-from pytest_int8acc.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import pytest
 from hostile import HOSTILE, NAMES, NOT_IN_ONNX, acts, obeyed
 from hypothesis import given
 
-from pytest_int8acc.errors import Int8accError, blaming
+from pytest_int8acc import Int8accError
+from pytest_int8acc.errors import blaming
 from pytest_int8acc.names import file_name, in_code, in_markdown, shown, shown_lines
 
 ALL = (*HOSTILE, *NOT_IN_ONNX)

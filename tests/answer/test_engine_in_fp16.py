@@ -8,17 +8,16 @@ import numpy as np
 import onnx
 import pytest
 
+from pytest_int8acc import CaseResult, Settings, load_spec
 from pytest_int8acc.answer import conclude
 from pytest_int8acc.case import measured as measuring
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.results import CaseResult, Role
+from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.forms import Form, ModelForm
 from pytest_int8acc.runtime.onnxruntime import OrtBackend
 from pytest_int8acc.runtime.protocol import Engine
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
 
 LENGTH = 2048
 MODEL = f"""<ir_version: 8, opset_import: ["": 17]> g (float[n, {LENGTH}] x) => (float[n, 8] y) {{

@@ -10,17 +10,15 @@ from typing import Any
 import pytest
 from onnx import helper
 
+from pytest_int8acc import EngineError, Settings, load_spec
 from pytest_int8acc.answer.diagnosis import diagnose
 from pytest_int8acc.case.measured import Measured, measure
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.errors import EngineError
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.forms import EngineForm, Form
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.open import OrtBackend
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Feed
 
 DIGITS = Path(__file__).parents[2] / "example_project"

@@ -12,16 +12,14 @@ from narrow import ACTIVATIONS, conv_act_conv, images, planted
 from onnx.reference import ReferenceEvaluator
 from projects import Project
 
+from pytest_int8acc import EngineError, Settings, load_spec
 from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.case.measured import measure as measured_of
-from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.network import Plan, symmetric
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.runtime.trt.backend import TrtBackend
 from pytest_int8acc.runtime.trt.platform import Platform
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
 
 LIMIT = "criteria: [{sqnr_db: 15}]\n"
 

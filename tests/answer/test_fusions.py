@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from labs import lab_of
 from repair_support import planted, write_case
 
+from pytest_int8acc import Settings
 from pytest_int8acc.answer import conclude
 from pytest_int8acc.answer.fusions import fewest_that
 from pytest_int8acc.answer.precision import find_precision
@@ -24,7 +25,6 @@ from pytest_int8acc.report.fixes import repair_text
 from pytest_int8acc.report.json import plain_result
 from pytest_int8acc.results import Latency
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
-from pytest_int8acc.settings import Settings
 
 
 @given(st.integers(1, 40), st.data())

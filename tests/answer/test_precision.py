@@ -9,13 +9,13 @@ import pytest
 from faulty_digits import faulty
 from labs import lab_of
 
+from pytest_int8acc import Settings
 from pytest_int8acc.answer import conclude, precision
 from pytest_int8acc.answer.precision import find_precision
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.report.text import failure
-from pytest_int8acc.settings import Settings
 
 
 @pytest.mark.parametrize("certify", [False, True])

@@ -20,8 +20,8 @@ from qdq_everywhere import everywhere, everywhere_feed
 from zoo import ZOO, sample_feed
 
 import pytest_int8acc.answer.reproducer
+from pytest_int8acc import EngineError, Int8accError, ModelError
 from pytest_int8acc.answer.reproducer import reduce
-from pytest_int8acc.errors import EngineError, Int8accError, ModelError
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model

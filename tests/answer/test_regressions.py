@@ -25,11 +25,10 @@ from benchmarks.regressions.networks import LIMITS, net  # noqa: E402
 from benchmarks.regressions.record import Record, measure  # noqa: E402
 from benchmarks.regressions.tables import by_entry, by_kind, summary  # noqa: E402
 from benchmarks.regressions.truth import Prover, by_weight, prove  # noqa: E402
+from pytest_int8acc import Settings, load_spec  # noqa: E402
 from pytest_int8acc.api import check  # noqa: E402
 from pytest_int8acc.report.plain import restore, to_plain  # noqa: E402
 from pytest_int8acc.scores.criteria import OutputLimits  # noqa: E402
-from pytest_int8acc.settings import Settings  # noqa: E402
-from pytest_int8acc.spec.load import load_spec  # noqa: E402
 
 
 def margin(planted) -> float:

@@ -10,6 +10,7 @@ from labs import lab_of
 from planted_repairs import measured
 from repair_support import KINDS, WIDE, planted
 
+from pytest_int8acc import Settings
 from pytest_int8acc.answer import remedies as repairing
 from pytest_int8acc.answer import scales
 from pytest_int8acc.answer.precision import Found, find_precision
@@ -19,7 +20,6 @@ from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.results import Ending, Latency, SearchOutcome
 from pytest_int8acc.runtime.forms import Form
-from pytest_int8acc.settings import Settings
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from faulty_digits import faulty
 
+from pytest_int8acc import DataError, EngineError, Int8accError
 from pytest_int8acc.answer import conclude, steps
 from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.clock import Clock
-from pytest_int8acc.errors import DataError, EngineError, Int8accError
 from pytest_int8acc.graph.load import load_model
 
 

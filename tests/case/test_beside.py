@@ -15,19 +15,15 @@ from onnx import TensorProto
 from projects import Project
 from zoo import ZOO
 
+from pytest_int8acc import Case, CriterionError, Int8accError, ModelError, OutputResult, Settings, load_spec
 from pytest_int8acc.api import check
 from pytest_int8acc.case.forms import like, load_float, with_named
 from pytest_int8acc.case.measured import measure
-from pytest_int8acc.errors import CriterionError, Int8accError, ModelError
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import make_model, save_model, with_extra_outputs, without_extra_outputs
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.types import value_types
-from pytest_int8acc.results import OutputResult
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
-from pytest_int8acc.spec.models import Case
 
 OFF = Settings(search="off")
 #: What the candidate is.

@@ -11,11 +11,11 @@ from projects import CALIBRATED, Project
 from report_cases import case
 
 import pytest_int8acc.case.measured
+from pytest_int8acc import CaseResult, Score, Settings
 from pytest_int8acc.report.plain import restore
 from pytest_int8acc.report.view import CaseView
-from pytest_int8acc.results import CaseResult, EngineInfo, EngineLayer, Latency, Role, Score
+from pytest_int8acc.results import EngineInfo, EngineLayer, Latency, Role
 from pytest_int8acc.runtime.open import OrtBackend
-from pytest_int8acc.settings import Settings
 
 
 def engine(role: Role, ms: float | None, *precisions: str) -> EngineInfo:

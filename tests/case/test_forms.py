@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 from projects import CALIBRATED, Project
 
+from pytest_int8acc import Case, Settings, load_spec
 from pytest_int8acc.case.forms import baseline_form, candidate_form, load_float
 from pytest_int8acc.runtime.forms import EngineForm, ImplicitForm, ModelForm
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
-from pytest_int8acc.spec.models import Case
 
 IMPLICIT = "int8: {implicit: {calibrate: {algorithm: minmax}, cache: a.cache}}\n"
 

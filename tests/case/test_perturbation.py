@@ -15,18 +15,17 @@ from labs import lab_of
 from onnx import parser
 from projects import CALIBRATED, Project
 
+from pytest_int8acc import CaseResult, Score, Settings, load_spec
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.case.perturbation import PERTURBATIONS, STEP, perturbed_batches, with_perturbed_inputs
 from pytest_int8acc.data import Batch
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan
-from pytest_int8acc.results import CaseResult, Role, Score
+from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.judge import Comparison, Judge
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Feed
 
 SEARCHLESS = Settings(search="off")

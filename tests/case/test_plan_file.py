@@ -17,15 +17,13 @@ from repair_support import KINDS, write_case
 from zoo import ZOO
 from zoo_networks import read_back, zoo_network
 
+from pytest_int8acc import Settings, SpecError, load_spec
 from pytest_int8acc.answer import conclude, scales
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.case.plan_file import plan_text, read_plan
-from pytest_int8acc.errors import SpecError
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.network import Network, Plan, TensorScale, symmetric
 from pytest_int8acc.graph.plan import apply, moved, quantized_tensors
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
 
 NAMES = [name for name in ZOO if len(zoo_network(name).groups) > 1]
 

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from told_engines import DUMPS, Told, dump
 
+from pytest_int8acc import CaseResult, Settings, load_spec
 from pytest_int8acc.api import check
 from pytest_int8acc.graph.model import make_model, save_model
 from pytest_int8acc.report.json import plain_result
@@ -19,9 +20,6 @@ from pytest_int8acc.report.plain import restore, to_plain
 from pytest_int8acc.report.text import LINES, failure
 from pytest_int8acc.report.view import CaseView
 from pytest_int8acc.report.words import WIDTH
-from pytest_int8acc.results import CaseResult
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
 
 EXAMPLE = Path(__file__).parents[2] / "example_project"
 #: Four products of 60, 25, 10 and 5 % of the multiply-accumulates.

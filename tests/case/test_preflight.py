@@ -11,14 +11,12 @@ import pytest
 from projects import CALIBRATED, Project
 
 import pytest_int8acc.case.data
+from pytest_int8acc import CriterionError, DataError, ModelError, Settings, load_spec
 from pytest_int8acc.api import check
 from pytest_int8acc.case import preflight
 from pytest_int8acc.data import open_dataset
-from pytest_int8acc.errors import CriterionError, DataError, ModelError
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Feed, TensorInfo
 
 COUNT = 64

@@ -14,11 +14,10 @@ from onnxruntime.quantization import CalibrationDataReader, quantize_static
 from projects import Project
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc.errors import ModelError
+from pytest_int8acc import ModelError, Settings
 from pytest_int8acc.runtime.trt import platform
 from pytest_int8acc.runtime.trt.children import Ended, Outcome
 from pytest_int8acc.runtime.trt.platform import Refusal
-from pytest_int8acc.settings import Settings
 
 SPEC = "int8: {model: int8.onnx}\ncriteria: [{sqnr_db: 5}]\n"
 

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from projects import CALIBRATED, Project
 
+from pytest_int8acc import CaseResult, Score, Settings, load_spec
 from pytest_int8acc.answer import conclude
 from pytest_int8acc.case import preflight
 from pytest_int8acc.case.measured import Measured, measure
-from pytest_int8acc.results import CaseResult, Role, Score
+from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.run import run_together
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Outputs
 from tests.support.judged import judged
 

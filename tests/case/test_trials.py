@@ -12,8 +12,8 @@ from judged import compare_outputs, evaluate_metric
 from rejecting import reject
 from sample_outputs import Samples, one, trial_of
 
+from pytest_int8acc import CriterionError
 from pytest_int8acc.case.trials import SampleBaseline, SampleComparison
-from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.lab.vectors import Prober
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
 from pytest_int8acc.scores.judge import Judge

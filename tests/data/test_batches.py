@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pytest_int8acc import DataError
 from pytest_int8acc.data import Batch, Dataset, RandomSource, open_dataset
-from pytest_int8acc.errors import DataError
 from pytest_int8acc.tensors import Dim, TensorInfo
 
 

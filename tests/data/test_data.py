@@ -3,9 +3,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pytest_int8acc import DataError
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
 from pytest_int8acc.data.layout import read_layout
-from pytest_int8acc.errors import DataError
 from pytest_int8acc.tensors import Dim, TensorInfo
 
 F32 = np.dtype("float32")

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pytest_int8acc import DataError
 from pytest_int8acc.data import load_labels, open_dataset
-from pytest_int8acc.errors import DataError
 from pytest_int8acc.tensors import TensorInfo
 
 X = TensorInfo("x", np.dtype("float32"), ("N", 3, 4))

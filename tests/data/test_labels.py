@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pytest_int8acc import DataError
 from pytest_int8acc.data import load_labels
-from pytest_int8acc.errors import DataError
 
 LABELS = np.arange(6)
 

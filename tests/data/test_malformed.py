@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pytest_int8acc import DataError
 from pytest_int8acc.data import RandomSource, open_dataset
-from pytest_int8acc.errors import DataError
 from pytest_int8acc.tensors import TensorInfo
 
 F32 = np.dtype("float32")

@@ -5,8 +5,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from pytest_int8acc import CriterionError, DataError
 from pytest_int8acc.data.scripts import iterate_user, load_function, run_user
-from pytest_int8acc.errors import CriterionError, DataError
 
 
 def write(folder: Path, name: str, text: str) -> Path:

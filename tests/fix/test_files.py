@@ -29,8 +29,8 @@ from plans import plain
 from rtx import build
 from zoo import ZOO
 
+from pytest_int8acc import Int8accError, SpecError
 from pytest_int8acc.case.plan_file import plan_text, read_plan
-from pytest_int8acc.errors import Int8accError, SpecError
 from pytest_int8acc.fix import write_fix
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.migrate import sites

@@ -15,12 +15,12 @@ from fixes import DIGITS, fix_of
 from hostile import HOSTILE, acts, obeyed
 from polygraphy.tools.convert.convert import Convert
 
+from pytest_int8acc import load_spec
 from pytest_int8acc.case.plan_file import read_plan
 from pytest_int8acc.fix import write_fix
 from pytest_int8acc.graph.model import make_model, write_model
 from pytest_int8acc.graph.network import Plan, symmetric
 from pytest_int8acc.init import write_spec
-from pytest_int8acc.spec.load import load_spec
 
 NAMES = [*HOSTILE, "nul\x00byte"]
 

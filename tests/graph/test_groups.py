@@ -8,7 +8,7 @@ import pytest
 from onnx import parser
 from zoo import ZOO
 
-from pytest_int8acc.errors import ModelError
+from pytest_int8acc import ModelError
 from pytest_int8acc.graph.layout import find_groups, quantize, quantize_weight
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model

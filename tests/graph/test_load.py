@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 from zoo import ZOO
 
-from pytest_int8acc.errors import ModelError
+from pytest_int8acc import ModelError
 from pytest_int8acc.graph.load import lift, load_model, normalize
 from pytest_int8acc.graph.model import make_model, save_model
 from pytest_int8acc.graph.opsets import raise_opset

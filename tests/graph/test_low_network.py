@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, parser
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc.errors import ModelError
+from pytest_int8acc import ModelError
 from pytest_int8acc.graph.formats import BF16, FORMATS, FP16
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.half_network import fewer_casts, low_network

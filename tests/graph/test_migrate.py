@@ -12,7 +12,7 @@ from zoo import ZOO, sample_feed
 
 from benchmarks.nets import MODELS
 from benchmarks.regressions.data import samples
-from pytest_int8acc.errors import ModelError
+from pytest_int8acc import ModelError
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.migrate import Migrated, migrate, sites, weight_maxima

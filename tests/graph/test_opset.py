@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from qdq_everywhere import everywhere
 from zoo import OLD_RUNTIME, ZOO
 
-from pytest_int8acc.errors import ModelError
+from pytest_int8acc import ModelError
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model

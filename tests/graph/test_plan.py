@@ -10,8 +10,8 @@ from plans import plans
 from zoo import OLD_RUNTIME, ZOO, sample_feed
 from zoo_networks import read_back, zoo_network
 
+from pytest_int8acc import ModelError
 from pytest_int8acc.case.forms import Int8Form
-from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import along
 from pytest_int8acc.graph.migrate import sites
 from pytest_int8acc.graph.network import Network, Plan, TensorScale, symmetric

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc.errors import ModelError
+from pytest_int8acc import ModelError
 from pytest_int8acc.graph.formats import FP8, INT8
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.layout import find_groups, quantize

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc.errors import EngineError
+from pytest_int8acc import EngineError
 from pytest_int8acc.graph.emulate import spell_out_fp8
 from pytest_int8acc.graph.formats import FP8
 from pytest_int8acc.graph.index import all_nodes

@@ -10,7 +10,7 @@ import pytest
 from onnx import parser
 from zoo import need_opset_23
 
-from pytest_int8acc.errors import ModelError
+from pytest_int8acc import ModelError
 from pytest_int8acc.graph.formats import BF16, FP16
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.half_network import fused, low_network

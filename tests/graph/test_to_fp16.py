@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from rtx import build_all
 from zoo import OLD_RUNTIME, ZOO
 
-from pytest_int8acc.errors import ModelError
+from pytest_int8acc import ModelError
 from pytest_int8acc.graph.half import Fp16Model, to_fp16
 from pytest_int8acc.graph.layout import find_groups, quantize, quantize_weight
 from pytest_int8acc.graph.load import normalize

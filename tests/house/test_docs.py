@@ -18,7 +18,7 @@ import pytest
 import yaml
 from plugin_support import LOAD
 
-from pytest_int8acc.spec.models import Case
+from pytest_int8acc import Case
 
 ROOT = Path(__file__).parents[2]
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -13,12 +13,12 @@ from typing import get_args
 import pytest
 from plugin_support import LOAD
 
+from pytest_int8acc import Case
 from pytest_int8acc.graph.lint.rules import RULES
 from pytest_int8acc.report.catalogue import CAUSES
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.spec.criteria import TaskName
 from pytest_int8acc.spec.int8 import CalibrationMethod
-from pytest_int8acc.spec.models import Case
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = (DOCS / "reference.md").read_text(encoding="utf-8")

@@ -13,14 +13,12 @@ import pytest
 from init_projects import dense, one_row, only_case, saved, spectral, write_images, write_waves
 from zoo import ZOO
 
+from pytest_int8acc import CaseResult, DataError, Settings
 from pytest_int8acc.case.data import open_source
 from pytest_int8acc.case.forms import load_float
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.data import load_labels
-from pytest_int8acc.errors import DataError
 from pytest_int8acc.init import write_spec
-from pytest_int8acc.results import CaseResult
-from pytest_int8acc.settings import Settings
 from pytest_int8acc.tensors import Feed
 
 FILES = [f"{kind}/{number}.png" for kind in ("cat", "dog", "owl") for number in range(6)]

@@ -10,10 +10,10 @@ from builder import Builder
 from init_projects import dense, detector, only_case, recurrent, saved
 from zoo import ZOO
 
+from pytest_int8acc import Settings
 from pytest_int8acc.api import check
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.init import run, write_spec
-from pytest_int8acc.settings import Settings
 
 CLASSES = [
     pytest.param(dense(1000), id="gemm"),

@@ -12,12 +12,11 @@ from builder import Builder
 from init_projects import one_row, only_case, only_square, recurrent, saved, spectral
 from onnx import TensorProto
 
+from pytest_int8acc import EngineError, Settings
 from pytest_int8acc.case.data import open_source
 from pytest_int8acc.case.forms import load_float
 from pytest_int8acc.case.measured import measure
-from pytest_int8acc.errors import EngineError
 from pytest_int8acc.init import run, write_spec
-from pytest_int8acc.settings import Settings
 from pytest_int8acc.tensors import Feed
 
 pytestmark = pytest.mark.filterwarnings("ignore:the inputs are made up")

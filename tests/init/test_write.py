@@ -13,14 +13,13 @@ from init_projects import only_case, saved
 from onnx import TensorProto, helper
 from zoo import ZOO
 
+from pytest_int8acc import Int8accError, ModelError, Settings
 from pytest_int8acc.case.data import open_source
 from pytest_int8acc.case.forms import load_float
 from pytest_int8acc.case.measured import measure
-from pytest_int8acc.errors import Int8accError, ModelError
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import save_model
 from pytest_int8acc.init import run, write_spec
-from pytest_int8acc.settings import Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore:the inputs are made up")
 EXAMPLE = Path(__file__).parents[2] / "example_project"

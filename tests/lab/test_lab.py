@@ -20,10 +20,10 @@ from plans import plans
 from zoo import OLD_RUNTIME, ZOO
 from zoo_networks import dataset_for, zoo_network
 
+from pytest_int8acc import ModelError
 from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.clock import Clock
-from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.macs import macs
 from pytest_int8acc.graph.migrate import sites

@@ -17,8 +17,8 @@ from stored_engine import SWITCH, StoredEngine, ids
 from zoo_networks import dataset_for, zoo_network
 
 import pytest_int8acc.lab.inputs
+from pytest_int8acc import CriterionError
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.instrument import Setting
 from pytest_int8acc.graph.model import Model

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import parser
 
+from pytest_int8acc import ScalesError
 from pytest_int8acc.data import Batch, RandomSource, open_dataset
-from pytest_int8acc.errors import ScalesError
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.observers.methods import METHODS, Options, calibrate
 from pytest_int8acc.observers.ranges import ENTROPY_BINS, entropy_amax, mse_amax, percentile_amax

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_int8acc.errors import ScalesError
+from pytest_int8acc import ScalesError
 from pytest_int8acc.observers.scale_files import load_scales
 
 HEADER = "TRT-8501-EntropyCalibration2"

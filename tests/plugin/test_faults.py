@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from plugin_support import CONFTEST, LOAD, spec
 
-from pytest_int8acc.errors import DataError, InternalError, own_faults
+from pytest_int8acc import DataError
+from pytest_int8acc.errors import InternalError, own_faults
 
 #: Cases whose search raises, and what else may come out of a run.
 CONCLUDES = (

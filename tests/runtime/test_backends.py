@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from projects import CALIBRATED, Project
 
+from pytest_int8acc import Case, EngineError, Settings, load_spec
 from pytest_int8acc.case.forms import int8_form
 from pytest_int8acc.data import open_dataset
-from pytest_int8acc.errors import EngineError, MissingBackendError
+from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan
@@ -23,9 +24,6 @@ from pytest_int8acc.runtime.open import OrtBackend
 from pytest_int8acc.runtime.protocol import Backend
 from pytest_int8acc.runtime.trt.backend import TrtBackend
 from pytest_int8acc.runtime.trt.platform import Platform
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
-from pytest_int8acc.spec.models import Case
 
 SETTINGS = Settings(no_cache=True)
 

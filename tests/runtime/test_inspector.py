@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_int8acc.errors import EngineError
+from pytest_int8acc import EngineError
 from pytest_int8acc.results import EngineInfo
 from pytest_int8acc.runtime.trt.inspector import read_layers, untold_nodes
 

@@ -10,7 +10,7 @@ from narrow import ACTIVATIONS, conv_act_conv, images
 from onnx.reference import ReferenceEvaluator
 
 import pytest_int8acc.runtime.onnxruntime as engines
-from pytest_int8acc.errors import EngineError
+from pytest_int8acc import EngineError
 from pytest_int8acc.graph.emulate import emulate_half
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.load import normalize

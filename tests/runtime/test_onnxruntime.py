@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
 
-from pytest_int8acc.errors import EngineError
+from pytest_int8acc import EngineError
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.runtime import onnxruntime as engines
 from pytest_int8acc.runtime.onnxruntime import OrtEngine, saturation

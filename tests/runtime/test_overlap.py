@@ -18,11 +18,12 @@ from filelock import FileLock, Timeout
 from plugin_support import LOAD
 from projects import CALIBRATED, Project
 
+from pytest_int8acc import Case, EngineError, Settings, load_spec
 from pytest_int8acc.case.data import open_source
 from pytest_int8acc.case.forms import candidate_form, load_float
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.case.runs import Forms
-from pytest_int8acc.errors import EngineError, MissingBackendError
+from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.forms import ModelForm
 from pytest_int8acc.runtime.store import Store
@@ -32,9 +33,6 @@ from pytest_int8acc.runtime.trt.backend import TrtBackend
 from pytest_int8acc.runtime.trt.build import Built
 from pytest_int8acc.runtime.trt.platform import Device, Platform, find_platform
 from pytest_int8acc.runtime.trt.worker import alone, lock_of
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
-from pytest_int8acc.spec.models import Case
 
 SETTINGS = Settings(no_cache=True, backend="tensorrt")
 FIRST, SECOND = Device("0", "0000:01:00.0"), Device("1", "0000:02:00.0")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_int8acc import DataError
 from pytest_int8acc.data import Batch, open_dataset
-from pytest_int8acc.errors import DataError
 from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.tensors import Feed, TensorInfo
 

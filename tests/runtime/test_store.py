@@ -22,7 +22,7 @@ import pytest
 from child import in_child
 from kills import steps
 
-from pytest_int8acc.errors import EngineError
+from pytest_int8acc import EngineError
 from pytest_int8acc.runtime.store import Store, open_store
 
 KEYS = [digit * 64 for digit in "abcd"]

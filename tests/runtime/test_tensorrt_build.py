@@ -21,7 +21,8 @@ from child import is_alive
 from onnx import TensorProto
 from zoo import ZOO
 
-from pytest_int8acc.errors import EngineError, MissingBackendError
+from pytest_int8acc import EngineError
+from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zoo import ZOO
 
+from pytest_int8acc import EngineError
 from pytest_int8acc.data import open_dataset
-from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.observers.scale_files import cache_of_text
 from pytest_int8acc.runtime.trt.build import in_batches

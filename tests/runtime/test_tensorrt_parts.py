@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from zoo import ZOO
 
-from pytest_int8acc.errors import EngineError
+from pytest_int8acc import EngineError
 from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.results import Latency
 from pytest_int8acc.runtime.trt import engine, worker

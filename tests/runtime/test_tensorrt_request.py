@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zoo import ZOO
 
-from pytest_int8acc.errors import EngineError, MissingBackendError
+from pytest_int8acc import EngineError
+from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, make_model, save_model
 from pytest_int8acc.graph.opsets import raise_opset

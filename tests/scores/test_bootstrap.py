@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judged import compare_output, rows_of
 
-from pytest_int8acc.results import CaseResult, Interval, OutputResult, Score
+from pytest_int8acc import CaseResult, OutputResult, Score
+from pytest_int8acc.results import Interval
 from pytest_int8acc.scores.bootstrap import around, interval
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.metrics import METRICS

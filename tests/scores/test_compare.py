@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from judged import compare_output, compare_outputs, judged, rows_of
 
-from pytest_int8acc.errors import CriterionError
+from pytest_int8acc import CriterionError
 from pytest_int8acc.report.plain import to_plain
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
 from pytest_int8acc.scores.judge import Judge

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from judged import compare_output, rows_of, score
 
-from pytest_int8acc.errors import CriterionError
+from pytest_int8acc import CriterionError
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.sums import PIECE, Sums, errors, sums_of

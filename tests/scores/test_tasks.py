@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judged import evaluate_metric, judged
 
+from pytest_int8acc import CriterionError, DataError, Score
 from pytest_int8acc.data import load_labels
 from pytest_int8acc.data.scripts import load_function
-from pytest_int8acc.errors import CriterionError, DataError
-from pytest_int8acc.results import Score
 from pytest_int8acc.scores import boxes
 from pytest_int8acc.scores.criteria import MetricLimit
 from pytest_int8acc.scores.judge import Judge

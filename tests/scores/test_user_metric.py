@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from judged import evaluate_metric
 
+from pytest_int8acc import CriterionError
 from pytest_int8acc.data.scripts import load_function
-from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.scores.criteria import MetricLimit
 
 LABELS = np.array([0, 1, 2, 1])

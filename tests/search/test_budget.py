@@ -7,8 +7,8 @@ import pytest
 from fake_evaluators import indices
 from fake_suite import accumulated, additive
 
+from pytest_int8acc import SpecError
 from pytest_int8acc.clock import Clock
-from pytest_int8acc.errors import SpecError
 from pytest_int8acc.results import Ending
 from pytest_int8acc.search import STRATEGIES, Budget, search
 

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from spec_schema import SCHEMA, is_valid
 from spec_texts import VALID
 
-from pytest_int8acc.errors import SpecError
-from pytest_int8acc.spec.load import load_spec
-from pytest_int8acc.spec.models import Case
+from pytest_int8acc import Case, SpecError, load_spec
 
 #: PyYAML's own parser, and libyaml's where there is one.
 PARSERS = [yaml.SafeLoader, *([yaml.CSafeLoader] if hasattr(yaml, "CSafeLoader") else [])]

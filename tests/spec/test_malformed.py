@@ -7,8 +7,7 @@ import yaml
 from malformed_specs import ALL
 from spec_texts import MINIMAL
 
-from pytest_int8acc.errors import SpecError
-from pytest_int8acc.spec.load import load_spec
+from pytest_int8acc import SpecError, load_spec
 
 PYDANTICS_OWN = ("Input should be", "valid string", "Extra inputs", "validation error", "(mapping)", "(text)")
 

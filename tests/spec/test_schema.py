@@ -10,7 +10,7 @@ from packages import written_again
 from spec_schema import ANNOTATIONS, JUDGED, SCHEMA, is_valid
 from spec_texts import VALID
 
-from pytest_int8acc.spec.load import load_spec
+from pytest_int8acc import load_spec
 from pytest_int8acc.spec.yaml import parse
 
 #: Mistakes that a schema cannot see, by their names in malformed_keys.txt and malformed_files.txt.

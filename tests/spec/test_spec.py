@@ -12,9 +12,7 @@ import pytest
 import yaml
 from spec_texts import BUILT, EVERYTHING, MINIMAL, SEVERAL, TENSORRT, VALID
 
-from pytest_int8acc.errors import SpecError
-from pytest_int8acc.spec.load import load_spec
-from pytest_int8acc.spec.models import Case
+from pytest_int8acc import Case, SpecError, load_spec
 from pytest_int8acc.spec.yaml import parse
 
 

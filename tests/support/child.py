@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_int8acc.errors import Int8accError
+from pytest_int8acc import Int8accError
 
 
 def in_child(action: Callable[[], object]) -> str:

@@ -8,10 +8,9 @@ import numpy as np
 import yaml
 from onnx import numpy_helper, parser
 
+from pytest_int8acc import Case, load_spec
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model, save_model
-from pytest_int8acc.spec.load import load_spec
-from pytest_int8acc.spec.models import Case
 
 HEAD = """
 <ir_version: 8, opset_import: ["" : 13]>

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pytest_int8acc import Settings, load_spec
 from pytest_int8acc.case import measured as measuring
 from pytest_int8acc.case.measured import Measured, measure
 from pytest_int8acc.data import Dataset
@@ -16,8 +17,6 @@ from pytest_int8acc.results import EngineInfo, EngineLayer, Role
 from pytest_int8acc.runtime.forms import Form, ModelForm
 from pytest_int8acc.runtime.onnxruntime import OrtBackend
 from pytest_int8acc.runtime.protocol import Engine
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Feed
 
 

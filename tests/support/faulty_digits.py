@@ -9,9 +9,8 @@ import numpy as np
 import onnx
 from zoo import ZOO, sample_feed
 
+from pytest_int8acc import Settings, load_spec
 from pytest_int8acc.case.measured import Measured, measure
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
 
 CRITERIA = "criteria: [{sqnr_db: %g}]\n"
 

@@ -11,8 +11,7 @@ import onnx
 from builder import Builder
 from onnx import TensorProto
 
-from pytest_int8acc.spec.load import load_spec
-from pytest_int8acc.spec.models import Case
+from pytest_int8acc import Case, load_spec
 
 
 def saved(folder: Path, proto: onnx.ModelProto, name: str = "model.onnx") -> Path:

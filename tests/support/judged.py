@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_int8acc.results import OutputResult, Score
+from pytest_int8acc import OutputResult, Score
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
 from pytest_int8acc.scores.judge import Judge, Verdict
 from pytest_int8acc.scores.metrics import METRICS

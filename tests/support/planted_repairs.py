@@ -6,10 +6,9 @@ from pathlib import Path
 
 from repair_support import write_case
 
+from pytest_int8acc import Settings, load_spec
 from pytest_int8acc.case.measured import Measured, measure
 from pytest_int8acc.graph.network import Network
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
 
 
 def measured(

@@ -9,10 +9,8 @@ import onnx
 from onnx import numpy_helper, parser
 from zoo import ZOO, sample_feed
 
+from pytest_int8acc import CaseResult, Settings, load_spec
 from pytest_int8acc.api import check
-from pytest_int8acc.results import CaseResult
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
 
 
 class Project:

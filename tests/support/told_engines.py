@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import pytest_int8acc.case.measured
+from pytest_int8acc import Settings
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.results import EngineInfo, Role
 from pytest_int8acc.runtime.forms import Form
 from pytest_int8acc.runtime.onnxruntime import OrtBackend
 from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.runtime.trt.inspector import read_layers
-from pytest_int8acc.settings import Settings
 
 DUMPS = Path(__file__).parents[1] / "runtime" / "inspector_dumps"
 #: How TensorRT 8.6 writes what a convolution reads and weighs, and a kernel of that kind.
