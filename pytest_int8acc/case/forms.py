@@ -69,7 +69,7 @@ class Int8Form:
 
     def complete(self, plan: Plan | None = None) -> Plan:
         """The case's own plan merged with ``plan``."""
-        return merge(self.given, plan or Plan())
+        return merge(self.every, self.given, plan or Plan())
 
     def unrounded(self, plan: Plan | None = None) -> Model:
         """The form under ``plan`` without its rounding: the float model with moved ranges."""

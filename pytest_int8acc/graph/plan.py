@@ -84,23 +84,32 @@ def moved(network: Network, plan: Plan) -> Network:
     return network
 
 
-def merge(first: Plan, second: Plan) -> Plan:
-    """One plan that does what both do, ``first`` first; where both set a scale or precision, ``second`` wins.
+def merge(network: Network, first: Plan, second: Plan) -> Plan:
+    """One plan that changes ``network`` as ``first`` does, and then ``second``.
+
+    Where both set a scale or precision, that of ``second`` holds.
 
     Raises:
-        ModelError: Both move one tensor.
+        ModelError: Both move one tensor, or ``first`` does not fit the network.
     """
     for tensor in second.moves:
         if tensor in first.moves:
             raise ModelError(f"'{tensor}' is moved by the case's plan already; it cannot be moved again")
-    merged: dict[str, Any] = {}
-    for part in fields(Plan):
-        one, other = getattr(first, part.name), getattr(second, part.name)
-        if isinstance(one, Mapping):
-            merged[part.name] = {**one, **other}
-        else:
-            merged[part.name] = tuple(dict.fromkeys((*one, *other)))
-    return Plan(**merged)
+    scales = {**first.scales, **second.scales}
+    if first.moves and second.scales:
+        # A reader of a moved tensor reads a new tensor. The second plan's scale of the old tensor is not its.
+        after = moved(network, first)
+        for old, new in zip(network.edges, after.edges, strict=True):
+            if new.tensor != old.tensor and old.tensor in second.scales and new.tensor not in scales:
+                own = new.quantization
+                scales[new.tensor] = TensorScale(own.scale, own.axis, own.zero_point)
+    return Plan(
+        high={**first.high, **second.high},
+        scales=scales,
+        moves={**first.moves, **second.moves},
+        outputs=tuple(dict.fromkeys((*first.outputs, *second.outputs))),
+        fused=tuple(dict.fromkeys((*first.fused, *second.fused))),
+    )
 
 
 def plan_key(plan: Plan, ignored: Collection[str] = ()) -> object:

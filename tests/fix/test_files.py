@@ -494,7 +494,7 @@ def test_a_guarded_network_is_the_plan_applied(model: Model, data: st.DataObject
     assert high <= set(left.left_high)
     rest = [group.name for group in left.groups][:1]
     more = Plan(dict.fromkeys(rest, "fp16"))
-    assert apply(left, more).serialize() == apply(network, merge(plan, more)).serialize()
+    assert apply(left, more).serialize() == apply(network, merge(network, plan, more)).serialize()
 
 
 # From a failure to a guarded fix.

@@ -77,9 +77,7 @@ def test_a_plan_found_under_another_is_merged_over_it(name: str, data: st.DataOb
     network = zoo_network(name)
     plan = data.draw(plans(network))
     left = guard(network, plan)
-    # Not of tensors with a moved range: 'merge' gives their new scale to readers without the move, too.
-    quantized = quantized_tensors(left).items()
-    tensors = [t for t, own in quantized if own.values is None and t not in plan.moves]
+    tensors = list(quantized_tensors(left))
     moves = {
         tensor: np.linspace(0.5, 2, site.channels, dtype=np.float32)
         for tensor, site in sites(left).items()
@@ -91,7 +89,22 @@ def test_a_plan_found_under_another_is_merged_over_it(name: str, data: st.DataOb
     more = Plan(
         dict.fromkeys(high, "fp16"), {t: symmetric(0.25) for t in scaled}, {t: moves[t] for t in some}
     )
-    assert apply(left, more).serialize() == apply(network, merge(plan, more)).serialize()
+    assert apply(left, more).serialize() == apply(network, merge(network, plan, more)).serialize()
+
+
+@pytest.mark.parametrize("name", ["residual", "mobilenet", "opset21"])
+def test_the_scale_of_a_moved_tensor_reaches_only_its_unmoved_readers(name: str) -> None:
+    network = zoo_network(name)
+    changed = 0
+    for tensor, site in sites(network).items():
+        move = Plan(moves={tensor: np.linspace(0.5, 2, site.channels, dtype=np.float32)})
+        left = guard(network, move)
+        if tensor in quantized_tensors(left):
+            scale = Plan(scales={tensor: symmetric(0.25)})
+            expected = apply(left, scale).serialize()
+            assert expected == apply(network, merge(network, move, scale)).serialize()
+            changed += expected != apply(network, Plan(scales=scale.scales, moves=move.moves)).serialize()
+    assert changed, "one of the tensors has readers that are not moved"
 
 
 def test_weights_keep_their_scales_where_these_are_taken_anew() -> None:
@@ -151,7 +164,7 @@ def test_a_tensor_moved_by_two_plans_is_one_error() -> None:
     tensor, site = next(iter(sites(network).items()))
     plan = Plan(moves={tensor: np.ones(site.channels, np.float32)})
     with pytest.raises(ModelError, match=f"'{tensor}' is moved by the case's plan already"):
-        merge(plan, plan)
+        merge(network, plan, plan)
 
 
 def test_what_a_plan_moves_does_not_hang_on_what_is_in_int8() -> None:
@@ -160,7 +173,8 @@ def test_what_a_plan_moves_does_not_hang_on_what_is_in_int8() -> None:
     high = Plan({network.groups[-1].name: "fp16"})
     tensor, site = next((t, s) for t, s in sites(network).items() if len(s.readers) > 1)
     move = Plan(moves={tensor: np.linspace(0.5, 2, site.channels, dtype=np.float32)})
-    assert apply(guard(network, high), move).serialize() == apply(network, merge(high, move)).serialize()
+    expected = apply(guard(network, high), move).serialize()
+    assert expected == apply(network, merge(network, high, move)).serialize()
 
 
 def two_readers() -> Network:
@@ -198,4 +212,5 @@ def test_what_no_node_computes_in_floats_is_refused_as_an_output() -> None:
 
 
 def test_outputs_of_two_plans_are_all_kept_once() -> None:
-    assert merge(Plan(outputs=("a", "b")), Plan(outputs=("b", "c"))).outputs == ("a", "b", "c")
+    first, second = Plan(outputs=("a", "b")), Plan(outputs=("b", "c"))
+    assert merge(zoo_network("plain"), first, second).outputs == ("a", "b", "c")
