@@ -13,7 +13,7 @@ from pytest_int8acc.graph.index import Index, attribute, captured
 from pytest_int8acc.graph.layout import AFFINE, ALIKE, MAX_STEPS, RESHAPING, ChannelTracer, reshaped_axis
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
-from pytest_int8acc.tensors import Array, Dim
+from pytest_int8acc.tensors import Dim
 
 #: Operators whose results are not negative where their inputs are not.
 _KEEP_SIGN = {
@@ -186,12 +186,6 @@ class _Joiner:
             tensor = before
         return False
 
-    def size(self, tensor: str, axis: int) -> int | None:
-        """The size of a tensor along an axis, where it is known."""
-        shape = self._tracer.shape(tensor) or ()
-        size = shape[axis] if axis < len(shape) else None
-        return size if isinstance(size, int) else None
-
     def segments(self, tensor: str, axis: int, depth: int) -> list[Segment] | None:
         """The segments of a tensor along an axis; None where sizes are not known."""
         self._steps += 1
@@ -204,7 +198,7 @@ class _Joiner:
             return [replace(found[0], kind=self.kind(tensor), tensor=name)]
         if found is not None:
             return found
-        size = self.size(tensor, axis)
+        size = self._tracer.size(tensor, axis)
         return None if size is None else [Segment(size, self.kind(tensor), tensor)]
 
     def _joined(self, node: onnx.NodeProto, tensor: str, axis: int, depth: int) -> list[Segment] | None:
@@ -244,7 +238,8 @@ class _Joiner:
         self, node: onnx.NodeProto, axis: int, inputs: Sequence[list[Segment] | None]
     ) -> list[list[Segment] | None]:
         """The inputs of a Concat; a single unknown one gets the rest of the total size."""
-        total, missing = self.size(node.output[0], axis), [i for i, s in enumerate(inputs) if s is None]
+        total = self._tracer.size(node.output[0], axis)
+        missing = [i for i, segments in enumerate(inputs) if segments is None]
         if total is None or len(missing) != 1:
             return list(inputs)
         rest = total - sum(segment.size for segments in inputs for segment in segments or ())
@@ -255,39 +250,12 @@ class _Joiner:
 
     def _of_cut(self, node: onnx.NodeProto, tensor: str, axis: int, depth: int) -> list[Segment] | None:
         """The segments that are left of the input of a Slice or Split."""
-        rank = len(self._tracer.shape(node.input[0]) or ())
-        inner = self.segments(node.input[0], axis, depth)
-        if inner is None or not rank:
-            return None
-        if node.op_type == "Split":
-            if int(attribute(node, "axis", 0)) % rank != axis:
-                return inner
-            sizes = [self.size(name, axis) for name in node.output]
-            place = list(node.output).index(tensor)
-            before = [size for size in sizes[:place] if size is not None]
-            size = sizes[place]
-            if len(before) < place or size is None:
-                return None
-            return _cut(inner, sum(before), sum(before) + size)
-        starts, ends, axes, steps = (self._integers(node, i) for i in (1, 2, 3, 4))
-        if starts is None or ends is None:
-            return None
-        axes = list(range(len(starts))) if axes is None else [place % rank for place in axes]
-        if axis not in axes:
-            return inner
-        place = axes.index(axis)
-        if steps is not None and steps[place] != 1:
-            return None
+        parts, inner = self._tracer.parts(node, tensor), self.segments(node.input[0], axis, depth)
+        if inner is None or parts is None or axis not in parts:
+            return None if parts is None else inner
         total = sum(segment.size for segment in inner)
-        start, stop, _ = slice(starts[place], ends[place]).indices(total)
-        return _cut(inner, start, stop)
-
-    def _integers(self, node: onnx.NodeProto, place: int) -> list[int] | None:
-        """A constant input as integers; None where there is none."""
-        if place >= len(node.input) or not node.input[place]:
-            return None
-        array: Array | None = self._model.constants().get(node.input[place])
-        return None if array is None else [int(value) for value in array.ravel()]
+        start, stop, step = parts[axis].indices(total)
+        return _cut(inner, start, stop) if step == 1 else None
 
     def kind(self, tensor: str, depth: int = 0) -> str:
         """``scores`` where all elements of a tensor come from a Sigmoid or Softmax; else empty."""

@@ -47,7 +47,7 @@ RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 #: Operators of two inputs that scale or shift their elements where one input is a constant.
 AFFINE = frozenset({"Mul", "Add", "Sub", "Div"})
 #: Operators that make channels of their own, and the axis of these.
-_MADE_CHANNELS = {
+MADE_CHANNELS = {
     **dict.fromkeys(("Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization"), 1),
     **dict.fromkeys(("Gemm", "MatMul", "LayerNormalization", "RMSNormalization"), -1),
 }
@@ -385,6 +385,20 @@ def output_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
     return rank - 1 if is_transposed != (index == 1) else rank - 2
 
 
+def channel_parameters(node: onnx.NodeProto) -> dict[int, int]:
+    """Inputs that scale or shift each output channel of a node, and the axis of the channels in each.
+
+    These are the weights and the bias of a Conv, Gemm or MatMul, and the scale and the bias of a norm. Of
+    other nodes there are none.
+    """
+    if node.op_type in ("Gemm", "MatMul"):
+        is_transposed = bool(attribute(node, "transB", 0))
+        return {1: 0 if is_transposed else 1, 2: -1}
+    if node.op_type in MADE_CHANNELS and node.op_type != "ConvTranspose":
+        return {1: 0, 2: 0}
+    return {}
+
+
 def scales_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
     """The axis of per-channel scales that TensorRT takes for a weighted node's constant; None: per tensor."""
     if node.op_type == "ConvTranspose" and attribute(node, "group", 1) != 1:
@@ -511,7 +525,7 @@ class ChannelTracer:
     """Follows tensors backwards through nodes that move, pick or scale their elements."""
 
     def __init__(self, model: Model) -> None:
-        self._model = model
+        self._model, self._constants = model, model.constants()
         self._made = model.index.producer
 
     @cached_property
@@ -522,6 +536,12 @@ class ChannelTracer:
         """The shape of a tensor as far as it is known."""
         return self._shapes.get(tensor)
 
+    def size(self, tensor: str, axis: int) -> int | None:
+        """The size of a tensor along an axis, where it is known."""
+        shape = self.shape(tensor) or ()
+        size = shape[axis] if axis < len(shape) else None
+        return size if isinstance(size, int) else None
+
     def source(self, node: onnx.NodeProto) -> str | None:
         """The input whose elements a node gives, moved, picked or scaled; None where it computes others."""
         if node.op_type in ALIKE | RESHAPING or node.op_type in ("Transpose", "Slice", "Split"):
@@ -531,6 +551,70 @@ class ChannelTracer:
             return varying[0] if len(varying) == 1 else None
         return None
 
+    def before(self, node: onnx.NodeProto, output: str, labels: Array) -> Array | None:
+        """The labels of a node's first input, from those of an output that has some of its elements.
+
+        Args:
+            node: It moves elements, or takes a part of them.
+            output: Of the node.
+            labels: Integers of at least 0, shaped to broadcast with the output, a dimension for each axis.
+
+        Returns:
+            Labels shaped to broadcast with the input, -1 for elements that are not in the output. None where
+            the node does anything else, or sizes that are needed are not known.
+        """
+        shape, source = self.shape(output), self.shape(node.input[0])
+        if shape is None or source is None or labels.ndim != len(shape):
+            return None
+        if node.op_type == "Transpose":
+            return labels.transpose(np.argsort(attribute(node, "perm", range(labels.ndim)[::-1])))
+        if node.op_type in RESHAPING:
+            return _reshaped(labels, shape, source)
+        parts = self.parts(node, output)
+        if parts is None:
+            return None
+        if node.op_type == "Gather":
+            labels = np.expand_dims(labels, tuple(parts))
+        for axis, part in parts.items():
+            size = self.size(node.input[0], axis)
+            if size is None:
+                return None
+            whole = np.full([*labels.shape[:axis], size, *labels.shape[axis + 1 :]], -1)
+            whole[(slice(None),) * axis + (part,)] = labels
+            labels = whole
+        return labels
+
+    def parts(self, node: onnx.NodeProto, output: str) -> dict[int, slice] | None:
+        """Each axis along which an output is a part of the node's first input, and the part.
+
+        None where the node is no Slice, Split or Gather of one index, or the part is not known.
+        """
+        names = [name for name in node.input[1:] if name]
+        rank = len(self.shape(node.input[0]) or ())
+        if not rank or any(name not in self._constants for name in names):
+            return None
+        axis = attribute(node, "axis", 0) % rank
+        if node.op_type == "Split":
+            start = 0
+            for name in node.output:
+                size = self.size(name, axis)
+                if size is None:
+                    return None
+                if name == output:
+                    return {axis: slice(start, start + size)}
+                start += size
+        numbers = [self._constants[name].reshape(-1).tolist() for name in names]
+        if node.op_type == "Gather" and self._constants[names[0]].ndim == 0:
+            (index,) = numbers[0]
+            return {axis: slice(index, index + 1 or None)}
+        if node.op_type != "Slice":
+            return None
+        starts, ends, *more = numbers
+        axes = more[0] if more else range(len(starts))
+        steps = more[1] if len(more) > 1 else [1] * len(starts)
+        cuts = zip(axes, starts, ends, steps, strict=True)
+        return {axis % rank: slice(start, end, step) for axis, start, end, step in cuts}
+
     def channels(self, tensor: str, steps: int = 0) -> int | None:
         """The axis of the channels that a node made; None where the graph does not tell, or axis 0."""
         node, shape = self._made.get(tensor), self.shape(tensor)
@@ -539,8 +623,8 @@ class ChannelTracer:
         rank = len(shape)
         if node.op_type == "Concat":
             return int(attribute(node, "axis", 0)) % rank or None
-        if node.op_type in _MADE_CHANNELS:
-            return _MADE_CHANNELS[node.op_type] % rank or None
+        if node.op_type in MADE_CHANNELS:
+            return MADE_CHANNELS[node.op_type] % rank or None
         before = self.source(node)
         if before is None and node.op_type in AFFINE:
             before = str(node.input[0])
@@ -568,6 +652,39 @@ def reshaped_axis(before: tuple[Dim, ...] | None, after: tuple[Dim, ...] | None,
         if is_first and axis:
             return place
     return None
+
+
+def _reshaped(labels: Array, after: tuple[Dim, ...], before: tuple[Dim, ...]) -> Array | None:
+    """The labels of a tensor of shape ``before``, from those of the tensor reshaped to ``after``.
+
+    None where labels differ along an axis whose size is not known in both shapes.
+    """
+    spread, shape = list(labels.shape), [1] * len(before)
+    for axes, axes_before in _same_elements(after, before):
+        if max(labels.shape[axes], default=1) > 1:
+            sizes = [size for size in after[axes] if isinstance(size, int)]
+            sizes_before = [size for size in before[axes_before] if isinstance(size, int)]
+            if len(sizes) < len(after[axes]) or math.prod(sizes) != math.prod(sizes_before):
+                return None
+            spread[axes], shape[axes_before] = sizes, sizes_before
+    return np.broadcast_to(labels, spread).reshape(shape)
+
+
+def _same_elements(one: tuple[Dim, ...], other: tuple[Dim, ...]) -> Iterator[tuple[slice, slice]]:
+    """Shortest runs of axes of two shapes of a tensor that hold the same elements, the last axes first."""
+    end, other_end = len(one), len(other)
+    while end and other_end:
+        runs = ((i, j) for i in reversed(range(end)) for j in reversed(range(other_end)))
+        same = ((i, j) for i, j in runs if _are_as_many(one[i:end], other[j:other_end]))
+        start, other_start = next(same, (0, 0))
+        yield slice(start, end), slice(other_start, other_end)
+        end, other_end = start, other_start
+    yield slice(0, end), slice(0, other_end)
+
+
+def _are_as_many(one: tuple[Dim, ...], other: tuple[Dim, ...]) -> bool:
+    """Whether axes of these sizes surely hold the same number of elements."""
+    return (one == other and None not in one) or _product(one) == _product(other) is not None
 
 
 def _product(dims: tuple[Dim, ...]) -> int | None:
