@@ -24,12 +24,12 @@ from pytest_int8acc.graph.fold import fold_constants, fold_sizes
 from pytest_int8acc.graph.index import all_graphs, all_nodes, attribute, refill, take_name
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.opsets import (
-    LEAST_IR,
     LEAST_OPSET,
     QDQ_OPSET,
     holds_trt_fp8,
     meaning_since,
     raise_opset,
+    set_opset,
     standard_fp8,
 )
 from pytest_int8acc.graph.validate import validated
@@ -100,9 +100,7 @@ def lift(model: Model, least: int) -> Model:
     if not all(_means_the_same(node, model.opset, least) for node in all_nodes(model.graph)):
         return normalize(raise_opset(model, least))
     proto = copy.deepcopy(model.proto)
-    for entry in proto.opset_import:
-        entry.version = least if entry.domain in ("", "ai.onnx") else entry.version
-    proto.ir_version = max(proto.ir_version, LEAST_IR.get(least, 10))
+    set_opset(proto, least)
     return Model(proto, model.weights, model.name)
 
 

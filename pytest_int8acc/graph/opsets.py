@@ -1,13 +1,14 @@
-"""Models in other opsets: lifted to opset 13 and later, and lowered for older parsers.
+"""Models in other opsets: raised to opset 13 and later, and lowered for older parsers.
 
-Models of opsets 7 to 12 are lifted to opset 13, where per-channel Q/DQ begins. Each operator whose form or
-meaning changed on the way becomes nodes of opset 13 that compute the same. ONNX's version converter does not
-do that: linear Upsample loses its coordinates, Hardmax its flattened axes (`python -m benchmarks.lifts`). All
-other operators of these opsets stay as they are: opset 13 gave them only more types, or attributes whose
-defaults change nothing (ONNX operator changelog).
+Models of opsets 7 to 12 are raised to opset 13 by the functions of ``_LIFTS``, because per-channel Q/DQ
+begins there. Each operator whose form or meaning changed becomes nodes of opset 13 that compute the same.
+ONNX's version converter does not do that: it loses the coordinates of a linear Upsample, and the flattened
+axes of a Hardmax (`python -m benchmarks.lifts`). All other operators of these opsets stay as they are,
+because opset 13 only gave them more types, or attributes whose defaults change nothing (ONNX operator
+changelog).
 
-TensorRT's own FP8 operators, which ModelOpt and Transformer Engine export from PyTorch in opsets without FP8,
-become the standard operators.
+TensorRT's own FP8 operators become the standard operators. ModelOpt and Transformer Engine export them from
+PyTorch in opsets without FP8.
 """
 
 from __future__ import annotations
@@ -31,14 +32,25 @@ from pytest_int8acc.graph.model import Editor, Model, make_model
 from pytest_int8acc.graph.network import Quantization
 from pytest_int8acc.tensors import Array
 
-#: The opsets that ``to_opset_13`` knows begin here.
+#: The oldest opset that ``_LIFTS`` converts. ONNX's version converter raises older models to this opset.
 OLDEST = 7
-_LIFTED = 13
-#: The newest IR version that ONNX had when opset 13 came: older runtimes refuse a newer one.
-_IR_VERSION = 7
+#: The first opset with per-channel QuantizeLinear and DequantizeLinear.
+LEAST_OPSET = 13
+#: The first opset whose QuantizeLinear and DequantizeLinear take FP16 and FP8 (ONNX operator changelog).
+QDQ_OPSET = 19
+#: Opset to the oldest IR version of models with it. Older runtimes refuse newer IR versions.
+_IR_VERSIONS = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}
 
 
-def to_opset_13(model: Model) -> Model:
+def set_opset(proto: onnx.ModelProto, opset: int) -> None:
+    """Declare that ``proto`` is of ``opset``, and raise its IR version to the least that this opset needs."""
+    for entry in proto.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            entry.version = opset
+    proto.ir_version = max(proto.ir_version, _IR_VERSIONS.get(opset, 10))
+
+
+def _to_opset_13(model: Model) -> Model:
     """``model``, of an opset from 7 to 12, as one of opset 13 that computes the same.
 
     Raises:
@@ -46,33 +58,26 @@ def to_opset_13(model: Model) -> Model:
     """
     lift = _Lift(model)
     for graph in all_graphs(lift.editor.graph):
-        lift.graph(graph)
-    proto = lift.editor.proto
-    for entry in proto.opset_import:
-        entry.version = _LIFTED if entry.domain in ("", "ai.onnx") else entry.version
-    proto.ir_version = max(proto.ir_version, _IR_VERSION)
+        nodes: list[onnx.NodeProto] = []
+        for node in graph.node:
+            changed, convert = _LIFTS.get(node.op_type, (0, None))
+            if node.domain in ("", "ai.onnx") and convert is not None and model.opset < changed:
+                nodes.extend(convert(lift, node))
+            else:
+                nodes.append(node)
+        refill(graph.node, nodes)
+    set_opset(lift.editor.proto, LEAST_OPSET)
     return lift.editor.done()
 
 
 class _Lift:
-    """One model under change. Constants that replace attributes become initializers of the main graph."""
+    """A model on its way to opset 13. Constants that replace attributes join the main graph."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.editor: Editor = model.edit()
         self.constants = model.constants()
         self._types: dict[str, onnx.TypeProto.Tensor] | None = None
-
-    def graph(self, graph: onnx.GraphProto) -> None:
-        """Replace the nodes of one graph, without the graphs inside its nodes."""
-        nodes: list[onnx.NodeProto] = []
-        for node in graph.node:
-            until, replace = _LIFTS.get(node.op_type, (0, None))
-            if node.domain in ("", "ai.onnx") and replace is not None and self.model.opset < until:
-                nodes.extend(replace(self, node))
-            else:
-                nodes.append(node)
-        refill(graph.node, nodes)
 
     def name(self, node: onnx.NodeProto) -> str:
         """The prefix of the names of nodes that replace ``node``."""
@@ -85,6 +90,12 @@ class _Lift:
     def tensor(self, node: onnx.NodeProto, what: str) -> str:
         """The name of a new tensor between the nodes that replace ``node``."""
         return self.editor.unique(f"{node.output[0]}_{what}")
+
+    def step(
+        self, node: onnx.NodeProto, op_type: str, inputs: Sequence[str], output: str, **attributes: Any
+    ) -> onnx.NodeProto:
+        """A new node that computes ``output`` on behalf of ``node``."""
+        return helper.make_node(op_type, inputs, [output], f"{self.name(node)}/{output}", **attributes)
 
     def dtype(self, tensor: str) -> np.dtype[Any]:
         """The dtype of a tensor; float32 where ONNX's type inference cannot tell."""
@@ -122,57 +133,36 @@ def _like(
     return made
 
 
-def _with_input(name: str, place: int) -> Callable[[_Lift, onnx.NodeProto], list[onnx.NodeProto]]:
-    """A lift for an attribute of integers that is the input ``place`` in opset 13."""
+def _as_inputs(*names: str) -> Callable[[_Lift, onnx.NodeProto], list[onnx.NodeProto]]:
+    """A lift for an operator of one input, whose attributes ``names`` are its further inputs in opset 13."""
 
-    def replace(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        values = attribute(node, name, None)
-        if values is None:
-            return [node]
-        inputs = [*node.input, *[""] * (place - len(node.input))]
-        values = values if isinstance(values, Sequence) else [values]
-        return [_like(node, [*inputs, lift.constant(node, name, values)], [name])]
+    def convert(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        inputs = [node.input[0]]
+        for name in names:
+            value = attribute(node, name, None)
+            if value is None:
+                inputs.append("")
+            elif isinstance(value, float):
+                inputs.append(lift.constant(node, name, value, lift.dtype(node.input[0])))
+            else:
+                inputs.append(lift.constant(node, name, np.ravel(value)))
+        while not inputs[-1]:
+            inputs.pop()
+        return [_like(node, inputs, names)]
 
-    return replace
-
-
-def _clip(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    dtype, ends = lift.dtype(node.input[0]), []
-    for name in ("min", "max"):
-        value = attribute(node, name, None)
-        ends.append("" if value is None else lift.constant(node, name, value, dtype))
-    return [_like(node, [node.input[0], *ends], ["min", "max"])]
-
-
-def _pad(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    value = attribute(node, "value", 0.0)
-    inputs = [node.input[0], lift.constant(node, "pads", attribute(node, "pads", []))]
-    if value:
-        inputs.append(lift.constant(node, "value", value, lift.dtype(node.input[0])))
-    return [_like(node, inputs, ["pads", "value"])]
-
-
-def _slice(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    inputs = [node.input[0]]
-    for name in ("starts", "ends", "axes"):
-        values = attribute(node, name, None)
-        if values is not None:
-            inputs.append(lift.constant(node, name, values))
-    return [_like(node, inputs, ["starts", "ends", "axes"])]
+    return convert
 
 
 def _dropout(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     """A Dropout below opset 12 drops nothing, and ONNX Runtime gives 0 for its mask."""
     nodes = [_like(node, node.input[:1], ["ratio"])]
     if len(node.output) > 1 and node.output[1]:
-        mask, shape = node.output[1], lift.tensor(node, "shape")
+        shape = lift.tensor(node, "shape")
         refill(nodes[0].output, node.output[:1])
         dtype = np.dtype(bool) if lift.model.opset > 9 else lift.dtype(node.input[0])
         zero = onnx.numpy_helper.from_array(np.zeros(1, dtype))
-        nodes.append(helper.make_node("Shape", node.input[:1], [shape], f"{lift.name(node)}/shape"))
-        nodes.append(
-            helper.make_node("ConstantOfShape", [shape], [mask], f"{lift.name(node)}/mask", value=zero)
-        )
+        nodes.append(lift.step(node, "Shape", node.input[:1], shape))
+        nodes.append(lift.step(node, "ConstantOfShape", [shape], node.output[1], value=zero))
     return nodes
 
 
@@ -182,17 +172,16 @@ def _batch_normalization(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodePro
         return [_like(node, node.input, ["spatial"])]
     x, scale, offset, mean, variance = node.input
     epsilon = lift.constant(node, "epsilon", attribute(node, "epsilon", 1e-5), lift.dtype(x))
-    made = [lift.tensor(node, what) for what in ("centered", "variance", "deviation", "unit", "scaled")]
-    steps = (
-        ("Sub", [x, mean], made[0]),
-        ("Add", [variance, epsilon], made[1]),
-        ("Sqrt", [made[1]], made[2]),
-        ("Div", [made[0], made[2]], made[3]),
-        ("Mul", [made[3], scale], made[4]),
-        ("Add", [made[4], offset], node.output[0]),
-    )
-    name = lift.name(node)
-    return [helper.make_node(op, inputs, [output], f"{name}/{output}") for op, inputs, output in steps]
+    parts = ("centered", "sum", "deviation", "unit", "scaled")
+    centered, total, deviation, unit, scaled = (lift.tensor(node, part) for part in parts)
+    return [
+        lift.step(node, "Sub", [x, mean], centered),
+        lift.step(node, "Add", [variance, epsilon], total),
+        lift.step(node, "Sqrt", [total], deviation),
+        lift.step(node, "Div", [centered, deviation], unit),
+        lift.step(node, "Mul", [unit, scale], scaled),
+        lift.step(node, "Add", [scaled, offset], node.output[0]),
+    ]
 
 
 def _softmax(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
@@ -204,15 +193,14 @@ def _softmax(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
             return [_like(node, node.input, axis=axis)]
     elif axis == -1:
         return [_like(node, node.input, axis=axis)]
-    shape_of, flat, done = (lift.tensor(node, what) for what in ("shape", "flat", "flat_result"))
+    sizes, flat, flat_result = (lift.tensor(node, what) for what in ("shape", "flat", "flat_result"))
     inner = _like(node, [flat], axis=-1)
-    refill(inner.output, [done])
-    name = lift.name(node)
+    refill(inner.output, [flat_result])
     return [
-        helper.make_node("Shape", node.input, [shape_of], f"{name}/shape"),
-        helper.make_node("Flatten", node.input, [flat], f"{name}/flat", axis=axis),
+        lift.step(node, "Shape", node.input, sizes),
+        lift.step(node, "Flatten", node.input, flat, axis=axis),
         inner,
-        helper.make_node("Reshape", [done, shape_of], node.output, f"{name}/result"),
+        lift.step(node, "Reshape", [flat_result, sizes], node.output[0]),
     ]
 
 
@@ -250,13 +238,12 @@ def _resize_of_opset_10(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProt
         return [_like(node, [x, "", scales], **old | {"nearest_mode": "ceil"})]
     one = lift.constant(node, "one", 1, np.float32)
     shrinking, growing, small = (lift.tensor(node, what) for what in ("shrinking", "growing", "small"))
-    name = lift.name(node)
     first = _like(node, [x, "", shrinking], **old | {"nearest_mode": "ceil"})
-    first.name = f"{name}/shrink"
+    first.name = f"{lift.name(node)}/{small}"
     refill(first.output, [small])
     return [
-        helper.make_node("Min", [scales, one], [shrinking], f"{name}/shrinking"),
-        helper.make_node("Max", [scales, one], [growing], f"{name}/growing"),
+        lift.step(node, "Min", [scales, one], shrinking),
+        lift.step(node, "Max", [scales, one], growing),
         first,
         _like(node, [small, "", growing], **old),
     ]
@@ -273,46 +260,36 @@ def _scan(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     )
 
 
-#: Operators that changed: the first opset of the new form, and the function that converts the old form.
+#: Operator to the first opset of the form that opset 13 has, and the function that converts the older form.
 _LIFTS: Mapping[str, tuple[int, Callable[[_Lift, onnx.NodeProto], list[onnx.NodeProto]]]] = {
     "BatchNormalization": (9, _batch_normalization),
-    "Clip": (11, _clip),
+    "Clip": (11, _as_inputs("min", "max")),
     "Dropout": (12, _dropout),
     "Hardmax": (13, _softmax),
     "LogSoftmax": (13, _softmax),
-    "Pad": (11, _pad),
-    "ReduceSum": (13, _with_input("axes", 1)),
+    "Pad": (11, _as_inputs("pads", "value")),
+    "ReduceSum": (13, _as_inputs("axes")),
     "Resize": (13, _resize),
     "Scan": (9, _scan),
     "Scatter": (11, _scatter),
-    "Slice": (10, _slice),
+    "Slice": (10, _as_inputs("starts", "ends", "axes")),
     "Softmax": (13, _softmax),
-    "Split": (13, _with_input("split", 1)),
-    "Squeeze": (13, _with_input("axes", 1)),
-    "TopK": (10, _with_input("k", 1)),
-    "Unsqueeze": (13, _with_input("axes", 1)),
+    "Split": (13, _as_inputs("split")),
+    "Squeeze": (13, _as_inputs("axes")),
+    "TopK": (10, _as_inputs("k")),
+    "Unsqueeze": (13, _as_inputs("axes")),
     "Upsample": (10, _upsample),
 }
 
 
-#: The first opset with per-channel QuantizeLinear and DequantizeLinear.
-LEAST_OPSET = 13
-
-
-#: The first opset in which they take FP16 and FP8 (ONNX operator changelog).
-QDQ_OPSET = 19
-
-
-#: Operators of ``LEAST_OPSET`` that only took more types, and options that change nothing where they are
-#: absent (ONNX operator changelog), up to the opset below.
+#: Operators whose forms from opset 13 to opset ``_WIDENED_TO`` mean the same. The newer forms only take more
+#: types, or options that change nothing where they are absent (ONNX operator changelog).
 _WIDENED = frozenset(
     {"Add", "AveragePool", "Cast", "Constant", "CumSum", "DequantizeLinear", "Div", "Equal", "GRU"}
     | {"GreaterOrEqual", "Identity", "If", "LSTM", "LeakyRelu", "LessOrEqual", "Loop", "Mul", "PRelu", "Pad"}
     | {"Pow", "QuantizeLinear", "RNN", "Relu", "Reshape", "Resize", "Scan", "ScatterElements", "ScatterND"}
     | {"Shape", "Size", "Sub", "Where"}
 )
-
-
 _WIDENED_TO = 19
 
 
@@ -325,7 +302,7 @@ def raise_opset(model: Model, least: int) -> Model:
     if model.opset < OLDEST:
         model = _converted(model, OLDEST)
     if model.opset < LEAST_OPSET <= least:
-        model = to_opset_13(model)
+        model = _to_opset_13(model)
     return _converted(model, least)
 
 
@@ -342,20 +319,23 @@ def _converted(model: Model, least: int) -> Model:
             f"{model.name}: opset {model.opset} cannot be converted to {least}, which is needed here: "
             f"{line}. Export the model with opset {least} or later."
         ) from error
-    # The converter stamps the newest IR version, which older runtimes refuse.
-    proto.ir_version = max(ir_version, LEAST_IR.get(least, 10))
+    proto.ir_version = ir_version  # the converter writes the newest one, which older runtimes refuse
+    set_opset(proto, least)
     return replace(make_model(proto, model.weights, model.name), extra_outputs=model.extra_outputs)
 
 
 def meaning_since(node: onnx.NodeProto, opset: int) -> int:
-    """The first opset in which an operator has the meaning of ``opset``; -1 where ONNX does not know it."""
+    """The first opset in which the operator of ``node`` has the meaning that it has in ``opset``.
+
+    It is -1 for operators that ONNX does not know.
+    """
     since = _form_since(node.op_type, opset)
     if not LEAST_OPSET < since <= _WIDENED_TO:
         return since
     widened = node.op_type in _WIDENED
-    if node.op_type == "BatchNormalization":  # its statistics of a batch became other outputs
+    if node.op_type == "BatchNormalization":  # newer forms give other outputs beside the first one
         widened = len(node.output) == 1 and not attribute(node, "training_mode", 0)
-    if node.op_type == "Split":  # the number of equal parts became an attribute
+    if node.op_type == "Split":  # newer forms take the number of equal parts from an attribute
         widened = len(node.input) > 1
     return _form_since(node.op_type, LEAST_OPSET) if widened else since
 
@@ -368,23 +348,22 @@ def _form_since(op_type: str, opset: int) -> int:
         return -1
 
 
-LEAST_IR = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}
-
-
-#: Domain of nodes that the converter must not change.
+#: A domain of this package, for nodes that ONNX's version converter must not change.
 _SHELTER = "pytest_int8acc.as_it_is"
-#: IR version of lowered models. The converter itself writes the newest one.
+#: Greatest IR version of lowered models. Older parsers refuse the newest one, which the converter writes.
 _LOW_IR_VERSION = 8
-#: Operators whose defaults, or names of modes, have another meaning in older opsets.
+#: Operators whose default values or names of modes changed between opsets, so that only the converter may
+#: lower them.
 _CHANGED = frozenset({"DFT", "GridSample"})
+#: Element types of the constants that ``float_weights`` changes.
 _BYTES = (INT8.dtype, UINT8.dtype)
 
 
 def lower_opset(model: Model, opset: int) -> Model:
-    """``model`` in ``opset``, or itself where it is of none newer.
+    """``model`` in ``opset``, or the model itself if its opset is not newer.
 
-    ONNX's version converter does most of it. It cannot lower many operators whose newer versions only add
-    types or options (QuantizeLinear, Pad, Reshape). Such nodes are hidden from it where they use nothing new.
+    ONNX's version converter lowers most nodes. It cannot lower many operators whose newer versions only add
+    types or options (QuantizeLinear, Pad, Reshape). Nodes without newer types and options are hidden from it.
     The axes of a reduction become an attribute here, because the converter of ONNX 1.19 drops them silently.
 
     Raises:
@@ -411,16 +390,16 @@ def lower_opset(model: Model, opset: int) -> Model:
 def _same_as_before(
     graph: onnx.GraphProto, constants: Mapping[str, Array], opset: int, older: int
 ) -> Iterator[onnx.NodeProto]:
-    """Nodes whose operators are newer in ``opset``, and that use nothing that ``older`` lacks.
+    """Nodes whose operators changed between ``older`` and ``opset``, but that mean the same in both.
 
-    Attributes with the default value of a newer option are removed.
+    Attributes that ``older`` does not know are removed from them, since they have their default values.
     """
     for node in all_nodes(graph):
         if node.domain not in ("", "ai.onnx") or node.op_type in _CHANGED or subgraphs(node):
             continue
         try:
             new, old = (onnx.defs.get_schema(node.op_type, version) for version in (opset, older))
-        except onnx.defs.SchemaError:  # there was none yet, which the converter says
+        except onnx.defs.SchemaError:  # the converter refuses operators that the older opset lacks
             continue
         if new.since_version == old.since_version:
             continue
@@ -497,7 +476,7 @@ def _quantization(node: onnx.NodeProto, constants: Mapping[str, Array]) -> Quant
     return Quantization(scale, zero_point, attribute(node, "axis", 1) if scale.ndim else None, codes)
 
 
-#: TensorRT's FP8 operators, each with its standard operator. Their inputs are a tensor and its scale.
+#: TensorRT's FP8 operator to the standard operator. Their inputs are a tensor and its scale.
 TRT_FP8 = {"TRT_FP8QuantizeLinear": "QuantizeLinear", "TRT_FP8DequantizeLinear": "DequantizeLinear"}
 _TRT_DOMAIN = "trt"
 
@@ -516,7 +495,7 @@ def standard_fp8(model: Model) -> Model:
             if len(node.input) == 2:
                 scale = constants.get(node.input[1], np.zeros(()))
                 node.input.append(editor.add_constant(f"{node.name}_zero_point", FP8.zeros(scale)))
-    for graph in all_graphs(editor.graph):  # inner value types, as the main graph's, tell of codes in UINT8
+    for graph in all_graphs(editor.graph):  # the types of inner values say UINT8 where the codes are FP8 now
         del graph.value_info[:]
     if not any(node.domain == _TRT_DOMAIN for node in all_nodes(editor.graph)):
         imports = editor.proto.opset_import

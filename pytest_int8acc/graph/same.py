@@ -1,4 +1,4 @@
-"""Decides whether two models compute the same by the same operators, and removes the rounding of a form."""
+"""Compares the computations of two models, and removes the rounding of a form in INT8, FP8, FP16 or BF16."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from pytest_int8acc.graph.formats import BF16, FP16
+from pytest_int8acc.graph.half import combine_norms
 from pytest_int8acc.graph.index import all_graphs, all_nodes, attribute, bodies, captured, refill
 from pytest_int8acc.graph.load import body_constants
 from pytest_int8acc.graph.model import Editor, Model, is_external, put_constant
@@ -20,36 +21,39 @@ from pytest_int8acc.tensors import Array
 _HALVES = frozenset({FLOAT16, BFLOAT16})
 _ROUNDING = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear"})
 _HALF_DTYPES = frozenset({FP16.dtype, BF16.dtype})
-#: Attributes that choose the element type of what an operator makes.
+#: Attributes that choose the element type of an operator's output.
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
-#: An attribute that repeats the shape of the weights: loading writes it out.
+#: Operator to an attribute that only repeats the shape of its weights. Loading adds it where it is absent.
 _REDUNDANT = {"Conv": "kernel_shape", "ConvTranspose": "kernel_shape"}
-#: Number of elements of a constant that are compared first, before all elements are.
+#: Number of elements that two constants must have in common before all their elements are compared.
 _PROBED = 64
 
 
 class Computations:
     """Assigns numbers to tensors of models: equal numbers mean equal operators on equal inputs.
 
-    Names of nodes and inner tensors, and the order of nodes, have no effect. Identity nodes are skipped, a
-    Constant node counts as its value, and a BatchNormalization with constant parameters as its scale and
-    offset. An operator is equal in two opsets if its meaning did not change between them. Tensors with
-    unequal numbers may still hold the same values.
+    Names of nodes and inner tensors, and the order of nodes, have no effect. Identity nodes are skipped, and
+    a Constant node counts as its value. The statistics of a BatchNormalization are combined with its scale
+    and bias first, as forms in FP16 have them. An operator is equal in two opsets if its meaning did not
+    change between them. Tensors with unequal numbers may still hold the same values.
     """
 
     def __init__(self) -> None:
         self._numbers: dict[object, int] = {}
         self._arrays: dict[int, tuple[Array, int]] = {}
-        self._values: dict[int, Array] = {}
         self._alike: dict[object, list[tuple[Array, int]]] = defaultdict(list)
 
     def of(self, model: Model, references: Sequence[Model] = ()) -> dict[str, int]:
-        """Tensor of the main graph to its number. All models that are compared need the same object.
+        """Tensor of the main graph to its number.
+
+        Numbers of two models can be compared if the same ``Computations`` assigned them.
 
         Args:
-            model: With ``references``, a form in INT8, FP8, FP16 or BF16, whose rounding does not count.
-            references: As for ``unrounded``.
+            model: A model in FP32. With ``references``, it is a form in INT8, FP8, FP16 or BF16, whose
+                rounding does not count.
+            references: Models before they were rounded, see ``unrounded``.
         """
+        model = combine_norms(model, ())
         rounding = _Rounding(model, references)
         found = {value.name: self._number(("input", value.name)) for value in model.graph.input}
         constants = model.constants()
@@ -69,7 +73,7 @@ class Computations:
                 inputs.pop()
             around = tuple((name, found[name]) for name in sorted(captured(node)) if name in found)
             operator = _operator(node, model.opset, widened=bool(references))
-            key = self._scale_and_offset(node, inputs) or (*operator, tuple(inputs), around)
+            key = *operator, tuple(inputs), around
             for place, name in enumerate(node.output):
                 found[name] = self._number((key, place))
         return found
@@ -83,18 +87,6 @@ class Computations:
             found[name] = self._number(("unknown", name)) if array is None else self._constant(array)
         return found[name]
 
-    def _scale_and_offset(self, node: onnx.NodeProto, inputs: Sequence[int]) -> object:
-        """A key of a BatchNormalization that does nothing else; None for any other node."""
-        if node.op_type != "BatchNormalization" or attribute(node, "training_mode", 0) or node.domain:
-            return None
-        arrays = [self._values[n].astype(np.float64) for n in inputs[1:] if n in self._values]
-        if len(arrays) < 4:
-            return None
-        scale, offset, mean, variance = arrays
-        factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
-        pair = factor.astype(np.float32), (offset - mean * factor).astype(np.float32)
-        return ("scale and offset", inputs[0], *(self._constant(array) for array in pair))
-
     def _constant(self, array: Array) -> int:
         if id(array) in self._arrays:
             return self._arrays[id(array)][1]
@@ -104,8 +96,7 @@ class Computations:
         equal = (number for other, number in alike if np.array_equal(array, other))
         number = next(equal, 0) or self._number(("constant", len(self._arrays)))
         alike.append((array, number))
-        self._values[number] = array
-        self._arrays[id(array)] = array, number  # the array is kept, so that no other gets its id
+        self._arrays[id(array)] = array, number  # keeps the array alive, so that no other array gets its id
         return number
 
     def _number(self, key: object) -> int:

@@ -1,7 +1,7 @@
-"""Validates an ONNX file by onnx.checker and reads its tensors: the rest of graph/ may trust the model.
+"""Validates an ONNX file by onnx.checker and reads its tensors. The rest of graph/ may trust the model.
 
-What onnx.checker lets pass, although runtimes refuse it or ONNX's own tools crash on it, is refused here too.
-Operators that ONNX does not know, as TensorRT's plugins are, are left to the runtime that opens the model.
+Files on which ONNX's own tools or ONNX Runtime crash are refused here as well, where onnx.checker accepts
+them. Operators that ONNX does not know, such as TensorRT's plugins, are left to the runtime.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from pytest_int8acc.graph.model import (
 from pytest_int8acc.graph.opsets import TRT_FP8
 from pytest_int8acc.tensors import Array
 
-#: Nodes in this domain pass onnx.checker whatever their operators are.
+#: A domain of this package, for nodes that onnx.checker must not look at.
 _UNCHECKED = "pytest_int8acc.unchecked"
-#: TensorRT's limit on the elements of one tensor.
+#: TensorRT takes only tensors of fewer elements than this.
 _MAX_ELEMENTS = 1 << 31
 #: The first IR version with local functions.
 _IR_OF_FUNCTIONS = 8
-#: Local functions that come to more nodes than this when they are inlined would fill the memory.
+#: Maximum number of nodes of a model without local functions. More nodes would fill the memory.
 _MAX_INLINED_NODES = 1_000_000
-#: Of any domain: ONNX Runtime has QuantizeLinear and DequantizeLinear of its own.
+#: Operators that read a scale, in any domain. ONNX Runtime has the first two in a domain of its own as well.
 _QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", *TRT_FP8})
-#: Inputs of control flow, from the first one on, that are a trip count or a condition.
+#: Control-flow operators to the number of leading inputs that are a trip count or a condition.
 _CONTROLS = {"If": 1, "Loop": 2}
 
 _NodeHolder = onnx.GraphProto | onnx.FunctionProto
@@ -53,7 +53,7 @@ _FunctionKey = tuple[str, str, str]
 def validated(proto: onnx.ModelProto, path: Path) -> Model:
     """The model ``proto``, which was read from the file ``path``, with its external data mapped.
 
-    Nodes that are not in topological order are sorted: runtimes accept them, onnx.checker does not.
+    Nodes that are not in topological order are sorted: runtimes accept such files, onnx.checker does not.
 
     Raises:
         ModelError: The file is not a valid model. The message is one line that names the first fault.
@@ -61,16 +61,13 @@ def validated(proto: onnx.ModelProto, path: Path) -> Model:
     try:
         _check_text(proto)
         _check_versions(proto)
-        _check_graphs(proto)
-        _check_inputs(proto.graph)
-        weights, faults = _read_tensors(proto, path.parent.resolve())
+        _check_values(proto.graph)
+        weights = _read_tensors(proto, path.parent.resolve())
         for holder in _node_holders(proto):
             _check_unique("nodes", (node.name for node in holder.node))
             _sort_nodes(holder)
         _check_inlined_size(proto)
         _run_checker(proto)
-        if faults:  # only now: the checker says the same in words of ONNX
-            raise ModelError(faults[0])
         _check_constants(proto.graph)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error.__cause__
@@ -88,41 +85,34 @@ def _node_holders(proto: onnx.ModelProto) -> Iterator[_NodeHolder]:
 
 
 def _check_text(message: Message) -> None:
-    """Refuse names that are not UTF-8: protobuf notices only when a name is read, and may return bytes."""
-    try:
-        for text in _texts(message):
-            if isinstance(text, bytes):
-                text.decode()
-    except UnicodeDecodeError as error:
-        raise ModelError(f"a name is not UTF-8: {error.object[:80]!r}; export the model again") from None
-
-
-def _texts(message: Message) -> Iterator[str | bytes]:
-    if isinstance(message, TensorProto):  # its data would be copied
-        yield message.name
-        return
+    """Refuse names that are not UTF-8. Protobuf reads such names as bytes."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:
-            yield from [value] if isinstance(value, str | bytes) else value
+            for text in [value] if isinstance(value, str | bytes) else value:
+                if isinstance(text, bytes):
+                    raise ModelError(f"a name is not UTF-8: {text[:80]!r}; export the model again")
         elif field.type == field.TYPE_MESSAGE:
             for inner in [value] if isinstance(value, Message) else value:
-                yield from _texts(inner)
+                _check_text(inner)
 
 
-def _read_tensors(proto: onnx.ModelProto, folder: Path) -> tuple[dict[str, Array], list[str]]:
-    """The main graph's large initializers by name, and the faults of tensors that are inline.
+def _read_tensors(proto: onnx.ModelProto, folder: Path) -> dict[str, Array]:
+    """The main graph's large initializers by name.
 
-    Large initializers leave placeholders in ``proto``; all other external tensors become inline.
+    Large initializers leave placeholders in ``proto``. All other external tensors become inline.
 
     Raises:
-        ModelError: External data cannot be read, or an initializer is sparse.
+        ModelError: A tensor cannot be read, or an initializer is sparse.
     """
     weights: dict[str, Array] = {}
-    faults: list[str] = []
     for holder in _node_holders(proto):
         for tensor in getattr(holder, "initializer", ()):
-            where = f"weight '{tensor.name}'"
-            _read_tensor(tensor, folder, where, faults, weights if holder is proto.graph else None)
+            array = _read_tensor(tensor, folder, f"weight '{tensor.name}'")
+            external = uses_external_data(tensor)
+            if holder is proto.graph and (external or is_large(tensor.data_type, array.nbytes)):
+                put_constant(tensor, tensor.name, array, weights)
+            else:
+                _make_inline(tensor, array)
         for sparse in getattr(holder, "sparse_initializer", ()):
             raise ModelError(
                 f"weight '{sparse.values.name}' is sparse, which TensorRT cannot read: store it as a plain "
@@ -130,37 +120,33 @@ def _read_tensors(proto: onnx.ModelProto, folder: Path) -> tuple[dict[str, Array
             )
         for node in holder.node:
             for attribute in node.attribute:
-                tensors = [attribute.t] if attribute.HasField("t") else attribute.tensors
-                for tensor in tensors:
+                for tensor in [attribute.t] if attribute.HasField("t") else attribute.tensors:
                     where = f"'{attribute.name}' of {_described(node)}"
-                    _read_tensor(tensor, folder, where, faults, None)
-    return weights, faults
+                    _make_inline(tensor, _read_tensor(tensor, folder, where))
+    return weights
 
 
-def _read_tensor(
-    tensor: TensorProto, folder: Path, where: str, faults: list[str], weights: dict[str, Array] | None
-) -> None:
-    """Read one tensor, and move it to ``weights`` where these are given and it is large.
+def _make_inline(tensor: TensorProto, array: Array) -> None:
+    """Store the values of an external tensor in ``tensor`` itself."""
+    if uses_external_data(tensor):
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    # Entries of inline tensors mean nothing, and might be taken for the placeholder of a large tensor.
+    del tensor.external_data[:]
 
-    The fault of an inline tensor is added to ``faults``; that of an external one raises ModelError.
-    """
-    external = uses_external_data(tensor)
+
+def _read_tensor(tensor: TensorProto, folder: Path, where: str) -> Array:
+    """The values of a tensor; raises ModelError where its data do not fit its type and sizes."""
+    _check_element_type(where, tensor.data_type)
     try:
-        array = _map_external(tensor, folder) if external else np.asarray(numpy_helper.to_array(tensor))
+        if uses_external_data(tensor):
+            array = _map_external(tensor, folder)
+        else:
+            array = np.asarray(numpy_helper.to_array(tensor))
         if array.shape != tuple(tensor.dims):
             raise ValueError(f"its sizes are {list(tensor.dims)}, and its data have {list(array.shape)}")
-    except Exception as error:  # NumPy, ONNX and the file system raise what they like
-        fault = f"{where} cannot be read: {error_text(error)}"
-        if external:
-            raise ModelError(fault) from error
-        faults.append(fault)
-        return
-    if weights is not None and (external or is_large(tensor.data_type, array.nbytes)):
-        put_constant(tensor, tensor.name, array, weights)
-    elif external:
-        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-    else:
-        del tensor.external_data[:]  # they mean nothing there, and might be taken for a placeholder
+        return array
+    except Exception as error:  # NumPy, ONNX and the file system raise exceptions of many types
+        raise ModelError(f"{where} cannot be read: {error_text(error)}") from error
 
 
 def _map_external(tensor: TensorProto, folder: Path) -> Array:
@@ -170,9 +156,6 @@ def _map_external(tensor: TensorProto, folder: Path) -> Array:
         ValueError: The tensor and its file do not agree, or the file lies elsewhere.
         OSError: The file cannot be read.
     """
-    keys = Counter(entry.key for entry in tensor.external_data)
-    if repeated := [key for key, count in keys.items() if count > 1]:
-        raise ValueError(f"its external data give {listed(repeated)} more than once")
     info = ExternalDataInfo(tensor)
     file = (folder / info.location).resolve()
     if not file.is_relative_to(folder):
@@ -199,25 +182,18 @@ def _map_external(tensor: TensorProto, folder: Path) -> Array:
     return np.memmap(file, dtype, mode="r", offset=start, shape=shape)
 
 
-def _check_graphs(proto: onnx.ModelProto) -> None:
-    """Refuse element types that ONNX does not have, and references to attributes of a function."""
-    for graph in all_graphs(proto.graph):
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            kind = value.type.tensor_type.elem_type
-            if kind not in TensorProto.DataType.values():
-                raise ModelError(f"'{value.name}' has element type {kind}, which ONNX does not have")
-        for node in graph.node:
+def _check_values(graph: onnx.GraphProto) -> None:
+    """Refuse unknown element types, references outside of functions, inputs that TensorRT cannot take."""
+    for each in all_graphs(graph):
+        for value in (*each.input, *each.output, *each.value_info):
+            _check_element_type(f"'{value.name}'", value.type.tensor_type.elem_type)
+        for node in each.node:
             for attribute in node.attribute:
                 if attribute.ref_attr_name:
                     raise ModelError(
                         f"'{attribute.name}' of {_described(node)} refers to an attribute of a function, and "
                         "the node is in none"
                     )
-    _check_unique("outputs", (value.name for value in proto.graph.output))
-
-
-def _check_inputs(graph: onnx.GraphProto) -> None:
-    """Refuse inputs without an element type, and those of more elements than TensorRT takes."""
     for value in graph.input:
         kind = value.type.tensor_type
         if value.type.HasField("tensor_type") and not kind.elem_type:
@@ -228,6 +204,12 @@ def _check_inputs(graph: onnx.GraphProto) -> None:
                 f"input '{value.name}' of sizes {sizes} has {math.prod(sizes)} elements: export it with "
                 f"other sizes; TensorRT takes fewer than {_MAX_ELEMENTS} elements"
             )
+    _check_unique("outputs", (value.name for value in graph.output))
+
+
+def _check_element_type(what: str, kind: int) -> None:
+    if kind not in TensorProto.DataType.values():
+        raise ModelError(f"{what} has element type {kind}, which ONNX does not have")
 
 
 def _check_unique(what: str, names: Iterable[str]) -> None:
@@ -256,7 +238,7 @@ def _sort_nodes(holder: _NodeHolder) -> None:
 
 
 def _check_inlined_size(proto: onnx.ModelProto) -> None:
-    """Refuse local functions that call themselves, or come to too many nodes when they are inlined."""
+    """Refuse local functions that call themselves, or that make too many nodes when they are inlined."""
     functions = {_function_key(f.domain, f.name, f.overload): f for f in proto.functions}
     if len(functions) < len(proto.functions):
         raise ModelError("two local functions have one name; give each its own")
@@ -267,7 +249,7 @@ def _check_inlined_size(proto: onnx.ModelProto) -> None:
         for node in nodes:
             key = _function_key(node.domain, node.op_type, node.overload)
             if key in functions and key not in sizes:
-                sizes[key] = math.inf  # for a function that calls itself
+                sizes[key] = math.inf  # read while the size is computed, if the function calls itself
                 sizes[key] = inlined_size(functions[key].node)
             size += 1 + sizes.get(key, 0)
             size += sum(inlined_size(graph.node) for graph in subgraphs(node))
@@ -313,11 +295,12 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 def _run_checker(proto: onnx.ModelProto) -> None:
     """Raise ModelError where onnx.checker refuses the model.
 
-    The checker does not see the data of large weights, nor operators that ONNX does not know.
+    The checker gets no data of large weights, and no operators that ONNX does not know.
     """
     checked = onnx.ModelProto()
     checked.CopyFrom(proto)
-    # In older versions the checker wants initializers among the inputs, no runtime does, and skips functions.
+    # For older IR versions the checker wants initializers among the inputs, which no runtime does, and it
+    # skips local functions.
     checked.ir_version = max(proto.ir_version, _IR_OF_FUNCTIONS)
     for tensor in checked.graph.initializer:
         if is_external(tensor):
@@ -354,15 +337,15 @@ def _has_schema(node: onnx.NodeProto, opsets: Mapping[str, int]) -> bool:
     domain = "" if node.domain == "ai.onnx" else node.domain
     try:
         schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, 0), domain)
-    except (onnx.defs.SchemaError, TypeError):  # the latter where a version is beyond 32 bits
+    except (onnx.defs.SchemaError, TypeError):  # TypeError: the version of the domain has more than 32 bits
         return False
     return not schema.deprecated
 
 
 def _check_constants(graph: onnx.GraphProto) -> None:
-    """Refuse constants that runtimes refuse or crash on, and that neither the checker nor inference looks at.
+    """Refuse scales that are no floats, and trip counts and conditions of more or fewer elements than one.
 
-    These are scales of integers, and trip counts and conditions of more or fewer elements than one.
+    Neither onnx.checker nor shape inference looks at them. ONNX Runtime ends the process on some of them.
     """
     constants = dict[str, TensorProto]()
     for each in all_graphs(graph):
