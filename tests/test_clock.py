@@ -15,11 +15,9 @@ from pytest_int8acc import CaseResult, Settings
 from pytest_int8acc.answer import conclude, precision, steps
 from pytest_int8acc.answer import diagnosis as diagnosis
 from pytest_int8acc.answer.scales import Chooser
-from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.clock import Clock, OutOfTime, current
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.simulator import Simulator
-from pytest_int8acc.results import Part
 from pytest_int8acc.runtime.run import run_together
 
 
@@ -29,7 +27,7 @@ class Place:
 
     owner: Any
     name: str
-    left: Part
+    left: str
     """What the call belongs to."""
     call: int = 1
     verified: bool = True
@@ -58,16 +56,16 @@ WANTED = Settings(certify=True, reduce=True, calibrations=True)
 
 
 @pytest.fixture(scope="module")
-def failing(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return faulty(tmp_path_factory.mktemp("case"), "residual", 60, 2, 22)
 
 
 @pytest.fixture(scope="module")
-def whole(failing: Measured, tmp_path_factory: pytest.TempPathFactory) -> CaseResult:
+def whole(failing: Any, tmp_path_factory: pytest.TempPathFactory) -> CaseResult:
     return conclude(fresh(failing), tmp_path_factory.mktemp("whole"))
 
 
-def fresh(measured: Measured, **changes: object) -> Measured:
+def fresh(measured: Any, **changes: object) -> Any:
     return replace(measured, settings=WANTED.but(**changes), clock=Clock())
 
 
@@ -127,7 +125,7 @@ def test_nothing_is_left_out_where_there_is_time(whole: CaseResult) -> None:
 
 @pytest.mark.parametrize("name", PLACES)
 def test_ctrl_c_ends_what_follows_and_takes_nothing_away(
-    failing: Measured, whole: CaseResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    failing: Any, whole: CaseResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     place, measured = PLACES[name], fresh(failing)
     trials, builds = counted(monkeypatch)
@@ -154,7 +152,7 @@ def test_ctrl_c_ends_what_follows_and_takes_nothing_away(
 
 @pytest.mark.parametrize("name", PLACES)
 def test_time_that_is_up_lets_one_trial_and_one_build_end(
-    failing: Measured, whole: CaseResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    failing: Any, whole: CaseResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     place, measured = PLACES[name], fresh(failing)
     trials, builds = counted(monkeypatch)
@@ -178,7 +176,7 @@ def test_time_that_is_up_lets_one_trial_and_one_build_end(
 
 
 def test_the_best_plan_so_far_is_proved_after_time_is_up(
-    failing: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    failing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = fresh(failing, strategy="bisect-reverse")
     place = replace(PLACES["search"], call=3)
@@ -194,7 +192,7 @@ def test_the_best_plan_so_far_is_proved_after_time_is_up(
     assert result.stopped.left_out[0] == "search"
 
 
-def test_a_single_pass_that_outlasts_the_bound_ends_between_batches(failing: Measured) -> None:
+def test_a_single_pass_that_outlasts_the_bound_ends_between_batches(failing: Any) -> None:
     clock = Clock()
     clock.limit(-1)
     with clock.running(), pytest.raises(OutOfTime):

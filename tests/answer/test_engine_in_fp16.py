@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,9 +16,8 @@ from pytest_int8acc.case.measured import measure
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import Role
-from pytest_int8acc.runtime.forms import Form, ModelForm
+from pytest_int8acc.runtime.forms import ModelForm
 from pytest_int8acc.runtime.onnxruntime import OrtBackend
-from pytest_int8acc.runtime.protocol import Engine
 
 LENGTH = 2048
 MODEL = f"""<ir_version: 8, opset_import: ["": 17]> g (float[n, {LENGTH}] x) => (float[n, 8] y) {{
@@ -34,7 +34,7 @@ class WrongBackend(OrtBackend):
         super().__init__(settings)
         self.sums_in_fp16 = sums_in_fp16
 
-    def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
+    def open(self, form: Any, role: Role, inputs: Dataset) -> Any:
         assert isinstance(form, ModelForm)
         return self._sessions.configured(_built(form.model, self.sums_in_fp16))
 

@@ -12,11 +12,11 @@ from onnx import helper
 
 from pytest_int8acc import EngineError, Settings, load_spec
 from pytest_int8acc.answer.diagnosis import diagnose
-from pytest_int8acc.case.measured import Measured, measure
+from pytest_int8acc.case.measured import measure
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.results import Role
-from pytest_int8acc.runtime.forms import EngineForm, Form
+from pytest_int8acc.runtime.forms import EngineForm
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.open import OrtBackend
 from pytest_int8acc.tensors import Feed
@@ -32,11 +32,11 @@ class Showing(OrtBackend):
         super().__init__(settings)
         self.shows = shows
 
-    def shows_tensors(self, form: Form) -> bool:
+    def shows_tensors(self, form: Any) -> bool:
         return not isinstance(form, EngineForm)
 
     def inner_tensors(
-        self, form: Form, role: Role, inputs: Dataset, feed: Feed, wanted: Sequence[str]
+        self, form: Any, role: Role, inputs: Dataset, feed: Feed, wanted: Sequence[str]
     ) -> tuple[Feed, str]:
         edit, types = form.model.edit(), form.model.values()
         known = {value.name for value in edit.graph.output}
@@ -49,7 +49,7 @@ class Showing(OrtBackend):
 
 
 @pytest.fixture(scope="module")
-def measured() -> Iterator[Measured]:
+def measured() -> Iterator[Any]:
     (case,) = load_spec(DIGITS / "digits_by_hand.int8acc.yaml")
     found = measure(case, Settings(backend="onnxruntime"))
     yield found
@@ -57,12 +57,12 @@ def measured() -> Iterator[Measured]:
 
 
 @pytest.fixture(scope="module")
-def layers(measured: Measured) -> tuple[Any, ...]:
+def layers(measured: Any) -> tuple[Any, ...]:
     """The table of a backend that shows no tensors."""
     return told(measured)[0]
 
 
-def told(measured: Measured, *, asked: bool = True) -> tuple[tuple[Any, ...], list[str]]:
+def told(measured: Any, *, asked: bool = True) -> tuple[tuple[Any, ...], list[str]]:
     """The table of layers, and the notes on it."""
     changed = replace(measured, settings=measured.settings.but(layers=asked))
     assert changed.int8 is not None
@@ -70,7 +70,7 @@ def told(measured: Measured, *, asked: bool = True) -> tuple[tuple[Any, ...], li
     return diagnosis.layers, [note for note in diagnosis.notes if note.startswith("layers on engines")]
 
 
-def shown_by(measured: Measured, shows: Callable[[str], bool]) -> Measured:
+def shown_by(measured: Any, shows: Callable[[str], bool]) -> Any:
     return replace(measured, backend=Showing(measured.settings, shows))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +14,12 @@ from zoo import ZOO, sample_feed
 
 from benchmarks.faults import outlier_channel
 from benchmarks.nets import digits, trained
-from pytest_int8acc.answer.migration import ALPHAS, GAIN_DB, Uneven, best_first, factors, uneven_sites
+from pytest_int8acc.answer.migration import Uneven, best_first, factors, uneven_sites
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.data import Batch
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.migrate import Site, sites, weight_maxima
+from pytest_int8acc.graph.migrate import sites, weight_maxima
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.lab.lab import Lab
@@ -54,7 +55,7 @@ def values_of(network: Network, data: Samples) -> Observer:
     return lab.values(data)  # type: ignore[arg-type]
 
 
-def network_site() -> Site:
+def network_site() -> Any:
     """Any: what is foretold goes by maxima alone."""
     return next(iter(sites(network_of(trained("vit"))).values()))
 
@@ -154,7 +155,7 @@ def test_the_gain_foretold_is_that_of_the_noise_of_int8() -> None:
         product = (np.rint(a / steps[0]) * steps[0]) @ (np.rint(b / steps[1]) * steps[1])
         return float(((product - x @ w) ** 2).mean())
 
-    for alpha in ALPHAS:
+    for alpha in (0.25, 0.5, 0.75):
         by = uneven.factors(alpha)
         measured = 10 * np.log10(noise(np.ones(32)) / noise(by))
-        assert uneven.gain_db(alpha) == pytest.approx(measured, abs=GAIN_DB)
+        assert uneven.gain_db(alpha) == pytest.approx(measured, abs=3)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from labs import lab_of
-from planted_repairs import measured
+from labs import lab_of, measured
 from repair_support import KINDS, WIDE, planted
 
 from pytest_int8acc import Settings
 from pytest_int8acc.answer import remedies as repairing
 from pytest_int8acc.answer import scales
-from pytest_int8acc.answer.precision import Found, find_precision
-from pytest_int8acc.answer.remedies import Remedied, find_remedies
-from pytest_int8acc.case.measured import Measured
+from pytest_int8acc.answer.precision import find_precision
+from pytest_int8acc.answer.remedies import find_remedies
 from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.results import Ending, Latency, SearchOutcome
-from pytest_int8acc.runtime.forms import Form
+from pytest_int8acc.results import Ending, Latency
 
 
 @pytest.fixture(autouse=True)
@@ -28,19 +26,19 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scales, "CANDIDATES", {k: m for k, m in scales.CANDIDATES.items() if k != "entropy"})
 
 
-def measured_kind(folder: Path, kind: str) -> Measured:
+def measured_kind(folder: Path, kind: str) -> Any:
     network, limits = KINDS[kind]
     return measured(folder, network(), limits)
 
 
-def mended(case: Measured) -> tuple[SearchOutcome, Remedied]:
+def mended(case: Any) -> tuple[Any, Any]:
     assert not case.result.passed
     lab = lab_of(case)
     outcome, found = find_precision(lab)
     return outcome, find_remedies(lab, outcome, found)
 
 
-Searched = tuple[Lab, SearchOutcome, Found]
+Searched = tuple[Lab, Any, Any]
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +89,7 @@ def test_a_plan_without_reserve_is_not_called_verified(
 def test_times_measured_order_the_repairs(
     wide: Searched, monkeypatch: pytest.MonkeyPatch, spread: float, first: str
 ) -> None:
-    def price(lab: Lab, form: Form) -> Latency:
+    def price(lab: Lab, form: Any) -> Latency:
         ms = float(len(form.model.graph.node))  # the pairs of a layer in FP16 are gone
         return Latency(ms, ms - spread, ms + spread, 100)
 

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labs import lab_of
-from planted_repairs import measured
+from labs import lab_of, measured
 from repair_support import WIDE, planted
 from zoo import ZOO, sample_feed
 
 from benchmarks.case import dataset
 from pytest_int8acc.answer.scales import (
-    NEAR,
     Choice,
     Chooser,
     Ranges,
@@ -112,7 +110,7 @@ def test_where_one_tensor_gains_nothing_the_others_are_not_tried(tmp_path: Path)
     chooser, ranges = chooser_of(lab), ranges_of(lab)
     wanted = units(lab.network, activations(lab.network), ranges)
     choice = chooser.rescale(wanted)
-    assert choice.normalized_loss > NEAR
+    assert choice.normalized_loss > 1.6
     assert chooser.budget.trials <= 2 * len(CANDIDATES)  # each method for all tensors, and for one of them
 
 

@@ -21,7 +21,7 @@ from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.scores.criteria import OutputLimits
-from pytest_int8acc.scores.judge import Judge, Verdict
+from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.tensors import Outputs
 
 DIGITS = Path(__file__).parents[2] / "example_project"
@@ -59,7 +59,7 @@ def changed(outputs: Outputs, factor: float, shift: float = 0.0) -> Outputs:
 
 
 def placed(outputs: dict[str, Outputs], judge: Judge) -> tuple[tuple[Any, ...], str | None]:
-    def compare(against: str, stage: str) -> Verdict:
+    def compare(against: str, stage: str) -> Any:
         before, after = outputs[against], outputs[stage]
         return judged(judge if before.keys() >= after.keys() else judge.on(before), before, after)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faulty_digits import faulty
 
 from pytest_int8acc import DataError, EngineError, Int8accError
 from pytest_int8acc.answer import conclude, steps
-from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.graph.load import load_model
 
@@ -20,7 +20,7 @@ def broken(*_: object) -> None:
 
 
 @pytest.fixture
-def failing(tmp_path: Path) -> Measured:
+def failing(tmp_path: Path) -> Any:
     return faulty(tmp_path, "residual", 60, 2, 22)
 
 
@@ -29,7 +29,7 @@ def failing(tmp_path: Path) -> Measured:
     [("diagnose", "diagnosis"), ("find_remedies", "repair"), ("write_fix", "fix as files")],
 )
 def test_a_step_that_fails_takes_nothing_away(
-    failing: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, step: str
+    failing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, step: str
 ) -> None:
     whole = conclude(failing, tmp_path / "whole")
     monkeypatch.setattr(steps, function, broken)
@@ -50,7 +50,7 @@ def test_a_step_that_fails_takes_nothing_away(
         assert fix.serialize() == load_model(tmp_path / "whole" / "high" / "fixed.onnx").serialize()
 
 
-def test_a_folder_that_cannot_be_written_takes_nothing_away(failing: Measured, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_takes_nothing_away(failing: Any, tmp_path: Path) -> None:
     (tmp_path / "report").write_text("a file where the folder should be")
     result = conclude(failing, tmp_path / "report" / "case")
     (warning,) = [w for w in result.warnings if w.startswith("no ")]
@@ -63,7 +63,7 @@ def test_a_folder_that_cannot_be_written_takes_nothing_away(failing: Measured, t
 
 
 def test_ctrl_c_before_the_first_step_leaves_the_search_out(
-    failing: Measured, monkeypatch: pytest.MonkeyPatch
+    failing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -77,7 +77,7 @@ def test_ctrl_c_before_the_first_step_leaves_the_search_out(
 
 
 def test_a_search_that_fails_leaves_the_verdict_and_the_diagnosis(
-    failing: Measured, monkeypatch: pytest.MonkeyPatch
+    failing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "find_precision", broken)
     result = conclude(failing)
@@ -90,7 +90,7 @@ def test_a_search_that_fails_leaves_the_verdict_and_the_diagnosis(
 
 
 def test_data_that_differ_on_each_reading_are_no_warning(
-    failing: Measured, monkeypatch: pytest.MonkeyPatch
+    failing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def changed(*_: object) -> None:
         raise DataError("yields different data on each call")

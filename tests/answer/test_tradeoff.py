@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from labs import lab_of
-from planted_repairs import measured
+from labs import lab_of, measured
 from repair_support import planted
 
 from pytest_int8acc.answer import conclude, steps
 from pytest_int8acc.answer import precision as room
 from pytest_int8acc.answer.precision import find_precision, tradeoff
-from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.lab import simulator
-from pytest_int8acc.lab.simulator import FEW
 
 MOST = 10
 
 
 @pytest.fixture(scope="module")
-def noisy(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A case that misses its limit by the noise of all layers."""
     return measured(tmp_path_factory.mktemp("noisy"), planted("mobilenet"), {"sqnr_db": 36})
 
 
-def test_plans_are_nested_and_their_scores_are_those_of_trials(noisy: Measured) -> None:
+def test_plans_are_nested_and_their_scores_are_those_of_trials(noisy: Any) -> None:
     lab = lab_of(noisy)
     _, found = find_precision(lab)
     offer = tradeoff(lab, found)
     assert offer is not None
     assert 3 <= len(offer.points) <= MOST
-    assert offer.samples == min(FEW, len(lab.simulator.inputs))
+    assert offer.samples == min(32, len(lab.simulator.inputs))
     counts = [point.layers for point in offer.points]
     assert counts == sorted(set(counts))
     assert (counts[0], counts[-1]) == (0, len(offer.layers))
@@ -48,7 +46,7 @@ def test_plans_are_nested_and_their_scores_are_those_of_trials(noisy: Measured) 
         assert point.score.value == pytest.approx(trial.scores[0])
 
 
-def test_where_runs_take_time_few_samples_tell(noisy: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_runs_take_time_few_samples_tell(noisy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """All plans together cost two runs over all samples; a sample each at least."""
     lab = lab_of(noisy)
     _, found = find_precision(lab)
@@ -60,7 +58,7 @@ def test_where_runs_take_time_few_samples_tell(noisy: Measured, monkeypatch: pyt
     assert lab.simulator.meter.runs - before <= 2 + len(offer.points) / len(lab.simulator.inputs)
 
 
-def test_it_is_left_out_where_time_is_up(noisy: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_left_out_where_time_is_up(noisy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     case = replace(noisy, clock=Clock())
     own = room.tradeoff
 

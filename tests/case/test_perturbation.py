@@ -17,13 +17,12 @@ from projects import CALIBRATED, Project
 
 from pytest_int8acc import CaseResult, Score, Settings, load_spec
 from pytest_int8acc.case.measured import measure
-from pytest_int8acc.case.perturbation import PERTURBATIONS, STEP, perturbed_batches, with_perturbed_inputs
+from pytest_int8acc.case.perturbation import perturbed_batches, with_perturbed_inputs
 from pytest_int8acc.data import Batch
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.onnxruntime import Sessions
-from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.judge import Comparison, Judge
 from pytest_int8acc.tensors import Feed
@@ -43,10 +42,11 @@ class Inputs:
 
 
 def test_inputs_move_by_less_than_half_a_step_and_stay_in_their_range() -> None:
+    """A step is 1/1024 of the range."""
     rng = np.random.default_rng(0)
     x, ids = rng.uniform(0, 255, (6, 40)).astype(np.float32), np.arange(6)
     (moved,) = perturbed_batches(Inputs({"x": x, "ids": ids}, 5), seed=1)
-    assert np.abs(moved.feed["x"][:5] - x[:5]).max() <= STEP * np.ptp(x) / 2
+    assert np.abs(moved.feed["x"][:5] - x[:5]).max() <= np.ptp(x) / 2048
     assert (moved.feed["x"][:5] != x[:5]).mean() > 0.9
     assert moved.feed["x"].min() >= x.min()
     assert moved.feed["x"].max() <= x.max()
@@ -98,7 +98,6 @@ def test_inputs_are_not_moved_where_the_limit_is_far(
     edge(project, 1)
     monkeypatch.setattr(perturbation, "perturbed_batches", None)
     assert checked(project, limit).unsteady == ()
-    assert PERTURBATIONS > 0
 
 
 def looked_at(limit: float, monkeypatch: pytest.MonkeyPatch, luck: float = 0.0) -> Counter[str]:
@@ -113,7 +112,7 @@ def looked_at(limit: float, monkeypatch: pytest.MonkeyPatch, luck: float = 0.0) 
     off = 0.01 * rng.normal(size=x.shape).astype(np.float32)
     inputs, judge = Inputs({"x": x}, 6), Judge([OutputLimits("y", -1, {"sqnr_db": limit})])
 
-    def opened(role: Role) -> Engine:
+    def opened(role: Role) -> Any:
         def run(feed: Feed) -> Feed:
             ran[role] += 1
             drawn = np.float32(math.exp(luck * rng.normal()))
@@ -141,7 +140,7 @@ def looked_at(limit: float, monkeypatch: pytest.MonkeyPatch, luck: float = 0.0) 
 
 @pytest.mark.parametrize(
     ("limit", "luck", "moves"),
-    [(34.0, 0.0, 1), (38.5, 0.02, 2), (38.5, 0.5, PERTURBATIONS), (34.0, 0.5, PERTURBATIONS)],
+    [(34.0, 0.0, 1), (38.5, 0.02, 2), (38.5, 0.5, 5), (34.0, 0.5, 5)],
 )
 def test_inputs_move_until_it_is_known_that_the_score_stays(
     monkeypatch: pytest.MonkeyPatch, limit: float, luck: float, moves: int
@@ -171,7 +170,7 @@ def test_of_many_samples_rounding_is_looked_at_where_few_make_the_score(heavy: i
     fine = 10 * math.log10(float((x**2).sum() / (off**2).sum()))
     inputs, judge = Inputs({"x": x}, 48), Judge([OutputLimits("y", -1, {"sqnr_db": fine - 9})])
 
-    def opened(role: Role) -> Engine:
+    def opened(role: Role) -> Any:
         def run(feed: Feed) -> Feed:
             lucky = np.array_equal(feed["x"], x)
             return {"y": feed["x"] + (0 if role == Role.BASELINE else off if lucky else 10 * off)}
@@ -202,7 +201,7 @@ def test_the_draws_of_each_moved_run_count() -> None:
     fine = 10 * math.log10(float((x**2).sum() / (off**2).sum()))
     inputs, judge = Inputs({"x": x}, 24), Judge([OutputLimits("y", -1, {"sqnr_db": fine - 3.5})])
 
-    def opened(role: Role) -> Engine:
+    def opened(role: Role) -> Any:
         def run(feed: Feed) -> Feed:
             return {"y": feed["x"] + (0 if role == Role.BASELINE else heavy * off)}
 
@@ -230,7 +229,7 @@ def test_fixes_are_moved_in_fp32_where_fp16_is_emulated(
     models: list[Model] = []
     configured = Sessions.configured
 
-    def opened(sessions: Sessions, model: Model) -> Engine:
+    def opened(sessions: Sessions, model: Model) -> Any:
         models.append(model)
         return configured(sessions, model)
 
@@ -254,7 +253,7 @@ def test_a_fix_that_is_the_same_to_the_last_bit_is_looked_at() -> None:
     x = np.random.default_rng(0).normal(size=(48, 40)).astype(np.float32)
     inputs, judge = Inputs({"x": x}, 48), Judge([OutputLimits("y", -1, {"sqnr_db": 20})])
 
-    def opened(role: Role) -> Engine:
+    def opened(role: Role) -> Any:
         def run(feed: Feed) -> Feed:
             off = 0.0 if role == Role.BASELINE or np.array_equal(feed["x"], x) else 1.0
             return {"y": feed["x"] + np.float32(off)}

@@ -17,9 +17,8 @@ from pytest_int8acc.api import check
 from pytest_int8acc.graph.model import make_model, save_model
 from pytest_int8acc.report.json import plain_result
 from pytest_int8acc.report.plain import restore, to_plain
-from pytest_int8acc.report.text import LINES, failure
+from pytest_int8acc.report.text import failure
 from pytest_int8acc.report.view import CaseView
-from pytest_int8acc.report.words import WIDTH
 
 EXAMPLE = Path(__file__).parents[2] / "example_project"
 #: Four products of 60, 25, 10 and 5 % of the multiply-accumulates.
@@ -55,8 +54,8 @@ def judged(project: Path, spec: str, criteria: str = "[{sqnr_db: 10}]") -> CaseR
 
 def short(result: CaseResult) -> list[str]:
     lines = failure(result).splitlines()
-    assert len(lines) <= LINES
-    assert max(map(len, lines)) <= WIDTH
+    assert len(lines) <= 15
+    assert max(map(len, lines)) <= 110
     return lines
 
 
@@ -185,6 +184,17 @@ def test_the_share_of_int8_is_judged_by_what_ran(
     (score,) = [score for score in result.scores if score.metric == "int8_share"]
     assert score.value == pytest.approx(value, nan_ok=True)
     assert result.passed == passed
+
+
+@pytest.mark.parametrize("engines", [True, False])
+def test_engines_that_show_a_tensor_inside_are_said_to_be_others(
+    project: Path, request: pytest.FixtureRequest, engines: bool
+) -> None:
+    if engines:
+        request.getfixturevalue("told").text = dump(dict.fromkeys(SIZES, "int8"))
+    result = judged(project, INT8, "[{tensor: a_out, sqnr_db: 10}]")
+    said = [text for text in (*result.warnings, *result.notes) if "inside the model" in text]
+    assert [text.partition(":")[0] for text in said] == ["criteria name 'a_out' inside the model"] * engines
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from projects import CALIBRATED, Project
 from pytest_int8acc import CaseResult, Score, Settings, load_spec
 from pytest_int8acc.answer import conclude
 from pytest_int8acc.case import preflight
-from pytest_int8acc.case.measured import Measured, measure
+from pytest_int8acc.case.measured import measure
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.tensors import Outputs
@@ -48,14 +49,14 @@ def project(tmp_path: Path) -> Project:
     return made
 
 
-def measured(project: Project, spec: str, settings: Settings | None = None) -> Measured:
+def measured(project: Project, spec: str, settings: Settings | None = None) -> Any:
     path = project.folder / "case.int8acc.yaml"
     path.write_text(f"model: model.onnx\ninputs: data.npz\n{CALIBRATED}{spec}")
     (case,) = load_spec(path)
     return measure(case, settings or Settings())
 
 
-def outputs_of(case: Measured) -> Iterator[Outputs]:
+def outputs_of(case: Any) -> Iterator[Outputs]:
     """Of baseline and INT8, run anew and kept."""
     for form, role in ((case.reference, Role.BASELINE), (case.candidate, Role.INT8)):
         engine = case.backend.open(form, role, case.inputs)

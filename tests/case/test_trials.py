@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judged import compare_outputs, evaluate_metric
-from rejecting import reject
-from sample_outputs import Samples, one, trial_of
+from sample_outputs import Samples, one, reject, trial_of
 
 from pytest_int8acc import CriterionError
 from pytest_int8acc.case.trials import SampleBaseline, SampleComparison
@@ -18,7 +18,6 @@ from pytest_int8acc.lab.vectors import Prober
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
 from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.search.types import Trial
 from pytest_int8acc.tensors import Array
 
 FLOATS = [name for name, metric in METRICS.items() if "floats" in metric.kinds]
@@ -46,7 +45,7 @@ LIMITS: dict[str, st.SearchStrategy[float]] = {
 }
 
 
-def judged(judge: SampleBaseline, candidate: Samples, order: list[int], step: int = 1) -> tuple[Trial, Trial]:
+def judged(judge: SampleBaseline, candidate: Samples, order: list[int], step: int = 1) -> tuple[Any, Any]:
     """The trial on all samples, and the one that ends where the parts prove failure."""
     proven = reject(judge)
     gathered, early = SampleComparison(judge), None
@@ -105,7 +104,7 @@ def test_trials_say_what_the_case_would(outputs: tuple[Samples, Samples], data: 
     check_parts(judge, trial)
 
 
-def check_parts(judge: SampleBaseline, trial: Trial) -> None:
+def check_parts(judge: SampleBaseline, trial: Any) -> None:
     """Parts make up the losses: their mean, or the greatest but those allowed."""
     assert (trial.parts >= 0).all()
     together = zip(judge.criteria, trial.losses, trial.scores, trial.parts, strict=True)

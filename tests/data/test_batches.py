@@ -5,29 +5,13 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from data_support import counting, joined, tensor, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_int8acc import DataError
-from pytest_int8acc.data import Batch, Dataset, RandomSource, open_dataset
-from pytest_int8acc.tensors import Dim, TensorInfo
-
-
-def tensor(name: str, *shape: Dim, dtype: str = "float32") -> TensorInfo:
-    return TensorInfo(name, np.dtype(dtype), shape)
-
-
-def joined(dataset: Dataset, name: str = "x") -> np.ndarray:
-    return np.concatenate([batch.feed[name][: batch.rows] for batch in dataset.batches()])
-
-
-def counting(count: int, *shape: int) -> np.ndarray:
-    return np.arange(count * int(np.prod(shape)), dtype=np.float32).reshape(count, *shape)
-
-
-def write(folder: Path, name: str, text: str) -> str:
-    (folder / name).write_text(text)
-    return name
+from pytest_int8acc.data import Batch, RandomSource, open_dataset
+from pytest_int8acc.tensors import TensorInfo
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -37,7 +21,7 @@ def write(folder: Path, name: str, text: str) -> str:
     limit=st.one_of(st.none(), st.integers(1, 40)),
 )
 def test_a_loader_gives_what_it_yields(
-    tmp_path: Path, chunks: list[int], first: Dim, limit: int | None
+    tmp_path: Path, chunks: list[int], first: int | str | None, limit: int | None
 ) -> None:
     x = np.random.default_rng(0).random((sum(chunks), 2), dtype=np.float32)
     np.savez(tmp_path / "a.npz", x=x)
@@ -81,7 +65,7 @@ def test_a_loader_is_read_no_further_than_the_batch_at_hand(
 
 
 @pytest.mark.parametrize("first", ["N", 3])
-def test_memory_does_not_grow_with_a_loader(tmp_path: Path, first: Dim) -> None:
+def test_memory_does_not_grow_with_a_loader(tmp_path: Path, first: int | str) -> None:
     body = "import numpy as np\ndef load():\n for i in range(60):\n"
     write(tmp_path, "loaders.py", body + "  yield {'x': np.full((2, 100_000), i, np.float32)}\n")
     dataset = open_dataset("loaders.py:load", [tensor("x", first, 100_000)], base=tmp_path)
@@ -128,7 +112,7 @@ def test_digest_follows_the_data_only(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     np.save(tmp_path / "c" / "x.npy", counting(9, 2).astype(np.float64))
 
-    def digest(source: str, first: Dim = "N", samples: int | None = None) -> str | None:
+    def digest(source: str, first: int | str | None = "N", samples: int | None = None) -> str | None:
         dataset = open_dataset(source, [tensor("x", first, 2)], base=tmp_path, samples=samples)
         assert dataset.digest is None
         list(dataset.batches())

@@ -2,30 +2,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_support import counting, joined, tensor, write
 
 from pytest_int8acc import DataError
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
 from pytest_int8acc.data.layout import read_layout
-from pytest_int8acc.tensors import Dim, TensorInfo
+from pytest_int8acc.tensors import TensorInfo
 
 F32 = np.dtype("float32")
-
-
-def tensor(name: str, *shape: Dim, dtype: str = "float32") -> TensorInfo:
-    return TensorInfo(name, np.dtype(dtype), shape)
-
-
-def joined(dataset: Dataset, name: str = "x") -> np.ndarray:
-    return np.concatenate([batch.feed[name][: batch.rows] for batch in dataset.batches()])
-
-
-def counting(count: int, *shape: int) -> np.ndarray:
-    return np.arange(count * int(np.prod(shape)), dtype=np.float32).reshape(count, *shape)
-
-
-def write(folder: Path, name: str, text: str) -> str:
-    (folder / name).write_text(text)
-    return name
 
 
 LOADER = """
@@ -74,7 +58,9 @@ def test_folder_with_a_file_per_input(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [None, 1, 4])
 @pytest.mark.parametrize("first", [3, "N"])
-def test_folder_of_samples_or_batches_in_natural_order(tmp_path: Path, rows: int | None, first: Dim) -> None:
+def test_folder_of_samples_or_batches_in_natural_order(
+    tmp_path: Path, rows: int | None, first: int | str | None
+) -> None:
     x = counting(12 * (rows or 1), 2)
     for i in range(12):
         np.save(tmp_path / f"s_{i}.npy", x[i] if rows is None else x[i * rows : (i + 1) * rows])
@@ -147,7 +133,7 @@ def test_loader_may_return_a_list_and_plain_lists(tmp_path: Path) -> None:
 
 
 def test_random_is_seeded_said_and_independent_of_the_batch(tmp_path: Path) -> None:
-    def draw(first: Dim, seed: int = 3, samples: int = 40) -> Dataset:
+    def draw(first: int | str | None, seed: int = 3, samples: int = 40) -> Dataset:
         inputs = [tensor("x", first, 2, 3), tensor("ids", first, 4, dtype="int32"), tensor("k", dtype="bool")]
         return open_dataset(RandomSource(samples, seed), inputs, base=tmp_path)
 
@@ -171,7 +157,7 @@ def test_random_is_seeded_said_and_independent_of_the_batch(tmp_path: Path) -> N
     ("dims", "part"),
     [(("N", 3, "H"), "dimension 'H' (axis 2) of 'x'"), ((1, None), "dimension (axis 1) of 'x'")],
 )
-def test_random_needs_sizes(tmp_path: Path, dims: tuple[Dim, ...], part: str) -> None:
+def test_random_needs_sizes(tmp_path: Path, dims: tuple[int | str | None, ...], part: str) -> None:
     with pytest.raises(DataError, match="give real data") as caught:
         open_dataset(RandomSource(2, 0), [tensor("x", *dims)], base=tmp_path)
     assert part in str(caught.value)

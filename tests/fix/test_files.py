@@ -35,7 +35,7 @@ from pytest_int8acc.fix import write_fix
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.migrate import sites
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import LeftHigh, Network, Plan, Precision, symmetric
+from pytest_int8acc.graph.network import LeftHigh, Network, Plan, symmetric
 from pytest_int8acc.graph.plan import activation_scales, apply, fresh_weights, guard, merge
 from pytest_int8acc.graph.qdq import read_qdq
 from tests.support.graphs import takes_in
@@ -279,7 +279,7 @@ def test_commands_suit_the_model(odd: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
-def test_commands_for_a_builder_that_goes_by_flags(tmp_path: Path, precision: Precision) -> None:
+def test_commands_for_a_builder_that_goes_by_flags(tmp_path: Path, precision: str) -> None:
     """As TensorRT 8.6: the flags of what the fix runs in, and its own precision for what stays in FP32."""
     plan = Plan({"/head/Gemm": "fp32", "/block1/conv1/Conv": precision})
     fix = replace(fix_of(DIGITS, plan), precision=precision, by_flags=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from builder import Builder
 from zoo import ZOO, sample_feed
 from zoo_networks import network_of, zoo_network
 
-from pytest_int8acc.graph.instrument import Piece, split_groups
+from pytest_int8acc.graph.instrument import split_groups
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.graph.network import Network, Plan, TensorScale
@@ -23,7 +25,7 @@ def run(name: str, network: Network, plan: Plan) -> Feed:
     return OrtEngine(apply(network, plan))(sample_feed(ZOO[name](), 0))
 
 
-def taken(name: str) -> tuple[Network, dict[str, tuple[Piece, ...]]]:
+def taken(name: str) -> tuple[Network, dict[str, tuple[Any, ...]]]:
     """Every other group taken apart, with scales per channel where shapes tell them."""
     network = zoo_network(name)
     shapes = {n: info.shape for n, info in network.model.values().items() if info.shape is not None}

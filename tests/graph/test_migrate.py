@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from graphs import feed_of, float_models
@@ -15,7 +17,7 @@ from benchmarks.regressions.data import samples
 from pytest_int8acc import ModelError
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import load_model, normalize
-from pytest_int8acc.graph.migrate import Migrated, migrate, sites, weight_maxima
+from pytest_int8acc.graph.migrate import migrate, sites, weight_maxima
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply, with_outputs
@@ -28,7 +30,7 @@ def network_of(model: Model) -> Network:
     return quantize(model, layout, dict.fromkeys(layout.activations, 0.05))
 
 
-def by_chance(network: Network, seed: int = 0) -> Migrated:
+def by_chance(network: Network, seed: int = 0) -> Any:
     """Everything migrated by random factors, most of them between 1/8 and 8."""
     rng = np.random.default_rng(seed)
     wanted = sites(network)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +15,7 @@ from rtx import build_all
 from zoo import OLD_RUNTIME, ZOO
 
 from pytest_int8acc import ModelError
-from pytest_int8acc.graph.half import Fp16Model, to_fp16
+from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.layout import find_groups, quantize, quantize_weight
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
@@ -70,7 +71,7 @@ def casts(model: Model) -> int:
     return sum(node.op_type == "Cast" for node in model.graph.node)
 
 
-def halved(b: Builder, outputs: dict[str, list[int | str]], keep: tuple[str, ...] = ()) -> Fp16Model:
+def halved(b: Builder, outputs: dict[str, list[int | str]], keep: tuple[str, ...] = ()) -> Any:
     """``b``'s model in FP16, found valid and close to itself in FP32."""
     model = normalize(make_model(b.model(outputs)))
     result = to_fp16(model, keep)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from labs import lab_of
-from planted_repairs import measured
+from labs import lab_of, measured
 from repair_support import KINDS
 
 from pytest_int8acc.clock import Budget, Clock, Meter

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labs import lab_of
-from planted_repairs import measured
+from labs import lab_of, measured
 from repair_support import KINDS, READER, WIDE
 
 from pytest_int8acc.clock import Budget

@@ -10,25 +10,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counted import Counted
 from faulty_digits import faulty
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from judged import compare_outputs
-from labs import lab_of
+from labs import Counted, lab_of
 from plans import plans
 from zoo import OLD_RUNTIME, ZOO
 from zoo_networks import dataset_for, zoo_network
 
 from pytest_int8acc import ModelError
 from pytest_int8acc.case.forms import Int8Form
-from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.macs import macs
 from pytest_int8acc.graph.migrate import sites
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Network, Plan, Precision, TensorScale, symmetric
+from pytest_int8acc.graph.network import Network, Plan, TensorScale, symmetric
 from pytest_int8acc.graph.plan import activation_scales, fresh_weights, quantized_tensors
 from pytest_int8acc.lab import simulator as module
 from pytest_int8acc.lab.lab import Lab
@@ -47,7 +45,7 @@ LIMITS = (OutputLimits("*", limits={"sqnr_db": 20, "cosine": 0.98, "mean_abs": 0
 
 
 @cache
-def bench(name: str, rest: Precision, folder: Path) -> tuple[Lab, Outputs]:
+def bench(name: str, rest: str, folder: Path) -> tuple[Lab, Outputs]:
     """A lab of a network of the zoo, and the baseline."""
     network, data = zoo_network(name), dataset_for(name, folder)
     model = to_fp16(network.model).model if rest == "fp16" else network.model
@@ -80,7 +78,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(sorted(ZOO.keys() - ({"opset23"} if OLD_RUNTIME else set()))), st.data())
 def test_a_trial_is_the_model_built_from_the_plan(
-    folder: Path, rest: Precision, name: str, data: st.DataObject
+    folder: Path, rest: str, name: str, data: st.DataObject
 ) -> None:
     """Groups high, scales of activations and weights, and moves, to float rounding."""
     place = folder / name
@@ -214,11 +212,11 @@ def test_many_boards_let_go_of_the_oldest_but_the_first(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def case(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+def case(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return faulty(tmp_path_factory.mktemp("case"), "residual", 60, 2, 22)
 
 
-def test_a_plan_is_built_once_however_often_it_is_proved(case: Measured) -> None:
+def test_a_plan_is_built_once_however_often_it_is_proved(case: Any) -> None:
     lab = lab_of(case)
     names = [group.name for group in lab.groups]
     tensor, own = next(iter(activation_scales(lab.network).items()))
@@ -243,13 +241,13 @@ def test_a_plan_is_built_once_however_often_it_is_proved(case: Measured) -> None
         assert proof.verdict.scores == case.judged(case.run(case.int8.under(proof.plan))).scores  # type: ignore[union-attr]
 
 
-def test_a_plan_judged_here_is_the_plan_built_where_ort_is_the_backend(case: Measured) -> None:
+def test_a_plan_judged_here_is_the_plan_built_where_ort_is_the_backend(case: Any) -> None:
     lab = lab_of(case)
     for plan in (Plan(), Plan({lab.groups[0].name: "fp16"})):
         assert lab.judged_here(plan).scores == lab.prove(plan).verdict.scores
 
 
-def test_the_trial_of_a_case_is_its_verdict(case: Measured) -> None:
+def test_the_trial_of_a_case_is_its_verdict(case: Any) -> None:
     lab = lab_of(case)
     scores = [s.value for s in case.result.scores if s.limit is not None]
     np.testing.assert_allclose(lab.simulator.trial(Plan()).scores, scores, atol=0.02)
@@ -267,7 +265,7 @@ class Opened(Sessions):
         return super().exact(model, optimized=optimized)
 
 
-def test_tensors_are_measured_once_and_together(case: Measured) -> None:
+def test_tensors_are_measured_once_and_together(case: Any) -> None:
     data, network = Counted(case.inputs), lab_of(case).network
     meter = EdgeMeter(network, case.model, data)
     activations = {e.tensor for e in network.edges if e.quantization.values is None}
@@ -278,7 +276,7 @@ def test_tensors_are_measured_once_and_together(case: Measured) -> None:
     assert {held.maxima.size for held, _ in meter.measured.values()} == {40}
 
 
-def test_large_runs_are_cut_and_share_a_session(case: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_runs_are_cut_and_share_a_session(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     network = lab_of(case).network
     whole = EdgeMeter(network, case.model, case.inputs).measured
     row = sum(held.bins.counts.sum() + held.zeros for held, _ in whole.values()) // 40 * 4
@@ -293,9 +291,7 @@ def test_large_runs_are_cut_and_share_a_session(case: Measured, monkeypatch: pyt
             assert own.sqnr_db == pytest.approx(known.sqnr_db, rel=1e-6)
 
 
-def test_of_large_tensors_the_first_samples_are_counted(
-    case: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_large_tensors_the_first_samples_are_counted(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "_COUNTED_BYTES", 1)
     network = lab_of(case).network
     few = EdgeMeter(network, case.model, FirstSamples(case.inputs, case.model, 16)).measured
@@ -305,7 +301,7 @@ def test_of_large_tensors_the_first_samples_are_counted(
         assert [own.values for own in stats.values()] == [own.values for own in known]
 
 
-def test_what_calibration_measured_on_the_same_samples_is_not_measured_again(case: Measured) -> None:
+def test_what_calibration_measured_on_the_same_samples_is_not_measured_again(case: Any) -> None:
     assert case.int8 is not None
     network = case.int8.network
     tensors = list(dict.fromkeys(e.tensor for e in network.edges if e.quantization.values is None))
@@ -322,7 +318,7 @@ def test_what_calibration_measured_on_the_same_samples_is_not_measured_again(cas
     assert found[tensors[0]].maxima.size > lab.values(other).of(tensors)[tensors[0]].maxima.size
 
 
-def test_values_are_measured_once_per_moves(case: Measured) -> None:
+def test_values_are_measured_once_per_moves(case: Any) -> None:
     data = Counted(case.inputs)
     lab = lab_of(replace(case, inputs=data))
     tensor, site = next((t, s) for t, s in sites(lab.network).items() if takes_in(lab.network, s))

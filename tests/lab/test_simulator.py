@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judged import compare_outputs
-from rejecting import reject
+from sample_outputs import reject
 from stored_engine import SWITCH, StoredEngine, ids
 from zoo_networks import dataset_for, zoo_network
 
@@ -22,7 +22,7 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.instrument import Setting
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Plan, Precision
+from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.inputs import Inputs, split
@@ -46,7 +46,7 @@ class Bench:
         self.data = dataset_for(name, folder)
         self.baseline = self.run(to_fp16(self.network.model).model if form == "fp16" else self.network.model)
         groups = [GroupInfo(group.name) for group in self.network.groups]
-        rest: Precision = "fp16" if form == "fp16" else "fp32"
+        rest: str = "fp16" if form == "fp16" else "fp32"
         judge = Judge(limits)
         self.simulator = Simulator(self.network, self.data, self.baseline, judge, groups=groups, rest=rest)
         self.evaluator = Simulated(self.simulator)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from counted import Counted
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from labs import Counted
 from zoo_networks import dataset_for, zoo_network
 
 from pytest_int8acc.graph.formats import INT8

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,6 @@ from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.forms import EngineForm, ImplicitForm, ModelForm
 from pytest_int8acc.runtime.open import OrtBackend
-from pytest_int8acc.runtime.protocol import Backend
 from pytest_int8acc.runtime.trt.backend import TrtBackend
 from pytest_int8acc.runtime.trt.platform import Platform
 
@@ -55,13 +55,13 @@ def implicit(model: Model, cache: Path) -> ImplicitForm:
 
 
 def test_onnx_runtime_builds_nothing_and_its_mode_changes_outputs() -> None:
-    backend: Backend = OrtBackend(SETTINGS.but(mode="native"))
+    backend: Any = OrtBackend(SETTINGS.but(mode="native"))
     assert not any((backend.builds_engines, backend.times_engines, backend.quantizes_implicitly))
     assert not backend.needs_simulation
     assert backend.output_settings == {"mode": "native"}
 
 
-def test_engines_of_tensorrt_tell_of_themselves_and_are_simulated_beside(tensorrt: Backend) -> None:
+def test_engines_of_tensorrt_tell_of_themselves_and_are_simulated_beside(tensorrt: Any) -> None:
     assert all((tensorrt.builds_engines, tensorrt.times_engines, tensorrt.quantizes_implicitly))
     assert tensorrt.needs_simulation
     assert tensorrt.output_settings == {"mode": "engine"}
@@ -87,7 +87,7 @@ def test_levels_below_the_case_s_own_can_be_built(
     assert OrtBackend(SETTINGS).other_levels == ()
 
 
-def test_tensors_are_shown_of_engines_that_are_built_here(tensorrt: Backend, model: Model) -> None:
+def test_tensors_are_shown_of_engines_that_are_built_here(tensorrt: Any, model: Model) -> None:
     engine = EngineForm(model, "an engine", path=Path("a.engine"))
     assert tensorrt.shows_tensors(ModelForm.in_full(model))
     assert not tensorrt.shows_tensors(engine)

@@ -22,7 +22,6 @@ from pytest_int8acc import Case, EngineError, Settings, load_spec
 from pytest_int8acc.case.data import open_source
 from pytest_int8acc.case.forms import candidate_form, load_float
 from pytest_int8acc.case.measured import measure
-from pytest_int8acc.case.runs import Forms
 from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.forms import ModelForm
@@ -65,10 +64,10 @@ def rtx() -> Platform:
     return found
 
 
-def forms_of(case: Case) -> Forms:
+def forms_of(case: Case) -> SimpleNamespace:
     model = load_float(case)
     candidate, _ = candidate_form(case, model, SETTINGS, implicit=False)
-    return Forms(model, ModelForm.in_full(model), candidate)
+    return SimpleNamespace(model=model, baseline=ModelForm.in_full(model), candidate=candidate)
 
 
 @pytest.fixture

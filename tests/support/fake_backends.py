@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pytest_int8acc import Settings, load_spec
 from pytest_int8acc.case import measured as measuring
-from pytest_int8acc.case.measured import Measured, measure
+from pytest_int8acc.case.measured import measure
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import EngineInfo, EngineLayer, Role
-from pytest_int8acc.runtime.forms import Form, ModelForm
+from pytest_int8acc.runtime.forms import ModelForm
 from pytest_int8acc.runtime.onnxruntime import OrtBackend
-from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.tensors import Feed
 
 
@@ -33,7 +33,7 @@ class WrongBackend(OrtBackend):
         self.other_levels = (1, 0)
         self.opened: list[Role] = []
 
-    def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
+    def open(self, form: Any, role: Role, inputs: Dataset) -> Any:
         self.opened.append(role)
         engine = super().open(form, role, inputs)
         assert isinstance(form, ModelForm)
@@ -55,7 +55,7 @@ def fused(form: ModelForm, name: str) -> bool:
 class _Wrong:
     """An engine with half of each output wrong."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Any) -> None:
         self.description, self._engine = engine.description, engine
         self.inputs, self.outputs = engine.inputs, engine.outputs
 
@@ -72,7 +72,7 @@ def measured_wrong(
     monkeypatch: pytest.MonkeyPatch,
     settings: Settings | None = None,
     right_at: int = -1,
-) -> Measured:
+) -> Any:
     """A case measured by a ``WrongBackend``."""
     settings = settings or Settings()
     monkeypatch.setattr(measuring, "open_backend", lambda *_: WrongBackend(settings, wrong, right_at))

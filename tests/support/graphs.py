@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.migrate import Site, migrate
+from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
 
@@ -99,6 +101,6 @@ class _Builder:
         return normalize(make_model(proto))
 
 
-def takes_in(network: Network, site: Site) -> bool:
+def takes_in(network: Network, site: Any) -> bool:
     """Whether nodes of the network take the site's factors; otherwise a Mul is inserted."""
     return not migrate(network, {site.tensor: np.full(site.channels, 2.0)}).inserted

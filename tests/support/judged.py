@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_int8acc import OutputResult, Score
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
-from pytest_int8acc.scores.judge import Judge, Verdict
+from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.output_rows import OutputRows
 from pytest_int8acc.tensors import Array, Outputs
@@ -21,7 +21,7 @@ def judged(
     *,
     judged_only: bool = False,
     intervals: bool = False,
-) -> Verdict:
+) -> Any:
     """All outputs and all metrics; ``again``, the baseline's second run, gives the noise."""
     noise = None if again is None else judge.compare(baseline, again)
     comparison = judge.compare(baseline, candidate, judged_only=judged_only)
