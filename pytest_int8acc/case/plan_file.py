@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from pytest_int8acc.errors import SpecError, listed
 from pytest_int8acc.files import readable
-from pytest_int8acc.graph.formats import FORMATS, INT8, format_of
+from pytest_int8acc.graph.formats import FORMATS, FP32, INT8, format_of
 from pytest_int8acc.graph.half_network import fused
 from pytest_int8acc.graph.migrate import find_site, migrate, sites
 from pytest_int8acc.graph.model import Model
@@ -210,13 +210,17 @@ _ANEW = (
     "to make a new plan, take 'plan:' out of the spec and run the failing case again with "
     "pytest --int8acc --int8acc-report DIR"
 )
-_SINGLE = np.finfo(np.float32)
 _ModelKey = Literal["file", "graph", "weights"]
-_CodeName = Literal["int8", "uint8", "int16", "uint16", "int32"]
+_CODES = [codes.name for codes in INT8.codes]
+_CodeName = Annotated[
+    str,
+    Field(strict=True, pattern=f"^({'|'.join(_CODES)})$"),
+    expect(f"one of {', '.join(_CODES)}", lambda value: did_you_mean(str(value), _CODES)),
+]
 #: A number that is above 0 as a float32, too.
 _Positive = Annotated[
     float,
-    Field(strict=True, ge=float(_SINGLE.smallest_subnormal), le=float(_SINGLE.max)),
+    Field(strict=True, ge=FP32.smallest, le=FP32.highest),
     expect("a number greater than 0"),
 ]
 _IS_LIST = Discriminator(lambda value: "(list)" if isinstance(value, list) else "(number)")
@@ -239,7 +243,7 @@ class _Scale(BaseModel):
     scale: _OneOrMorePositive
     axis: Axis | None = None
     zero_point: _OneOrMoreIntegers | None = None
-    dtype: Annotated[_CodeName, one_of(_CodeName)] | None = None
+    dtype: _CodeName | None = None
 
     @model_validator(mode="before")
     @classmethod
