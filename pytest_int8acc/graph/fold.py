@@ -1,7 +1,7 @@
-"""Constants computed once: weights behind Transpose or Cast, and numbers that depend on constant sizes.
+"""Computes constants in advance: weights behind Transpose or Cast, and numbers that depend on constant sizes.
 
-Exports of PyTorch compute shapes, and numbers of them. Sizes that inputs decide stay open: a Reshape to one
-of them and constants gets -1 in its place.
+Exports of PyTorch compute shapes at run time, and numbers from shapes. Sizes that depend on the inputs stay
+open. A Reshape to constants and one open size gets -1 in place of the open size.
 """
 
 from __future__ import annotations
@@ -19,28 +19,21 @@ from onnx import TypeProto, helper, numpy_helper
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.index import GRAPHS, attribute
+from pytest_int8acc.graph.index import GRAPHS, attribute, needed_nodes, schema_of
 from pytest_int8acc.graph.layout import WEIGHTED
 from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.tensors import Array
 
-#: Numbers from here down are placeholders for sizes that inputs decide, one number for each size.
+#: Greatest placeholder. Numbers up to this one stand for open sizes, a different number for each size.
 _OPEN = -(1 << 40)
-#: Shapes have few elements.
+#: Maximum number of elements of the arrays that are computed in advance. Shapes have few elements.
 _SMALL = 64
-#: Placeholder for an unknown value. No operator computes with its dtype.
+#: Stands for an unknown value. No operator computes with its dtype.
 _UNKNOWN = np.empty(0, object)
 
 
-def _divided(one: Array, other: Array) -> Array | None:
-    """A quotient as ONNX computes it: of integers rounded toward 0. None for a division by 0."""
-    if one.dtype.kind == "f":
-        return one / other
-    return np.trunc(one / other).astype(one.dtype) if other.all() else None
-
-
 def _power(base: Array, exponent: Array) -> Array | None:
-    """A power of float32 numbers; None where libraries may round it differently."""
+    """A power of FP32 numbers; None if libraries may round the result differently."""
     if not base.dtype == exponent.dtype == np.float32 or base.size + exponent.size != 2 or base.item() <= 0:
         return None
     shape, exact = np.broadcast_shapes(base.shape, exponent.shape), base.item() ** exponent.item()
@@ -48,9 +41,9 @@ def _power(base: Array, exponent: Array) -> Array | None:
     return np.full(shape, low) if low == high else None
 
 
-#: Operators that only move or pick values, so that open sizes may be among them.
+#: Operators that only move or pick values. They may be computed although some of the values are placeholders.
 _MOVES = frozenset({"Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze", "Where"})
-#: Operators whose results do not depend on the library, because IEEE 754 defines their rounding.
+#: Operators whose results are the same in every library, because IEEE 754 defines their rounding.
 _ARITHMETIC = frozenset({"Add", "Div", "Equal", "Mod", "Mul", "Pow", "Sqrt", "Sub"})
 
 
@@ -59,7 +52,7 @@ def computed(node: onnx.NodeProto, arrays: Sequence[Array], opset: int) -> Array
 
     Inputs are not checked. For invalid ones each operator raises whatever exception NumPy does.
     """
-    from onnx.reference import ReferenceEvaluator  # heavy, and few models hold such nodes
+    from onnx.reference import ReferenceEvaluator  # slow to import, and few models need it
 
     evaluator = ReferenceEvaluator(node, opsets={"": opset})
     results = evaluator.run(None, dict(zip(node.input, map(np.asarray, arrays), strict=True)))
@@ -67,10 +60,9 @@ def computed(node: onnx.NodeProto, arrays: Sequence[Array], opset: int) -> Array
 
 
 def fold_sizes(model: Model) -> Model:
-    """The model without nodes that compute constant sizes, or numbers that depend on these alone.
+    """The model without nodes that compute constant sizes, or numbers from constant sizes alone.
 
-    Args:
-        model: Its constants are initializers.
+    Constants of ``model`` must be initializers, not Constant nodes.
     """
     if not any(node.op_type in ("Shape", "Mod") for node in model.graph.node):
         return model
@@ -85,23 +77,12 @@ def fold_sizes(model: Model) -> Model:
             kept.append(node)
         else:
             put_constant(editor.graph.initializer.add(), node.output[0], made, editor.weights)
-    editor.set_nodes(_without_idle(kept, sizes.known, public))
+    editor.set_nodes(list(needed_nodes(kept, (value.name for value in editor.graph.output))))
     return editor.done()
 
 
-def _without_idle(
-    nodes: list[onnx.NodeProto], known: Mapping[str, Array], public: frozenset[str]
-) -> list[onnx.NodeProto]:
-    """``nodes`` without nodes that compute sizes without readers."""
-    read, kept = set(public), list[onnx.NodeProto]()
-    for node in reversed(nodes):
-        if node.output[0] not in known or node.output[0] in read:
-            read.update(node.input)
-            kept.append(node)
-    return kept[::-1]
-
-
 def _is_open(array: Array) -> bool:
+    """Whether a placeholder is among the elements."""
     return bool(array.dtype == np.int64 and (array <= _OPEN).any())
 
 
@@ -120,9 +101,11 @@ class _Sizes:
             self._tell(value.name, value.type)
 
     def see(self, node: onnx.NodeProto) -> Array | None:
-        """Find the type or value of a node's outputs.
+        """Find the types or values of a node's outputs, and store them.
 
-        For a Reshape to a computed shape with one open size, returns that shape with -1 for the open size.
+        Returns:
+            For a Reshape to a computed shape with one open size, that shape with -1 in place of the open
+            size. None for any other node.
         """
         value, name = self._value(node), node.output[0]
         if value is not None:
@@ -155,28 +138,31 @@ class _Sizes:
                 dim.dim_param = str(self._named.setdefault(dim.dim_param or str(number), number))
 
     def _shape(self, name: str) -> list[int] | None:
+        """The sizes of a tensor, with placeholders for open sizes; None if not even their number is known."""
         kind = self._types.get(name, TypeProto()).tensor_type
         if not kind.HasField("shape"):
             return None
         return [d.dim_value if d.HasField("dim_value") else int(d.dim_param) for d in kind.shape.dim]
 
     def _inferred(self, node: onnx.NodeProto) -> Mapping[str, TypeProto]:
-        """Types that ONNX's inference tells of one node."""
+        """Name to type of each output of a node, as far as ONNX's inference finds types."""
         names = [name for name in node.input if name]
         if any(name not in self._types for name in names) or any(a.type in GRAPHS for a in node.attribute):
             return {}
         types = {name: self._types[name] for name in names}
         closed = {n: self.known[n] for n in names if n in self.known and not _is_open(self.known[n])}
         data = {name: numpy_helper.from_array(np.asarray(array), name) for name, array in closed.items()}
+        version = next((o.version for o in self._opsets if o.domain == node.domain), 0)
+        schema = schema_of(node.op_type, version, node.domain)
+        if schema is None:
+            return {}
         try:
-            version = next(o.version for o in self._opsets if o.domain == node.domain)
-            schema = onnx.defs.get_schema(node.op_type, version, node.domain)
             return infer_node_outputs(schema, node, types, data, opset_imports=self._opsets)
-        except (InferenceError, StopIteration, onnx.defs.SchemaError):
+        except InferenceError:
             return {}
 
     def _reshaped(self, node: onnx.NodeProto) -> list[int]:
-        """The shape that a Reshape makes, with a new placeholder for each unknown size."""
+        """The shape of a Reshape's output, with a new placeholder for each unknown size."""
         before, target = self._shape(node.input[0]), self.known[node.input[1]].tolist()
         if not attribute(node, "allowzero", 0):
             whole = [*(before or []), *[next(self._numbers)] * len(target)]
@@ -185,7 +171,12 @@ class _Sizes:
         return [self._left(before, rest) if size == -1 else size for size in target]
 
     def _left(self, whole: Sequence[int] | None, rest: Sequence[int]) -> int:
-        """The size that -1 stands for in a Reshape with these other sizes."""
+        """The size that -1 stands for in a Reshape.
+
+        Args:
+            whole: The sizes of the tensor before the Reshape; None if they are not known.
+            rest: The sizes after the Reshape, without -1.
+        """
         if whole is not None:
             up, down = (Counter(size for size in sizes if size <= _OPEN) for sizes in (whole, rest))
             over, under = (math.prod(size for size in sizes if size > _OPEN) for sizes in (whole, rest))
@@ -196,7 +187,7 @@ class _Sizes:
         return next(self._numbers)
 
     def _value(self, node: onnx.NodeProto) -> Array | None:
-        """The value that a node makes of known values; None where it is not known."""
+        """The value of a node's output if it follows from known values, else None."""
         if node.domain not in ("", "ai.onnx"):
             return None
         if node.op_type == "Shape":
@@ -209,7 +200,7 @@ class _Sizes:
         try:
             with np.errstate(all="ignore"):
                 return self._computed(node, data)
-        except Exception:  # what is wrong with it, whoever runs it says
+        except Exception:  # a runtime refuses the node, and says why
             return None
 
     def _computed(self, node: onnx.NodeProto, data: Sequence[Array]) -> Array | None:
@@ -228,19 +219,21 @@ class _Sizes:
             return np.array([next(self._numbers) for _ in range(math.prod(shape))], np.int64).reshape(shape)
         if node.op_type == "Pow":
             return _power(*data)
-        return _divided(*data) if node.op_type == "Div" else computed(node, data, self._opset)
+        return computed(node, data, self._opset)
 
 
-#: Nodes on constants alone that are folded: they move or rename weights, or change their type.
+#: Operators that are computed in advance if they read constants only. They move weights, or change their
+#: type.
 _FOLDED_MOVES = frozenset({"Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast"})
 
 
-#: Folded, too, where the result is no larger: weights stored as integers come with a scale and an offset.
+#: Operators that are computed in advance if they read constants only, and their result is no larger than an
+#: input. Weights that are stored as integers are multiplied by a scale, and added to an offset.
 _FOLDED_ARITHMETIC = frozenset({"Mul", "Div", "Add", "Sub"})
 
 
 def fold_constants(model: Model) -> Model:
-    """The model with nodes folded that move, cast or scale constants: weights become initializers."""
+    """The model with initializers in place of nodes that move, cast or scale constants."""
     constants = model.constants()
     editor = model.edit()
     kept = []
@@ -250,7 +243,7 @@ def fold_constants(model: Model) -> Model:
         if _folds(node, constants, weights):
             try:
                 array = computed(node, [constants[name] for name in node.input], model.opset)
-            except Exception as error:  # of any type: see there
+            except Exception as error:  # NumPy raises exceptions of many types
                 said = f"'{node.name}' ({node.op_type}) cannot be computed from its constants"
                 raise ModelError(f"{model.name}: {said}: {error}") from error
             constants[node.output[0]] = array
@@ -266,12 +259,12 @@ def fold_constants(model: Model) -> Model:
 def _folds(node: onnx.NodeProto, constants: Mapping[str, Array], weights: Collection[str]) -> bool:
     if node.domain != "" or any(name not in constants for name in node.input):
         return False
-    if node.op_type == "ConstantOfShape":  # any other tensor of one repeated value would only take memory
+    if node.op_type == "ConstantOfShape":  # as an initializer, the repeated value would only take memory
         return node.output[0] in weights
     if node.op_type in _FOLDED_ARITHMETIC:
         one, other = (constants[name] for name in node.input)
         shapes = one.shape, other.shape
-        with contextlib.suppress(ValueError):  # told where it is computed
+        with contextlib.suppress(ValueError):  # shapes do not fit: the computation raises the error
             return one.dtype == other.dtype and np.broadcast_shapes(*shapes) in shapes
         return True
     return node.op_type in _FOLDED_MOVES

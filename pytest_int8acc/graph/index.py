@@ -1,10 +1,11 @@
-"""Look-ups in graphs: the producer and the readers of each tensor, and graphs inside nodes.
+"""Look-ups in graphs: the producer and the readers of each tensor, and the graphs inside nodes.
 
-A pass over a graph takes time in proportion to its nodes as long as it uses the index of the model.
+With these look-ups, the time of a pass over a graph is proportional to the number of its nodes.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-#: A node, and the position of the input at which it reads.
+#: A node that reads a tensor, and the position of the tensor among the node's inputs.
 Reader = tuple[onnx.NodeProto, int]
 #: Types of attributes that hold graphs.
 GRAPHS = frozenset({onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS})
@@ -24,7 +25,7 @@ _HOLDERS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 class Index:
-    """Look-ups in a main graph, each made at its first use. The graph must not change any more."""
+    """Look-ups in a main graph. Each is made at its first use, and the graph must not change afterwards."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._graph = graph
@@ -41,7 +42,7 @@ class Index:
 
     @cached_property
     def producer(self) -> dict[str, onnx.NodeProto]:
-        """The node that makes a tensor; inputs and constants are missing."""
+        """Tensor to the node that makes it. Inputs and constants of the graph are missing."""
         return {name: node for node in self._graph.node for name in node.output if name}
 
     @cached_property
@@ -51,20 +52,20 @@ class Index:
 
     @cached_property
     def captured(self) -> frozenset[str]:
-        """Names of tensors of the graph that graphs inside its nodes may read."""
+        """Names that the bodies of If, Loop and Scan nodes read from outside of these bodies."""
         return frozenset(name for node in self._graph.node for name in captured(node))
 
     @cached_property
     def public(self) -> frozenset[str]:
-        """Tensors that are not read by nodes of the main graph alone: outputs, and captured tensors."""
+        """Outputs of the main graph, and names that bodies of its nodes read."""
         return self.captured.union(value.name for value in self._graph.output)
 
     def readers(self, tensor: str) -> Sequence[Reader]:
-        """The inputs of the main graph's nodes that read ``tensor``, in topological order."""
+        """The nodes of the main graph that read ``tensor``, in topological order, with input positions."""
         return self._readers.get(tensor, ())
 
     def only_reader(self, tensor: str) -> onnx.NodeProto | None:
-        """The node that alone reads ``tensor``, at one position; None where there are several readers."""
+        """The node that reads ``tensor`` at one input, if nothing else reads it and it is no output."""
         readers = self.readers(tensor)
         return readers[0][0] if len(readers) == 1 and tensor not in self.public else None
 
@@ -121,7 +122,7 @@ def _bodies(
 
 
 def body_names(graph: onnx.GraphProto) -> dict[str, str]:
-    """Name of each node in a body to its path: the names of the nodes around it, then its own."""
+    """Name of each node in a body to its path: the names of the nodes around it, then its own name."""
     return {node.name: body.path + node.name for body in bodies(graph) for node in body.graph.node}
 
 
@@ -145,12 +146,32 @@ def all_initializers(graph: onnx.GraphProto) -> Iterator[TensorProto]:
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    """An attribute of ``node`` as Python has it; strings are bytes."""
+    """The value of an attribute of ``node`` as a Python object, or ``default``. Strings are bytes."""
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
 
 
+@functools.cache
+def schema_of(op_type: str, opset: int, domain: str = "") -> onnx.defs.OpSchema | None:
+    """ONNX's schema of an operator in version ``opset`` of its domain; None if ONNX does not know it."""
+    try:
+        return onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)
+    except (onnx.defs.SchemaError, TypeError):  # TypeError: the version has more than 32 bits
+        return None
+
+
+def needed_nodes(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> Iterable[onnx.NodeProto]:
+    """The nodes on which ``outputs`` depend, in the order of ``nodes``."""
+    read = set(outputs)
+    kept = []
+    for node in reversed(nodes):
+        if not read.isdisjoint(node.output):
+            read.update(node.input, captured(node))
+            kept.append(node)
+    return reversed(kept)
+
+
 def take_name(preferred: str, taken: set[str]) -> str:
-    """A name that is not in ``taken``, to which it is added: ``preferred``, or with ``_2`` appended."""
+    """``preferred``, or ``preferred_2`` and so on if ``taken`` has it. The name is added to ``taken``."""
     numbered = (f"{preferred}_{n}" for n in itertools.count(2))
     name = next(name for name in itertools.chain([preferred], numbered) if name not in taken)
     taken.add(name)
@@ -158,7 +179,7 @@ def take_name(preferred: str, taken: set[str]) -> str:
 
 
 def refill(field: Any, messages: Iterable[Any]) -> None:
-    """Replace the elements of a repeated field; ``messages`` may contain elements of the field itself."""
+    """Replace the elements of a repeated field. ``messages`` may contain elements of the field itself."""
     kept = list(messages)  # protobuf keeps deleted elements alive as long as Python refers to them
     del field[:]
     field.extend(kept)
@@ -172,7 +193,7 @@ def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def captured(node: onnx.NodeProto) -> set[str]:
-    """Names of tensors around ``node`` that the graphs inside it may read."""
+    """Names that the graphs inside ``node`` read. Names that they define themselves may be among them."""
     graphs = subgraphs(node)
     read = {name for graph in graphs for inner in all_nodes(graph) for name in inner.input if name}
     return read.union(value.name for graph in graphs for value in graph.output)

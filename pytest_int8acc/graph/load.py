@@ -1,9 +1,9 @@
 """Reads an ONNX file into a Model in normal form, which the rest of graph/ relies on.
 
-Normal form: no local functions, no FP8 operators of TensorRT's own, no Constant nodes in the main graph,
-every node with a name of its own, initializers not listed as inputs, opset 13 or later (per-channel Q/DQ
-begins there), open sizes without a number, and weights that reach their reader through Transpose, Reshape,
-Identity, Cast or arithmetic with other constants folded into one initializer.
+A model in normal form has no local functions, no FP8 operators of TensorRT's own, and no Constant nodes in
+the main graph. Each node has a name of its own. Initializers are not listed as inputs. The opset is 13 or
+later, where per-channel Q/DQ begins. Open sizes have no number. A weight behind Transpose, Reshape, Identity,
+Cast or arithmetic with other constants is one initializer.
 """
 
 from __future__ import annotations
@@ -35,25 +35,24 @@ from pytest_int8acc.graph.opsets import (
 from pytest_int8acc.graph.validate import validated
 from pytest_int8acc.tensors import Array
 
+#: Maximum size of a protobuf message in bytes.
 _PROTOBUF_BYTES = 1 << 31
-#: Initializers need not be among the graph's inputs from this IR version on.
+#: The first IR version in which initializers need not be listed as inputs of the graph.
 _IR_OF_UNLISTED_INITIALIZERS = 4
 
 
 def load_model(path: Path) -> Model:
-    """Read an ONNX model, external data mapped rather than read.
+    """Read an ONNX model, and bring it into normal form. External data are mapped, not read.
 
     Raises:
         ModelError: The file is missing, no ONNX model, incomplete, or cannot be brought into normal form.
     """
     file = read_model(path)
-    model = normalize(Model(copy.deepcopy(file.proto), file.weights, file.name))
-    _check_outputs(model)
-    return replace(model, file=file)
+    return replace(normalize(Model(copy.deepcopy(file.proto), file.weights, file.name)), file=file)
 
 
 def read_model(path: Path) -> Model:
-    """Read an ONNX model without bringing it into normal form, for lint.
+    """Read an ONNX model without bringing it into normal form, as lint needs it.
 
     Raises:
         ModelError: The file is missing, no ONNX model, or incomplete.
@@ -62,21 +61,22 @@ def read_model(path: Path) -> Model:
 
 
 def normalize(model: Model) -> Model:
-    """``model`` in the normal form of this module; see its docstring."""
-    name = model.name
-    extra_outputs, model = model.extra_outputs, make_model(_inlined(model), model.weights, name)
+    """``model`` in the normal form that the docstring of this module describes."""
+    name, extra_outputs = model.name, model.extra_outputs
+    model = make_model(_inlined(model), model.weights, name)
     _drop_initializers_from_inputs(model.proto)
     _open_negative_sizes(model.graph)
     _hoist_constants(model)
     least = QDQ_OPSET if holds_trt_fp8(model) else LEAST_OPSET
     model = raise_opset(make_model(model.proto, model.weights, name), least)
-    _hoist_constants(model)  # the converter writes axes as Constant nodes
+    _hoist_constants(model)  # ONNX's version converter writes axes as Constant nodes
     model = make_model(model.proto, model.weights, name)
     _name_nodes(model.graph)
     model = fold_sizes(fold_constants(model))
-    return replace(
-        _tell_kernels(standard_fp8(model) if holds_trt_fp8(model) else model), extra_outputs=extra_outputs
-    )
+    if holds_trt_fp8(model):
+        model = standard_fp8(model)
+    _add_kernel_shapes(model)
+    return replace(model, extra_outputs=extra_outputs)
 
 
 def _inlined(model: Model) -> onnx.ModelProto:
@@ -91,9 +91,12 @@ def _inlined(model: Model) -> onnx.ModelProto:
 
 
 def lift(model: Model, least: int) -> Model:
-    """``model`` in opset ``least`` at least, in normal form before and after; see ``raise_opset``.
+    """A model in normal form in opset ``least`` or later, in normal form again.
 
-    Where no node changes its meaning on the way, nothing is converted.
+    If no node changes its meaning between the opsets, only the number of the opset changes.
+
+    Raises:
+        ModelError: A node has no equal in the newer opset.
     """
     if model.opset >= least:
         return model
@@ -131,25 +134,10 @@ def _read(path: Path) -> onnx.ModelProto:
     return proto
 
 
-def _check_outputs(model: Model) -> None:
-    """Raise ModelError where an output is declared with another element type than ONNX infers."""
-    editor = model.edit()
-    for value in editor.graph.output:
-        value.ClearField("type")
-    made = Model(editor.proto, model.weights, model.name).inferred.output
-    for declared, value in zip(model.graph.output, made, strict=True):
-        said, found = (v.type.tensor_type.elem_type for v in (declared, value))
-        if said != found and said and found:
-            kinds = [TensorProto.DataType.Name(kind) for kind in (said, found)]
-            raise ModelError(
-                f"{model.name}: output '{value.name}' is declared {kinds[0]}, and the model makes {kinds[1]}"
-            )
-
-
 def _drop_initializers_from_inputs(proto: onnx.ModelProto) -> None:
-    """Remove initializers from the inputs, where IR version 3 lists them.
+    """Remove initializers from the inputs of the graph, in place. Models of IR version 3 list them there.
 
-    The IR version becomes 4 at least, because the version converter refuses version 3 without them.
+    The IR version becomes 4 at least, because ONNX's version converter refuses version 3 without such inputs.
     """
     graph = proto.graph
     constant = {tensor.name for tensor in graph.initializer}
@@ -158,7 +146,10 @@ def _drop_initializers_from_inputs(proto: onnx.ModelProto) -> None:
 
 
 def _open_negative_sizes(graph: onnx.GraphProto) -> None:
-    """Clear open sizes that exporters such as Paddle's write as -1 or '?', which ONNX's tools refuse."""
+    """Clear open sizes that are stored as -1 or '?', in place.
+
+    Exporters such as Paddle's store open sizes in this way, which ONNX's tools refuse.
+    """
     for value in (*graph.input, *graph.output, *graph.value_info):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_value < 0 or dim.dim_param == "?":
@@ -166,7 +157,7 @@ def _open_negative_sizes(graph: onnx.GraphProto) -> None:
 
 
 def _hoist_constants(model: Model) -> None:
-    """Turn the main graph's Constant nodes into initializers, in place."""
+    """Replace the main graph's Constant nodes by initializers, in place."""
     graph = model.graph
     kept = []
     for node in graph.node:
@@ -181,7 +172,7 @@ def _hoist_constants(model: Model) -> None:
 
 
 def body_constants(graph: onnx.GraphProto) -> dict[str, Array]:
-    """Values of the initializers and Constant nodes of a graph inside a node, by name."""
+    """Name to values of each initializer and Constant node of a graph inside a node."""
     found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     for node in graph.node:
         value = constant_value(node)
@@ -191,7 +182,7 @@ def body_constants(graph: onnx.GraphProto) -> dict[str, Array]:
 
 
 def constant_value(node: onnx.NodeProto) -> TensorProto | None:
-    """The tensor that a Constant node makes; None for other nodes, strings and sparse tensors."""
+    """The tensor that a Constant node makes; None for other nodes, and for strings and sparse tensors."""
     if node.op_type != "Constant" or node.domain:
         return None
     for said in node.attribute:
@@ -207,10 +198,10 @@ def constant_value(node: onnx.NodeProto) -> TensorProto | None:
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
-    """Give unnamed nodes TensorRT's name for them (``node_of_<output>``), and repeated names a number.
+    """Make names of nodes unique in the whole model, in place.
 
-    A name is unique in the whole model: nodes of the main graph are named first, then those in bodies of If,
-    Loop and Scan.
+    A node without a name gets the name that TensorRT gives it, ``node_of_<output>``. A repeated name gets a
+    number. Nodes of the main graph keep their names before nodes in bodies of If, Loop and Scan do.
     """
     taken: set[str] = set()
     for each in all_graphs(graph):
@@ -219,9 +210,12 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
             node.name = take_name(preferred, taken)
 
 
-def _tell_kernels(model: Model) -> Model:
-    """Write out each convolution's ``kernel_shape``, in place: TensorRT 8.6 sees none behind Q/DQ."""
-    silent = [
+def _add_kernel_shapes(model: Model) -> None:
+    """Add a missing ``kernel_shape`` to each convolution, in place.
+
+    TensorRT 8.6 needs the attribute if the weights are behind Q/DQ.
+    """
+    convolutions = [
         node
         for node in model.graph.node
         if node.op_type in ("Conv", "ConvTranspose")
@@ -229,10 +223,9 @@ def _tell_kernels(model: Model) -> Model:
         and attribute(node, "kernel_shape", None) is None
     ]
     shapes = {name: array.shape for name, array in model.constants().items()}
-    if any(node.input[1] not in shapes for node in silent):
+    if any(node.input[1] not in shapes for node in convolutions):
         shapes |= {name: info.shape for name, info in model.values().items() if info.shape}
-    for node in silent:
+    for node in convolutions:
         kernel = shapes.get(node.input[1], ())[2:]
         if kernel and all(isinstance(size, int) for size in kernel):
             node.attribute.append(onnx.helper.make_attribute("kernel_shape", list(kernel)))
-    return model

@@ -1,4 +1,4 @@
-"""Multiply-accumulates: what it costs to keep a group out of INT8, and how much of a model INT8 reaches."""
+"""Counts multiply-accumulates: the cost of groups in high precision, and the share of a model in INT8."""
 
 from __future__ import annotations
 
@@ -17,38 +17,24 @@ from pytest_int8acc.tensors import Array
 
 _Shape = tuple[int, ...]
 _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+#: Operators whose multiply-accumulates are counted. All other operators count 0.
 _COUNTED = WEIGHTED | _RECURRENT
 
 
 def macs(network: Network, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str, float]:
-    """Group name to the multiply-accumulates of one run.
-
-    Conv, ConvTranspose, Gemm, MatMul, GRU, LSTM and RNN are counted. All other operators count 0.
+    """Group name to the multiply-accumulates of one run, as :func:`work` counts them.
 
     Args:
-        network: Its float model and its groups.
-        shapes: Shapes of the tensors that ``sized_tensors`` names, in that run. Shapes of tensors in bodies
-            are used where they are given, see ``work``.
+        network: A network. Its float model is counted.
+        shapes: Shapes of tensors in that run. All that ``sized_tensors`` names should be among them.
         rows: Number of samples in that run.
-
-    Raises:
-        KeyError: A shape is missing.
     """
-    constants = network.model.constants()
-    known = {**shapes, **{name: array.shape for name, array in constants.items()}}
-    nodes = network.model.index.nodes
-    found: dict[str, float] = {}
-    for holder in dict.fromkeys(body.holder for body in bodies(network.model.graph)):
-        found |= _of_bodies(nodes[holder], known, constants, rows)
-    for group in network.groups:
-        for name in group.nodes:
-            if name in nodes:
-                found[name] = _of_node(nodes[name], known)
-    return {group.name: float(sum(found[name] for name in group.nodes)) for group in network.groups}
+    counts = work(network.model, shapes, rows)
+    return {group.name: float(sum(counts[name] for name in group.nodes)) for group in network.groups}
 
 
 def sized_tensors(network: Network) -> list[str]:
-    """Tensors whose shapes ``macs`` needs, without constants, and the tensors of ``leading_outputs``."""
+    """Tensors whose shapes ``macs`` needs, and the tensors of ``leading_outputs``; constants are left out."""
     index = network.model.index
     main = [group for group in network.groups if not group.body_edges]
     nodes = [index.nodes[name] for group in main for name in group.nodes]
@@ -60,13 +46,13 @@ def sized_tensors(network: Network) -> list[str]:
 def work(model: Model, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str, float]:
     """Node to the multiply-accumulates of one run, with nodes in bodies of Loop, Scan and If.
 
-    A Loop of unknown length counts as one step. An If counts as its more expensive branch, shared among the
-    nodes of all its branches. A node without known shapes counts each of its weights once per sample.
+    Conv, ConvTranspose, Gemm, MatMul, GRU, LSTM and RNN are counted. All other operators count 0. A Loop of
+    unknown length counts as one step. An If counts as its more expensive branch, shared among the nodes of
+    all its branches. A node without known shapes counts each of its weights once per sample.
 
     Args:
         model: In float and in normal form, so that names of nodes are unique in the whole model.
-        shapes: Shapes of the tensors that ``unsized`` names, and of tensors in bodies, as far as they are
-            known.
+        shapes: Known shapes of tensors of the main graph and of bodies.
         rows: Number of samples in these shapes.
     """
     constants = model.constants()
@@ -75,14 +61,17 @@ def work(model: Model, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str,
 
 
 def unsized(model: Model, shapes: Mapping[str, _Shape]) -> list[str]:
-    """Tensors of the main graph whose shapes ``work`` needs and ``shapes`` does not have."""
+    """Tensors of the main graph whose shapes are missing in ``shapes`` and would make ``work`` exact."""
     counted = (node for node in model.graph.node if node.op_type in _COUNTED)
     needed = dict.fromkeys(name for node in counted for name in _factors(node))
     return [name for name in needed if name not in shapes and name not in model.index.constants]
 
 
 def inferred_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[str, _Shape]:
-    """Shapes of tensors of all graphs that ONNX's shape inference finds for inputs of these shapes."""
+    """Shapes of tensors that ONNX's shape inference finds if ``inputs`` are the shapes of the model's inputs.
+
+    Tensors inside Loop, Scan and If are among them. A tensor with an open size is not.
+    """
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     for value in proto.graph.input:
@@ -96,9 +85,9 @@ def inferred_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[s
 
 
 def _of_bodies(
-    node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array], rows: int = 1
+    node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array], rows: int
 ) -> dict[str, float]:
-    """Each node inside the graphs of ``node``, at any depth, to its multiply-accumulates.
+    """Each node inside the graphs that ``node`` holds, at any depth, to its multiply-accumulates.
 
     Only one branch of an If runs. So the nodes of all branches share the count of the most expensive one.
     """
@@ -112,26 +101,17 @@ def _of_bodies(
 def _of_body(
     body: onnx.GraphProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array], rows: int
 ) -> dict[str, float]:
-    """Each node in a graph, or in those inside it, to its multiply-accumulates in one run of that graph."""
+    """Each node of a graph, and of the graphs inside its nodes, to its count in one run of ``body``."""
     own = {**shapes, **{tensor.name: tuple(tensor.dims) for tensor in body.initializer}}
     found: dict[str, float] = {}
     for node in body.node:
-        found[node.name] = _of_any(node, own, rows)
+        found[node.name] = _of_node(node, own, rows)
         found |= _of_bodies(node, own, constants, rows)
     return found
 
 
-def _of_any(node: onnx.NodeProto, shapes: Mapping[str, _Shape], rows: int) -> float:
-    """Multiply-accumulates of one node; where shapes are not known, each weight once for each sample."""
-    if node.op_type not in _COUNTED:
-        return 0.0
-    if all(name in shapes for name in _factors(node)):
-        return float(_of_node(node, shapes))
-    return float(rows * math.prod(shapes.get(_factors(node)[1], ())))
-
-
 def _steps(node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array]) -> int:
-    """How often a body runs; 1 where that is not known."""
+    """How often the body of a Loop or Scan runs; 1 if that is not known, and for an If."""
     if node.op_type == "Loop" and node.input[0] in constants:
         return max(int(constants[node.input[0]].item()), 0)
     if node.op_type == "Scan":
@@ -142,7 +122,7 @@ def _steps(node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mappin
 
 
 def leading_outputs(network: Network) -> dict[str, str]:
-    """Group name to the first output of its leading node, where that is a tensor of the main graph."""
+    """Group name to the first output of its leading node; groups inside Loop, Scan and If are left out."""
     types, nodes = value_types(network.model), network.model.index.nodes
     first = {group.name: nodes[group.name].output[0] for group in network.groups if group.name in nodes}
     return {group: tensor for group, tensor in first.items() if tensor in types}
@@ -153,9 +133,12 @@ def _factors(node: onnx.NodeProto) -> tuple[str, str, str]:
     return node.input[0], node.input[1], node.input[2] if node.op_type in _RECURRENT else node.output[0]
 
 
-def _of_node(node: onnx.NodeProto, shapes: Mapping[str, _Shape]) -> int:
+def _of_node(node: onnx.NodeProto, shapes: Mapping[str, _Shape], rows: int) -> float:
+    """Multiply-accumulates of one node. If a shape is not known, each weight counts once for each sample."""
     if node.op_type not in _COUNTED:
-        return 0
+        return 0.0
+    if not all(name in shapes for name in _factors(node)):
+        return float(rows * math.prod(shapes.get(_factors(node)[1], ())))
     first, second, third = (shapes[name] for name in _factors(node))
     if node.op_type == "Conv":
         return math.prod(third) * math.prod(second[1:])
@@ -165,16 +148,16 @@ def _of_node(node: onnx.NodeProto, shapes: Mapping[str, _Shape]) -> int:
         return math.prod(third) * first[-1]
     if node.op_type == "Gemm":
         return math.prod(third) * first[0 if attribute(node, "transA", 0) else 1]
-    # Each step of each sample uses all weights of input and state, of all gates and directions.
+    # A recurrent node uses all weights of its input and of its state in each step of each sample.
     return math.prod(first[:2]) * (math.prod(second) + math.prod(third))
 
 
 def low_products(network: Network) -> frozenset[str]:
     """Names of nodes that should compute in the network's low format, with nodes in bodies.
 
-    In INT8 and FP8 these are Conv, ConvTranspose, Gemm and MatMul both of whose operands are dequantized,
-    directly or before nodes that only move values: with one operand in floating point no kernel multiplies
-    codes. In FP16 and BF16 these are all nodes of the groups.
+    In INT8 and FP8 these are the Conv, ConvTranspose, Gemm and MatMul nodes both of whose operands are
+    dequantized. Nodes that only move values may stand between. With one operand in floating point, no kernel
+    multiplies codes. In FP16 and BF16 these are all nodes of the groups.
     """
     if not network.low.takes_scales:
         return frozenset(name for group in network.groups for name in group.nodes)
@@ -204,10 +187,10 @@ def _is_dequantized(
     producer: Mapping[str, onnx.NodeProto],
     known: dict[tuple[str, int], bool],
 ) -> bool:
-    """Whether an input is dequantized, directly or before nodes that only move values; kept in ``known``.
+    """Whether an input is dequantized. Nodes that only move values may stand between.
 
-    It is a function of the module, because a nested recursive function is a reference cycle, which would keep
-    the model in memory until Python collects it.
+    Each answer is added to ``known``. A nested recursive function in place of this one would be a reference
+    cycle, and keep the model in memory until Python collects cycles.
     """
     if (node.name, place) in known:
         return known[node.name, place]

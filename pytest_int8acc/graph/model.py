@@ -1,8 +1,8 @@
-"""An ONNX model in memory: a small graph, and its large weights beside it as arrays.
+"""An ONNX model in memory: its graph as protobuf, and its large weights as arrays.
 
-Protobuf messages end at 2 GB, and copying weights for each edit is slow. So every large
-initializer is kept as an array (mapped from its file where it is external data), and the
-``ModelProto`` holds only a placeholder for it: edits copy kilobytes, whatever the model's size.
+A protobuf message holds at most 2 GB, and copying weights for each edit is slow. So every large initializer
+is an array, mapped from its file if it is external data. The ``ModelProto`` holds only a placeholder for it,
+and an edit copies kilobytes, whatever the size of the model.
 """
 
 from __future__ import annotations
@@ -34,15 +34,18 @@ from pytest_int8acc.graph.index import (
 )
 from pytest_int8acc.tensors import Array, TensorInfo
 
-#: Initializers of more bytes than this are kept as arrays beside the graph.
+#: Initializers of more bytes than this are kept as arrays, outside of the protobuf message.
 APART_BYTES = 1024
-#: Integers up to this many bytes stay in the graph: they may be sizes, which shape inference must read.
+#: INT64 initializers of up to this number of bytes stay in the protobuf message. They may be sizes, which
+#: ONNX's shape inference must read.
 SHAPE_BYTES = 1 << 20
-#: A saved model of more bytes than this keeps its weights in a second file.
+#: A model of more bytes than this is saved with its weights in a second file.
 INLINE_BYTES = 1 << 30
+#: The location of the external data of a placeholder.
 _PLACEHOLDER = "weights-are-kept-apart"
 #: The entry of a model's metadata that marks a fix written by this package.
 _FIX_MARK = ("pytest-int8acc", "fix")
+#: Element types that NumPy reads as they are stored in a file.
 _PLAIN_TYPES = frozenset(
     onnx.helper.np_dtype_to_tensor_dtype(np.dtype(code))
     for code in ("f2", "f4", "f8", "?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "float8_e4m3fn")
@@ -56,20 +59,20 @@ class Model:
     proto: onnx.ModelProto
     weights: Mapping[str, Array]
     name: str = "model"
-    """The file that it came from, as messages name it."""
+    """The path of the model's file, or another name for messages."""
     extra_outputs: frozenset[str] = frozenset()
-    """Outputs that were added for comparisons. They are no outputs of the user's model."""
+    """Names of outputs that were added for comparisons, and that the user's model does not have."""
     file: Model | None = None
-    """The model as it stands in its file; None for a form that was made of other models."""
+    """The model as it is stored in its file; None for a form that was made of other models."""
 
     @property
     def graph(self) -> onnx.GraphProto:
-        """The main graph."""
+        """The main graph, with the nodes and with placeholders for large weights."""
         return self.proto.graph
 
     @cached_property
     def index(self) -> Index:
-        """The index of the main graph, which must not change after the first use of the index."""
+        """Look-ups in the main graph. The graph must not change after the first use of the index."""
         return Index(self.graph)
 
     @property
@@ -93,17 +96,21 @@ class Model:
         return next((int(o.version) for o in self.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
 
     def values(self) -> dict[str, TensorInfo]:
-        """Dtype and shape of every tensor of the main graph that ONNX's shape inference can tell.
+        """Name to dtype and shape of each tensor of the main graph that ONNX's shape inference knows.
 
-        Raises ModelError where the model contradicts itself.
+        Raises:
+            ModelError: Types or shapes of the model contradict each other.
         """
-        inferred = self.inferred
-        tensors = (*inferred.value_info, *inferred.input, *inferred.output)
+        tensors = (*self.inferred.value_info, *self.inferred.input, *self.inferred.output)
         return {v.name: _tensor_info(v) for v in tensors if v.type.HasField("tensor_type")}
 
     @cached_property
     def inferred(self) -> onnx.GraphProto:
-        """The main graph as ONNX's shape inference fills it in; ModelError where it contradicts itself."""
+        """The main graph with the types and shapes that ONNX's shape inference finds.
+
+        Raises:
+            ModelError: Types or shapes of the model contradict each other.
+        """
         try:
             return onnx.shape_inference.infer_shapes(self.proto).graph
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
@@ -116,7 +123,7 @@ class Model:
         return int(self.proto.ByteSize()) + sum(array.nbytes for array in self.weights.values())
 
     def constants(self) -> dict[str, Array]:
-        """All initializers of the main graph as arrays; the large ones are not copied."""
+        """Name to values of each initializer of the main graph. Arrays of large weights are not copied."""
         return dict(self._constants)
 
     @cached_property
@@ -127,11 +134,15 @@ class Model:
         return self.weights[tensor.name] if is_external(tensor) else numpy_helper.to_array(tensor)
 
     def edit(self) -> Editor:
-        """A copy of the graph to change; the weights are shared, not copied."""
-        return Editor(copy.deepcopy(self.proto), dict(self.weights), self.name, self.extra_outputs)
+        """A copy of the model that may be changed. It shares the arrays of the weights."""
+        return Editor(self)
 
     def serialize(self) -> bytes:
-        """The whole model as bytes; raises ModelError above ``INLINE_BYTES`` (then use ``save_model``)."""
+        """The model with its weights as one protobuf message.
+
+        Raises:
+            ModelError: The model has more than ``INLINE_BYTES``. ``save_model`` writes it to a file.
+        """
         if self.nbytes > INLINE_BYTES:
             raise ModelError(
                 f"{self.name}: {self.nbytes} bytes are too many for one message; save it to a file"
@@ -144,24 +155,21 @@ class Model:
 
 
 class Editor:
-    """A graph under change; ``done`` makes a Model of it."""
+    """A copy of a model that may be changed. ``done`` makes a Model of it."""
 
-    def __init__(
-        self, proto: onnx.ModelProto, weights: dict[str, Array], name: str, extra_outputs: frozenset[str]
-    ) -> None:
-        self.proto = proto
-        self.graph = proto.graph
-        self.weights = weights
-        self.name = name
-        self.extra_outputs = extra_outputs
-        self._taken = set(_all_names(proto.graph))
+    def __init__(self, model: Model) -> None:
+        self.proto = copy.deepcopy(model.proto)
+        self.graph = self.proto.graph
+        self.weights = dict(model.weights)
+        self._model = model
+        self._taken = set(_all_names(self.graph))
 
     def unique(self, preferred: str) -> str:
-        """A new name: ``preferred``, with ``_2`` and so on appended where that name is in use."""
+        """A name that no node or tensor of the model has: ``preferred``, or ``preferred_2`` and so on."""
         return take_name(preferred, self._taken)
 
     def add_constant(self, preferred: str, array: Array) -> str:
-        """Add an initializer; returns the name it got."""
+        """Add an initializer, and return its name, which is ``preferred`` if no other tensor has it."""
         name = self.unique(preferred)
         put_constant(self.graph.initializer.add(), name, array, self.weights)
         return name
@@ -171,7 +179,10 @@ class Editor:
         refill(self.graph.node, nodes)
 
     def done(self) -> Model:
-        """The changed model, without initializers that nothing reads and without stale value types."""
+        """The changed model without initializers that nothing reads.
+
+        Stored types of inner tensors are removed as well, because they may have changed.
+        """
         used = {name for node in all_nodes(self.graph) for name in node.input}
         used.update(value.name for graph in all_graphs(self.graph) for value in graph.output)
         for graph in all_graphs(self.graph):
@@ -180,11 +191,11 @@ class Editor:
                 refill(graph.initializer, left)
         del self.graph.value_info[:]
         weights = {name: array for name, array in self.weights.items() if name in used}
-        return Model(self.proto, weights, self.name, self.extra_outputs)
+        return Model(self.proto, weights, self._model.name, self._model.extra_outputs)
 
 
 def is_mappable(data_type: int) -> bool:
-    """Whether NumPy reads elements of ``data_type`` as they lie in a file."""
+    """Whether NumPy reads elements of ``data_type`` as they are stored in a file."""
     return data_type in _PLAIN_TYPES
 
 
@@ -209,7 +220,7 @@ def is_marked_fix(model: Model) -> bool:
 
 
 def is_external(tensor: TensorProto) -> bool:
-    """True where ``tensor`` is the placeholder of an array kept beside the graph."""
+    """Whether ``tensor`` is a placeholder, whose values are an array in ``Model.weights``."""
     return any(e.key == "location" and e.value == _PLACEHOLDER for e in tensor.external_data)
 
 
@@ -227,7 +238,7 @@ def make_model(
 
 
 def save_model(model: Model, path: Path, *, external_weights: bool = False) -> None:
-    """As :func:`write_model`; raises ModelError where the file system refuses it."""
+    """Write a model as :func:`write_model` does; raises ModelError if the file system refuses it."""
     try:
         write_model(model, path, external_weights=external_weights)
     except OSError as error:
@@ -235,9 +246,10 @@ def save_model(model: Model, path: Path, *, external_weights: bool = False) -> N
 
 
 def write_model(model: Model, path: Path, *, external_weights: bool = False) -> None:
-    """Write ``model`` to ``path``; weights go to a second file if asked for, or above ``INLINE_BYTES``.
+    """Write ``model`` to ``path``.
 
-    The name of the second file is unique, so that models that replace one another never share it.
+    With ``external_weights``, and above ``INLINE_BYTES``, the weights are in a second file. Its name is
+    unique, so that a model and its replacement never share one file of weights.
 
     Raises:
         OSError: The file system refuses it.
@@ -259,7 +271,10 @@ def write_model(model: Model, path: Path, *, external_weights: bool = False) -> 
 
 @contextlib.contextmanager
 def replacing_models(folder: Path, root: Path | None = None) -> Iterator[Path]:
-    """As :func:`replacing_files`; weight files of the models that are replaced are deleted."""
+    """Yield an empty folder for new files, as :func:`replacing_files` does.
+
+    The weight files of models that are replaced are deleted.
+    """
     before = list(folder.glob("*.onnx.*data"))
     with replacing_files(folder, root) as drafts:
         yield drafts
@@ -270,7 +285,10 @@ def replacing_models(folder: Path, root: Path | None = None) -> Iterator[Path]:
 
 
 def put_constant(tensor: TensorProto, name: str, array: Array, weights: dict[str, Array]) -> None:
-    """Make ``tensor`` the initializer ``name`` with the values of ``array``; large ones go to ``weights``."""
+    """Make ``tensor`` the initializer ``name`` with the values of ``array``.
+
+    A large array is put into ``weights``, and ``tensor`` becomes its placeholder.
+    """
     data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     tensor.Clear()
     tensor.name, tensor.data_type = name, data_type
@@ -283,7 +301,7 @@ def put_constant(tensor: TensorProto, name: str, array: Array, weights: dict[str
 
 
 def is_large(data_type: int, nbytes: int) -> bool:
-    """Whether an initializer is kept as an array beside the graph."""
+    """Whether an initializer of ``nbytes`` is kept as an array in ``Model.weights``."""
     limit = SHAPE_BYTES if data_type == TensorProto.INT64 else APART_BYTES
     return data_type in _PLAIN_TYPES and nbytes > limit
 
@@ -314,9 +332,11 @@ def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:
 
 
 def giving(model: Model, tensors: Mapping[str, int]) -> Model:
-    """The model with further outputs that its nodes make.
+    """The model with inner tensors as further outputs.
 
-    ``tensors`` maps names to element types, which are used where type inference finds none.
+    Args:
+        model: Any model.
+        tensors: Name of each new output to its ONNX element type, which is used if inference finds no type.
     """
     shaped = {v.name: v for v in model.inferred.value_info if v.type.tensor_type.elem_type}
     editor = model.edit()
@@ -326,15 +346,22 @@ def giving(model: Model, tensors: Mapping[str, int]) -> Model:
 
 
 def end_with(editor: Editor, types: Mapping[str, int]) -> None:
-    """Make the tensors of ``types``, name to ONNX element type, the only outputs.
+    """Make the tensors of ``types`` the only outputs, so that runtimes skip nodes that only others need.
 
-    Runtimes do not run nodes that no output needs.
+    Args:
+        editor: Changed in place.
+        types: Name of each output to its ONNX element type.
     """
     refill(editor.graph.output, [helper.make_tensor_value_info(n, t, None) for n, t in types.items()])
 
 
 def with_extra_outputs(model: Model, tensors: Mapping[str, int]) -> Model:
-    """As ``giving``, with the new outputs marked as extra; tensors that are outputs already do not change."""
+    """The model with inner tensors as outputs that are marked as extra. Outputs of the model do not change.
+
+    Args:
+        model: Any model.
+        tensors: Name of each tensor to its ONNX element type, which is used if inference finds no type.
+    """
     own = {output.name for output in model.outputs}
     added = {name: kind for name, kind in tensors.items() if name not in own}
     if not added:
@@ -343,12 +370,12 @@ def with_extra_outputs(model: Model, tensors: Mapping[str, int]) -> Model:
 
 
 def without_extra_outputs(model: Model) -> Model:
-    """The model without its extra outputs, and without Casts that only these needed."""
+    """The model without its extra outputs, and without Cast nodes that only extra outputs need."""
     if not model.extra_outputs:
         return model
     index, editor = model.index, model.edit()
     unread = {name for name in model.extra_outputs if not index.readers(name) and name not in index.captured}
-    casts = (n.op_type == "Cast" and n.output[0] in unread for n in editor.graph.node)
-    editor.set_nodes([n for n, dead in zip(editor.graph.node, list(casts), strict=True) if not dead])
+    nodes = editor.graph.node
+    editor.set_nodes([n for n in nodes if n.op_type != "Cast" or n.output[0] not in unread])
     refill(editor.graph.output, [v for v in editor.graph.output if v.name not in model.extra_outputs])
     return replace(editor.done(), extra_outputs=frozenset())

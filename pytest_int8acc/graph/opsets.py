@@ -14,7 +14,6 @@ PyTorch in opsets without FP8.
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,7 +26,7 @@ from onnx import TensorProto, helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP8, INT8, UINT8
-from pytest_int8acc.graph.index import all_graphs, all_nodes, attribute, refill, subgraphs
+from pytest_int8acc.graph.index import all_graphs, all_nodes, attribute, refill, schema_of, subgraphs
 from pytest_int8acc.graph.model import Editor, Model, make_model
 from pytest_int8acc.graph.network import Quantization
 from pytest_int8acc.tensors import Array
@@ -98,12 +97,12 @@ class _Lift:
         return helper.make_node(op_type, inputs, [output], f"{self.name(node)}/{output}", **attributes)
 
     def dtype(self, tensor: str) -> np.dtype[Any]:
-        """The dtype of a tensor; float32 where ONNX's type inference cannot tell."""
+        """The dtype of a tensor; float32 if ONNX's type inference does not find it."""
         kind = self._type(tensor).elem_type
         return np.dtype(helper.tensor_dtype_to_np_dtype(kind or TensorProto.FLOAT))
 
     def shape(self, tensor: str) -> list[int | None] | None:
-        """The sizes of a tensor, None for each that is open; None where not even their number is known."""
+        """The sizes of a tensor, with None for open sizes; None if not even their number is known."""
         kind = self._type(tensor)
         if not kind.HasField("shape"):
             return None
@@ -228,7 +227,7 @@ def _resize(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
 
 
 def _resize_of_opset_10(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """In opset 10, nearest rounds down where an axis grows, and up where it shrinks."""
+    """In opset 10, mode *nearest* rounds positions down on an axis that grows, and up on one that shrinks."""
     x, scales = node.input
     old = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     known = lift.constants.get(scales)
@@ -340,12 +339,10 @@ def meaning_since(node: onnx.NodeProto, opset: int) -> int:
     return _form_since(node.op_type, LEAST_OPSET) if widened else since
 
 
-@functools.cache
 def _form_since(op_type: str, opset: int) -> int:
-    try:
-        return int(onnx.defs.get_schema(op_type, opset, "").since_version)
-    except onnx.defs.SchemaError:
-        return -1
+    """The first opset with the form of an operator that ``opset`` has; -1 if ONNX does not know it."""
+    schema = schema_of(op_type, opset)
+    return -1 if schema is None else int(schema.since_version)
 
 
 #: A domain of this package, for nodes that ONNX's version converter must not change.
@@ -397,11 +394,9 @@ def _same_as_before(
     for node in all_nodes(graph):
         if node.domain not in ("", "ai.onnx") or node.op_type in _CHANGED or subgraphs(node):
             continue
-        try:
-            new, old = (onnx.defs.get_schema(node.op_type, version) for version in (opset, older))
-        except onnx.defs.SchemaError:  # the converter refuses operators that the older opset lacks
-            continue
-        if new.since_version == old.since_version:
+        new, old = (schema_of(node.op_type, version) for version in (opset, older))
+        # The converter refuses operators that the older opset lacks.
+        if new is None or old is None or new.since_version == old.since_version:
             continue
         if "axes" in old.attributes and "axes" not in new.attributes:
             _axes_as_attribute(node, constants)
@@ -413,7 +408,7 @@ def _same_as_before(
 
 
 def _axes_as_attribute(node: onnx.NodeProto, constants: Mapping[str, Array]) -> None:
-    """Make the axes of a reduction an attribute, as in older opsets."""
+    """Make the axes of a reduction an attribute in place of an input, as in older opsets."""
     axes = np.zeros(0, np.int64)
     if len(node.input) > 1 and node.input[1]:
         if node.input[1] not in constants:
@@ -430,17 +425,17 @@ def _axes_as_attribute(node: onnx.NodeProto, constants: Mapping[str, Array]) -> 
 
 
 def _is_default(said: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> bool:
-    """Whether an attribute has its default value."""
+    """Whether an attribute has the default value of the schema."""
     known = schema.attributes.get(said.name)
     value = onnx.helper.get_attribute_value
     return known is not None and bool(known.default_value.type and value(known.default_value) == value(said))
 
 
 def float_weights(model: Model) -> Model:
-    """``model`` with every DequantizeLinear of a constant behind a QuantizeLinear of the same scale.
+    """``model`` with float constants and a QuantizeLinear in place of INT8 and UINT8 constants.
 
-    QuantizeLinear gives the same integers again, so results stay the same. Only INT8 and UINT8 constants with
-    FP32 scales are changed.
+    The QuantizeLinear has the scale of its DequantizeLinear, and makes the same integers again. Only
+    constants with FP32 scales are changed.
     """
     constants, editor = model.constants(), model.edit()
     made: dict[tuple[str, ...], str] = {}
@@ -463,7 +458,7 @@ def float_weights(model: Model) -> Model:
 
 
 def _quantization(node: onnx.NodeProto, constants: Mapping[str, Array]) -> Quantization | None:
-    """The quantization of a constant that a DequantizeLinear reads; None for other nodes."""
+    """The quantization of the constant that a DequantizeLinear reads; None for other nodes."""
     if node.op_type != "DequantizeLinear" or len(node.input) < 3 or not constants.keys() >= set(node.input):
         return None
     codes, scale, zero_point = (constants[name] for name in node.input)
@@ -482,7 +477,7 @@ _TRT_DOMAIN = "trt"
 
 
 def holds_trt_fp8(model: Model) -> bool:
-    """Whether TensorRT's own FP8 operators are in the model, or in graphs inside its nodes."""
+    """Whether TensorRT's own FP8 operators are in the model, bodies of If, Loop and Scan included."""
     return any(node.op_type in TRT_FP8 for node in all_nodes(model.graph))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -11,7 +11,15 @@ from onnx import helper, numpy_helper
 
 from pytest_int8acc.graph.formats import BF16, FP16
 from pytest_int8acc.graph.half import combine_norms
-from pytest_int8acc.graph.index import all_graphs, all_nodes, attribute, bodies, captured, refill
+from pytest_int8acc.graph.index import (
+    all_graphs,
+    all_nodes,
+    attribute,
+    bodies,
+    captured,
+    needed_nodes,
+    refill,
+)
 from pytest_int8acc.graph.load import body_constants
 from pytest_int8acc.graph.model import Editor, Model, is_external, put_constant
 from pytest_int8acc.graph.opsets import meaning_since
@@ -23,7 +31,7 @@ _ROUNDING = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear"})
 _HALF_DTYPES = frozenset({FP16.dtype, BF16.dtype})
 #: Attributes that choose the element type of an operator's output.
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
-#: Operator to an attribute that only repeats the shape of its weights. Loading adds it where it is absent.
+#: Operator to an attribute that only repeats the shape of its weights. Loading adds it if it is absent.
 _REDUNDANT = {"Conv": "kernel_shape", "ConvTranspose": "kernel_shape"}
 #: Number of elements that two constants must have in common before all their elements are compared.
 _PROBED = 64
@@ -79,7 +87,7 @@ class Computations:
         return found
 
     def _of(self, found: dict[str, int], constants: Mapping[str, Array], name: str) -> int:
-        """The number of an input; 0 where it is left out."""
+        """The number of the tensor ``name``; 0 for an optional input without a name."""
         if not name:
             return 0
         if name not in found:
@@ -126,7 +134,7 @@ def _is_half(array: Array) -> bool:
 
 
 class _Rounding:
-    """Recognises the nodes of a form that only round, and finds its constants in full precision.
+    """Finds the nodes of a form that were added to round, and the full precision of rounded constants.
 
     ``takes`` must be called for all nodes in topological order.
     """
@@ -138,11 +146,11 @@ class _Rounding:
         self._known = self._references[-1][0] if references else {}
         arrays = _all_constants(model) if references else {}
         self._shapes = {name: array.shape for name, array in arrays.items()}
-        """Shapes of constants, and of tensors that rounding nodes make of constants."""
+        """Name to shape of each constant, and of each tensor that rounding nodes make of a constant."""
         self._rounded = {name for name, array in arrays.items() if _is_half(array)}
 
     def takes(self, node: onnx.NodeProto) -> bool:
-        """Whether ``node`` was added to round: a Cast to floats, or one of a pair."""
+        """Whether ``node`` was added to round: a Cast to a float type, or one half of a Q/DQ pair."""
         if node.op_type not in _ROUNDING or not self._references or node.name in self._known:
             return False
         if node.op_type == "Cast" and attribute(node, "to", 0) not in (FLOAT, *_HALVES):
@@ -153,7 +161,10 @@ class _Rounding:
         return True
 
     def exact(self, node: onnx.NodeProto, place: int) -> tuple[str, Array] | None:
-        """The name and values of the constant that a rounded one stands for; None for any other input."""
+        """The constant in full precision that an input was rounded from: its name and its values.
+
+        It is None for an input that is no rounded constant.
+        """
         if node.input[place] not in self._rounded:
             return None
         shape = self._shapes[node.input[place]]
@@ -168,7 +179,7 @@ class _Rounding:
 
 
 def _nodes_by_name(model: Model) -> dict[str, onnx.NodeProto]:
-    """All nodes, those in bodies of If, Loop and Scan included: loading gives each a name of its own."""
+    """Name to node for all nodes, also in bodies of If, Loop and Scan. Loading makes their names unique."""
     return {node.name: node for node in all_nodes(model.graph)}
 
 
@@ -180,40 +191,41 @@ def _all_constants(model: Model) -> dict[str, Array]:
 
 
 def _widened(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Constants of 16 bits in FP32, all others as they are."""
+    """The constants, with those in FP16 and BF16 converted to FP32."""
     return {name: array.astype(np.float32) if _is_half(array) else array for name, array in arrays.items()}
 
 
 def unrounded(model: Model, references: Sequence[Model]) -> Model:
-    """``model`` in FP32: no Q/DQ pairs, no Casts that were added, constants in full precision.
+    """``model`` in FP32, without Q/DQ pairs and added Cast nodes, and with constants in full precision.
 
     Args:
-        model: A form in INT8, FP8, FP16 or BF16. Its nodes bear the names of those of ``references``, but for
-            those that round.
-        references: Models before they were rounded; the last of them has no node that was added to round. A
-            constant of fewer bits has its full precision in the first of these whose node of the same name
-            reads a constant at the same input.
+        model: A form in INT8, FP8, FP16 or BF16. Apart from nodes that were added to round, its nodes have
+        the
+            same names as in ``references``.
+        references: Models before they were rounded. The last of them has no node that was added to round. The
+            full precision of a constant comes from the first of them whose node of the same name reads a
+            constant at the same input.
     """
     writer = _Unrounded(model.edit(), _Rounding(model, references))
     for node in all_nodes(writer.editor.graph):
-        writer.rounding.takes(node)  # bodies, which come first, read constants that are cast around them
-    # Bodies first: filling a graph anew copies its nodes, with what lies in them.
+        writer.rounding.takes(node)  # finds constants that are cast outside of the body that reads them
+    # Bodies are rewritten first, because refilling the nodes of a graph copies them with their bodies.
     for graph in reversed(list(all_graphs(writer.editor.graph))):
         writer.rewrite(graph)
     return writer.editor.done()
 
 
 class _Unrounded:
-    """Removes the rounding of a form, one graph after the other."""
+    """Removes the rounding of a form from its graphs."""
 
     def __init__(self, editor: Editor, rounding: _Rounding) -> None:
         self.editor, self.rounding = editor, rounding
         self._sources: dict[str, str] = {}
-        """Rounded tensor to the tensor that it was rounded from."""
+        """Name of a rounded tensor to the name of the tensor before rounding."""
         self._added: dict[int, str] = {}
 
     def rewrite(self, graph: onnx.GraphProto) -> None:
-        """Remove the rounding of one graph, after that of the graphs inside its nodes."""
+        """Remove the rounding from one graph. The graphs inside its nodes must have been rewritten before."""
         nodes: list[onnx.NodeProto] = []
         public = {value.name for value in graph.output}.union(*map(captured, graph.node))
         for node in graph.node:
@@ -228,7 +240,7 @@ class _Unrounded:
                 node.input[place] = self._sources.get(name, name) if exact is None else self._constant(*exact)
             refill(node.attribute, [_wide(said) for said in node.attribute])
             nodes.append(node)
-        refill(graph.node, _needed(nodes, public))
+        refill(graph.node, needed_nodes(nodes, public))
         for value in (*graph.input, *graph.output):
             if value.type.tensor_type.elem_type in _HALVES:
                 value.type.tensor_type.elem_type = FLOAT
@@ -252,14 +264,3 @@ def _wide(said: onnx.AttributeProto) -> onnx.AttributeProto:
         array = numpy_helper.to_array(said.t).astype(np.float32)
         return helper.make_attribute(said.name, numpy_helper.from_array(array))
     return said
-
-
-def _needed(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> Iterator[onnx.NodeProto]:
-    """The nodes on which ``outputs`` depend, in order."""
-    read = set(outputs)
-    kept = []
-    for node in reversed(nodes):
-        if not read.isdisjoint(node.output):
-            read.update(node.input, captured(node))
-            kept.append(node)
-    return reversed(kept)

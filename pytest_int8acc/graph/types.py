@@ -1,4 +1,4 @@
-"""Element types of a model's tensors, and what each operator's schema allows for its inputs and outputs."""
+"""Element types of a model's tensors, and the types that the schema of an operator allows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto
 
-from pytest_int8acc.graph.index import subgraphs
+from pytest_int8acc.graph.index import schema_of, subgraphs
 from pytest_int8acc.graph.model import Model
 
 FLOAT, FLOAT16, BFLOAT16 = (
@@ -17,22 +17,26 @@ FLOAT, FLOAT16, BFLOAT16 = (
     int(TensorProto.FLOAT16),
     int(TensorProto.BFLOAT16),
 )
+#: The 16-bit types by their names in schemas.
 _HALVES = {"tensor(float16)": FLOAT16, "tensor(bfloat16)": BFLOAT16}
 
 
 @dataclass(frozen=True)
 class Formal:
-    """One formal input or output: inputs and outputs of one node with equal ``variable`` share one type."""
+    """The type of one input or output in a schema."""
 
     variable: str
-    """A type variable such as ``T1``, or a concrete type such as ``tensor(float)``."""
+    """A type variable such as ``T1``, or a concrete type such as ``tensor(float)``.
+
+    Inputs and outputs of one node with equal variables have equal types.
+    """
     halves: frozenset[int]
     """The 16-bit types that the schema allows: FLOAT16, BFLOAT16."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """The formals of a node's actual inputs and outputs, position by position."""
+    """The schema types of a node's inputs and outputs, one for each position."""
 
     inputs: tuple[Formal, ...]
     outputs: tuple[Formal, ...]
@@ -40,7 +44,7 @@ class Signature:
 
 @dataclass(frozen=True, eq=False)
 class Narrow:
-    """A node in the form in which it computes in FP16 or BF16; see ``narrow_nodes``."""
+    """A node that computes in FP16 or BF16, as ``half.narrow_nodes`` makes it."""
 
     node: onnx.NodeProto
     inputs: frozenset[int]
@@ -50,7 +54,7 @@ class Narrow:
 
 
 def signature(node: onnx.NodeProto, opset: int) -> Signature | None:
-    """The formals of ``node`` by ONNX's schema; None for other domains and for nodes that hold graphs."""
+    """The schema types of a node; None for operators unknown to ONNX and for nodes that hold graphs."""
     if node.domain not in ("", "ai.onnx") or subgraphs(node):
         return None
     return _signature(node.op_type, opset, len(node.input), len(node.output))
@@ -58,22 +62,20 @@ def signature(node: onnx.NodeProto, opset: int) -> Signature | None:
 
 @functools.cache
 def _signature(op_type: str, opset: int, inputs: int, outputs: int) -> Signature | None:
-    try:
-        schema = onnx.defs.get_schema(op_type, opset, "")
-    except onnx.defs.SchemaError:
+    schema = schema_of(op_type, opset)
+    if schema is None:
         return None
     return Signature(_spread(schema.inputs, inputs), _spread(schema.outputs, outputs))
 
 
 def value_types(model: Model) -> dict[str, int]:
-    """Element type (``TensorProto.FLOAT`` and so on) of each tensor of the main graph, where it is known.
+    """Tensor of the main graph to its element type, such as ``TensorProto.FLOAT``, if the type is known.
 
-    The types come from ONNX's type inference. Where it stops, one known input tells the type of all inputs
-    and outputs with the same type variable, so a Conv tells the type of the tensor that an unknown operator
-    gives it.
+    The types come from ONNX's type inference, which stops at unknown operators. Behind them, the known inputs
+    of a node give the types of its other inputs and outputs with the same type variable.
 
     Raises:
-        ModelError: The model contradicts itself.
+        ModelError: Types of the model contradict each other.
     """
     graph = model.inferred
     types = {t.name: int(t.data_type) for t in graph.initializer}
@@ -87,7 +89,7 @@ def value_types(model: Model) -> dict[str, int]:
 
 
 def computes_in_half(model: Model, types: dict[str, int]) -> bool:
-    """True where a node other than a Cast reads FP16 or BF16."""
+    """Whether a node other than a Cast reads FP16 or BF16."""
     return any(
         types.get(name) in (FLOAT16, BFLOAT16)
         for node in model.graph.node
@@ -97,13 +99,14 @@ def computes_in_half(model: Model, types: dict[str, int]) -> bool:
 
 
 def pairs(node: onnx.NodeProto, formals: Signature) -> Iterator[tuple[str, Formal]]:
-    """Each input and output of ``node`` that is not left out, with its formal."""
+    """The name and the schema type of each input and output that ``node`` has."""
     for name, formal in zip((*node.input, *node.output), (*formals.inputs, *formals.outputs), strict=True):
         if name:
             yield name, formal
 
 
 def _resolve(node: onnx.NodeProto, formals: Signature | None, types: dict[str, int]) -> None:
+    """Add types of a node's inputs and outputs to ``types`` that follow from types of its other ones."""
     if formals is None:
         return
     bound = {formal.variable: types[name] for name, formal in pairs(node, formals) if name in types}
@@ -113,7 +116,7 @@ def _resolve(node: onnx.NodeProto, formals: Signature | None, types: dict[str, i
 
 
 def _spread(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> tuple[Formal, ...]:
-    """One formal per actual argument: a variadic last one covers the rest."""
+    """One schema type for each of ``count`` arguments. A variadic last parameter stands for the rest."""
     actual = (parameters[min(i, len(parameters) - 1)] for i in range(count))
     return tuple(
         Formal(parameter.type_str, frozenset(_HALVES[kind] for kind in _HALVES.keys() & parameter.types))

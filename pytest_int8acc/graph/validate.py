@@ -19,7 +19,15 @@ from onnx import TensorProto, numpy_helper
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from pytest_int8acc.errors import ModelError, error_text, listed
-from pytest_int8acc.graph.index import all_graphs, all_nodes, captured, inner_names, refill, subgraphs
+from pytest_int8acc.graph.index import (
+    all_graphs,
+    all_nodes,
+    captured,
+    inner_names,
+    refill,
+    schema_of,
+    subgraphs,
+)
 from pytest_int8acc.graph.model import (
     Model,
     dtype_of,
@@ -135,7 +143,7 @@ def _make_inline(tensor: TensorProto, array: Array) -> None:
 
 
 def _read_tensor(tensor: TensorProto, folder: Path, where: str) -> Array:
-    """The values of a tensor; raises ModelError where its data do not fit its type and sizes."""
+    """The values of a tensor; raises ModelError if its data do not fit its type and sizes."""
     _check_element_type(where, tensor.data_type)
     try:
         if uses_external_data(tensor):
@@ -219,7 +227,7 @@ def _check_unique(what: str, names: Iterable[str]) -> None:
 
 
 def _sort_nodes(holder: _NodeHolder) -> None:
-    """Bring nodes into topological order where they are not."""
+    """Sort the nodes of ``holder`` in place, unless they are in topological order already."""
     producers = dict[str, int]()
     for position, node in enumerate(holder.node):
         producers.update(dict.fromkeys(filter(None, node.output), position))
@@ -267,7 +275,7 @@ def _function_key(domain: str, name: str, overload: str) -> _FunctionKey:
 
 
 def _check_versions(proto: onnx.ModelProto) -> None:
-    """Refuse versions that the installed ONNX does not know, and two versions of one domain."""
+    """Refuse a model whose opset or IR version is not known to the installed ONNX."""
     newest = onnx.defs.onnx_opset_version()
     version = _opsets(proto.opset_import).get("")
     if version is None:
@@ -281,7 +289,7 @@ def _check_versions(proto: onnx.ModelProto) -> None:
 
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    """The version of each domain; ONNX's own is the empty one."""
+    """Domain to its version. The domain of ONNX is the empty string."""
     versions = dict[str, int]()
     for entry in imports:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
@@ -293,7 +301,7 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 
 def _run_checker(proto: onnx.ModelProto) -> None:
-    """Raise ModelError where onnx.checker refuses the model.
+    """Raise ModelError if onnx.checker refuses the model.
 
     The checker gets no data of large weights, and no operators that ONNX does not know.
     """
@@ -325,21 +333,15 @@ def _run_checker(proto: onnx.ModelProto) -> None:
 def _hide_unknown(
     nodes: Iterable[onnx.NodeProto], opsets: Mapping[str, int], functions: Container[tuple[str, str]]
 ) -> None:
-    """Move nodes whose operators ONNX does not know in ``opsets`` to the domain that is not checked."""
+    """Move nodes to a domain that onnx.checker skips, if ONNX does not know their operators in ``opsets``."""
     for node in nodes:
         for graph in subgraphs(node):
             _hide_unknown(graph.node, opsets, functions)
-        if (node.domain, node.op_type) not in functions and not _has_schema(node, opsets):
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        schema = schema_of(node.op_type, opsets.get(domain, 0), domain)
+        known = (node.domain, node.op_type) in functions or (schema is not None and not schema.deprecated)
+        if not known:
             node.domain = _UNCHECKED
-
-
-def _has_schema(node: onnx.NodeProto, opsets: Mapping[str, int]) -> bool:
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    try:
-        schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, 0), domain)
-    except (onnx.defs.SchemaError, TypeError):  # TypeError: the version of the domain has more than 32 bits
-        return False
-    return not schema.deprecated
 
 
 def _check_constants(graph: onnx.GraphProto) -> None:

@@ -1,4 +1,4 @@
-"""What a backend is asked to run: an ONNX model, a built engine, a model that TensorRT quantizes itself."""
+"""Forms, which backends run: an ONNX model, a built engine, or a model that TensorRT quantizes itself."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pytest_int8acc.spec.int8 import Algorithm
 
 @dataclass(frozen=True, eq=False)
 class _Form:
-    """A model as it will run, and its description for reports."""
+    """The fields that all kinds of forms have."""
 
     model: Model
-    """The ONNX model whose inputs and outputs the engine has."""
+    """An ONNX model with the inputs and outputs of the engine."""
     description: str
     notes: tuple[str, ...] = ()
     place: str = ""
@@ -36,21 +36,23 @@ class _Form:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ModelForm(_Form):
-    """A model that runs with the types that it has."""
+    """An ONNX model that runs in the types that it has."""
 
     original: Model
-    """The model before its types were lowered to FP16, for a TensorRT that chooses FP16 by itself. It is
-    ``model`` where nothing was lowered."""
+    """The model before its types were lowered to FP16 or BF16; ``model`` if nothing was lowered.
+
+    A TensorRT that chooses FP16 by itself builds from it.
+    """
     wide: Model
-    """The model in FP32 just before its types were lowered; ``model`` where nothing was lowered."""
+    """The model in FP32 after all other changes, just before its types were lowered; else ``model``."""
     in_fp32: frozenset[str] = frozenset()
     """Nodes that stay in FP32."""
     overflows: tuple[str, ...] = ()
     """Constants that FP16 cannot hold."""
     shown: tuple[str, ...] = ()
-    """Inner tensors that the engine also gives as outputs, which breaks up fusions; see ``Plan.outputs``."""
+    """Inner tensors that the engine also has as outputs, to break up fusions; see ``Plan.outputs``."""
     level: int | None = None
-    """The optimization level of the build; None takes the level of the case."""
+    """The optimization level of TensorRT's build; None means the level of the case."""
 
     @classmethod
     def as_it_is(cls, model: Model, description: str, notes: tuple[str, ...] = ()) -> ModelForm:
@@ -59,7 +61,7 @@ class ModelForm(_Form):
 
     @classmethod
     def in_full(cls, model: Model) -> ModelForm:
-        """Returns the form of a float model that runs in FP32."""
+        """The form of a float model that runs in FP32."""
         return cls.as_it_is(model, "FP32")
 
     @classmethod
@@ -89,7 +91,11 @@ class ModelForm(_Form):
         return self.original is not self.model or super().half
 
     def showing(self, model: Model) -> Model:
-        """A model, this form's or one derived from it, with the tensors ``shown`` as further outputs."""
+        """A model with the tensors ``shown`` as further outputs.
+
+        Args:
+            model: The model of this form, or one derived from it.
+        """
         return with_outputs(model, self.shown)
 
 
@@ -102,23 +108,23 @@ class EngineForm(_Form):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ImplicitForm(_Form):
-    """A model that TensorRT below 11 quantizes by itself, with ranges from its calibrator or from a cache."""
+    """A model that TensorRT below 11 quantizes, with ranges from its calibrator or from a cache."""
 
     algorithm: Algorithm
     samples: Dataset | None
-    """Calibration samples; None where the ranges come from the cache."""
+    """Calibration samples; None if the ranges come from ``cache``."""
     cache: Path | None
-    """The cache to read. It is written where it does not exist and there are samples."""
+    """File of the calibration cache. It is read if it exists, and otherwise written after calibration."""
     held: Mapping[str, Precision] = field(default_factory=dict)
-    """Node to the precision that the builder must give it."""
+    """Node name to the precision that the builder must give the node."""
 
     @property
     def half(self) -> bool:
-        """True: the builder may take FP16 wherever it does not take INT8."""
+        """True, because the builder may choose FP16 for each layer that is not in INT8."""
         return True
 
     def holding(self, held: Mapping[str, Precision], cache: Path | None) -> ImplicitForm:
-        """The same form with ranges from a cache, and with nodes held in other precisions."""
+        """The form with ranges from ``cache``, and with the nodes ``held`` in the given precisions."""
         return replace(self, samples=None, cache=cache, held=held)
 
 

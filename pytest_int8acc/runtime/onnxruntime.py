@@ -1,6 +1,7 @@
-"""Models in ONNX Runtime, and the backend that runs forms there.
+"""Runs models in ONNX Runtime, and has the backend that runs forms there.
 
-Mode *exact* leaves Q/DQ unfused. Mode *native* runs a model as ONNX Runtime would deploy it.
+Mode *exact* leaves QuantizeLinear and DequantizeLinear unfused. Mode *native* runs a model as ONNX Runtime
+would deploy it.
 """
 
 from __future__ import annotations
@@ -35,44 +36,48 @@ from pytest_int8acc.tensors import Array, Feed, TensorInfo
 #: Maximum size in bytes of a model that ONNX Runtime gets as a message. It maps the weights of larger models
 #: from a file. A message costs two copies of all weights, and a third copy of weights inside an If.
 INLINE_BYTES = 16 << 20
-#: Log level of ONNX Runtime. All errors but those that end the process are in the exception.
+#: Log level at which ONNX Runtime logs only errors that end the process. Its exceptions tell of all others.
 _SEVERITY_FATAL = 4
 #: Optimizers that read any zero point as an 8-bit integer. They drop a Relu in front of FP8 or INT4 (ONNX
 #: Runtime 1.20 to 1.31, checked in :func:`keeps_relu`), and refuse a model with a Clip there.
-_WRONG = ("ReluQuantRewrite", "ClipQuantRewrite")
+_WRONG_OPTIMIZERS = ("ReluQuantRewrite", "ClipQuantRewrite")
 #: Fusions that fail on a norm in FP32 behind a Cast, since they read it as a norm in FP16 (ONNX Runtime
 #: 1.31).
-_UNTYPED = ("LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
+_UNTYPED_FUSIONS = ("LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
+#: Element types of 8 or 4 bits other than INT8 and UINT8.
 _NARROW = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1}) | {
     TensorProto.FLOAT8E4M3FN,
     TensorProto.FLOAT8E4M3FNUZ,
     TensorProto.FLOAT8E5M2,
     TensorProto.FLOAT8E5M2FNUZ,
 }
+#: The status code at the beginning of an error of ONNX Runtime.
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
+#: The position in ONNX Runtime's C++ source in the text of an error.
 _SOURCE = re.compile(r"\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*::[^()]*\(.*?\)(?: const)? )?")
 
 
 class OrtEngine:
-    """One model in ONNX Runtime.
+    """A model in a session of ONNX Runtime.
 
-    Mode *exact* leaves every QuantizeLinear and DequantizeLinear in place, so float arithmetic on exact
-    integer values simulates INT8. FP8 is spelled out in float operators (see graph/spell_fp8.py), and every
-    FP16 result is rounded (see graph/emulate.py). The results are the same on every CPU, and those of an
-    engine with FP32 accumulators. Mode *native* lets ONNX Runtime fuse Q/DQ into its INT8 kernels, see
-    :func:`saturation`, and choose how it computes FP16.
+    In mode *exact* every QuantizeLinear and DequantizeLinear stays in place, so that float arithmetic on
+    exact integer values simulates INT8. FP8 is written as float operators, and each FP16 result is rounded
+    (see graph/emulate.py). The results are equal on every CPU, and equal to those of an engine with FP32
+    accumulators. In mode *native* ONNX Runtime fuses Q/DQ into its INT8 kernels, which may saturate (see
+    :func:`saturation`), and chooses how it computes FP16.
 
     Args:
         model: The model.
-        mode: How Q/DQ runs.
-        provider: Where the model runs. With CUDA, TF32 is off, and nodes without a CUDA kernel run on the
-            CPU.
-        threads: Threads inside an operator; None: this worker's share of the cores under pytest-xdist,
-            otherwise the number that ONNX Runtime chooses.
-        optimized: False for a session that opens faster, in linear time for any graph, and runs slower.
+        mode: *exact* or *native*.
+        provider: The device. With CUDA, TF32 is off, and nodes without a CUDA kernel run on the CPU.
+        threads: Number of threads inside an operator. None means this worker's share of the cores under
+            pytest-xdist, and otherwise the number that ONNX Runtime chooses.
+        optimized: Whether ONNX Runtime optimizes the graph. Without it a session opens faster, in linear time
+            for any graph, and runs slower.
 
     Raises:
-        EngineError: ONNX Runtime or the provider is missing, or it refuses the model or computes it wrong.
+        EngineError: ONNX Runtime or the provider is missing, or ONNX Runtime refuses the model or computes it
+            wrong.
     """
 
     def __init__(
@@ -129,7 +134,7 @@ class OrtEngine:
             check_names(self.name, feed, self.inputs)
             raise EngineError(f"{self.name}: does not run in ONNX Runtime: {_brief(error)}") from error
         outputs = dict(zip(self._names, arrays, strict=True))
-        for name in self._passed_through:  # may share memory with the feed (microsoft/onnxruntime#21922)
+        for name in self._passed_through:  # they may share memory with the feed (microsoft/onnxruntime#21922)
             outputs[name] = outputs[name].copy()
         return outputs
 
@@ -143,18 +148,18 @@ class Sessions:
 
     @property
     def on_device(self) -> bool:
-        """Whether tensors lie on a device, where only the graph reads them fast."""
+        """Whether tensors are in the memory of a GPU, so that copying them to the CPU takes long."""
         return self.provider != "cpu"
 
     def exact(self, model: Model, *, optimized: bool = True) -> OrtEngine:
-        """A session in mode exact; raises EngineError where the model does not load."""
+        """A session in mode *exact*; raises EngineError if the model does not load."""
         return OrtEngine(model, "exact", self.provider, optimized=optimized)
 
     def plain(self, model: Model | Path) -> Callable[[Feed], Feed]:
-        """A function that runs a model or a file unchanged: not optimized, nothing emulated or spelled out.
+        """A function that runs a model or a file unchanged, without optimization and without emulation.
 
         Raises:
-            EngineError: ONNX Runtime does not load the model. The function raises it where the run fails.
+            EngineError: ONNX Runtime does not load the model. The function raises it if a run fails.
         """
         runtime = _runtime()
         options, providers = _options(runtime, "exact", None, False), _providers(runtime, self.provider)
@@ -170,7 +175,7 @@ class Sessions:
         return run
 
     def configured(self, model: Model) -> OrtEngine:
-        """A session in the mode of the settings; raises EngineError where the model does not load."""
+        """A session in the mode of the settings; raises EngineError if the model does not load."""
         return OrtEngine(model, self.mode, self.provider)
 
 
@@ -192,15 +197,15 @@ class Saturation:
 
     @property
     def saturates(self) -> bool:
-        """Whether native INT8 gives wrong sums on this CPU: without VNNI pairs of products end at 32767."""
+        """Whether native INT8 gives wrong sums on this CPU: without VNNI, pairs of products end at 32767."""
         return abs(self.measured - self.expected) > 0.01 * self.expected
 
 
 @functools.lru_cache(maxsize=1)
 def saturation() -> Saturation:
-    """Whether INT8 saturates on this CPU: the worst case, 256 products of 127 by 127, in native mode.
+    """The sum of 256 products of 127 by 127 that this CPU computes in mode *native*, scaled to 256.
 
-    CPUs without VNNI add pairs of 8-bit products in 16 bits with saturation and give 2.016 instead of 256
+    CPUs without VNNI add pairs of 8-bit products in 16 bits with saturation. They give 2.016 in place of 256
     (microsoft/onnxruntime#5849, #6004, #14642).
 
     Raises:
@@ -212,24 +217,23 @@ def saturation() -> Saturation:
 
 @functools.lru_cache(maxsize=1)
 def keeps_relu() -> bool:
-    """Whether ONNX Runtime keeps a Relu in front of a QuantizeLinear to FP8, in mode exact.
+    """Whether ONNX Runtime keeps a Relu in front of a QuantizeLinear to FP8 in mode *exact*.
 
     Raises:
         EngineError: ONNX Runtime is missing, or cannot run FP8.
     """
-    runtime, shape = _runtime(), [1]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")]
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"]),
-        helper.make_node("QuantizeLinear", ["r", "one", "zero"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "one", "zero"], ["y"]),
-    ]
-    constants = [
-        helper.make_tensor("one", TensorProto.FLOAT, [], [1.0]),
-        helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0]),
-    ]
-    graph = helper.make_graph(nodes, "relu", ends[:1], ends[1:], constants)
-    proto = helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 19)])
+    text = """
+        <ir_version: 9, opset_import: ["": 19]>
+        relu_before_fp8 (float[1] x) => (float[1] y) <float one = {1}>
+        {
+            r = Relu(x)
+            q = QuantizeLinear(r, one, zero)
+            y = DequantizeLinear(q, one, zero)
+        }
+    """
+    proto = parser.parse_model(text)
+    proto.graph.initializer.append(helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0]))
+    runtime = _runtime()
     options = _options(runtime, "exact", 1, optimized=True)
     session = _session(
         runtime, make_model(proto, name="Relu check"), "exact", options, _providers(runtime, "cpu")
@@ -238,9 +242,11 @@ def keeps_relu() -> bool:
 
 
 def element_types(model: Model, tensors: Iterable[str]) -> dict[str, int]:
-    """Tensor of the main graph to its element type, as ONNX Runtime infers it.
+    """Tensor of the main graph to the element type that ONNX Runtime infers for it.
 
-    Values that are not tensors, as sequences, are absent.
+    Args:
+        model: Any model.
+        tensors: Names. Values that are not tensors, such as sequences, are left out of the result.
 
     Raises:
         EngineError: ONNX Runtime cannot load the model.
@@ -254,7 +260,7 @@ def element_types(model: Model, tensors: Iterable[str]) -> dict[str, int]:
 
 
 def _holds_narrow(model: Model) -> bool:
-    """Whether an initializer, as a zero point, has a type of FP8 or of 4 bits."""
+    """Whether an initializer, such as a zero point, has a type of FP8 or of 4 bits."""
     return any(t.data_type in _NARROW for graph in all_graphs(model.graph) for t in graph.initializer)
 
 
@@ -280,7 +286,7 @@ def _worst_case() -> Model:
 
 
 def _runtime() -> Any:
-    """The onnxruntime package; EngineError where it is missing or broken."""
+    """The onnxruntime package; raises EngineError if it is missing or broken."""
     install_hint = "pip install onnxruntime (or onnxruntime-gpu for an NVIDIA GPU)"
     try:
         runtime = importlib.import_module("onnxruntime")
@@ -288,7 +294,7 @@ def _runtime() -> Any:
         raise EngineError(f"ONNX Runtime is not installed: {install_hint}") from error
     except ImportError as error:
         raise EngineError(f"ONNX Runtime is installed but does not load ({error}): {install_hint}") from error
-    if not hasattr(runtime, "InferenceSession"):  # what is left after removing one of two installed variants
+    if not hasattr(runtime, "InferenceSession"):  # left after one of two variants was uninstalled
         raise EngineError(
             "ONNX Runtime is installed only in part: pip uninstall -y onnxruntime onnxruntime-gpu, "
             f"then {install_hint}"
@@ -297,7 +303,11 @@ def _runtime() -> Any:
 
 
 def _providers(runtime: Any, provider: Provider) -> list[tuple[str, dict[str, str]]]:
-    """The provider and then the CPU, with options; raises EngineError where this build lacks it."""
+    """The providers of a session with their options: ``provider`` first, and the CPU for other nodes.
+
+    Raises:
+        EngineError: The installed ONNX Runtime lacks the provider.
+    """
     cpu: tuple[str, dict[str, str]] = ("CPUExecutionProvider", {})
     if provider == "cpu":
         return [cpu]
@@ -307,8 +317,7 @@ def _providers(runtime: Any, provider: Provider) -> list[tuple[str, dict[str, st
             "provider cuda: this ONNX Runtime has no CUDAExecutionProvider (it has "
             f"{', '.join(available)}): pip uninstall -y onnxruntime, then pip install onnxruntime-gpu"
         )
-    if hasattr(runtime, "preload_dlls"):  # finds CUDA libraries that pip installed; since 1.21
-        runtime.preload_dlls()
+    runtime.preload_dlls()  # finds CUDA libraries that pip installed
     return [("CUDAExecutionProvider", {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}), cpu]
 
 
@@ -318,10 +327,10 @@ def _options(runtime: Any, mode: Mode, threads: int | None, optimized: bool) -> 
     levels = runtime.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
     options.use_deterministic_compute = True
-    if not optimized:  # nodes run in the order of the file; by default more tensors are alive at once
+    if not optimized:  # nodes run in the order of the file, so that fewer tensors are in memory at once
         options.execution_order = runtime.ExecutionOrder.PRIORITY_BASED
-    # Waiting threads would spin on the cores of other sessions and workers. That costs a sixth to a half of
-    # the CPU time of a run, and makes no run shorter.
+    # Threads that spin while they wait take cores from other sessions and workers. Spinning costs a sixth to
+    # a half of the CPU time of a run, and makes no run shorter.
     for pool in ("intra", "inter"):
         options.add_session_config_entry(f"session.{pool}_op.allow_spinning", "0")
     if mode == "exact":
@@ -333,10 +342,10 @@ def _options(runtime: Any, mode: Mode, threads: int | None, optimized: bool) -> 
 def _session(
     runtime: Any, model: Model | Path, mode: Mode, options: Any, providers: list[tuple[str, dict[str, str]]]
 ) -> Any:
-    """A session; a large model is written to a file first."""
-    wrong = list(_WRONG) if mode == "exact" else []
+    """A session for a model or a file. A model of more than ``INLINE_BYTES`` is written to a file first."""
+    disabled = list(_WRONG_OPTIMIZERS) if mode == "exact" else []
     if mode == "exact" and isinstance(model, Model) and casts_to_half(model.graph):
-        wrong += _UNTYPED
+        disabled += _UNTYPED_FUSIONS
     with contextlib.ExitStack() as stack:
         if isinstance(model, Path):
             source: str | bytes = str(model)
@@ -348,7 +357,7 @@ def _session(
             save_model(model, Path(source), external_weights=True)
         try:
             return runtime.InferenceSession(
-                source, options, providers, enable_fallback=0, disabled_optimizers=wrong
+                source, options, providers, enable_fallback=0, disabled_optimizers=disabled
             )
         except Exception as error:  # ONNX Runtime's errors have no common base class
             name = model.name if isinstance(model, Model) else str(model)
@@ -356,13 +365,13 @@ def _session(
 
 
 def _brief(error: Exception) -> str:
-    """ONNX Runtime's message without status codes and positions in ONNX Runtime's source."""
+    """The text of an error without status codes and positions in ONNX Runtime's source."""
     text = _SOURCE.sub("", _STATUS.sub("", " ".join(str(error).split())))
     return text if len(text) <= 500 else text[:500] + " ..."
 
 
 def share_of_cores(environment: Mapping[str, str] = os.environ) -> int | None:
-    """The number of threads for this worker of pytest-xdist, at least 1; None outside of xdist."""
+    """The number of cores for this worker of pytest-xdist, at least 1; None outside of pytest-xdist."""
     workers = environment.get("PYTEST_XDIST_WORKER_COUNT", "")
     if not workers.isdecimal() or workers == "0":
         return None
@@ -371,20 +380,25 @@ def share_of_cores(environment: Mapping[str, str] = os.environ) -> int | None:
 
 
 class OrtBackend(Backend):
-    """ONNX Runtime: engines are sessions, and each ``open`` makes a new one.
+    """The backend ONNX Runtime. Its engines are sessions, and each ``open`` makes a new one.
 
-    Its times say little of the times of a TensorRT engine, so it gives none.
+    It measures no times, since they say little about the times of a TensorRT engine.
     """
 
     def __init__(self, settings: Settings, why: str = "") -> None:
-        """Keep the settings; ``why`` says why the backend is not TensorRT where ``auto`` chose."""
+        """Set up the backend.
+
+        Args:
+            settings: The provider and the mode.
+            why: Why the backend is not TensorRT; empty if the settings name ONNX Runtime.
+        """
         self._sessions = sessions_of(settings)
         self._why = why
         self.notes = (f"backend auto: ONNX Runtime, since {why}",) if why else ()
         self.output_settings = {"mode": settings.mode}
 
     def check(self, form: Form) -> None:
-        """Raise MissingBackendError where the form is an engine of TensorRT."""
+        """Raise MissingBackendError if the form is an engine of TensorRT."""
         if isinstance(form, EngineForm):
             raise MissingBackendError(
                 f"{form.path}: a TensorRT engine, and {self._why or 'backend: onnxruntime'}"
@@ -401,5 +415,5 @@ class OrtBackend(Backend):
         return self._sessions.configured(form.model)
 
     def deployed(self, form: Form) -> tuple[Model, bool]:
-        """The form's own model; no builder flags choose its types."""
+        """The form's own model, and False, because ONNX Runtime has no builder flags that choose types."""
         return form.showing(form.model) if isinstance(form, ModelForm) else form.model, False

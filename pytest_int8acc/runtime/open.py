@@ -1,4 +1,4 @@
-"""The choice of the backend: TensorRT where it can run, else ONNX Runtime."""
+"""Chooses the backend of a case."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from pytest_int8acc.spec.models import Case
 
 
 def open_backend(case: Case, settings: Settings, builders: Workers | None = None) -> Backend:
-    """The backend that the settings name; ``auto`` is TensorRT where it can run, else ONNX Runtime.
+    """The backend that the settings name. ``auto`` means TensorRT if it can run here, else ONNX Runtime.
 
-    ``builders`` are child processes for TensorRT that stay from case to case. None: each case starts its own.
+    Args:
+        case: The case that the backend is opened for.
+        settings: The name of the backend and its options.
+        builders: Child processes for TensorRT that all cases share; None starts processes for this case.
 
     Raises:
         MissingBackendError: The settings name TensorRT, which neither runs nor builds here.

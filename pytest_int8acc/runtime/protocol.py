@@ -1,4 +1,4 @@
-"""The protocols of the room: an engine runs a model, a backend makes engines and says what it can do."""
+"""The protocols of engines, which run models, and of backends, which make engines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_int8acc.tensors import Feed, TensorInfo, did_you_mean
 
 
 def check_names(model: str, feed: Feed, inputs: Sequence[TensorInfo]) -> None:
-    """Raise EngineError where the names in ``feed`` are not the inputs of ``model``."""
+    """Raise EngineError if the names in ``feed`` are not those of ``inputs``; ``model`` is named in it."""
     known = [tensor.name for tensor in inputs]
     strange = [name for name in feed if name not in known]
     missing = [name for name in known if name not in feed]
@@ -26,59 +26,62 @@ def check_names(model: str, feed: Feed, inputs: Sequence[TensorInfo]) -> None:
 
 
 class Engine(Protocol):
-    """A model ready to run: call it with a feed dict, get its outputs by name."""
+    """A model that is ready to run. It is called with an array for each input name."""
 
     @property
     def description(self) -> str:
-        """The runtime, its version, the device and the mode, in words."""
+        """The runtime, its version, the device and the mode, for reports."""
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """The inputs of the model."""
+        """The model's inputs in order."""
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """The outputs of the model."""
+        """The model's outputs in order."""
 
     def __call__(self, feed: Feed) -> Feed:
-        """The outputs of one run; raises EngineError where the runtime refuses the feed."""
+        """Output name to array of one run; raises EngineError if the runtime refuses the feed."""
 
 
-#: The mode of a built engine in ``output_settings``.
+#: The mode that ``output_settings`` give for a built engine.
 ENGINE = "engine"
 
 
 class Backend(Protocol):
-    """Makes engines from forms, and keeps what it made. A backend leaves out what it cannot do."""
+    """Makes engines from forms, and keeps them until ``close``.
+
+    The defaults of this class are those of a backend that only runs models.
+    """
 
     builds_engines: bool = False
-    """Whether it builds engines, whose layers tell the precision in which they run."""
+    """Whether it builds engines, which have layers of known precision."""
     times_engines: bool = False
-    """Whether ``measure_latency`` gives times of the deployed engine."""
+    """Whether ``measure_latency`` measures the deployed engine."""
     quantizes_implicitly: bool = False
-    """Whether its builder quantizes models by itself where a case asks for that."""
+    """Whether its builder can quantize a float model (TensorRT's implicit quantization)."""
     needs_simulation: bool = False
-    """Whether the exact model must run as well, to tell the engine's own errors from the model's."""
+    """Whether the model must run in ONNX Runtime as well, to separate errors of the engine from errors of
+    quantization."""
     can_obey: bool = False
-    """Whether ``tensorrt: {obey: true}`` would keep its builder from choosing other precisions than the
-    model's."""
+    """Whether ``tensorrt: {obey: true}`` makes its builder keep the precisions of the model."""
     other_levels: tuple[int, ...] = ()
-    """Optimization levels below the level of the case, the nearest first. Each makes the builder take other
-    kernels."""
+    """Optimization levels below the level of the case, in descending order. At each of them the builder may
+    choose other kernels."""
     output_settings: Mapping[str, str]
-    """Settings that the outputs of a model depend on; goldens record them."""
+    """Names and values of settings on which the outputs of a model depend. Goldens record them."""
     notes: tuple[str, ...] = ()
-    """Notes for the reader on how the backend was chosen and what it left out."""
+    """Notes for the report on how the backend was chosen and what it left out."""
     calibration_cache: Path | None = None
-    """The cache that TensorRT's calibrator wrote or read; None where no calibrator ran."""
+    """The cache that TensorRT's calibrator wrote or read; None if no calibrator ran."""
 
     @property
     def engines(self) -> tuple[EngineInfo, ...]:
-        """Facts of the engines that were built, the latest engine of each role."""
+        """Facts about the latest engine of each role."""
         return ()
 
     def check(self, form: Form) -> None:
-        """Raise where a form can be refused before anything is built.
+        """Refuse a form that the backend cannot run, before anything is built.
 
         Raises:
             MissingBackendError: The backend cannot run such a form.
@@ -88,22 +91,22 @@ class Backend(Protocol):
     def begin(self, form: Form, role: Role, inputs: Dataset) -> None:
         """Start a build in the background; ``open`` of the same form and role waits for it.
 
-        ``open`` raises the errors of the build. Nothing happens where the host has no GPU or core to spare.
+        ``open`` raises the errors of the build. Nothing happens if the host has no free GPU or core.
         """
         return
 
     def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
-        """An engine of a form for inputs like these; raises EngineError where it does not build."""
+        """An engine of a form for the shapes of ``inputs``; raises EngineError if it cannot be built."""
 
     def deployed(self, form: Form) -> tuple[Model, bool]:
-        """The model that an engine is built from, and whether builder flags choose its types."""
+        """The model from which the engine of a form is built, and whether builder flags choose its types."""
 
     def measure_latency(self, roles: Sequence[Role], inputs: Dataset) -> None:
-        """Time the engines of these roles in turn on the first batch; ``engines`` has the result."""
+        """Measure the engines of these roles in turn on the first batch; ``engines`` has the times."""
         return
 
     def node_times(self, role: Role, inputs: Dataset) -> Mapping[str, float]:
-        """ONNX node to its time in ms in the engine of a role; empty where times are not known."""
+        """ONNX node to its time in milliseconds in the engine of a role; empty if times are not known."""
         return {}
 
     def shows_tensors(self, form: Form) -> bool:
@@ -113,12 +116,12 @@ class Backend(Protocol):
     def inner_tensors(
         self, form: Form, role: Role, inputs: Dataset, feed: Feed, requested: Sequence[str]
     ) -> tuple[Feed, str]:
-        """Tensors inside an engine that runs on ``feed``, and a note on how showing them changes the engine.
+        """Inner tensors of an engine that runs on ``feed``, and a note on how the engine had to be changed.
 
-        Where showing tensors changes the engine, only ``requested`` tensors are shown.
+        An engine that must be changed for it gives only the ``requested`` tensors.
         """
         return {}, ""
 
     def close(self) -> None:
-        """Free all engines."""
+        """Free all engines of the backend."""
         return

@@ -1,4 +1,4 @@
-"""Runs of several engines over a dataset in lock-step: each batch is read once, for all engines."""
+"""Runs several engines over a dataset. Each batch is read once, and given to all engines."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("pytest_int8acc")
+#: Minimum number of seconds between two messages about progress.
 _LOG_SECONDS = 1.0
 _Name = TypeVar("_Name", bound=str)
 
 
 def run_together(engines: Mapping[_Name, Engine], dataset: Dataset) -> dict[_Name, Outputs]:
-    """The outputs of all engines over a dataset; every engine runs a batch before the next batch is read.
+    """The outputs of all engines over a dataset.
 
     Args:
-        engines: Engines by any name; one engine under two names runs twice.
-        dataset: Inputs; read once.
+        engines: Engines by any name. An engine with two names runs twice.
+        dataset: The inputs. Each batch is read once, and all engines run it before the next one is read.
 
     Returns:
-        Per engine and output one array per batch, without rows that only fill the batch.
+        For each engine and output one array per batch, without rows that only fill the batch.
 
     Raises:
         EngineError: An engine refuses a batch.
-        DataError: The inputs cannot be read; or a batch had to be filled, and an output cannot be cut back.
+        DataError: The inputs cannot be read, or an output has no rows that belong to samples although the
+            last batch was filled up.
     """
     results: dict[_Name, Outputs] = {name: {o.name: [] for o in e.outputs} for name, e in engines.items()}
     for _, outputs in lock_step(engines, dataset):
@@ -48,9 +50,11 @@ def run_together(engines: Mapping[_Name, Engine], dataset: Dataset) -> dict[_Nam
 def lock_step(
     engines: Mapping[_Name, Callable[[Feed], Feed]], dataset: Dataset
 ) -> Iterator[tuple[int, dict[_Name, Feed]]]:
-    """Batch by batch the number of samples, and per engine its outputs; nothing is kept.
+    """For each batch the number of its samples, and the outputs of each engine.
 
-    Raises the same errors as ``run_together``.
+    Raises:
+        EngineError: An engine refuses a batch.
+        DataError: The inputs cannot be read, or an output has no rows that belong to samples.
     """
     for batch in with_progress(dataset, f"running {', '.join(engines)}"):
         yield (
@@ -63,7 +67,7 @@ def lock_step(
 
 
 class Progress:
-    """Logs the progress of some work at INFO about once a second; short work logs nothing."""
+    """Logs the progress of some work at level INFO about once a second. Work below a second logs nothing."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -71,7 +75,7 @@ class Progress:
         self._last = time.monotonic()
 
     def add(self, count: int, total: int | None) -> None:
-        """Count ``count`` more items as done, of ``total`` where it is known."""
+        """Count ``count`` more items as done; ``total`` is the number of all items, if it is known."""
         self._done += count
         if time.monotonic() - self._last >= _LOG_SECONDS:
             logger.info("%s: %d%s", self._what, self._done, "" if total is None else f" of {total}")
@@ -79,7 +83,7 @@ class Progress:
 
 
 def with_progress(dataset: Dataset, what: str) -> Iterator[Batch]:
-    """The batches of ``dataset``; logs the progress in samples."""
+    """The batches of ``dataset``. The progress is logged, and counted by the clock of the case."""
     progress = Progress(f"{what}, samples")
     clock = current()
     done = 0
@@ -91,7 +95,7 @@ def with_progress(dataset: Dataset, what: str) -> Iterator[Batch]:
 
 
 def cut(array: Array, batch: Batch, output: str) -> Array:
-    """``array`` without rows that only fill the batch; raises DataError where it has no rows."""
+    """An output without rows that only fill the batch; raises DataError if its axis 0 is not the batch."""
     if not batch.padding:
         return array
     size = batch.rows + batch.padding
@@ -101,13 +105,17 @@ def cut(array: Array, batch: Batch, output: str) -> Array:
             f"{batch.rows} samples cannot be told from the {batch.padding} rows that fill their batch: "
             f"give a multiple of {size} samples"
         )
-    return array[: batch.rows].copy()  # lets the padding go
+    return array[: batch.rows].copy()  # a view would keep the whole array in memory
 
 
 def _repeats(array: Array, rows: int) -> bool:
-    """Whether all rows from the last sample on are equal, as in the inputs; else axis 0 is no batch."""
+    """Whether the row of the last sample and all rows behind it are equal.
+
+    In the inputs these rows are equal. If they are not equal in an output, its axis 0 is not the batch.
+    """
     if array.dtype.kind != "f":
         return bool((array[rows:] == array[rows - 1]).all())
-    # Kernels may add up equal rows in different orders. INT8 rounding can make a whole step of the last bit.
+    # Kernels may add up equal rows in different orders. INT8 rounding can turn a difference in the last bit
+    # into a whole step.
     scale = float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
     return bool(np.allclose(array[rows:], array[rows - 1], rtol=0.02, atol=0.02 * scale, equal_nan=True))

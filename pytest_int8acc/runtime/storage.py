@@ -1,4 +1,4 @@
-"""Files by path or by fsspec URL."""
+"""Reads and writes files by path or by fsspec URL."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from pytest_int8acc.names import is_url, safe_url, without_secrets
 
 
 class StorageError(EngineError):
-    """Shared storage fails or cannot be reached."""
+    """Shared storage, such as a bucket, fails or cannot be reached."""
 
 
 @contextmanager
 def storage(url: str) -> Iterator[tuple[Any, str]]:
-    """Give fsspec's file system of ``url`` and the path in it; errors inside the block become StorageErrors.
+    """Yield fsspec's file system of ``url`` and the path in it.
 
-    Errors are raised without their cause, since its text and frames may hold a password.
+    Errors inside the block become StorageErrors. They have no cause, since the text and the frames of a cause
+    may hold a password.
 
     Raises:
         FileNotFoundError: A file does not exist.
-        StorageError: It cannot be reached, or the block fails.
+        StorageError: The storage cannot be reached, or the block fails.
         EngineError: fsspec is missing, does not know such URLs, or lacks a library for them.
     """
     try:
@@ -41,7 +42,7 @@ def storage(url: str) -> Iterator[tuple[Any, str]]:
         yield system, path
     except FileNotFoundError:
         raise FileNotFoundError(errno.ENOENT, "no such file", safe_url(url)) from None
-    except Exception as error:  # of drivers, without a common base class
+    except Exception as error:  # the errors of fsspec's drivers have no common base class
         words = error_text(error)
         words = without_secrets(" ".join(words.split()), url)[:300]
         kind = EngineError if isinstance(error, kinds) else StorageError
@@ -49,9 +50,14 @@ def storage(url: str) -> Iterator[tuple[Any, str]]:
 
 
 def replace(system: Any, path: str, write: Callable[[str], Any]) -> None:
-    """Have ``write`` make a draft, and replace ``path`` by it atomically.
+    """Replace the file ``path`` atomically by a draft.
 
-    A file system renames the draft. An object store copies it, and its copies are atomic.
+    A file system renames the draft. An object store copies it, and a copy there is atomic.
+
+    Args:
+        system: A file system of fsspec.
+        path: The file in it.
+        write: Writes the draft under the path that it is called with.
     """
     system.makedirs(path.rpartition("/")[0], exist_ok=True)
     write(draft := f"{path}.{uuid.uuid4().hex}.tmp")
@@ -62,9 +68,9 @@ def read_bytes(where: str) -> bytes:
     """The content of a file, by path or fsspec URL.
 
     Raises:
-        FileNotFoundError: It does not exist.
-        OSError: The file system refuses it, or reading it might never end.
-        EngineError: Shared storage fails, or is not known here.
+        FileNotFoundError: The file does not exist.
+        OSError: The file system refuses it, or it is no regular file, so that reading might never end.
+        EngineError: Shared storage fails, or fsspec does not know the URL.
     """
     if not is_url(where):
         return readable(Path(where)).read_bytes()
@@ -73,10 +79,10 @@ def read_bytes(where: str) -> bytes:
 
 
 def write_bytes_atomic(where: str, data: bytes) -> None:
-    """Write a file by path or fsspec URL atomically: readers see the old content or the new.
+    """Write a file by path or fsspec URL atomically: readers see the old content or the new content.
 
     Raises:
-        EngineError: Shared storage fails, or is not known here.
+        EngineError: Shared storage fails, or fsspec does not know the URL.
         OSError: The file system refuses a local path.
     """
     if is_url(where):

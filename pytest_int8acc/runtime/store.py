@@ -1,6 +1,7 @@
-"""Engines kept by the digest of their key, in a folder, and in shared storage behind it.
+"""Keeps engines in a folder, and also in shared storage if a URL is given.
 
-Each engine is built once, by the process that needs it first.
+An engine is kept under the digest of everything that it depends on. The process that needs an engine first
+builds it, and all others read it from the store.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import platformdirs
 from filelock import FileLock, Timeout
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from pytest_int8acc.errors import EngineError, error_text
 from pytest_int8acc.files import replace_file
@@ -33,77 +34,51 @@ from pytest_int8acc.runtime.storage import StorageError, replace, storage
 
 logger = logging.getLogger("pytest_int8acc")
 
-#: The name of an entry's manifest, unlike any file of an entry.
+#: File name of the manifest in the folder of an entry. No file of an engine has this name.
 MANIFEST = "int8acc-manifest.json"
-#: Number of bytes that are hashed at a time.
+#: Number of bytes of a file that are read and hashed at a time.
 _CHUNK = 1 << 20
-#: Minimum size of an entry in bytes whose check is logged: it takes over a second.
-_SLOW_BYTES = 1 << 30
 
 
-def inside(name: str) -> str:
-    """``name``; raises ValueError where the path leaves its folder.
-
-    A manifest may come from shared storage.
-    """
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or not path.parts or "\\" in name or ":" in name:
-        raise ValueError(f"{name!r} is not the name of a file of the entry")
-    return name
-
-
-class Note(BaseModel):
-    """A frozen record that refuses unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class FileRecord(Note):
+class FileRecord(BaseModel, frozen=True, extra="forbid"):
     """Digest and size of one file of an entry."""
 
     sha256: str
     nbytes: int
 
 
-class Manifest(Note):
-    """The files of an entry: names with ``/`` to their records."""
+class Manifest(BaseModel, frozen=True, extra="forbid"):
+    """The files of an entry."""
 
     format: Literal[1] = 1
-    files: dict[Annotated[str, AfterValidator(inside)], FileRecord]
-
-    @property
-    def nbytes(self) -> int:
-        """The size of all files in bytes."""
-        return sum(record.nbytes for record in self.files.values())
+    files: dict[str, FileRecord]
+    """Path below the folder of the entry, with ``/``, to the record of the file."""
 
 
 def describe_folder(folder: Path) -> Manifest:
     """The manifest of the files below ``folder``."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    records = (FileRecord(sha256=digest_file(path), nbytes=path.stat().st_size) for path in paths)
-    names = (path.relative_to(folder).as_posix() for path in paths)
-    return Manifest(files=dict(zip(names, records, strict=True)))
+    return Manifest(files={path.relative_to(folder).as_posix(): _record(path) for path in paths})
 
 
 def check_folder(folder: Path) -> Manifest:
-    """The manifest in ``folder``; raises ValueError where a file does not match it."""
+    """The manifest in ``folder``; raises ValueError if a file does not match it."""
     try:
         manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
     except FileNotFoundError:
         raise ValueError(f"{MANIFEST} is missing") from None
     except ValidationError as error:
         raise ValueError(f"{MANIFEST} cannot be read: {error.errors()[0]['msg']}") from None
-    if manifest.nbytes > _SLOW_BYTES:
-        logger.info("checking %s, %.1f GB", folder, manifest.nbytes / 1e9)
     for name, record in manifest.files.items():
-        path = folder / name
-        if not path.is_file():
+        if not (folder / name).is_file():
             raise ValueError(f"{name} is missing")
-        if path.stat().st_size != record.nbytes:
-            raise ValueError(f"{name} has {path.stat().st_size} bytes, not {record.nbytes}")
-        if digest_file(path) != record.sha256:
+        if _record(folder / name) != record:
             raise ValueError(f"{name} was changed")
     return manifest
+
+
+def _record(path: Path) -> FileRecord:
+    return FileRecord(sha256=digest_file(path), nbytes=path.stat().st_size)
 
 
 def digest_file(path: Path) -> str:
@@ -115,15 +90,17 @@ def digest_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-logger = logging.getLogger("pytest_int8acc")
-
+#: Numbers of errors of the file system that mean that nothing more can be written.
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+#: Number of seconds between two messages that this process waits for another one.
 _WAIT_SECONDS = 60.0
-#: Length of the digest at the beginning of a timing cache.
+#: Number of bytes of the SHA-256 digest with which the file of a timing cache begins.
 _SHA256_BYTES = 32
-#: https://bford.info/cachedir/: backup programs leave the folder out.
+#: Content of CACHEDIR.TAG, which makes backup programs skip the folder (https://bford.info/cachedir/).
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Engines kept by pytest --int8acc.\n"
+#: File name to content of the files that mark the folder as a cache.
 _NOTES = {"CACHEDIR.TAG": _TAG, ".gitignore": "*\n"}
+#: Names of the folders below the folder of the store.
 _ROOMS = ("entries", "locks", "temporary", "timing")
 
 P = ParamSpec("P")
@@ -132,25 +109,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry; it is not evicted while this object lives and is not closed."""
+    """One entry of a store, which is not evicted before it is closed or its Entry object is deleted."""
 
     key: str
     folder: Path
     made: bool
-    """True where this call made the entry, False where the store had it."""
+    """Whether the call of ``fetch`` made the entry; False if the store had it already."""
     manifest: Manifest
     _use: FileLock = field(repr=False, compare=False)
-
-    @property
-    def nbytes(self) -> int:
-        """The size of all its files in bytes."""
-        return self.manifest.nbytes
-
-    def path(self, name: str) -> Path:
-        """The path of the file ``name``; raises KeyError where the entry has no such file."""
-        if name not in self.manifest.files:
-            raise KeyError(name)
-        return self.folder / name
 
     def close(self) -> None:
         """Allow the store to evict the entry."""
@@ -160,7 +126,7 @@ class Entry:
 
 
 def _clear(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[Store, P], R]:
-    """``method`` with each OSError turned into an EngineError that says what to do."""
+    """A method like ``method`` that raises an EngineError with advice in place of an OSError."""
 
     @functools.wraps(method)
     def wrapped(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -173,23 +139,23 @@ def _clear(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[S
 
 
 class Store:
-    """A folder of entries, one per key.
+    """A folder of entries, one for each key.
 
     A process or thread that fetches a key holds a lock of the key until the entry exists, so pytest-xdist
     workers and parallel jobs make each entry once. An entry is filled in a temporary folder and renamed
     into place. If a process is killed at any point, the store has the whole entry or none, and the next
-    process clears the temporary folder. Files are not flushed to the disk. The next fetch finds an entry
-    that a power failure damaged by its SHA-256, and makes it again.
+    process clears the temporary folder. Files are not flushed to the disk. If a power failure damages an
+    entry, the next fetch finds that its SHA-256 is wrong, and makes it again.
 
-    Several hosts may share the folder. All of this holds where file locks work between the hosts (NFSv4,
-    Lustre with flock, most cluster file systems). Where they do not, two hosts may make the same entry at
-    the same time, and one host may evict an entry that the other reads. Each host still sees a whole entry
-    or none, and the entry that was renamed first stays.
+    Several hosts may share the folder if file locks work between them (NFSv4, Lustre with flock, most cluster
+    file systems). If file locks do not work, two hosts may make the same entry at the same time, and one host
+    may evict an entry that the other reads. Each host still sees a whole entry or none, and the entry that
+    was renamed first stays.
 
     Args:
-        folder: The folder of the entries; it is made where it is missing.
-        limit: Maximum size of all entries in bytes; the least recently used entries are evicted. Entries in
-            use and the entry just made stay even above the limit. None: no limit.
+        folder: The folder of the store, which need not exist.
+        limit: Maximum size of all entries in bytes; None means no limit. Above it, the least recently used
+            entries are evicted. Entries in use and the entry just made stay even above the limit.
     """
 
     def __init__(self, folder: Path, limit: int | None = None) -> None:
@@ -197,15 +163,12 @@ class Store:
         self.limit = limit
 
     def fetch(self, key: str, make: Callable[[Path], None]) -> Entry:
-        """The entry of ``key``; it is made where it is missing or damaged.
+        """The entry of ``key``, which is made if it is missing or damaged.
 
         Args:
             key: Hex digest of everything that the entry depends on.
-            make: Fills an empty folder on the same file system. Its errors pass through, and leave nothing
-                behind.
-
-        Returns:
-            The entry; it cannot be evicted until it is closed or freed.
+            make: Fills the empty folder that it is called with. Its errors are raised unchanged, and leave
+                nothing in the store.
 
         Raises:
             EngineError: The folder cannot be written, or is full.
@@ -223,10 +186,10 @@ class Store:
 
     @_clear
     def timing_cache(self, provenance: str) -> bytes | None:
-        """The timing cache of ``provenance``; None where there is none, or it is damaged.
+        """The timing cache of ``provenance``; None if there is none, or if it is damaged.
 
         Args:
-            provenance: What timings depend on, in words: TensorRT's version, the GPU.
+            provenance: A text with all that timings depend on: TensorRT's version, the GPU.
         """
         path = self._timing_path(provenance)
         try:
@@ -241,7 +204,7 @@ class Store:
 
     @_clear
     def publish_timing_cache(self, provenance: str, data: bytes) -> None:
-        """Keep the timing cache of ``provenance``, in place of the one before.
+        """Store the timing cache of ``provenance``, in place of an older one.
 
         Raises:
             EngineError: The folder cannot be written, or is full.
@@ -250,7 +213,7 @@ class Store:
         replace_file(self._timing_path(provenance), hashlib.sha256(data).digest() + data)
 
     def unusable(self, error: OSError) -> EngineError:
-        """The error that tells a user what the file system refused, and what to do."""
+        """The error for a user whose file system refused something, with advice."""
         full = error.errno in _NO_ROOM - {errno.EROFS}
         return EngineError(
             f"engine store {self.folder}: {'no room left' if full else 'cannot be used'} "
@@ -261,7 +224,7 @@ class Store:
 
     @_clear
     def _prepare(self) -> None:
-        """Make the folder, and mark it as a cache unless it holds other files."""
+        """Make the folder of the store, and mark it as a cache unless it holds other files."""
         for room in _ROOMS:
             (self.folder / room).mkdir(parents=True, exist_ok=True)
         missing = [name for name in _NOTES if not (self.folder / name).exists()]
@@ -273,7 +236,7 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self, key: str) -> Iterator[None]:
-        """Hold the lock of ``key``; a long wait for another process is logged."""
+        """Hold the lock of ``key`` within the block; a long wait for another process is logged."""
         lock = self._acquire(key, timeout=1.0)
         while lock is None:
             logger.info("waiting for another process, which makes engine %s", key[:12])
@@ -285,9 +248,9 @@ class Store:
 
     @_clear
     def _acquire(self, key: str, timeout: float = 0) -> FileLock | None:
-        """The lock of ``key``, acquired; None where another process holds it.
+        """Acquire the lock of ``key``; None if another process holds it after ``timeout`` seconds.
 
-        Lock files are never removed: a process that waits for a removed file would not see its successor.
+        Lock files are never removed. A process that waits for a removed file would not notice the new file.
         """
         lock = FileLock(str(self.folder / "locks" / f"{key}.lock"), thread_local=False)
         try:
@@ -298,7 +261,7 @@ class Store:
 
     @_clear
     def _whole(self, key: str) -> Manifest | None:
-        """The manifest of an entry that exists and is whole; a damaged entry is removed."""
+        """The manifest of an entry; None if there is no entry, or a damaged one, which is removed."""
         folder = self.folder / "entries" / key
         if not folder.exists():
             return None
@@ -310,7 +273,7 @@ class Store:
         return None
 
     def _make(self, key: str, make: Callable[[Path], None]) -> Manifest:
-        """Fill a temporary folder and rename it into place; a failure leaves nothing behind."""
+        """Fill a temporary folder and rename it into place; returns its manifest."""
         folder = self._begin(key)
         try:
             make(folder)
@@ -324,9 +287,9 @@ class Store:
 
     @_clear
     def _begin(self, key: str) -> Path:
-        """An empty temporary folder; temporary folders of dead processes are removed first.
+        """Make an empty temporary folder, after removing temporary folders of dead processes.
 
-        A temporary folder belongs to the process that holds the lock of its key. Where the lock is free, the
+        A temporary folder belongs to the process that holds the lock of its key. If the lock is free, the
         process is dead.
         """
         for left in (self.folder / "temporary").iterdir():
@@ -347,7 +310,7 @@ class Store:
         target = self.folder / "entries" / key
         try:
             folder.rename(target)
-        except OSError:  # a host whose locks do not reach here was first
+        except OSError:  # another host, whose locks do not work between hosts, made the entry meanwhile
             with contextlib.suppress(ValueError, OSError):
                 return check_folder(target)
             raise
@@ -355,8 +318,8 @@ class Store:
 
     @_clear
     def _hold(self, key: str, manifest: Manifest, made: bool) -> Entry:
-        """The entry with the present time as its last use, and with a locked file that marks it as in use."""
-        self._users(key)  # clears marks
+        """The entry, marked as used at the present time, and as in use by a locked file."""
+        self._users(key)  # removes marks of dead processes
         use = FileLock(str(self.folder / "locks" / f"{key}.{uuid.uuid4().hex}.use"), thread_local=False)
         use.acquire(timeout=0)
         folder = self.folder / "entries" / key
@@ -365,12 +328,12 @@ class Store:
 
     @_clear
     def _evict(self) -> None:
-        """Remove the least recently used entries until the limit holds; entries in use stay."""
+        """Remove the least recently used entries until the limit is met; entries in use stay."""
         if self.limit is None:
             return
         entries = []
         for folder in (self.folder / "entries").iterdir():
-            with contextlib.suppress(OSError):  # gone, or damaged: the next fetch will see
+            with contextlib.suppress(OSError):  # removed meanwhile, or damaged: the next fetch handles it
                 files = [path.stat() for path in folder.rglob("*") if path.is_file()]
                 used = (folder / MANIFEST).stat().st_mtime_ns
                 entries.append((used, folder.name, sum(file.st_size for file in files)))
@@ -394,7 +357,7 @@ class Store:
             lock.release()
 
     def _users(self, key: str) -> int:
-        """The number of uses of ``key`` in all processes; marks of dead processes are removed."""
+        """The number of Entry objects of ``key`` in all processes. Marks of dead processes are removed."""
         users = 0
         for use in (self.folder / "locks").glob(f"{key}.*.use"):
             lock = FileLock(str(use), thread_local=False)
@@ -408,7 +371,10 @@ class Store:
         return users
 
     def _discard(self, key: str) -> None:
-        """Remove an entry whose lock is held; it is renamed first, so that no process sees a part of it."""
+        """Remove an entry whose lock is held.
+
+        A rename hides the entry first, so that no process sees a part of it.
+        """
         left = self.folder / "temporary" / f"{key}.{uuid.uuid4().hex}"
         with contextlib.suppress(FileNotFoundError):
             (self.folder / "entries" / key).rename(left)
@@ -428,7 +394,7 @@ def default_folder() -> Path:
     try:
         folder = platformdirs.user_cache_path("pytest-int8acc", appauthor=False, opinion=False)
     except RuntimeError:
-        folder = Path("~")  # as older versions give it
+        folder = Path("~")  # older versions of platformdirs return it for a user without a home folder
     if not folder.is_absolute():
         raise EngineError(
             "no folder to keep engines in (the user has no home folder, or XDG_CACHE_HOME is relative): "
@@ -444,18 +410,16 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-logger = logging.getLogger("pytest_int8acc")
-
-
 class RemoteStore(Store):
     """A local store that looks in shared storage before it makes an entry, and uploads what it made.
 
-    An entry travels as one ZIP file, so other machines see the whole entry or none, and the SHA-256 of each
-    file in it is verified. If two machines make the same entry, the later upload stays. A failure of shared
-    storage is a warning, once. The limit applies to the local store, and timing caches stay there.
+    An entry is uploaded as one ZIP file, so that other machines see the whole entry or none. The SHA-256 of
+    each file in it is verified. If two machines make the same entry, the later upload stays. The first
+    failure of shared storage is a warning. The limit applies to the local store, and timing caches are not
+    uploaded.
 
     fsspec's ``simplecache`` cannot replace the local store. It has no limit, no locks and no digests, and it
-    takes a download that was killed half-way for the file.
+    uses a file whose download was killed half-way.
     """
 
     def __init__(self, url: str, folder: Path, limit: int | None = None) -> None:
@@ -466,7 +430,10 @@ class RemoteStore(Store):
             pass
 
     def fetch(self, key: str, make: Callable[[Path], None]) -> Entry:
-        """As :meth:`Store.fetch`; a downloaded entry was not ``made``."""
+        """The entry of ``key``, which is downloaded if it is missing here, and made if it is missing there.
+
+        The arguments and errors are those of :meth:`Store.fetch`. A downloaded entry does not count as made.
+        """
         url, downloaded = f"{self.url}/entries/{key}.zip", False
 
         def download_or_make(folder: Path) -> None:
@@ -487,7 +454,7 @@ class RemoteStore(Store):
 
     @contextmanager
     def _or_local_only(self) -> Iterator[None]:
-        """Suppress a failure of shared storage, and warn of the first one."""
+        """Suppress failures of shared storage inside the block. The first failure is logged as a warning."""
         try:
             yield
         except (StorageError, FileNotFoundError) as error:
@@ -497,7 +464,7 @@ class RemoteStore(Store):
 
 
 def _download(url: str, folder: Path) -> bool:
-    """Fill ``folder``; returns False where shared storage has no such entry, or a damaged one."""
+    """Fill ``folder`` with an entry of shared storage; returns False if there is none, or a damaged one."""
     with TemporaryDirectory(dir=folder) as temporary:
         archive, files = f"{temporary}/archive.zip", Path(temporary, "files")
         try:
@@ -520,7 +487,7 @@ def _download(url: str, folder: Path) -> bool:
 
 
 def open_store(place: str | None, limit: int | None) -> Store:
-    """The store in a folder, or behind an fsspec URL; in the user's cache folder where ``place`` is None.
+    """The store in a folder or behind an fsspec URL; None means a folder in the user's cache folder.
 
     Raises:
         EngineError: The URL cannot be used here.

@@ -200,7 +200,7 @@ GRAPHS: dict[str, tuple[Change, str]] = {
     "group-0": (attribute("c1", 1, "group", 0), "ONNX Runtime"),
     "output-as-int64": (
         lambda p: setattr(p.graph.output[0].type.tensor_type, "elem_type", TensorProto.INT64),
-        "output 'y' is declared INT64, and the model makes FLOAT",
+        "'y' is declared INT64, and the model makes floats",
     ),
     "circle": (
         lambda p: node(p, "c1").input.__setitem__(0, "r1"),

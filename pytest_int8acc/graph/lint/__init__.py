@@ -1,4 +1,4 @@
-"""Lint: finds faults of Q/DQ models and of scales without running them; ``rules.RULES`` has the rules."""
+"""Lint: finds faults of Q/DQ models and of scales without running them. ``rules.RULES`` has the rules."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from pytest_int8acc.results import Finding
 
 __all__ = ["RULES", "Rule", "lint", "lint_scales"]
 
-#: From this number of activations on, equal scales are reported.
+#: Minimum number of activations for a finding about equal scales. Few scales may be equal by chance.
 _MANY = 4
+#: Severities in the order of the report.
 _ORDER = ("error", "warning", "note")
 
 
 def lint(model: Model, *, float_model: Model | None = None) -> tuple[Finding, ...]:
-    """Findings in a Q/DQ model that TensorRT rejects, or runs wrongly or slowly.
+    """Findings about a Q/DQ model: parts that TensorRT rejects, or runs wrongly or slowly.
+
+    Only the main graph is checked, except for quantized operators, which are found in bodies too.
 
     Args:
-        model: The model as read from the user's file; normal form hides its opset only. It is not changed.
-        float_model: The float model it was made from; its weights are compared where nodes have equal names,
-            and its activations are looked for.
+        model: The model as read from the user's file, in its own opset. It is not changed.
+        float_model: The float model from which ``model`` was made. Weights of nodes with equal names are
+            compared, and activations that are missing in ``model`` are found.
 
     Returns:
         One finding for each node and rule, errors first, otherwise in the order of the rules and the graph.
-        Only the main graph is looked at, but for operators that TensorRT has no INT8 form of.
     """
     view = View(model)
     found = [*checks.check_operators(view)]
@@ -50,10 +52,10 @@ def lint_scales(network: Network) -> tuple[Finding, ...]:
     """Findings about the scales of a network.
 
     Args:
-        network: From ``graph.layout.quantize``, before it is put into FP16.
+        network: A network from ``graph.layout.quantize``, before its high precision becomes FP16.
 
     Returns:
-        One finding for each tensor and rule, errors first; the subject is a tensor, a layer or the file.
+        One finding for each tensor and rule, errors first. The subject is a tensor, a layer or the file.
     """
     high = network.left_high.items()
     missing = [find("missing-scale", name, why.text) for name, why in high if why.kind == "no-scale"]
@@ -73,7 +75,7 @@ def _scale_findings(network: Network) -> Iterator[Finding]:
 
 
 def _equal_scales(network: Network) -> Iterator[Finding]:
-    """A finding where several tensors that could have different scales all have the same one."""
+    """A finding if all activations have the same scale, although they could have different ones."""
     scales = activation_scales(network)
     values = set(scales.values())
     sources = origins(network.model)
@@ -92,7 +94,7 @@ def _origin(tensor: str, sources: dict[str, str]) -> str:
 
 
 def _sorted(found: list[Finding]) -> tuple[Finding, ...]:
-    """Errors first, each once, otherwise by the table's order of rules."""
+    """The findings without duplicates, errors first, otherwise in the order of the rules."""
     rank = {rule: i for i, rule in enumerate(RULES)}
     unique = dict.fromkeys(found)
     return tuple(sorted(unique, key=lambda f: (_ORDER.index(f.severity), rank[f.rule])))

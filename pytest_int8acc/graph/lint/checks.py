@@ -1,4 +1,4 @@
-"""Checks of single Q and DQ nodes, and of where pairs stand in the graph."""
+"""Checks of QuantizeLinear and DequantizeLinear nodes, and of the places of their pairs in the graph."""
 
 from __future__ import annotations
 
@@ -27,35 +27,36 @@ from pytest_int8acc.graph.types import Signature, signature
 from pytest_int8acc.results import Finding
 from pytest_int8acc.tensors import Array
 
-_OPERATORS = frozenset(
-    {"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger", "QLinearAdd", "QLinearMul"}
-    | {"QLinearConcat", "QLinearSigmoid", "QLinearLeakyRelu", "QLinearAveragePool", "QLinearSoftmax"}
-    | {"QLinearGlobalAveragePool", "QLinearWhere", "QLinearReduceMean", "QAttention", "MatMulIntegerToFloat"}
-)
-_DYNAMIC = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"})
-_WIDE = frozenset({"int16", "uint16"})
+#: How the names of operators begin that compute on quantized values, in the domains of ONNX and ONNX Runtime.
+_OPERATORS = ("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger")
+#: How the names of operators begin that measure their scale at run time.
+_DYNAMIC = "DynamicQuantize"
+#: Element types to their names in findings.
 _FLOATS: dict[int, str] = {
     TensorProto.FLOAT: "FP32",
     TensorProto.FLOAT16: "FP16",
     TensorProto.BFLOAT16: "BF16",
     TensorProto.DOUBLE: "FP64",
 }
-#: Below this number, rounding to FP16 can change a number by more than ``COARSE``.
+#: Below this magnitude, rounding to FP16 can change a number by more than the part ``COARSE`` of it.
 _COARSE_BELOW = FP16.smallest / 2 / COARSE
 
 
 def check_operators(view: View) -> Iterator[Finding]:
-    """Quantized operators and dynamic quantization, also inside If, Loop and Scan."""
+    """Findings about quantized operators and dynamic quantization, also inside If, Loop and Scan."""
     for node in all_nodes(view.model.graph):
         name = node.name or f"node_of_{node.output[0]}"
-        if node.op_type in _DYNAMIC:
+        if node.op_type.startswith(_DYNAMIC):
             yield find("dynamic-quantization", name, f"{node.op_type} measures its scale while running")
-        elif node.op_type in _OPERATORS:
+        elif node.op_type.startswith(_OPERATORS):
             yield find("operator-format", name, f"{node.op_type} is a quantized operator")
 
 
 def check_half(view: View, half: Half) -> Iterator[Finding]:
-    """Findings of one Q or DQ; a DQ with the parameters of its Q is skipped."""
+    """Findings about one QuantizeLinear or DequantizeLinear.
+
+    A DequantizeLinear with the parameters of its QuantizeLinear has no findings of its own.
+    """
     before = view.quantizer(half) if half.node.op_type == DEQUANTIZE else None
     if before is None or not _same(before, half):
         yield from _check_type(half)
@@ -66,14 +67,14 @@ def check_half(view: View, half: Half) -> Iterator[Finding]:
         for index, what in ((1, "scale"), (2, "zero point")):
             name = half.node.input[index] if len(half.node.input) > index else ""
             maker = view.index.producer.get(name)
-            if name and name not in view.rooted and (maker is None or maker.op_type not in _DYNAMIC):
+            if name and name not in view.rooted and (maker is None or not maker.op_type.startswith(_DYNAMIC)):
                 yield find("runtime-scale", half.node.name, f"its {what} '{name}' is computed at run time")
     if before is not None and not _same(before, half):
         yield from _unequal(before, half)
 
 
 def bad_numbers(scale: Array) -> str:
-    """The fault of a scale in words; empty where it is finite and positive throughout."""
+    """A clause on elements of a scale that are not finite and positive; empty if there are none."""
     values = np.asarray(scale, np.float64).ravel()
     bad = ~(np.isfinite(values) & (values > 0))
     if not bad.any():
@@ -83,7 +84,7 @@ def bad_numbers(scale: Array) -> str:
 
 
 def fp16_findings(subject: str, scale: Array) -> Iterator[Finding]:
-    """Findings about the rounding of scales to FP16, without scales that are not finite and positive."""
+    """Findings about the rounding of scales to FP16. Only finite and positive scales are checked."""
     values = np.asarray(scale, np.float64).ravel()
     values = values[np.isfinite(values) & (values > 0)]
     stored = scale.dtype == FP16.dtype
@@ -101,31 +102,30 @@ def fp16_findings(subject: str, scale: Array) -> Iterator[Finding]:
 
 
 def _count(which: Array) -> str:
-    """The number of scales concerned, as words before an example."""
+    """The words before an example that say how many scales ``which`` selects."""
     return "the scale" if which.size == 1 else f"{which.sum()} of {which.size} scales, like"
 
 
 def _change(value: float) -> float:
-    """The relative change of a number by FP16 rounding; half a step where the number is rounded already."""
+    """The relative change of a number by rounding to FP16; half a step if FP16 holds the number exactly."""
     moved = abs(float(FP16.round(value)) / value - 1)
     return moved or min(FP16.smallest / 2 / value, 1.0)
 
 
 def _check_type(half: Half) -> Iterator[Finding]:
-    name = half.node.name
-    zero_point = half.zero_point
-    shifted = 0 if zero_point is None or half.kind not in BYTES else np.count_nonzero(zero_point)
+    name, zero_point = half.node.name, half.zero_point
     if half.kind == "int32":
         yield find("int32-bias", name, f"'{half.source}' is INT32, as ONNX Runtime writes biases")
-    elif half.kind in _WIDE:
+    elif half.kind in ("int16", "uint16"):
         yield find("unsupported-integer", name, f"it quantizes to {half.kind}")
     elif half.kind.startswith("float8") and half.kind not in BYTES:
         yield find("unsupported-fp8", name, f"it quantizes to {half.kind}")
-    elif shifted and zero_point is not None:
-        first = zero_point.ravel()[np.flatnonzero(zero_point)[0]]
-        many = f"{shifted} of {zero_point.size} zero points, the first"
-        count = "zero point" if zero_point.size == 1 else many
-        yield find("nonzero-zero-point", name, f"{half.kind} with {count} {int(first)}")
+    elif half.kind in BYTES and zero_point is not None and zero_point.any():
+        shifted = zero_point[zero_point != 0]
+        count = "zero point"
+        if zero_point.size > 1:
+            count = f"{shifted.size} of {zero_point.size} zero points, the first"
+        yield find("nonzero-zero-point", name, f"{half.kind} with {count} {int(shifted.flat[0])}")
     elif half.kind == UINT8.name:
         absent = "no zero point, so uint8 by the standard"
         yield find("uint8-as-int8", name, absent if zero_point is None else "uint8 with zero point 0")
@@ -145,7 +145,7 @@ def _check_scale(half: Half) -> Iterator[Finding]:
             there = f"{length} channels" if length is not None else f"a tensor of rank {len(shape)}"
             text = f"{scale.size} scales for {there} along axis {half.axis}"
             yield find("scale-length", half.node.name, text)
-    if half.kind != "int32":  # a bias, refused anyway; its scale is a product of two
+    if half.kind != "int32":  # biases have another finding; their scale is a product of two scales
         yield from fp16_findings(half.node.name, scale)
 
 
@@ -157,7 +157,7 @@ def _check_opset(view: View, half: Half) -> Iterator[Finding]:
 
 
 def _same(first: Half, second: Half) -> bool:
-    """Whether Q and DQ have equal parameters; scales of different types are compared in FP16."""
+    """Whether two nodes have equal parameters. Scales of different types are compared in FP16."""
     if first.kind != second.kind or first.axis != second.axis or first.scale is None or second.scale is None:
         return first.kind == second.kind and list(first.node.input[1:]) == list(second.node.input[1:])
     scales, others = (np.asarray(h.scale, np.float32).ravel() for h in (first, second))
@@ -183,9 +183,9 @@ def _unequal(before: Half, half: Half) -> Iterator[Finding]:
 
 
 def check_types(view: View) -> Iterator[Finding]:
-    """Operators whose inputs must be of one type, and are not.
+    """Findings about operators that read different float types although they need one type.
 
-    A DequantizeLinear gives the type of its scale, as TensorRT has it, not FP32 as in old opsets.
+    A DequantizeLinear makes the type of its scale here, as in TensorRT. In old opsets of ONNX it makes FP32.
     """
     graph = view.model.graph
     types = {t.name: int(t.data_type) for t in graph.initializer}
@@ -213,10 +213,9 @@ def _put_types(node: onnx.NodeProto, formals: Signature | None, types: dict[str,
     """Add the types of the outputs of ``node`` to ``types``."""
     if node.op_type == DEQUANTIZE:
         types[node.output[0]] = attribute(node, "output_dtype", 0) or types.get(node.input[1], 0)
-    elif node.op_type in ("Cast", "ConstantOfShape") or formals is None:
-        if node.op_type == "Cast":
-            types[node.output[0]] = attribute(node, "to", 0)
-    else:
+    elif node.op_type == "Cast":
+        types[node.output[0]] = attribute(node, "to", 0)
+    elif formals is not None:
         bound: dict[str, int] = {}
         for name, formal in zip(node.input, formals.inputs, strict=True):
             bound.setdefault(formal.variable, types.get(name, 0))
@@ -226,18 +225,19 @@ def _put_types(node: onnx.NodeProto, formals: Signature | None, types: dict[str,
                 types[name] = kind
 
 
-#: Operators that are fused with the convolution before them, so that their result can be quantized.
+#: Operators that TensorRT fuses with the convolution before them, so that their result can be quantized.
 _POINTWISE = frozenset({"Relu", "Clip", "LeakyRelu"})
-#: Activations that fuse with the layer before them where that layer gives floating point.
+#: Activations that TensorRT fuses with the layer before them if that layer makes floating point.
 _ACTIVATIONS = frozenset({"Sigmoid", "HardSwish", "Gelu", "Mish", "Swish"})
-#: Scales that differ by less are equal: one FP32 rounding.
+#: Greatest relative difference of equal scales. Rounding to FP32 makes smaller differences.
 _EQUAL = 1e-6
-#: Median over channels of the cosine between float and dequantized weights; 8 bits alone leave 0.999.
+#: Minimum cosine similarity of a float weight and its dequantized values, as the median over channels.
+#: Rounding to 8 bits alone leaves 0.999.
 _RELATED = 0.5
 
 
 def check_weighted(view: View) -> Iterator[Finding]:
-    """Convolutions and products: both inputs, the channel axis, the bias, the channels of a group."""
+    """Findings about convolutions and matrix products: their inputs, channel axis, bias and group size."""
     for node in view.model.graph.node:
         if node.op_type not in WEIGHTED or node.domain not in ("", "ai.onnx"):
             continue
@@ -255,7 +255,7 @@ def check_weighted(view: View) -> Iterator[Finding]:
 
 
 def check_activations(view: View) -> Iterator[Finding]:
-    """Pairs on what is computed at run time: per channel, or read by nobody."""
+    """Findings about pairs that nothing reads, and about per-channel scales of activations."""
     for half in view.halves.values():
         if not view.index.readers(half.result) and half.result not in view.index.public:
             yield find("unread-pair", half.node.name, f"nothing reads '{half.result}'")
@@ -266,7 +266,7 @@ def check_activations(view: View) -> Iterator[Finding]:
 
 
 def check_adds(view: View) -> Iterator[Finding]:
-    """Adds that join a convolution with a residual."""
+    """Findings about Adds of a convolution and a residual."""
     order = view.index.order
     for node in view.model.graph.node:
         if node.op_type != "Add" or any(name in view.rooted for name in node.input):
@@ -285,7 +285,7 @@ def check_adds(view: View) -> Iterator[Finding]:
 
 
 def check_concats(view: View) -> Iterator[Finding]:
-    """Concats whose result is quantized, and whose inputs are, with other scales."""
+    """Findings about Concats with different scales among their quantized inputs and output."""
     for node in view.model.graph.node:
         if node.op_type != "Concat":
             continue
@@ -299,7 +299,7 @@ def check_concats(view: View) -> Iterator[Finding]:
 
 
 def check_silu(view: View) -> Iterator[Finding]:
-    """Pairs between a weighted layer and its activation, or between the two factors of SiLU."""
+    """Findings about pairs between a layer and its activation, or between the two factors of SiLU."""
     for node in view.model.graph.node:
         if node.op_type not in _ACTIVATIONS or not node.input:
             continue
@@ -311,12 +311,12 @@ def check_silu(view: View) -> Iterator[Finding]:
             yield from _between_factors(view, node)
 
 
-#: The checks that need no float model.
+#: The checks of the whole graph that need no float model.
 CHECKS = (check_weighted, check_activations, check_adds, check_concats, check_silu)
 
 
 def check_weights(view: View, original: Model) -> Iterator[Finding]:
-    """Quantized weights against those of the float model's nodes of the same name."""
+    """Findings about quantized weights that differ from those of the float model's node of the same name."""
     theirs = original.index.nodes
     constants = original.constants()
     for node in view.model.graph.node:
@@ -336,7 +336,10 @@ def check_weights(view: View, original: Model) -> Iterator[Finding]:
 
 
 def check_folded(view: View, original: Model) -> Iterator[Finding]:
-    """Activations of the float model that a quantizer removed, because a range saturates at their bounds."""
+    """Findings about activations of the float model that a quantizer removed.
+
+    Quantizers remove an activation if the range behind it saturates at the bounds of the activation.
+    """
     for node, activation in folded(view.model.graph, original):
         text = (
             f"{activation.op_type} '{activation.name}' of the float model is gone: the range of "
@@ -376,7 +379,7 @@ def _grouped(view: View, node: onnx.NodeProto) -> Iterator[Finding]:
 
 
 def _convolution(view: View, tensor: str) -> onnx.NodeProto | None:
-    """The INT8 convolution, with a BatchNormalization or not, whose one reader reads ``tensor``."""
+    """The INT8 convolution that makes ``tensor`` for one reader. A BatchNormalization may stand between."""
 
     def is_quantized(node: onnx.NodeProto) -> bool:
         halves = [view.behind(name)[0] for name in node.input[:2]]
@@ -386,7 +389,7 @@ def _convolution(view: View, tensor: str) -> onnx.NodeProto | None:
 
 
 def _needless(view: View, node: onnx.NodeProto, order: dict[str, int]) -> Iterator[Finding]:
-    """The pair on an Add's convolution, where its other input has a pair too."""
+    """A finding about the pair between a convolution and an Add whose other input has a pair as well."""
     found: list[tuple[int, Half, str]] = []
     for name in node.input:
         half = view.dequantizer(name)
@@ -404,7 +407,11 @@ def _needless(view: View, node: onnx.NodeProto, order: dict[str, int]) -> Iterat
 
 
 def _scales_behind(view: View, tensor: str) -> Iterator[Half]:
-    """The pairs that a Concat's input comes from; otherwise those on it and on what it is moved from."""
+    """Pairs of an input of a Concat.
+
+    The pair before it counts. If there is none, pairs that read the input count, or that read a tensor from
+    which the input is moved.
+    """
     half, _ = view.behind(tensor)
     if half is not None:
         yield half
@@ -417,7 +424,7 @@ def _scales_behind(view: View, tensor: str) -> Iterator[Half]:
 
 
 def _layer_before(view: View, tensor: str) -> onnx.NodeProto | None:
-    """The weighted layer, bias and BatchNormalization allowed for, that makes ``tensor``."""
+    """The weighted layer that makes ``tensor``. A bias and a BatchNormalization may stand between."""
     node = view.index.producer.get(tensor)
     if node is None or node.op_type in WEIGHTED:
         return node
@@ -428,7 +435,7 @@ def _layer_before(view: View, tensor: str) -> onnx.NodeProto | None:
 
 
 def _between_factors(view: View, sigmoid: onnx.NodeProto) -> Iterator[Finding]:
-    """A pair on the result of a Sigmoid that a Mul multiplies with the Sigmoid's own input."""
+    """A finding about a pair between a Sigmoid and the Mul with the Sigmoid's own input."""
     for half in view.dequantized.get(sigmoid.output[0], ()):
         for node, _ in view.index.readers(half.result):
             factors = {view.quantized(name) for name in node.input}
@@ -438,9 +445,10 @@ def _between_factors(view: View, sigmoid: onnx.NodeProto) -> Iterator[Finding]:
 
 
 def _related(half: Half, codes: Array, weight: Array) -> float:
-    """Median over channels of the cosine of a weight and its codes, blind to a factor for each channel.
+    """Median over channels of the cosine similarity of a weight and its codes.
 
-    1.0 where scales and channels do not fit, which other rules tell.
+    A different scale for each channel does not change it. It is 1.0 if scales and channels do not fit, for
+    which other rules have findings.
     """
     axis = half.axis if half.axis is not None else 0
     if not -codes.ndim <= axis < codes.ndim:

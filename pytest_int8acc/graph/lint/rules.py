@@ -1,9 +1,9 @@
-"""The rules of lint: what each one costs, what to do, and who says so.
+"""The rules of lint. Each has its consequence, a remedy and its source.
 
-Sources: *header* is the documentation of IQuantizeLayer, IDequantizeLayer and IConvolutionLayer in TensorRT's
-NvInfer.h, *guide* the chapter on explicit quantization of TensorRT's developer guide, *ONNX* the standard's
-operator definitions, *ONNX Runtime* the source of its quantizer; *built* was seen by building such a model
-with TensorRT-RTX 1.7.
+The source *header* is the documentation of IQuantizeLayer, IDequantizeLayer and IConvolutionLayer in
+TensorRT's NvInfer.h. *guide* is the chapter on explicit quantization of TensorRT's developer guide. *ONNX*
+means the operator definitions of the standard. *ONNX Runtime* means the source code of its quantizer. *built*
+means that a build of such a model with TensorRT-RTX 1.7 showed it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from pytest_int8acc.results import Finding, Severity
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing that a Q/DQ model must or should not do."""
+    """A rule that Q/DQ models should keep."""
 
     severity: Severity
-    """error: TensorRT rejects the model; warning: it takes it, and is wrong or slow; note: it may matter."""
+    """``error``: TensorRT rejects the model. ``warning``: TensorRT accepts the model, and its results are
+    wrong or slow. ``note``: the finding may be harmless."""
     consequence: str
-    """A clause that ends the finding's text."""
+    """A clause about the consequence, with which the text of a finding ends."""
     remedy: str
     source: str
 
@@ -29,7 +30,7 @@ class Rule:
 _SYMMETRIC = "quantize symmetrically (ONNX Runtime: extra_options ActivationSymmetric and WeightSymmetric)"
 _DIGITS = "keep this scale in FP32 (opset 23: output_dtype on DequantizeLinear), or leave the layer in FP16"
 
-#: Severity to rules by name, each with its consequence, remedy and source.
+#: Severity to its rules. Each rule has a name, a consequence, a remedy and a source.
 _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
     "error": {
         "nonzero-zero-point": ("TensorRT takes symmetric INT8 only", _SYMMETRIC, "header, built"),
@@ -193,13 +194,13 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
         ),
     },
 }
-#: By name, those that TensorRT rejects first.
+#: Name to rule, errors first.
 RULES: Mapping[str, Rule] = {
     name: Rule(severity, *said) for severity, rules in _TABLE.items() for name, said in rules.items()
 }
 
 
 def find(rule: str, subject: str, what: str) -> Finding:
-    """The finding that ``subject`` breaks ``rule``; ``what`` says how, with its numbers."""
+    """A finding that ``subject`` breaks ``rule``. ``what`` is a clause on how it breaks it, with numbers."""
     about = RULES[rule]
     return Finding(rule, subject, f"{what}: {about.consequence}", about.remedy, about.severity)

@@ -1,4 +1,4 @@
-"""A Q/DQ model as lint reads it: each Q and DQ with its parameters, and look-ups between them."""
+"""A Q/DQ model as lint reads it: QuantizeLinear and DequantizeLinear with their parameters, and look-ups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_int8acc.tensors import Array
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 #: Domains whose QuantizeLinear and DequantizeLinear mean what ONNX's do.
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
-#: Types of one byte that TensorRT multiplies, or reads as such a type.
+#: Names of one-byte types that TensorRT multiplies, or reads as a type that it multiplies.
 BYTES = frozenset(
     str(known.dtype) for known in FORMATS.values() if known.takes_scales and known.dtype.itemsize == 1
 )
@@ -31,40 +31,39 @@ BYTES = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Half:
-    """One QuantizeLinear or DequantizeLinear."""
+    """A QuantizeLinear or DequantizeLinear, one half of a pair."""
 
     node: onnx.NodeProto
     scale: Array | None
-    """None where it is computed at run time."""
+    """The scale; None if it is computed at run time."""
     zero_point: Array | None
-    """None where there is none, or it is computed at run time."""
+    """The zero point; None if there is none, or if it is computed at run time."""
     kind: str
-    """The quantized type, like ``int8``; empty where nothing tells."""
+    """The quantized type, such as ``int8``; empty if it is not known."""
     axis: int | None
-    """The channel axis; None for a single scale, or a blocked one."""
+    """The channel axis; None for a single scale, and for one scale per block."""
     constant: Array | None
-    """Its input, where that is a constant."""
+    """The tensor that the node reads, if it is a constant."""
     rooted: bool
-    """Whether its input depends on constants only."""
+    """Whether the tensor that the node reads depends on constants only."""
 
     @property
     def source(self) -> str:
-        """The tensor it reads."""
+        """The tensor that the node reads."""
         return str(self.node.input[0])
 
     @property
     def result(self) -> str:
-        """The tensor it makes."""
+        """The tensor that the node makes."""
         return str(self.node.output[0])
 
 
 class View:
-    """The main graph of a model, in normal form but for its opset."""
+    """The main graph of a model in normal form."""
 
     def __init__(self, model: Model) -> None:
         self.opset = max(model.opset, QDQ_OPSET if holds_trt_fp8(model) else 0)
-        """The opset of the file. A file with TensorRT's FP8 operators counts as having the opset of standard
-        FP8."""
+        """The opset of the file, or the first opset with FP8 if the file has TensorRT's FP8 operators."""
         self.model = model = _tidied(model)
         self.constants = model.constants()
         self.index = model.index
@@ -73,7 +72,7 @@ class View:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[object, ...] | None]:
-        """Shape of each tensor where ONNX's inference can tell."""
+        """Tensor to its shape as far as ONNX's shape inference finds it."""
         try:
             values = self.model.values()
         except ModelError:
@@ -83,7 +82,7 @@ class View:
 
     @cached_property
     def dequantized(self) -> dict[str, list[Half]]:
-        """The DequantizeLinear nodes by the float tensor whose pair they end."""
+        """Float tensor to the DequantizeLinear nodes of its pairs."""
         found: dict[str, list[Half]] = defaultdict(list)
         for half in self.halves.values():
             if half.node.op_type == DEQUANTIZE:
@@ -91,23 +90,26 @@ class View:
         return dict(found)
 
     def dequantizer(self, tensor: str) -> Half | None:
-        """The DequantizeLinear that makes ``tensor``."""
+        """The DequantizeLinear that makes ``tensor``, if one does."""
         half = self.halves.get(tensor)
         return half if half is not None and half.node.op_type == DEQUANTIZE else None
 
     def quantizer(self, half: Half) -> Half | None:
-        """The QuantizeLinear that a DequantizeLinear reads."""
+        """The QuantizeLinear before a DequantizeLinear, if there is one."""
         before = self.halves.get(half.source)
         return before if before is not None and before.node.op_type == QUANTIZE else None
 
     def quantized(self, tensor: str) -> str:
-        """The float tensor whose pair makes ``tensor``; ``tensor`` itself where no pair does."""
+        """The float tensor before the pair that makes ``tensor``; ``tensor`` itself if no pair makes it."""
         half = self.dequantizer(tensor)
         before = self.quantizer(half) if half is not None else None
         return tensor if before is None else before.source
 
     def behind(self, tensor: str) -> tuple[Half | None, list[onnx.NodeProto]]:
-        """The DequantizeLinear that ``tensor`` comes from by nodes that only move values, and those nodes."""
+        """The DequantizeLinear before ``tensor``, and the nodes between them, which only move values.
+
+        The first is None if another node is before ``tensor``.
+        """
         moved: list[onnx.NodeProto] = []
         while True:
             half = self.dequantizer(tensor)
@@ -118,7 +120,10 @@ class View:
             tensor = node.input[0]
 
     def quantizers(self, tensor: str, through: frozenset[str] = frozenset()) -> Iterator[Half]:
-        """QuantizeLinear nodes that read ``tensor``, also behind what moves values or is in ``through``."""
+        """QuantizeLinear nodes behind ``tensor``.
+
+        Nodes that only move values, and operators in ``through``, may stand between.
+        """
         for node, position in self.index.readers(tensor):
             if position:
                 continue
@@ -129,7 +134,7 @@ class View:
                     yield from self.quantizers(name, through)
 
     def _rooted(self) -> set[str]:
-        """Tensors that depend on constants only."""
+        """Names of tensors that depend on constants only."""
         rooted = set(self.constants)
         for node in self.model.graph.node:
             if all(name in rooted for name in (*node.input, *captured(node)) if name):
@@ -153,7 +158,7 @@ class View:
 
 
 def _tidied(model: Model) -> Model:
-    """A copy of the model in normal form, or the model itself where its opset cannot be raised."""
+    """A copy of the model in normal form, or the model itself if its opset cannot be raised."""
     try:
         return normalize(Model(copy.deepcopy(model.proto), dict(model.weights), model.name))
     except ModelError:
@@ -161,7 +166,11 @@ def _tidied(model: Model) -> Model:
 
 
 def _kind(node: onnx.NodeProto, zero_point: Array | None, constant: Array | None, before: str) -> str:
-    """The quantized type: of the zero point, the constant, the attribute, or uint8 by the standard."""
+    """The quantized type of a QuantizeLinear or DequantizeLinear; empty if it is not known.
+
+    The zero point has it, else the constant that is dequantized, the QuantizeLinear ``before``, or the
+    attribute ``output_dtype``. Without any of them it is uint8 by the standard.
+    """
     if zero_point is not None:
         return str(zero_point.dtype)
     if node.op_type == DEQUANTIZE:

@@ -1,4 +1,4 @@
-"""The backend that builds forms as TensorRT engines, runs and times them, and reads their layers."""
+"""The backend TensorRT: builds forms as engines, runs and times the engines, and reads their layers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
-#: Optimization levels that leave kernels out, the higher first.
+#: Optimization levels at which TensorRT's builder tries fewer kernels than by default, in descending order.
 _LEVELS = (1, 0)
 #: TensorRT's default optimization level.
 _DEFAULT_LEVEL = 3
@@ -69,18 +69,18 @@ _AS_DEBUG = "tensors that TensorRT leaves unfused, as debug tensors: the engines
 
 
 class TrtBackend:
-    """TensorRT: engines are built in child processes and kept in the store.
+    """The backend TensorRT. It builds engines in child processes, and keeps them in the store.
 
     Args:
-        platform: From ``find_platform``. A platform that can only build raises an error once it has built.
-        case: Its ``tensorrt`` section has the options of the build.
+        platform: A platform from ``find_platform``. If it can only build, an error follows the build.
+        case: The case, whose ``tensorrt`` section has the options of the build.
         settings: The place and the size of the engine store.
-        builders: Child processes, which the caller closes; None starts new ones.
+        builders: Child processes that the caller closes; None starts new ones.
     """
 
     builds_engines = True
     times_engines = True
-    quantizes_implicitly = True  # the build raises an error where the platform cannot
+    quantizes_implicitly = True  # on a platform that cannot, the build raises an error
     needs_simulation = True
 
     def __init__(
@@ -112,22 +112,23 @@ class TrtBackend:
         self._owns_builders = builders is None
         self._builders = builders or Workers()
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
-        # Without a store, engines are kept for the case: a fix is built, and timed later.
+        # Without a store, engines are kept until the case ends, because a fix is built first and timed later.
         temporary = Path(self._folder.name) / "engines"
         kept = not settings.no_cache
         self._store = open_store(settings.cache_dir, settings.cache_size) if kept else Store(temporary)
 
     @property
     def engines(self) -> tuple[EngineInfo, ...]:
-        """Facts of the engines that were opened, the latest engine of each role."""
+        """Facts about the latest engine of each role."""
         return tuple(self._infos.values())
 
     def check(self, form: Form) -> None:
-        """Raise where a form can be refused before anything is built.
+        """Refuse a form that cannot run here, before anything is built.
 
         Raises:
-            EngineError: An engine or a calibration cache of the form does not exist or is damaged; or the
-                form is in FP8 or BF16, which this TensorRT or its GPU does not have.
+            EngineError: An engine or a calibration cache of the form does not exist or is damaged, or the
+            form
+                is in FP8 or BF16, which this TensorRT or its GPU does not have.
         """
         if isinstance(form, ModelForm) and self._low == "bf16":
             require(self.platform, "BF16")
@@ -139,9 +140,10 @@ class TrtBackend:
             read_content(form.cache)
 
     def begin(self, form: Form, role: Role, inputs: Dataset) -> None:
-        """Start a build in the background, on another GPU than the next build where there are several.
+        """Start a build in the background, if there are several GPUs.
 
-        Builds take turns on a GPU. A single GPU is left to one builder, so that TensorRT starts once.
+        The next build gets another GPU. On a single GPU, one builder does all builds in turn, so that
+        TensorRT starts only once.
         """
         alone = len(self.platform.devices) == 1 or (share_of_cores() or os.cpu_count()) == 1
         if alone or isinstance(form, EngineForm):
@@ -151,11 +153,11 @@ class TrtBackend:
         self._begun[role] = request, self._second_builder.submit(self._make, request, device)
 
     def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
-        """The engine of a form on the GPU, built or loaded.
+        """The engine of a form on the GPU. It is built, or loaded from the store or a file.
 
         Raises:
-            MissingBackendError: There is no GPU. The models were built where that is possible.
-            EngineError: The engine does not build or load.
+            MissingBackendError: There is no GPU. The engine was built if this platform can build without a
+            GPU. EngineError: The engine cannot be built or loaded.
         """
         if role in self._running:
             self._running.pop(role).close()
@@ -171,7 +173,7 @@ class TrtBackend:
             if not self.platform.can_run:
                 return self._unrun(built)
             engine = open_built(built)
-            self._built[role] = built  # keeps the file, which is read again to time the layers
+            self._built[role] = built  # keeps the engine file, which is loaded again to time the layers
             info = EngineInfo(
                 role, form.description, built.seconds, built.stored, built.nbytes, low=self._low
             )
@@ -181,7 +183,7 @@ class TrtBackend:
         return engine
 
     def deployed(self, form: Form) -> tuple[Model, bool]:
-        """The model that an engine is built from, and whether builder flags choose its types.
+        """The model from which the engine of a form is built, and whether builder flags choose its types.
 
         Raises:
             EngineError: This TensorRT cannot read the model.
@@ -194,14 +196,14 @@ class TrtBackend:
         return form.showing(fit_model(form.original, self.platform)), True
 
     def measure_latency(self, roles: Sequence[Role], inputs: Dataset) -> None:
-        """Time the engines of these roles in turn on the first batch; ``engines`` has the result."""
+        """Measure the engines of these roles in turn on the first batch; ``engines`` has the times."""
         engines = {role: self._running[role] for role in roles if role in self._running}
         for role, latency in measure_latency(engines, next(inputs.batches()).feed).items():
             self._infos[role] = replace(self._infos[role], latency=latency)
 
     def node_times(self, role: Role, inputs: Dataset) -> dict[str, float]:
-        """ONNX node to its share of its layer's time in ms; empty where layers do not name all nodes."""
-        if role not in self._running or self._infos[role].untold:  # a golden stands in for the baseline
+        """ONNX node to its share of its layer's time in ms; empty if layers do not name all nodes."""
+        if role not in self._running or self._infos[role].untold:  # with a golden, no baseline ran
             return {}
         times = layer_times(self._running[role], next(inputs.batches()).feed)
         found: dict[str, float] = {}
@@ -211,16 +213,16 @@ class TrtBackend:
         return found
 
     def shows_tensors(self, form: Form) -> bool:
-        """True for engines that are built here."""
+        """Whether engines of the form are built here. Engines from files cannot show inner tensors."""
         return not isinstance(form, EngineForm)
 
     def inner_tensors(
         self, form: Form, role: Role, inputs: Dataset, feed: Feed, requested: Sequence[str]
     ) -> tuple[Feed, str]:
-        """Tensors inside an engine that is built to show them, and a note on how that changes the engine.
+        """Inner tensors of an engine that is built to show them, and a note on how that changes the engine.
 
         Raises:
-            EngineError: The engine does not build, load or run.
+            EngineError: The engine cannot be built or loaded, or does not run.
         """
         if isinstance(form, EngineForm):
             return {}, ""
@@ -229,7 +231,7 @@ class TrtBackend:
             return engine.run_all(feed), _AS_DEBUG if debug else _AS_OUTPUTS
 
     def close(self) -> None:
-        """Free all engines, and end builds in the background."""
+        """Free all engines of the case, and end its builds in the background."""
         self._closing.set()
         self._second_builder.shutdown(wait=False)
         if self._owns_builders:
@@ -287,7 +289,7 @@ class TrtBackend:
         )
 
     def _precisions(self, form: ModelForm | ImplicitForm, model: Model) -> dict[str, Precision]:
-        """Node to the precision that a builder which chooses precisions must give it."""
+        """Node to the precision that it must have, for a TensorRT whose builder chooses precisions."""
         if isinstance(form, ImplicitForm):
             return dict(form.held)
         held: dict[str, Precision] = dict.fromkeys(form.in_fp32, "fp32")
@@ -304,7 +306,7 @@ class TrtBackend:
         """The source of the calibrator's ranges: a cache that fits, or the calibration data."""
         wish = None if form.samples is None else calibrate_on(form.samples, form.algorithm)
         if form.cache is None or (wish is not None and not form.cache.exists()):
-            assert wish is not None  # the spec demands one of both
+            assert wish is not None  # the spec has a cache, or data to calibrate on
             return wish
         wish = wish or Implicit(algorithm_of(form.cache))
         content, note = read_cache(form.cache, Provenance.of(model, wish, self.platform), tensor_names(model))
@@ -326,7 +328,10 @@ class TrtBackend:
         self.calibration_cache.write_bytes(content)
 
     def _unrun(self, built: Built) -> Engine:
-        """A stand-in for an engine that cannot run here; raises once the candidate has been built, too."""
+        """A stand-in for an engine that cannot run here.
+
+        Raises an error when the candidate is built as well.
+        """
         layers = len(built.network)
         logger.info("%s: %s builds it, %d layers", built.name, self.platform.name, layers)
         if built.role == Role.BASELINE:
@@ -338,7 +343,7 @@ class TrtBackend:
 
 
 class _Unrun:
-    """An engine that was built and cannot run here."""
+    """Stands in for an engine that was built here, but cannot run here."""
 
     def __init__(self, built: Built) -> None:
         self.description = built.platform.description
@@ -361,13 +366,13 @@ def _options(case: Case) -> BuildOptions:
 
 
 def _flags(form: Form) -> frozenset[Flag]:
-    """The precisions that a builder which chooses precisions may choose."""
+    """The precisions that may be chosen by a TensorRT whose builder chooses precisions."""
     flags: list[Flag] = ["fp16"] if form.half else []
     return frozenset([*flags, "int8"] if isinstance(form, ImplicitForm) or is_qdq(form.model) else flags)
 
 
 def _tells(info: EngineInfo, text: str, model: Model) -> EngineInfo:
-    """``info`` with the layers of the inspector's ``text``; unchanged where the text is empty."""
+    """``info`` with the layers from the inspector's ``text``; unchanged if the text is empty."""
     if not text:
         return info
     layers = read_layers(text, [node.name for node in model.graph.node])

@@ -1,8 +1,8 @@
-"""An engine: what it depends on, how it is built in a child process, and how the store has it.
+"""Builds engines in child processes, and keeps them in the store under a key of all that they depend on.
 
-A builder may crash, hang or take all memory. That is an EngineError of this one engine, with the last words
-of the log, and the session goes on. A result that a child left half-done is never used: an engine counts once
-its process has answered.
+TensorRT's builder may crash, hang or take all memory. Then this one engine has an EngineError with the last
+messages of the log, and the session goes on. An incomplete result of a child is never used: an engine counts
+only after its process has answered.
 """
 
 from __future__ import annotations
@@ -43,44 +43,45 @@ from pytest_int8acc.tensors import Feed, TensorInfo, did_you_mean
 logger = logging.getLogger("pytest_int8acc")
 
 Shape = tuple[int, ...]
-#: Smallest, usual and largest shape of one input.
+#: The smallest, the usual and the largest shape of one input, which TensorRT calls an optimization profile.
 Range = tuple[Shape, Shape, Shape]
 Typing = Literal["strong", "weak"]
 Flag = Literal["int8", "fp16"]
 Held = Literal["fp16", "fp32"]
-#: Outputs of an engine: the model's own; unfused tensors as debug tensors, too; or these inner tensors, too.
+#: Outputs of an engine. ``own``: only those of the model. ``debug``: also all unfused tensors, as TensorRT's
+#: debug tensors. A tuple: also these inner tensors.
 Outputs = Literal["own", "debug"] | tuple[str, ...]
-#: Version of the key. It changes where the worker makes another engine of the same request.
+#: Version of the key. It is raised when the worker begins to build other engines for equal requests.
 _FORMAT = 3
-#: The note on an engine that was built without a type for the inputs of held layers.
+#: A note on an engine in which layers of a given precision read the results of INT8 layers.
 UNFED = "held layers read INT8 results: TensorRT has no kernels that give the layers before them another type"
-#: Files of a job that are kept with an engine.
+#: Names of the files of a build that are kept with the engine.
 _KEPT = (worker.ENGINE, worker.LAYERS, worker.NETWORK, worker.CACHE, worker.META, worker.LOG)
-#: How often a running build is logged, in seconds.
+#: Number of seconds between two messages that a build is still running.
 _LOG_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """Options of one build. An engine depends on all of them but ``timeout``."""
+    """Options of one build. The engine depends on all of them except ``timeout``."""
 
     shapes: Mapping[str, Range] = field(default_factory=dict)
-    """Input to its profile; profiles of other inputs follow from the data."""
+    """Input to its profile. Profiles of other inputs follow from the data."""
     plugins: tuple[Path, ...] = ()
-    """Libraries that are loaded before the model is read."""
+    """Plugin libraries, which are loaded before the model is read."""
     builder: Mapping[str, Any] = field(default_factory=dict)
-    """Values of :data:`~.worker.BUILDER_OPTIONS`; options that are absent are left to TensorRT."""
+    """Name to value of options of :data:`~.worker.BUILDER_OPTIONS`. TensorRT chooses the other options."""
     timeout: float = 1800.0
-    """Seconds that one build may take."""
+    """Maximum number of seconds of one build."""
 
 
 @dataclass(frozen=True)
 class BuildKey:
-    """All that an engine depends on; the store has the engine under the digest of its key."""
+    """All that an engine depends on. The store keeps the engine under the digest of its key."""
 
     format: int
     model: str
-    """Digest of the graph and the weights; the model's name has no part in it."""
+    """Digest of the graph and the weights, without the model's name."""
     flavor: str
     version: tuple[int, ...]
     gpu: str | None
@@ -92,32 +93,32 @@ class BuildKey:
     outputs: Outputs
     builder: Mapping[str, Any]
     plugins: tuple[str, ...]
-    """Digests of the libraries."""
+    """Digests of the plugin libraries."""
     calibration: tuple[str, str, str] | None
-    """Algorithm, and digests of the calibration cache or else of the data, for implicit quantization."""
+    """For implicit quantization: the algorithm, and the digests of the calibration cache and of the data."""
 
     def digest(self) -> str:
-        """BLAKE2b of all fields, in hex."""
+        """The BLAKE2b digest of all fields, in hexadecimal digits."""
         return digest(json.dumps(dataclasses.asdict(self), sort_keys=True).encode())
 
 
 @dataclass(frozen=True, eq=False)
 class BuildRequest:
-    """One engine to build.
+    """An engine to build.
 
-    With *strong* typing the engine has the types of the model, which is the halved one (TensorRT 10 and
-    later, TensorRT-RTX). With *weak* typing the model is in FP32, with or without Q/DQ, and ``flags`` allow
-    lower precisions (TensorRT below 11); the model has its plan applied and is not halved.
+    With *strong* typing (TensorRT 10 and later, TensorRT-RTX) the engine has the types of the model, which
+    was lowered to FP16 before. With *weak* typing (TensorRT below 11) the model is in FP32, with or without
+    Q/DQ, and ``flags`` allow the builder to choose lower precisions.
     """
 
     model: Model
     role: str
-    """The engine's role in the case, for messages: baseline, INT8, fixed."""
+    """The role of the engine in the case, such as baseline or INT8, for messages."""
     profiles: Mapping[str, Range]
-    """Input to smallest, usual and largest shape, from :func:`make_profiles`."""
+    """Input to its smallest, usual and largest shape, from :func:`make_profiles`."""
     typing: Typing
     flags: frozenset[Flag] = frozenset()
-    """Precisions that the builder may choose under weak typing; a Q/DQ model needs int8."""
+    """Precisions that the builder may choose under weak typing. A Q/DQ model needs ``int8``."""
     precisions: Mapping[str, Held] = field(default_factory=dict)
     """ONNX node to the precision that its layers must compute in, under weak typing."""
     implicit: Implicit | None = None
@@ -128,7 +129,7 @@ class BuildRequest:
         return f"{self.model.name} ({self.role})"
 
     def check(self, platform: Platform) -> None:
-        """Raise unless ``platform`` can build the engine.
+        """Refuse a request that ``platform`` cannot build.
 
         Raises:
             MissingBackendError: There is no GPU to build on.
@@ -156,7 +157,7 @@ class BuildRequest:
                 )
 
     def key(self, platform: Platform) -> BuildKey:
-        """All that the engine depends on; not the role, the model's name and the time limit.
+        """All that the engine depends on. The role, the model's name and the time limit are no part of it.
 
         Raises:
             EngineError: A plugin library cannot be read.
@@ -185,7 +186,7 @@ class BuildRequest:
 
 
 def fit_model(model: Model, platform: Platform) -> Model:
-    """``model`` for the parser of ``platform``: in an opset and with INT8 weights that it reads.
+    """``model`` in an opset, and with INT8 weights in a form, that the parser of ``platform`` reads.
 
     Raises:
         EngineError: The model cannot be converted; the message says with which opset to export it.
@@ -209,7 +210,7 @@ def _plugin_digest(path: Path) -> str:
 
 
 def seen_shapes(feeds: Iterable[Feed]) -> dict[str, Counter[Shape]]:
-    """Input to its shapes in ``feeds``, and how often each shape occurs."""
+    """Input to the number of times that each of its shapes occurs in ``feeds``."""
     seen: dict[str, Counter[Shape]] = {}
     for feed in feeds:
         for name, array in feed.items():
@@ -220,18 +221,19 @@ def seen_shapes(feeds: Iterable[Feed]) -> dict[str, Counter[Shape]]:
 def make_profiles(
     inputs: Sequence[TensorInfo], given: Mapping[str, Range], seen: Mapping[str, Counter[Shape]]
 ) -> dict[str, Range]:
-    """The profile of every input: its smallest, usual and largest shape.
+    """Input to its profile: its smallest, usual and largest shape.
 
     The profile of an input that is not given follows from the shapes in the data. It reaches from the
     smallest to the largest size of each dimension, and its usual shape is the most frequent one.
 
     Args:
         inputs: The model's inputs.
-        given: Profiles of the spec.
-        seen: Shapes of the data, from :func:`seen_shapes`; may be empty.
+        given: Profiles from the spec.
+        seen: Shapes of the data, from :func:`seen_shapes`. It may be empty.
 
     Raises:
-        EngineError: A given profile does not fit its input or the data, or nothing tells a dynamic shape.
+        EngineError: A given profile does not fit its input or the data, or the sizes of a dynamic shape are
+            not known.
     """
     names = [tensor.name for tensor in inputs]
     for name in given:
@@ -256,13 +258,13 @@ def make_profiles(
 
 
 def within(shape: Shape, profile: Range) -> bool:
-    """Whether an engine with ``profile`` takes ``shape``."""
+    """Whether an engine with ``profile`` accepts inputs of ``shape``."""
     least, _, most = profile
     return len(shape) == len(least) and all(a <= n <= b for a, n, b in zip(least, shape, most, strict=True))
 
 
 def shown(profile: Range) -> str:
-    """A profile in words, like ``[1, 3] to [8, 3]``, or ``[8, 3]`` for one shape."""
+    """A profile as messages show it, such as ``[1, 3] to [8, 3]``, or ``[8, 3]`` for a single shape."""
     least, _, most = profile
     return f"{list(least)}" if least == most else f"{list(least)} to {list(most)}"
 
@@ -270,7 +272,7 @@ def shown(profile: Range) -> str:
 def in_batches(feed: Feed, usual: Mapping[str, Shape]) -> Iterator[Feed]:
     """``feed`` cut into batches of given shapes, with repeated rows in the last batch.
 
-    There is no batch where the feed cannot be cut to these shapes.
+    There are no batches if the feed cannot be cut into these shapes.
 
     Args:
         feed: One array per input.
@@ -308,7 +310,7 @@ def _from_data(tensor: TensorInfo, shapes: Counter[Shape]) -> Range:
 
 
 def _check(tensor: TensorInfo, profile: Range) -> None:
-    """Raise EngineError where a profile is not in ascending order, or does not fit its input."""
+    """Raise EngineError if a profile is not in ascending order, or does not fit its input."""
     least, usual, most = profile
     if not within(usual, profile):
         raise EngineError(
@@ -326,32 +328,32 @@ def _check(tensor: TensorInfo, profile: Range) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Built:
-    """An engine file, and facts of its build."""
+    """An engine file, and facts about its build."""
 
     role: str
     name: str
-    """Name of the model, for messages."""
+    """The model's name, for messages."""
     platform: Platform
     engine: Path
     log: Path
-    """The builder's whole log."""
+    """File with the whole log of the build."""
     seconds: float
-    """Seconds that the build took; 0 where the engine was in the store."""
+    """Duration of the build in seconds; 0 if the engine was in the store."""
     stored: bool
     nbytes: int
     layers: str
-    """The engine inspector's JSON; empty where there was no GPU to load the engine."""
+    """The JSON of TensorRT's engine inspector; empty if there was no GPU to load the engine."""
     network: tuple[Mapping[str, Any], ...]
-    """Layers of the parsed network: name, type, ONNX nodes (TensorRT 10 and later), types of outputs."""
+    """Layers of the parsed network: name, type, types of outputs, and ONNX nodes since TensorRT 10."""
     calibration: bytes | None
-    """The calibration cache that implicit quantization read or made."""
+    """Content of the calibration cache that implicit quantization read or wrote."""
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     profiles: Mapping[str, Range]
     plugins: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
     keep: object = field(default=None, repr=False)
-    """The store's entry or a temporary folder; the engine's folder exists as long as this object."""
+    """The store's entry, or a temporary folder. It keeps the engine's files as long as this object exists."""
 
 
 def build(
@@ -363,15 +365,15 @@ def build(
     stopped: Callable[[], bool] = lambda: False,
     workers: Workers | None = None,
 ) -> Built:
-    """An engine, from ``store`` where it has the engine, else built.
+    """An engine from ``store``, or a new build if the store does not have it.
 
     Args:
         request: The engine.
-        platform: From ``find_platform``.
-        store: Where engines are kept; None builds into a temporary folder that lives as long as the result.
-        device: The GPU to build on, which is like the platform's first; None takes the first.
-        stopped: Asked again and again; True ends the build with an EngineError.
-        workers: Builders that stay for further builds; None starts one for this build.
+        platform: A platform from ``find_platform``.
+        store: The store; None builds into a temporary folder, which exists as long as the result.
+        device: A GPU that equals the platform's first GPU; None means the first one.
+        stopped: Called repeatedly during the build, which ends with an EngineError once it returns True.
+        workers: Child processes that remain for further builds; None starts one for this build alone.
 
     Raises:
         MissingBackendError: Nothing can be built here.
@@ -396,7 +398,7 @@ def build(
 
 
 def timing_provenance(platform: Platform) -> str:
-    """What a timing cache depends on: TensorRT's version and the GPU."""
+    """A text with all that a timing cache depends on: TensorRT's version and the GPU."""
     return f"{platform.name} ({'.'.join(map(str, platform.version))}) on {platform.gpu}"
 
 
@@ -411,7 +413,7 @@ def run_worker(
     stopped: Callable[[], bool] = lambda: False,
     workers: Workers | None = None,
 ) -> Outcome:
-    """Have a child do a job of Polygraphy in ``folder``; ``name`` says what it does, for messages.
+    """Have a child process do a job in ``folder``; ``name`` describes the job in messages.
 
     Raises:
         EngineError: ``stopped`` returned True.
@@ -426,7 +428,7 @@ def run_worker(
             last = seconds
             logger.info("%s: %.0f s so far", name, seconds)
 
-    environment = {  # where all kernels are loaded at once, TensorRT 8.6 takes seconds longer to start
+    environment = {  # kernels are loaded when they are needed; loading all of them costs TensorRT 8.6 seconds
         "CUDA_MODULE_LOADING": os.environ.get("CUDA_MODULE_LOADING", "LAZY"),
         "POLYGRAPHY_USE_TENSORRT_RTX": "1" if platform.is_rtx else "0",
     }
@@ -437,7 +439,7 @@ def run_worker(
 
 
 def explain(outcome: Outcome, timeout: float) -> str:
-    """Why a job was not done, and what to do; empty where it was done."""
+    """Why a job was not done, and advice; empty if it was done."""
     words = last_words(outcome.log)
     if outcome.ended in (Ended.FAILED, Ended.CRASHED) and ran_out_of_memory(outcome.log):
         return (
@@ -469,7 +471,7 @@ def _make(
     stopped: Callable[[], bool],
     workers: Workers | None,
 ) -> None:
-    """Fill ``folder`` with an engine and all that belongs to it."""
+    """Build an engine, and fill ``folder`` with the engine and its other files."""
     job_folder = folder / "job"
     job_folder.mkdir()
     logger.info("%s: building an engine with %s", request, platform.description)
@@ -502,7 +504,7 @@ def _make(
 
 
 def _prepare(request: BuildRequest, platform: Platform, folder: Path) -> dict[str, Any]:
-    """Write the model and the calibration data; returns the job in plain types."""
+    """Write the model and the calibration data to ``folder``; returns the job as JSON values."""
     save_model(request.model, folder / worker.MODEL)
     implicit = request.implicit
     return {
@@ -523,10 +525,13 @@ def _prepare(request: BuildRequest, platform: Platform, folder: Path) -> dict[st
 
 
 def _prepare_calibration(request: BuildRequest, implicit: Implicit, folder: Path) -> dict[str, Shape] | None:
-    """Write the cache, or the batches; returns the shapes of the batches, the usual ones of the profiles.
+    """Write the calibration cache or the calibration batches to ``folder``.
 
-    TensorRT reads as many rows as the shape has, whatever a calibrator gives. Behind a shorter batch it would
-    read other memory.
+    TensorRT reads as many rows as the profile's usual shape has, even from a shorter batch, behind which it
+    would read foreign memory. So all batches have that shape.
+
+    Returns:
+        Input to the shape of its batches.
     """
     if implicit.cache is not None:
         (folder / worker.CACHE).write_bytes(implicit.cache)
@@ -563,7 +568,7 @@ def _keep_log(log: Path) -> Path:
 
 
 def _read(request: BuildRequest, platform: Platform, folder: Path, *, made: bool, keep: object) -> Built:
-    """The engine that ``folder`` holds."""
+    """The engine and the facts of its build from the files in ``folder``."""
     try:
         meta = json.loads((folder / worker.META).read_bytes())
         network = json.loads((folder / worker.NETWORK).read_bytes())

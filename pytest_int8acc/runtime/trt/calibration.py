@@ -1,9 +1,9 @@
-"""Calibration caches of implicit quantization, and whether a cache belongs to a model.
+"""Calibration caches of implicit quantization, and checks that a cache belongs to a model.
 
-TensorRT loads any cache without a warning, and chooses no range for a tensor that the cache does not name. A
-cache of another model cost 5 dB in a measurement. So a small JSON file next to the cache, the sidecar,
-records the model, the data, the algorithm and the TensorRT version of the cache, and the cache may name
-tensors of the network only.
+TensorRT loads any cache without a warning, and chooses no range for a tensor that the cache does not name. In
+a measurement, the cache of another model cost 5 dB. So a small JSON file next to the cache, the sidecar,
+records the model, the data, the algorithm and the TensorRT version of the cache. A cache that names tensors
+of another model is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
 
 
-#: Algorithm to the end of a cache's first line. TensorRT ignores a cache of another algorithm.
+#: Algorithm to the end of the first line of its caches. TensorRT ignores a cache of another algorithm.
 HEADERS: dict[Algorithm, str] = {
     "entropy2": "EntropyCalibration2",
     "entropy": "EntropyCalibration",
@@ -39,9 +39,9 @@ HEADERS: dict[Algorithm, str] = {
     "legacy": "LegacyCalibration",
 }
 _HEADER = re.compile(r"TRT-([^\s-]+)-(\S+)")
-#: The first line of a cache of the legacy calibrator has its parameters, doubles in hex.
+#: The parameters of the legacy calibrator in the first line of its caches: doubles in hexadecimal digits.
 _LEGACY = re.compile(r"\d+ [0-9a-f]{16} [0-9a-f]{16}")
-#: Names that TensorRT gives to tensors without a name.
+#: Beginning of the names that TensorRT gives to tensors without a name.
 _UNNAMED = re.compile(r"\(Unnamed (?:Layer|ITensor)\*")
 _SIDECAR = ".int8acc.json"
 
@@ -52,15 +52,15 @@ class Implicit:
 
     algorithm: Algorithm = "entropy2"
     cache: bytes | None = None
-    """The content of a calibration cache, with which TensorRT runs no data; None calibrates."""
+    """The content of a calibration cache, which makes TensorRT run no data; None to calibrate."""
     feeds: Iterable[Feed] = field(default=())
-    """Calibration batches in FP32; they are read only where an engine is built without a cache."""
+    """Calibration batches in FP32. They are read only if an engine is built without a cache."""
     data: str = ""
-    """Digest of the calibration data, for the key of the engine."""
+    """Digest of the calibration data, on which the key of the engine depends."""
 
 
 def calibrate_on(dataset: Dataset, algorithm: Algorithm) -> Implicit:
-    """Calibration on ``dataset``; reads it once where its digest is not known yet.
+    """Ranges from calibration on ``dataset``, which is read once if its digest is not known yet.
 
     Raises:
         DataError: The samples cannot be read.
@@ -69,7 +69,7 @@ def calibrate_on(dataset: Dataset, algorithm: Algorithm) -> Implicit:
 
 
 class _Feeds:
-    """The feeds of a dataset; may be iterated again and again."""
+    """The feeds of a dataset. They may be iterated several times."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -80,24 +80,24 @@ class _Feeds:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a calibration cache was made from."""
+    """All that a calibration cache depends on."""
 
     model: str
-    """Digest, from :func:`model_digest`."""
+    """Digest of the model, from :func:`model_digest`."""
     data: str
     algorithm: str
     tensorrt: str
-    """Major, minor and patch, since caches are not portable between releases."""
+    """Major, minor and patch version, since caches of other releases cannot be used."""
 
     @classmethod
     def of(cls, model: Model, implicit: Implicit, platform: Platform) -> Provenance:
-        """The provenance of a cache that a calibration of ``model`` here would make."""
+        """The provenance of the cache that a calibration of ``model`` on this platform makes."""
         version = ".".join(map(str, platform.version[:3]))
         return cls(model_digest(model), implicit.data, implicit.algorithm, version)
 
 
 def model_digest(model: Model) -> str:
-    """BLAKE2b of the graph and all weights, in hex; the name of the model's file does not count."""
+    """BLAKE2b digest of the graph and all weights in hexadecimal digits, without the model's name."""
     found = hashlib.blake2b(model.proto.SerializeToString(deterministic=True), digest_size=20)
     for name in sorted(model.weights):
         array = model.weights[name]
@@ -114,7 +114,7 @@ def tensor_names(model: Model) -> set[str]:
 
 
 def sidecar_path(cache: Path) -> Path:
-    """The path of the sidecar of ``cache``."""
+    """The path of the JSON file with the provenance of ``cache``."""
     return cache.with_name(cache.name + _SIDECAR)
 
 
@@ -122,7 +122,7 @@ def write_cache(cache: Path, content: bytes, provenance: Provenance) -> None:
     """Write a calibration cache and its sidecar, each atomically.
 
     Raises:
-        EngineError: They cannot be written.
+        EngineError: One of the files cannot be written.
     """
     sidecar = {"cache": digest(content), **dataclasses.asdict(provenance)}
     try:
@@ -133,16 +133,16 @@ def write_cache(cache: Path, content: bytes, provenance: Provenance) -> None:
 
 
 def read_cache(cache: Path, expected_origin: Provenance, names: Collection[str]) -> tuple[bytes, str]:
-    """The content of a calibration cache that fits, and a note for the reader, which may be empty.
+    """The content of a calibration cache that fits the model, and a note for the report, which may be empty.
 
     Args:
         cache: A calibration cache.
-        expected_origin: The provenance that the cache must have; an empty digest of the data accepts any
-            data.
+        expected_origin: The provenance that the cache must have. With an empty digest of the data, a cache
+            from any data is accepted.
         names: Tensors of the model, from :func:`tensor_names`.
 
     Raises:
-        EngineError: The cache cannot be read, or does not fit; the message says why.
+        EngineError: The cache cannot be read, or does not fit. The message has the reason.
     """
     content = read_content(cache)
     check_names(content, str(cache), expected_origin.algorithm, names)
@@ -150,7 +150,7 @@ def read_cache(cache: Path, expected_origin: Provenance, names: Collection[str])
 
 
 def read_content(cache: Path) -> bytes:
-    """The bytes of a calibration cache; raises EngineError where it cannot be read."""
+    """The bytes of a calibration cache; raises EngineError if the file cannot be read."""
     try:
         return readable(cache).read_bytes()
     except OSError as error:
@@ -160,7 +160,7 @@ def read_content(cache: Path) -> bytes:
 
 
 def check_sidecar(cache: Path, content: bytes, expected_origin: Provenance) -> str:
-    """A note where ``cache`` has no sidecar to prove its provenance; empty where the sidecar proves it.
+    """A note that ``cache`` has no sidecar; empty if the sidecar has the expected provenance.
 
     Raises:
         EngineError: The sidecar cannot be read, or has another provenance.
@@ -192,9 +192,9 @@ def check_sidecar(cache: Path, content: bytes, expected_origin: Provenance) -> s
 
 
 def check_names(content: bytes, where: str, algorithm: str, names: Collection[str]) -> None:
-    """Raise EngineError unless a cache is of ``algorithm``, and names tensors among ``names`` only.
+    """Raise EngineError unless a cache is of ``algorithm`` and names tensors among ``names`` only.
 
-    Names that TensorRT gave to unnamed tensors cannot be checked and are ignored.
+    Names that TensorRT gave to unnamed tensors cannot be checked, and are ignored.
     """
     lines = content.decode("utf-8", errors="replace").splitlines()
     check_header(lines[0] if lines else "", where, algorithm)
@@ -224,7 +224,7 @@ def check_header(line: str, where: str, algorithm: str) -> None:
 
 
 def algorithm_of(cache: Path) -> Algorithm:
-    """The algorithm that the first line of a cache names; entropy2 where it names no known algorithm.
+    """The algorithm that the first line of a cache names; ``entropy2`` if it names no known algorithm.
 
     Raises:
         EngineError: The cache cannot be read.
@@ -234,7 +234,7 @@ def algorithm_of(cache: Path) -> Algorithm:
 
 
 def named_algorithm(line: str) -> str:
-    """The algorithm that the first line of a cache names; empty where the line is no first line of a cache.
+    """The algorithm that ``line`` names; empty if it cannot be the first line of a cache.
 
     An unknown algorithm is returned in TensorRT's spelling.
     """
@@ -251,5 +251,5 @@ def _again(cache: Path) -> str:
 
 
 def digest(content: bytes) -> str:
-    """BLAKE2b in hex."""
+    """The BLAKE2b digest in hexadecimal digits."""
     return hashlib.blake2b(content, digest_size=20).hexdigest()

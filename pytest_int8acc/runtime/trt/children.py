@@ -1,6 +1,7 @@
-"""Child processes that may hang or crash without harm: own group, time limit, all output in a file.
+"""Child processes that may hang or crash without harm to the session.
 
-A child runs ``worker.py``, and does one job after another. A job is a folder with a ``job.json``.
+A child has a process group of its own and a time limit, and all its output goes to a file. It runs
+``worker.py``, and does one job after another. A job is a folder with a ``job.json``.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from typing import Any, BinaryIO
 
 from pytest_int8acc.runtime.trt import worker
 
-#: How often a waiting parent looks at its child, in seconds.
+#: Number of seconds after which a waiting parent checks its child again.
 _POLL_SECONDS = 0.1
-#: Maximum length of one message of a log that is shown.
+#: Maximum number of characters of one log message that an error shows.
 _SHOWN_CHARS = 600
-#: Messages that say nothing of the model. Error 35 is what TensorRT-RTX meets without a GPU. TensorRT 8.6
-#: cannot read the timings of fused regions that it wrote itself.
+#: Log messages that have nothing to do with the model. TensorRT-RTX logs error 35 if there is no GPU.
+#: TensorRT 8.6 cannot read the timings of fused regions that it wrote itself.
 _NOISE = re.compile(
     r"cudaError(?:_t)? ?\(?35|CUDA initialization failure with error: 35|Unable to determine GPU memory usage"
     r"|myelinCache|timing cache will not be used"
@@ -51,27 +52,27 @@ class Ended(Enum):
 
     DONE = "done"
     FAILED = "failed"
-    """The child gave a reason."""
+    """The job failed, and the answer of the child has the reason."""
     CRASHED = "crashed"
-    """The child ended without an answer."""
+    """The child ended before it answered."""
     TIMED_OUT = "timed out"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a child's job ended, and all that the child said."""
+    """How the job of a child ended, with its answer and its log."""
 
     ended: Ended
     seconds: float
     code: int | None = None
-    """Exit status of a child that crashed, negative for a signal."""
+    """Exit status of a child that crashed. It is negative after a signal."""
     answer: Mapping[str, Any] = field(default_factory=dict)
-    """The child's ``meta.json``."""
+    """The content of the child's ``meta.json``."""
     log: str = ""
 
     @property
     def ending(self) -> str:
-        """How a child that crashed ended, like ``ended by SIGSEGV``."""
+        """How a child that crashed ended, such as ``ended by SIGSEGV``."""
         if self.code is None or self.code >= 0:
             return f"ended with status {self.code}"
         try:
@@ -81,19 +82,19 @@ class Outcome:
 
     @property
     def facts(self) -> list[Any]:
-        """What the child told, fact by fact; a crash loses only the facts that come after it."""
+        """The facts that the child wrote to its log. A crash loses only facts that come after it."""
         lines = self.log.splitlines()
         return [json.loads(line.removeprefix(worker.FACT)) for line in lines if line.startswith(worker.FACT)]
 
 
 class Workers:
-    """Child processes that each do one job after another, since their start takes seconds.
+    """Child processes that each do one job after another, because starting a process takes seconds.
 
-    A line on a child's standard input, in JSON, names the folder of its next job. A child that fails, crashes
-    or is stopped gets no further job. Threads may share the workers, and so may the cases of a session.
+    A line of JSON on a child's standard input names the folder of its next job. A child that fails, crashes
+    or is stopped gets no further job. Threads and the cases of a session may share the workers.
 
     Args:
-        module: Run as ``__main__``. It sends its output to the log of each job by itself.
+        module: The module that a child runs as ``__main__``. It writes its output to the log of each job.
     """
 
     def __init__(self, module: str = worker.__name__) -> None:
@@ -101,7 +102,7 @@ class Workers:
         self._waiting: list[tuple[object, _Child]] = []
         self._lock = threading.Lock()
         self._closed = False
-        self._starting = ThreadPoolExecutor(1)  # Linux ends a child with the thread that started it
+        self._starting = ThreadPoolExecutor(1)  # Linux ends a child when the thread that started it ends
 
     def run(
         self,
@@ -116,13 +117,16 @@ class Workers:
         """Have a child do a job.
 
         Args:
-            job: What to do, in plain types.
-            folder: Where the job and its results are written.
-            timeout: Seconds until the child's process group is killed. Time in which the child waits for the
-                GPU does not count.
-            environment: Added to this process's own. A child gets jobs of one environment only.
-            kind: What a child keeps from one job to the next. A child gets jobs of one kind only.
-            waiting: Called again and again with the seconds gone by; what it raises ends the child.
+            job: The job as JSON values.
+            folder: Folder for the job and its results.
+            timeout: Number of seconds after which the child's process group is killed. Time in which the
+            child
+                waits for the GPU does not count.
+            environment: Added to the environment of this process. A child gets jobs of one environment only.
+            kind: Any value. A child gets jobs of one kind only, because it keeps loaded libraries.
+            waiting: Called repeatedly with the number of seconds since the start. An error that it raises
+            ends
+                the child.
         """
         (folder / worker.JOB).write_text(json.dumps(job), encoding="utf-8")
         started = time.monotonic()
@@ -134,7 +138,7 @@ class Workers:
             code = _wait(child, folder, timeout, waiting)
             answer = _answer(folder)
             is_good = code == 0 and answer is not None and "error" not in answer
-        finally:  # also on Ctrl-C: the child, in a group of its own, does not hear it
+        finally:  # also after Ctrl-C, which does not reach the process group of the child
             with self._lock:
                 is_good = is_good and not self._closed
                 if is_good:
@@ -150,7 +154,7 @@ class Workers:
         )
 
     def close(self) -> None:
-        """End all children; a child at work ends with its job at the latest."""
+        """End all children. A child that works ends when its job is done at the latest."""
         with self._lock:
             self._closed, children = True, [child for _, child in self._waiting]
             self._waiting.clear()
@@ -159,7 +163,7 @@ class Workers:
         self._starting.shutdown()
 
     def __enter__(self) -> Workers:
-        """The workers themselves."""
+        """Return the workers."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -167,7 +171,7 @@ class Workers:
         self.close()
 
     def _assigned(self, folder: Path, environment: Mapping[str, str], kind: object) -> _Child:
-        """A child that was told of the job: one that waits for a job where there is one, else a new one."""
+        """A child to which the job was sent: an idle child if there is one, else a new one."""
         line = f"{json.dumps(str(folder.absolute()))}\n".encode()
         while (known := self._take(environment, kind)) is not None:
             if _tell(known, line):
@@ -179,7 +183,7 @@ class Workers:
         return child
 
     def _take(self, environment: Mapping[str, str], kind: object) -> _Child | None:
-        """A child that waits for a job of this environment and kind; None where there is none."""
+        """An idle child for jobs of this environment and kind; None if there is none."""
         with self._lock:
             for place, (own, child) in enumerate(self._waiting):
                 if own == (environment, kind):
@@ -197,7 +201,7 @@ def _ended(code: int | None, answer: Mapping[str, Any] | None) -> Ended:
 
 
 def _answer(folder: Path) -> dict[str, Any] | None:
-    """What a child answered to its job; None where it did not answer."""
+    """The answer of a child to its job; None if it did not answer."""
     try:
         answer: dict[str, Any] = json.loads((folder / worker.META).read_bytes())
     except (OSError, ValueError):
@@ -206,9 +210,9 @@ def _answer(folder: Path) -> dict[str, Any] | None:
 
 
 def _tell(child: _Child, line: bytes) -> bool:
-    """Write a line to a child's standard input; returns False where the child has ended."""
+    """Write a line to a child's standard input; returns False if the child has ended."""
     assert child.stdin is not None
-    if child.poll() is not None:  # asked before the line is written: a job may end its child at once
+    if child.poll() is not None:  # checked before writing, because a job may end its child at once
         return False
     try:
         child.stdin.write(line)
@@ -218,7 +222,7 @@ def _tell(child: _Child, line: bytes) -> bool:
 
 
 def _start(module: str, folder: Path, stream: BinaryIO, environment: Mapping[str, str]) -> _Child:
-    """A module in a process, and a process group, of its own."""
+    """Start a module in a new process with a process group of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", module],
         cwd=folder,
@@ -232,14 +236,17 @@ def _start(module: str, folder: Path, stream: BinaryIO, environment: Mapping[str
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment with its import path; a crash leaves a trace, and output is not buffered."""
+    """The environment of a child.
+
+    It has the import path of this process. A crash writes a traceback, and output is not buffered.
+    """
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     own = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     return {**own, "PYTHONPATH": path, "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def _wait(child: _Child, folder: Path, timeout: float, waiting: Callable[[float], None]) -> int | None:
-    """The child's exit status, 0 as soon as it has answered, or None where the time is up."""
+    """Wait for a child; returns 0 once it answered, else its exit status, or None after ``timeout``."""
     started = last = time.monotonic()
     left = timeout
     while left > 0:
@@ -256,13 +263,13 @@ def _wait(child: _Child, folder: Path, timeout: float, waiting: Callable[[float]
 
 
 def _kill(child: _Child) -> None:
-    """End the child and whatever it started."""
+    """End a child and all processes that it started."""
     try:
         if hasattr(os, "killpg"):
             os.killpg(child.pid, signal.SIGKILL)
         else:
             child.kill()
-    except (ProcessLookupError, PermissionError):  # nobody is left
+    except (ProcessLookupError, PermissionError):  # the processes have ended already
         pass
     child.wait()
     if child.stdin is not None:
@@ -270,7 +277,7 @@ def _kill(child: _Child) -> None:
 
 
 def read_log(path: Path) -> str:
-    """The whole text of a file; empty where there is none."""
+    """The whole text of a file; empty if the file does not exist."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -278,7 +285,7 @@ def read_log(path: Path) -> str:
 
 
 def last_words(log: str) -> str:
-    """The messages of a log that report errors, or else its last lines; in one line, never empty."""
+    """The error messages of a log, or else its last lines, joined into one line that is never empty."""
     messages = list(_messages(log))
     errors = [message for message in messages if _ERROR.match(message)] or messages[-3:]
     texts = list(dict.fromkeys(_LEVEL.sub("", message) for message in errors))
@@ -289,7 +296,7 @@ def last_words(log: str) -> str:
 
 
 def _messages(log: str) -> Iterator[str]:
-    """The messages of a log with their indented lines joined, without noise."""
+    """The messages of a log, each in one line, without those that have nothing to do with the model."""
     message = ""
     for line in log.splitlines():
         if not line[:1].isspace():
@@ -303,5 +310,5 @@ def _messages(log: str) -> Iterator[str]:
 
 
 def ran_out_of_memory(log: str) -> bool:
-    """Whether an error of a log tells of missing memory; warnings of skipped tactics are usual."""
+    """Whether an error in a log is about missing memory. Warnings about skipped tactics do not count."""
     return any(_MEMORY.search(line) for line in log.splitlines() if _ERROR.match(line))

@@ -1,8 +1,8 @@
-"""A built engine on the GPU, run by Polygraphy; and the header of an engine file.
+"""Runs a built engine on the GPU by Polygraphy, and reads the header of an engine file.
 
-The layout of the header is trtexec's (samples/common/sampleEngines.cpp, ``printPlanVersion``, since 8.6): a
-tag of four bytes, a header version (0), and TensorRT's version in bytes 24 to 27. TensorRT-RTX has another
-tag, and the size of the file in bytes 16 to 23.
+The layout of the header comes from trtexec (samples/common/sampleEngines.cpp, ``printPlanVersion``, since
+8.6): a tag of four bytes, a header version (0), and TensorRT's version in bytes 24 to 27. A file of
+TensorRT-RTX has another tag, and the size of the file in bytes 16 to 23.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PlanHeader:
 
     flavor: Flavor
     version: tuple[int, ...] | None
-    """Major, minor, patch and build; None in a header of another layout."""
+    """Major, minor, patch and build number; None if the header has another layout."""
 
     def __str__(self) -> str:
         name = "TensorRT-RTX" if self.flavor == "rtx" else "TensorRT"
@@ -52,7 +52,7 @@ def read_header(path: Path) -> PlanHeader:
     """The header of the engine file ``path``.
 
     Raises:
-        EngineError: The file cannot be read, or is no engine of TensorRT 8.6 or later.
+        EngineError: The file cannot be read, or is not an engine of TensorRT 8.6 or later.
     """
     try:
         with readable(path).open("rb") as stream:
@@ -74,7 +74,7 @@ def read_header(path: Path) -> PlanHeader:
 
 
 def _guess(head: bytes) -> str:
-    """What a file that is no engine may be, in words."""
+    """A clause for messages on what a file may be that is not an engine."""
     if not head:
         return "the file is empty"
     if head.startswith(b"version https://git-lfs"):
@@ -88,7 +88,7 @@ def backend(platform: Platform) -> Any:
     """The module ``polygraphy.backend.trt``, which uses the platform's TensorRT.
 
     Raises:
-        EngineError: Polygraphy already uses the other one of TensorRT and TensorRT-RTX in this process.
+        EngineError: Polygraphy already uses the other flavor, TensorRT or TensorRT-RTX, in this process.
     """
     config: Any = importlib.import_module("polygraphy.config")
     if bool(config.USE_TENSORRT_RTX) != platform.is_rtx:
@@ -98,22 +98,22 @@ def backend(platform: Platform) -> Any:
                 f"{platform.name} cannot run in this process, which uses the other TensorRT already: set "
                 f"POLYGRAPHY_USE_TENSORRT_RTX={needed} before pytest starts"
             )
-        config.USE_TENSORRT_RTX = platform.is_rtx  # read once, by the import below
+        config.USE_TENSORRT_RTX = platform.is_rtx  # Polygraphy reads it once, in the import below
     return importlib.import_module("polygraphy.backend.trt")
 
 
 def tensorrt(platform: Platform) -> Any:
-    """The module ``tensorrt`` or ``tensorrt_rtx``."""
+    """The module of the platform's flavor: ``tensorrt`` or ``tensorrt_rtx``."""
     return importlib.import_module("tensorrt_rtx" if platform.is_rtx else "tensorrt")
 
 
 @contextlib.contextmanager
 def speaking_of(what: str) -> Iterator[None]:
-    """Keep Polygraphy's and TensorRT's messages off the terminal; turn what they raise into EngineErrors.
+    """Keep messages of Polygraphy and TensorRT off the terminal, and turn their exceptions into EngineErrors.
 
     Raises:
-        EngineError: ``what`` went wrong, with TensorRT's message.
-        KeyboardInterrupt: At the end, where the user pressed Ctrl-C meanwhile.
+        EngineError: The block failed. The message names ``what``, and has TensorRT's message.
+        KeyboardInterrupt: The user pressed Ctrl-C within the block. It is raised at the end of the block.
     """
     from polygraphy.exception import PolygraphyException
     from polygraphy.logger import G_LOGGER
@@ -136,9 +136,9 @@ def speaking_of(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Delay Ctrl-C to the end of the block, since TensorRT swallows errors of its callbacks."""
-    other = threading.current_thread() is not threading.main_thread()  # is not interrupted
-    if other or signal.getsignal(signal.SIGINT) is None:  # or by a handler that is not Python's
+    """Delay Ctrl-C to the end of the block, since TensorRT suppresses exceptions of its callbacks."""
+    other = threading.current_thread() is not threading.main_thread()  # Ctrl-C does not reach it
+    if other or signal.getsignal(signal.SIGINT) is None:  # the handler is not Python's
         yield
         return
     held: list[int] = []
@@ -151,7 +151,7 @@ def _interrupts_held() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-#: TensorRT's name of an element type to NumPy's.
+#: TensorRT's name of an element type to the name in NumPy.
 _DTYPES = {
     "FLOAT": "float32",
     "HALF": "float16",
@@ -164,20 +164,20 @@ _DTYPES = {
 
 
 class TrtEngine:
-    """One engine on the GPU, which holds it until :meth:`close`.
+    """An engine in the memory of the GPU until :meth:`close`.
 
-    TensorRT below 10 makes INT32 of the model's INT64. Such values are converted both ways, and a value that
-    INT32 cannot hold is an error. No other type is converted.
+    TensorRT below 10 uses INT32 in place of the model's INT64. Inputs and outputs of such an engine are
+    converted, and a value that INT32 cannot hold is an error. No other type is converted.
 
     Args:
         path: The engine file.
         platform: The TensorRT that built the engine, with a GPU.
-        name: For messages.
+        name: The model's name, for messages.
         inputs: The inputs of the model.
         outputs: The outputs of the model.
-        profiles: Input to smallest, usual and largest shape.
-        plugins: Libraries that the engine needs.
-        layers: The inspector's JSON; empty where it is not known.
+        profiles: Input to its smallest, usual and largest shape.
+        plugins: Plugin libraries that the engine needs.
+        layers: The JSON of TensorRT's engine inspector; empty if it is not known.
 
     Raises:
         MissingBackendError: There is no GPU.
@@ -217,10 +217,10 @@ class TrtEngine:
         """The outputs of one run.
 
         Args:
-            feed: One array per input, of the model's dtype, within the engine's profile.
+            feed: Input name to an array of the model's dtype, with a shape within the engine's profile.
 
         Returns:
-            One array per output of the model, of the model's dtype. The engine does not write to them again.
+            Output name to an array of the model's dtype. Later runs do not write to these arrays.
 
         Raises:
             EngineError: The feed does not fit, or TensorRT fails.
@@ -229,32 +229,32 @@ class TrtEngine:
         return {o.name: _to_model(self.name, o, found[o.name]) for o in self.outputs}
 
     def run_all(self, feed: Feed) -> Feed:
-        """All outputs and debug tensors of one run, of the engine's dtypes."""
+        """All outputs and debug tensors of one run in the engine's dtypes."""
         arrays = self.adapted(feed)
         with speaking_of(f"{self.name}: {self.platform.name} cannot run it"):
             found = self.runner.infer(arrays, check_inputs=False)
             return {name: np.array(array) for name, array in found.items()}
 
     def close(self) -> None:
-        """Free the engine's memory on the GPU; it cannot be used again."""
+        """Free the engine's memory on the GPU. The engine cannot be used again."""
         if self.runner is not None:
             with speaking_of(f"{self.name}: cannot be closed"):
                 self.runner.deactivate()
             self.runner = self.engine = None
 
     def __enter__(self) -> TrtEngine:
-        """The engine itself."""
+        """Return the engine."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Free the engine's memory."""
+        """Close the engine."""
         self.close()
 
     def _names(self) -> list[str]:
         return [self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)]
 
     def adapted(self, feed: Feed) -> Feed:
-        """The feed in the engine's dtypes; raises EngineError where it does not fit the engine."""
+        """The feed in the engine's dtypes; raises EngineError if it does not fit the engine."""
         if any(tensor.name not in feed for tensor in self.inputs):
             check_names(self.name, feed, self.inputs)
         arrays = {}
@@ -271,7 +271,7 @@ class TrtEngine:
 
 
 def open_built(built: Built) -> TrtEngine:
-    """The engine of a build on the GPU; raises the errors of :class:`TrtEngine`."""
+    """A built engine, loaded onto the GPU; raises the errors of :class:`TrtEngine`."""
     return TrtEngine(
         built.engine,
         built.platform,
@@ -292,22 +292,23 @@ def open_engine(
     options: BuildOptions | None = None,
     inner: Collection[str] = (),
 ) -> TrtEngine:
-    """An engine that somebody else built.
+    """An engine from a file that the user built.
 
-    The header is read first. Then a child process loads the engine, since a damaged engine may crash the
+    Its header is read first. Then a child process loads the engine, because a damaged engine may crash the
     process.
 
     Args:
         path: The engine file.
-        platform: From ``find_platform``.
-        inputs: The inputs that the engine must have, those of the case's model.
-        outputs: The outputs that it must have.
-        options: Plugins and the time limit.
-        inner: Outputs that are inner tensors of the model, and named by criteria.
+        platform: A platform from ``find_platform``.
+        inputs: The inputs of the case's model, which the engine must have.
+        outputs: The outputs that the engine must have.
+        options: The plugins and the time limit.
+        inner: Outputs that are inner tensors of the model, and that criteria name.
 
     Raises:
         MissingBackendError: There is no GPU.
-        EngineError: It is no engine, or an engine of another TensorRT or GPU, or has other inputs or outputs.
+        EngineError: The file is no engine, or an engine of another TensorRT or GPU, or the engine has other
+            inputs or outputs.
     """
     options, header = options or BuildOptions(), read_header(path)
     if header.flavor != platform.flavor:
@@ -337,7 +338,7 @@ def open_engine(
 def _examine(
     path: Path, platform: Platform, header: PlanHeader, options: BuildOptions
 ) -> tuple[list[dict[str, Any]], str]:
-    """Inputs and outputs of the engine at ``path``, and the inspector's JSON, read by a child process."""
+    """Inputs and outputs of an engine file, and the JSON of its inspector. A child process loads the file."""
     with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         plugins = [str(plugin.resolve()) for plugin in options.plugins]
@@ -351,7 +352,7 @@ def _examine(
 
 
 def _why(header: PlanHeader, platform: Platform, log: str, problem: str) -> str:
-    """Why an engine does not load: another version or GPU is said plainly, since TensorRT's messages vary."""
+    """Why an engine does not load. It names another version or GPU, which TensorRT's messages may not do."""
     if header.version is not None and header.version[:3] != platform.version[:3]:
         return f"it was built by {header}; engines run on the version that built them, so build it again"
     if "compute" in log and ("incompatible" in log or "expecting" in log):
@@ -371,7 +372,7 @@ def _profiles(tensors: Sequence[Mapping[str, Any]]) -> dict[str, Range]:
 def _check_tensors(
     path: Path, tensors: Sequence[Mapping[str, Any]], is_input: bool, of_model: Sequence[TensorInfo]
 ) -> None:
-    """Raise EngineError where an engine has other inputs or outputs than the model."""
+    """Raise EngineError if an engine has other inputs or outputs than the model."""
     what = "inputs" if is_input else "outputs"
     found = {
         t["name"]: TensorInfo(t["name"], _dtype(t["dtype"]), tuple(None if d < 0 else d for d in t["shape"]))
@@ -397,12 +398,12 @@ def _check_tensors(
 
 
 def _is_narrowed(engine: np.dtype[Any], model: np.dtype[Any]) -> bool:
-    """Whether the engine has INT32 where the model has INT64: TensorRT below 10 has no INT64."""
+    """Whether the engine has INT32 and the model INT64, because TensorRT below 10 has no INT64."""
     return engine == np.dtype(np.int32) and model == np.dtype(np.int64)
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    """NumPy's dtype for TensorRT's name of a type; raises EngineError where NumPy has none."""
+    """NumPy's dtype for TensorRT's name of a type; raises EngineError if NumPy has no such type."""
     if name not in _DTYPES:
         raise EngineError(f"inputs and outputs of type {name} are not supported; keep them in FP32 or FP16")
     return np.dtype(_DTYPES[name])

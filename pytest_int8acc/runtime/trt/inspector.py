@@ -16,7 +16,7 @@ from pytest_int8acc.errors import EngineError
 from pytest_int8acc.results import EngineLayer
 from pytest_int8acc.results.engines import Doubt, Kind, LayerKind
 
-#: A word in the format of a tensor to the precision of a layer that reads the tensor; see ``_WORDS``.
+#: A word in the format of a tensor to the precision of a layer that reads the tensor.
 _TYPES: dict[str, Kind] = {
     **dict.fromkeys(("BFLOAT16", "BF16"), "bf16"),
     **dict.fromkeys(("FLOAT16", "FP16", "HALF"), "fp16"),
@@ -26,12 +26,12 @@ _TYPES: dict[str, Kind] = {
     **dict.fromkeys(("FLOAT64", "FLOAT4", "FP4", "BOOL", "UINT8", "UINT4"), "other"),
     **dict.fromkeys(("INT4", "INT16", "INT32", "INT64"), "other"),
 }
-#: Matches the longest word first: BFLOAT16 contains FLOAT16 and FLOAT, and UINT8 contains INT8.
+#: Finds a word of ``_TYPES``, the longest word first: BFLOAT16 contains FLOAT16 and FLOAT.
 _WORDS = re.compile("|".join(sorted(_TYPES, key=len, reverse=True)))
 
-#: Patterns of kernel names, which name the types that a kernel multiplies: ``xmma_gemm_i8i8_i8i32_f32``,
-#: ``i16832cudnn_int8``, ``tensorop_s8_``, ``f16f16_f16f32``, ``h16816gemm``, ``f32f32_tf32f32``. The first
-#: pattern that matches counts.
+#: Pattern of a kernel's name to the precision in which the kernel multiplies. Examples of such names are
+#: ``xmma_gemm_i8i8_i8i32_f32``, ``i16832cudnn_int8``, ``tensorop_s8_``, ``f16f16_f16f32``, ``h16816gemm`` and
+#: ``f32f32_tf32f32``. The first pattern that matches counts.
 _TACTICS: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"(?<![a-z])i8|(?<!u)int8|imma|igemm|(?<![a-z0-9])s8(?![a-z0-9])|i16832|i8816"), "int8"),
     (re.compile(r"e4m3|e5m2|fp8"), "fp8"),
@@ -41,7 +41,7 @@ _TACTICS: tuple[tuple[re.Pattern[str], Kind], ...] = (
 )
 
 _MULTIPLIES = re.compile(r"conv(?!er)|gemm|mat_?mul|matrix_?multiply|fully_?connected")
-#: Myelin's names of layers of any kind; the name of the kernel tells the kind.
+#: Types that Myelin gives to layers of any kind. The name of the kernel has the kind of such a layer.
 _ANYTHING = re.compile(r"kgen|fusion|myelin")
 _KERNEL_MULTIPLIES = re.compile(r"gemm|fprop|dgrad|conv(?!er)")
 _QUANTIZES = re.compile(r"(?:de)?quantize(?:linear)?")
@@ -50,14 +50,14 @@ _QDQ_NODE = re.compile(r"(?:quantizelinear|(?:^|[/._])(?:de)?quantize)(?:_?\d+)*
 #: Myelin's names of kernels that only move or cast values.
 _MYELIN_MOVES = re.compile(r"__my[a-z]*_(?:Move|Cast|Tran|Resh|Copy)+(?:_|$)")
 
-#: One entry of the metadata. Entries are joined by a unit or record separator, which ``\s`` matches. The name
-#: of a node may contain brackets.
+#: One entry of a layer's metadata. Entries are joined by a unit or record separator, which ``\s`` matches.
+#: The name of a node may contain brackets.
 _METADATA = re.compile(r"\[ONNX Layer: (.*?)\](?=[\s,;+]*(?:\[|$))", re.DOTALL)
 _FOREIGN = re.compile(r"\{?ForeignNode\[(.*)\.\.\.(.*)\]\}?", re.DOTALL)
 _MARKS = re.compile(r"PWN\(|[(),]| \+ | \|\| ")
 _PROFILE = re.compile(r" \[profile [1-9]\d*\]$")
 _SUFFIX = re.compile(r"(?:_myl\d*_\d+|_clone_\d+)$")
-#: The beginnings of names of layers that TensorRT added.
+#: How the names of layers begin that TensorRT added.
 _ADDED = re.compile(r"__my|\(Unnamed Layer\*|\{|Reformatting |\[")
 _EXPECTED = "expected the text of IEngineInspector.get_engine_information in the format JSON"
 
@@ -65,22 +65,23 @@ _EXPECTED = "expected the text of IEngineInspector.get_engine_information in the
 def read_layers(text: str, nodes: Collection[str] = ()) -> tuple[EngineLayer, ...]:
     """The layers of an engine.
 
-    A weighted layer is a convolution or a matrix product. It may be a product of two activations, since the
-    inspector does not tell them apart. It ran in INT8 where an input is INT8, and its weights or else its
-    kernel are INT8. Its output may be floating point.
+    A weighted layer is a convolution or a matrix product, also of two activations, because the inspector does
+    not distinguish them. It ran in INT8 if an input is INT8, and its weights are INT8 too, or, without
+    weights, its kernel. Its output may be floating point.
 
     Args:
         text: JSON of ``IEngineInspector.get_engine_information``. Raw control characters are accepted, since
-            TensorRT 8.6 writes them. The JSON of an engine without detailed profiling verbosity has names
-            only; then kind and precision of all layers are ``other``.
-        nodes: Names of the model's nodes; a layer has only nodes of these names. Without names a layer has
-            all nodes that it names, which include its constants before version 10.
+            TensorRT 8.6 writes them. Without detailed profiling verbosity the JSON has names only. Then kind
+            and precision of all layers are ``other``.
+        nodes: Names of the model's nodes. Layers have only nodes of these names. If no names are given, a
+        layer
+            has all nodes that it names, and before version 10 also its constants.
 
     Returns:
         The layers in order. Repetitions for further optimization profiles (up to version 9) are left out.
 
     Raises:
-        EngineError: ``text`` is not such JSON.
+        EngineError: ``text`` is not JSON of the inspector.
     """
     known = frozenset(nodes)
     layers = (_read_layer(layer, known) for layer in _layers(text))
@@ -93,7 +94,7 @@ def untold_nodes(layers: Iterable[EngineLayer], weighted: Iterable[str]) -> tupl
     Up to version 9 TensorRT names only the first and the last node of a region that Myelin compiled.
 
     Args:
-        layers: From :func:`read_layers`, of the same model.
+        layers: Layers of the model's engine, from :func:`read_layers`.
         weighted: The model's convolutions and matrix products.
     """
     found = tuple(layers)
@@ -104,14 +105,14 @@ def untold_nodes(layers: Iterable[EngineLayer], weighted: Iterable[str]) -> tupl
 
 
 def node_formats(layers: Iterable[EngineLayer], products: Collection[str]) -> dict[str, Kind]:
-    """Product to the format in which it provably ran; a product without proof is absent.
+    """Convolution or matrix product to the format in which it provably ran. Others are left out.
 
-    There is no proof where the precision of a layer is in doubt, or where the layers of a product have
-    different precisions. A fused region is proof where it contains one product, since its kernel's name is of
-    that product.
+    There is no proof if the precision of a layer is in doubt, or if the layers of a product have different
+    precisions. A fused region is proof if it contains a single product, because the name of its kernel then
+    belongs to that product.
 
     Args:
-        layers: From :func:`read_layers`, of the same model.
+        layers: Layers of the model's engine, from :func:`read_layers`.
         products: Names of the model's convolutions and matrix products.
     """
     known = frozenset(products)
@@ -128,7 +129,7 @@ def node_formats(layers: Iterable[EngineLayer], products: Collection[str]) -> di
 
 
 def _layers(text: str) -> list[Any]:
-    """The list of layers in the JSON of an engine, a list, or one layer."""
+    """The layers in a JSON text, which may hold an engine, a list of layers or one layer."""
     try:
         data = json.loads(text, strict=False)
     except (ValueError, RecursionError) as error:
@@ -153,7 +154,7 @@ def _read_layer(layer: Any, known: frozenset[str]) -> EngineLayer:
 
 
 def _kind(layer: Mapping[str, Any], nodes: tuple[str, ...]) -> LayerKind:
-    """The kind of a layer, from its type and its parameters, or else from its kernel."""
+    """The kind of a layer from its type and its parameters, or else from the name of its kernel."""
     types = " ".join(_text(layer, key) for key in ("LayerType", "ParameterType")).lower()
     if _text(layer, "Origin").upper() == "QDQ" or _QUANTIZES.search(types):
         return "qdq"
@@ -178,7 +179,7 @@ def _only_qdq(layer: Mapping[str, Any]) -> bool:
 
 
 def _precision(layer: Mapping[str, Any], kind: LayerKind) -> Kind:
-    """The precision in which a layer computes; of a Quantize or Dequantize its low precision."""
+    """The precision in which a layer computes. For a Quantize or Dequantize it is the low precision."""
     inputs = [_type(tensor) for tensor in _tensors(layer, "Inputs")]
     outputs = [_type(tensor) for tensor in _tensors(layer, "Outputs")]
     if kind == "weighted":
@@ -190,7 +191,7 @@ def _precision(layer: Mapping[str, Any], kind: LayerKind) -> Kind:
 
 
 def _doubt(layer: Mapping[str, Any], kind: LayerKind, precision: Kind) -> Doubt:
-    """Why the precision of a layer proves nothing about its products; empty where it does."""
+    """Why the precision of a layer is no proof for its products; empty if it is a proof."""
     if kind != "weighted":
         return ""
     tactic = _tactic(layer)
@@ -201,7 +202,7 @@ def _doubt(layer: Mapping[str, Any], kind: LayerKind, precision: Kind) -> Doubt:
 
 
 def _tactic(layer: Mapping[str, Any]) -> Kind | None:
-    """The format in the name of a layer's kernel; None where there is none."""
+    """The format in the name of a layer's kernel; None if the name has no format."""
     kernel = _text(layer, "TacticName").lower()
     return next((kind for pattern, kind in _TACTICS if pattern.search(kernel)), None)
 
@@ -211,7 +212,7 @@ def _product_precision(
 ) -> Kind:
     weights = [found for found in map(_type, _weights(layer)) if found]
     tactic = _tactic(layer)
-    # Inputs of dynamic shape have no formats without a context. Then weights and kernel decide.
+    # Without an execution context, inputs of dynamic shape have no format. Then weights and kernel decide.
     fed = "int8" in inputs or not any(inputs)
     operands = inputs.count("int8") > 1 if not weights and tactic is None else False
     if fed and ("int8" in weights or tactic == "int8" or operands):
@@ -223,7 +224,7 @@ def _product_precision(
 
 
 def _type(tensor: Mapping[str, Any]) -> Kind | None:
-    """The type of a tensor or of weights; None where the JSON does not have it."""
+    """The type of a tensor or of weights; None if the JSON does not have it."""
     for key in ("Datatype", "Format/Datatype", "Type", "Format"):
         found = _WORDS.search(_text(tensor, key).upper())
         if found:
@@ -257,7 +258,7 @@ def _text(mapping: Mapping[str, Any], key: str) -> str:
 
 
 def _nodes(name: str, metadata: str, known: frozenset[str]) -> tuple[str, ...]:
-    """The ONNX nodes of a layer, each once, from its metadata or else from its name."""
+    """The ONNX nodes of a layer without repetitions, from its metadata or else from its name."""
     found = _METADATA.findall(metadata) or _parts(name)
     spelled = [part if part in known else _SUFFIX.sub("", part) for part in found]
     own_parts = [part for part in spelled if (part in known if known else not _ADDED.match(part))]
@@ -265,13 +266,13 @@ def _nodes(name: str, metadata: str, known: frozenset[str]) -> tuple[str, ...]:
 
 
 def _parts(name: str) -> list[str]:
-    """The names of nodes in a fused layer's name, like a, b and c of ``PWN(PWN(a), b + c)``."""
+    """The names of nodes in the name of a fused layer, such as a, b and c in ``PWN(PWN(a), b + c)``."""
     foreign = _FOREIGN.fullmatch(name)
     return [part for piece in (foreign.groups() if foreign else (name,)) for part in _split(piece)]
 
 
 def _split(text: str) -> list[str]:
-    """``text`` split between nodes; parentheses in the name of a node stay."""
+    """The names of nodes in ``text``, which may contain parentheses."""
     pieces, opened, start = [], [""], 0
     for mark in _MARKS.finditer(text):
         found, fusion = mark[0], opened[-1] in ("", "PWN(")

@@ -1,4 +1,4 @@
-"""Times of engines on the device: CUDA events around each execution, engines in turn, without copies."""
+"""Measures engines by CUDA events around each execution. Copies to and from the GPU are not measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
 
-#: Minimum number of rounds, and of seconds, before timing begins: a GPU raises its clock slowly.
+#: Minimum number of rounds and of seconds before timing begins, because a GPU raises its clock slowly.
 WARM_UP_ROUNDS, WARM_UP_SECONDS = 10, 0.5
 #: Minimum number of timed executions of each engine.
 LEAST_RUNS = 20
@@ -28,26 +28,26 @@ _Name = TypeVar("_Name", bound=str)
 def measure_latency(
     engines: Mapping[_Name, TrtEngine], feed: Feed, *, seconds: float = 1.0, runs: int | None = None
 ) -> dict[_Name, Latency]:
-    """The latency of each engine; the engines run in turn, so that clock and temperature are alike for all.
+    """The latency of each engine.
 
-    No other process of this plugin builds or times engines on the GPU meanwhile.
+    The engines run in turn, so that all meet the same clock and temperature of the GPU. No other process of
+    this plugin builds or measures engines on the GPU at the same time.
 
     Args:
-        engines: Engines by role; all take ``feed``.
-        feed: The inputs, which are copied to the device once.
-        seconds: Minimum duration of all measurements together; each engine runs ``LEAST_RUNS`` times at
-            least.
+        engines: Engines by role. All run on ``feed``.
+        feed: The inputs, which are copied to the GPU once.
+        seconds: Minimum duration of all measurements. Each engine runs at least ``LEAST_RUNS`` times.
         runs: The number of executions of each engine, in place of ``seconds``.
 
     Returns:
-        Median, 10th and 90th percentile per role, in ms.
+        Role to the median, 10th and 90th percentile in milliseconds.
 
     Raises:
         EngineError: An engine refuses the feed, or CUDA fails.
     """
     logger.info("measuring latency of %s", ", ".join(engines))
     for engine in engines.values():
-        engine.run_all(feed)  # sets shapes and addresses, which later executions reuse
+        engine.run_all(feed)  # sets shapes and addresses for the later executions
     timers = {role: _Timer(engine) for role, engine in engines.items()}
     devices = [device for engine in engines.values() for device in engine.platform.devices]
     try:
@@ -60,7 +60,7 @@ def measure_latency(
 
 
 def _in_turn(timers: Mapping[_Name, _Timer], seconds: float, runs: int | None) -> dict[_Name, list[float]]:
-    """The times of each engine's executions in ms, after a warm-up."""
+    """Role to the times in milliseconds of all executions after the warm-up."""
     times: dict[_Name, list[float]] = {role: [] for role in timers}
     _warm_up(timers.values())
     started = time.monotonic()
@@ -75,11 +75,13 @@ def _in_turn(timers: Mapping[_Name, _Timer], seconds: float, runs: int | None) -
 
 
 def layer_times(engine: TrtEngine, feed: Feed) -> dict[str, float]:
-    """The median time of each layer in ms by TensorRT's profiler; the sum exceeds the engine's time.
+    """Layer to its median time in milliseconds by TensorRT's profiler.
+
+    The sum over all layers exceeds the time of the engine, because the profiler takes time itself.
 
     Args:
-        engine: The engine. Its file is loaded once more, since a profiler cannot be removed from a context,
-            and a profile of shapes serves one context.
+        engine: The engine. Its file is loaded once more, because a profiler cannot be removed from a context,
+            and each context needs an optimization profile of its own.
         feed: The inputs.
 
     Raises:
@@ -90,7 +92,7 @@ def layer_times(engine: TrtEngine, feed: Feed) -> dict[str, float]:
     base: Any = trt.IProfiler
 
     class Profiler(base):  # type: ignore[misc]
-        """Collects each layer's times."""
+        """Collects the times of each layer."""
 
         def __init__(self) -> None:
             base.__init__(self)
@@ -113,13 +115,13 @@ def layer_times(engine: TrtEngine, feed: Feed) -> dict[str, float]:
 
 
 def summarize(times: list[float]) -> Latency:
-    """The median and the 10th and 90th percentiles of times in ms."""
+    """The median, 10th and 90th percentile of times in milliseconds."""
     low, median, high = np.percentile(np.asarray(times), [10, 50, 90])
     return Latency(float(median), float(low), float(high), len(times))
 
 
 class _Timer:
-    """Times executions of an engine by two CUDA events on its stream."""
+    """Measures executions of an engine by two CUDA events on its stream."""
 
     def __init__(self, engine: TrtEngine) -> None:
         from polygraphy.cuda import wrapper
@@ -133,7 +135,7 @@ class _Timer:
         self._check(self._cuda.cudaEventCreate(ctypes.byref(self._stop)))
 
     def run(self) -> float:
-        """The time of one execution in ms."""
+        """The time of one execution in milliseconds."""
         self._check(self._cuda.cudaEventRecord(self._start, self._stream))
         if not self._runner.context.execute_async_v3(self._stream.value):
             raise EngineError(f"{self._name}: an execution failed while its time was taken")
@@ -144,7 +146,7 @@ class _Timer:
         return milliseconds.value
 
     def free(self) -> None:
-        """Free the events."""
+        """Free the two CUDA events."""
         for event in (self._start, self._stop):
             self._cuda.cudaEventDestroy(event)
 

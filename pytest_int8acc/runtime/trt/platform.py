@@ -1,7 +1,7 @@
-"""Which TensorRT is installed, what it can do, whether a GPU is there, and whether its parser takes a model.
+"""Finds the installed TensorRT, its features and the GPU, and asks its parser whether it accepts a model.
 
-A child process looks: importing a broken TensorRT may end the process, TensorRT 8.6 does so where it finds no
-GPU, and asking CUDA for devices fixes CUDA_VISIBLE_DEVICES for the process that asks.
+A child process does this. Importing a broken TensorRT may end a process, and so does TensorRT 8.6 if it finds
+no GPU. A process that asks CUDA for devices can no longer change CUDA_VISIBLE_DEVICES.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ _MODULES: dict[Flavor, str] = {"tensorrt": "tensorrt", "rtx": "tensorrt_rtx"}
 _NAMES: dict[Flavor, str] = {"tensorrt": "TensorRT", "rtx": "TensorRT-RTX"}
 _INSTALL: dict[Flavor, str] = {"tensorrt": "pip install tensorrt", "rtx": "pip install tensorrt-rtx"}
 _LEAST = (8, 6)
-#: The minimum compute capability of a GPU that multiplies FP8.
+#: Minimum compute capability of a GPU that multiplies FP8.
 _ADA = (8, 9)
 #: Device files of NVIDIA's drivers on Linux, on Windows' subsystem for Linux, and on Jetson boards.
 _DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/nvmap")
-#: Time limits in seconds.
+#: Maximum number of seconds of a child that looks for TensorRT, and of a child that parses a model.
 _PROBE_SECONDS, _PARSE_SECONDS = 120.0, 300.0
 
 
 class Device(NamedTuple):
-    """One GPU."""
+    """A GPU, as a process selects and identifies it."""
 
     visible: str
     """The value of CUDA_VISIBLE_DEVICES with which a process sees this GPU alone."""
     bus: str
-    """The PCI bus id; empty where the driver does not tell it."""
+    """The PCI bus id; empty if the driver does not give it."""
 
 
 @dataclass(frozen=True)
@@ -61,69 +61,69 @@ class Platform:
     flavor: Flavor
     version: tuple[int, ...]
     gpu: str | None = None
-    """Name of CUDA's device 0; None without a GPU."""
+    """Name of CUDA's device 0; None if there is no GPU."""
     capability: tuple[int, int] | None = None
     problem: str = ""
-    """Why engines cannot run here, and what to do; empty where they can run."""
+    """Why engines cannot run here, with advice; empty if they can run."""
     devices: tuple[Device, ...] = ()
-    """The GPUs that this process sees and that equal the first: an engine of one GPU runs on all."""
+    """The GPUs that this process sees and that are of the first one's kind. Each runs engines of all."""
 
     @property
     def name(self) -> str:
-        """Like ``TensorRT 8.6.0``."""
+        """The flavor and the version, such as ``TensorRT 8.6.0``."""
         return f"{_NAMES[self.flavor]} {'.'.join(map(str, self.version[:3]))}"
 
     @property
     def description(self) -> str:
-        """Like ``TensorRT 8.6.0 on NVIDIA H100``."""
+        """The flavor, the version and the GPU, such as ``TensorRT 8.6.0 on NVIDIA H100``."""
         return f"{self.name} on {self.gpu or 'no GPU'}"
 
     @property
     def is_rtx(self) -> bool:
-        """True for TensorRT-RTX."""
+        """Whether this is TensorRT-RTX."""
         return self.flavor == "rtx"
 
     @property
     def can_run(self) -> bool:
-        """True where engines can run."""
+        """Whether engines can run here."""
         return not self.problem
 
     @property
     def can_build(self) -> bool:
-        """True where engines can be built; TensorRT-RTX builds without a GPU."""
+        """Whether engines can be built here. TensorRT-RTX builds without a GPU."""
         return self.can_run or self.is_rtx
 
     @property
     def strongly_typed(self) -> bool:
-        """True where an engine has the types of its model: from TensorRT 10 on, and in TensorRT-RTX."""
+        """Whether an engine has the types of its model, as in TensorRT 10 and later and in TensorRT-RTX."""
         return self.is_rtx or self.version >= (10,)
 
     @property
     def weakly_typed(self) -> bool:
-        """True where builder flags choose precisions, and TensorRT can calibrate by itself: below 11."""
+        """Whether TensorRT can choose precisions and calibrate. TensorRT below 11 can."""
         return not self.is_rtx and self.version < (11,)
 
     def has(self, feature: Feature) -> bool:
-        """True where this TensorRT has the feature on this machine."""
+        """Whether this TensorRT has the feature on this machine."""
         return _NEEDS[feature].has(self)
 
     @property
     def opset_limit(self) -> int | None:
-        """The last opset that the parser reads; None where it reads all opsets that we write."""
+        """The newest opset that the parser reads; None if it reads all opsets that this package writes."""
         return 17 if not self.is_rtx and self.version < (10,) else None
 
     @property
     def integer_weights(self) -> bool:
-        """True where INT8 initializers are understood in all models.
+        """Whether all models may have INT8 initializers.
 
-        TensorRT 8.6.0 builds no transformer with them: "convertMyelinWeightsToFp32 ... Assertion
+        TensorRT 8.6.0 builds no transformer with INT8 initializers: "convertMyelinWeightsToFp32 ... Assertion
         params.weights.type() != DataType::kINT8 failed".
         """
         return self.is_rtx or self.version >= (10,)
 
 
 class _Need(NamedTuple):
-    """A feature: a test of a platform, and in words which versions have it."""
+    """How a feature is recognised on a platform, and which versions have it, for messages."""
 
     has: Callable[[Platform], bool]
     who: str
@@ -163,9 +163,8 @@ def require(platform: Platform, feature: Feature) -> None:
     """Raise unless ``platform`` has ``feature``.
 
     Raises:
-        MissingBackendError: Engines cannot run, or cannot be built, here; the message says why and what to
-            do.
-        EngineError: The platform lacks another feature; the message names the versions that have it.
+        MissingBackendError: Engines cannot run or be built here. The message has the reason and advice.
+        EngineError: The platform lacks another feature. The message names the versions that have it.
     """
     need = _NEEDS[feature]
     if platform.has(feature):
@@ -177,15 +176,15 @@ def require(platform: Platform, feature: Feature) -> None:
 
 
 def find_platform(prefer: Flavor = "tensorrt") -> tuple[Platform | None, str]:
-    """The best TensorRT that is installed; None where none loads.
+    """The best TensorRT that is installed; None if none loads.
 
     A TensorRT that can run engines is better than one that can only build them.
 
     Args:
-        prefer: The flavor to take where both are as good.
+        prefer: The flavor that is chosen if both are equally good.
 
     Returns:
-        The platform, and why nothing better was found; empty where it can run.
+        The platform, and the reason why engines cannot run on it, which is empty if they can.
     """
     flavors: tuple[Flavor, ...] = ("rtx", "tensorrt") if prefer == "rtx" else ("tensorrt", "rtx")
     installed = [flavor for flavor in flavors if is_installed(_MODULES[flavor])]
@@ -207,14 +206,14 @@ def find_platform(prefer: Flavor = "tensorrt") -> tuple[Platform | None, str]:
 
 
 def may_have_gpu() -> bool:
-    """False where this machine certainly has no NVIDIA GPU; takes a few file lookups."""
+    """False if this machine certainly has no NVIDIA GPU. Only a few files are looked up for it."""
     if sys.platform != "linux":
         return sys.platform == "win32"
     return any(os.path.exists(device) for device in _DEVICES)
 
 
 def is_installed(module: str) -> bool:
-    """True where ``module`` is a package; a folder of that name without an ``__init__.py`` is none."""
+    """Whether ``module`` is an installed package. A folder without an ``__init__.py`` does not count."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -231,7 +230,7 @@ def _platform(flavor: Flavor, version: str, facts: dict[str, Any]) -> Platform:
 
 
 def _devices(gpu: dict[str, Any]) -> tuple[Device, ...]:
-    """The GPUs that equal the first, by their names in CUDA_VISIBLE_DEVICES."""
+    """The GPUs of the same kind as the first one."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = None if given is None else [entry.strip() for entry in given.split(",")]
     alike = {int(index): str(bus) for index, bus in gpu.get("alike", {}).items()}
@@ -262,7 +261,7 @@ def _problem(platform: Platform, facts: dict[str, Any]) -> str:
 
 @functools.lru_cache(maxsize=4)
 def _facts(visible_devices: str | None) -> dict[str, Any]:
-    """What a child finds on this machine under a value of CUDA_VISIBLE_DEVICES."""
+    """The facts about this machine that a child finds under a value of CUDA_VISIBLE_DEVICES."""
     facts: dict[str, Any] = {}
     for fact in _asked({"kind": "probe"}, _PROBE_SECONDS).facts:
         facts.update(fact)
@@ -270,17 +269,17 @@ def _facts(visible_devices: str | None) -> dict[str, Any]:
 
 
 class Refusal(NamedTuple):
-    """What the parser says against a model."""
+    """The parser's reason to refuse a model."""
 
     node: str
-    """The node where the parser stopped; empty where it names none."""
+    """Name of the node at which the parser stopped; empty if it names no node."""
     message: str
 
 
 def refusal(model: Path) -> Refusal | None:
-    """What TensorRT-RTX's parser, where it is installed, says against the model in a file.
+    """Why the parser of TensorRT-RTX refuses a model file.
 
-    None where it takes the model.
+    It is None if the parser accepts the model, or if TensorRT-RTX is not installed or does not load.
 
     Raises:
         OSError: The file does not exist.
@@ -293,9 +292,9 @@ def refusal(model: Path) -> Refusal | None:
 
 @functools.lru_cache(maxsize=64)
 def _refusal(model: Path, modified: int, nbytes: int) -> Refusal | None:
-    """The answer for one state of the file, which ``modified`` and ``nbytes`` tell from others."""
+    """The cached answer of :func:`refusal` for a file with this time of modification and this size."""
     outcome = _asked({"kind": "parse", "model": str(model)}, _PARSE_SECONDS)
-    if not outcome.facts:  # TensorRT-RTX does not load, so nothing is known of the model
+    if not outcome.facts:  # TensorRT-RTX does not load
         return None
     if outcome.ended is Ended.TIMED_OUT:
         return Refusal("", f"its parser stopped after {outcome.seconds:.0f} s")
@@ -308,7 +307,7 @@ def _refusal(model: Path, modified: int, nbytes: int) -> Refusal | None:
 
 
 def _asked(job: dict[str, Any], timeout: float) -> Outcome:
-    """What a child of its own says to a question."""
+    """The outcome of a job in a new child process."""
     with (
         tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as folder,
         Workers() as workers,

@@ -1,10 +1,10 @@
-"""Jobs that run in child processes, see ``children.py``: build, examine, probe and parse.
+"""The program of the child processes of ``children.py``. Its jobs are build, examine, probe and parse.
 
     python -m pytest_int8acc.runtime.trt.worker
 
-The module reads folders from standard input, one per line, in JSON. It does the job in the folder's
-``job.json``, and writes ``meta.json`` last, so that a missing ``meta.json`` tells of a crash. All that
-TensorRT and Polygraphy say goes to ``build.log``.
+The program reads names of folders from standard input, one in each line, as JSON. It does the job in the
+folder's ``job.json``, and writes ``meta.json`` last. So a missing ``meta.json`` means that the child crashed.
+All output of TensorRT and Polygraphy goes to ``build.log``.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ MODEL, ENGINE, LAYERS, NETWORK = "model.onnx", "engine.plan", "layers.json", "ne
 JOB, META, CACHE, TIMING = "job.json", "meta.json", "calibration.cache", "timing.cache"
 BATCHES = "batches"
 LOG = "build.log"
-#: How a line of the log begins that tells a fact, in JSON.
+#: How a line of the log begins that holds a fact as JSON.
 FACT = "FACT "
-#: A file that exists while the job waits for the GPU.
+#: Name of a file that exists while the job waits for the GPU.
 WAITING = "waiting"
 
-#: Parameters of the legacy calibrator. Polygraphy's own quantile of 0.5 would clip half of the values.
+#: Quantile and regression cutoff of the legacy calibrator. Polygraphy's quantile of 0.5 would clip half of
+#: the values.
 _QUANTILE, _CUTOFF = 0.9999, 1.0
 _CALIBRATORS = {
     "entropy2": "IInt8EntropyCalibrator2",
@@ -55,7 +56,7 @@ _ORIGIN = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 
 
 def lock_of(bus: str) -> Path | None:
-    """The lock file of the GPU at a PCI bus id, for this user's processes; None where the id is not known."""
+    """The lock file for a GPU and the processes of this user; None if the PCI bus id is not known."""
     if not bus:
         return None
     with contextlib.suppress(OSError, KeyError):  # a user without a name
@@ -66,9 +67,10 @@ def lock_of(bus: str) -> Path | None:
 
 @contextlib.contextmanager
 def alone(lock: Path | None) -> Iterator[float]:
-    """Hold a lock, and give the seconds waited for it; work goes on where the lock cannot be held.
+    """Hold a lock within the block, and yield the number of seconds that it was waited for.
 
-    Two builders on one GPU slow each other 3 to 4 times, so one process at a time uses it.
+    Two builders on one GPU slow each other by a factor of 3 to 4. So only one process at a time uses a GPU.
+    If the file system has no locks, the block runs without one.
     """
     started = time.monotonic()
     held = None if lock is None else FileLock(str(lock), thread_local=False)
@@ -83,16 +85,16 @@ def alone(lock: Path | None) -> Iterator[float]:
 
 
 def main() -> int:
-    """Do one job after the other; 1 after a job that fails, whose ``meta.json`` has the reason."""
+    """Do one job after another; returns 1 once a job fails. Its ``meta.json`` has the reason."""
     _die_with_parent()
     for line in sys.stdin:
         folder = Path(json.loads(line))
         os.chdir(folder)
         _say_into(LOG)
         meta = _done()
-        gc.collect()  # what an engine holds on the GPU is freed before the parent goes on
+        gc.collect()  # frees memory of engines on the GPU before the parent continues
         sys.stdout.flush()
-        os.chdir(tempfile.gettempdir())  # the parent may delete the folder
+        os.chdir(tempfile.gettempdir())  # the parent may delete the folder of the job
         replace_file(folder / META, json.dumps(meta).encode())
         if "error" in meta:
             return 1
@@ -100,25 +102,25 @@ def main() -> int:
 
 
 def _say_into(log: str) -> None:
-    """Have all output of this process go to the end of a file."""
+    """Append all further output of this process to a file."""
     with open(log, "ab") as stream:
         for standard in (1, 2):
             os.dup2(stream.fileno(), standard)
 
 
 def _done() -> dict[str, Any]:
-    """Do the job of the current folder; returns the answer, with an ``error`` where the job failed."""
+    """Do the job of the current folder; returns the answer, which has an ``error`` if the job failed."""
     try:
         job = json.loads(Path(JOB).read_text(encoding="utf-8"))
         meta = _JOBS[job["kind"]](job)
-    except Exception as error:  # whatever it is, the parent says it to the user
+    except Exception as error:  # of any type: the parent reports it to the user
         traceback.print_exc()
         meta = {"error": str(error).strip() or type(error).__name__}
     return meta
 
 
 def _build_engine(job: dict[str, Any]) -> dict[str, Any]:
-    """Build an engine, and examine it where there is a GPU to load it."""
+    """Build an engine, and examine it if there is a GPU that can load it."""
     _prepare_polygraphy(job)
     meta = _build(job)
     if job["examine"]:
@@ -127,13 +129,13 @@ def _build_engine(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _examine_engine(job: dict[str, Any]) -> dict[str, Any]:
-    """Examine an engine that is built already."""
+    """Examine an engine file that exists already."""
     _prepare_polygraphy(job)
     return {"tensors": _examine(job["engine"], {})}
 
 
 def _prepare_polygraphy(job: dict[str, Any]) -> None:
-    """Have Polygraphy log all that it does, and load the plugins."""
+    """Make Polygraphy log everything, and load the plugins."""
     from polygraphy.logger import G_LOGGER
 
     G_LOGGER.module_severity = G_LOGGER.VERBOSE
@@ -142,13 +144,13 @@ def _prepare_polygraphy(job: dict[str, Any]) -> None:
 
 
 def _die_with_parent() -> None:
-    """Have Linux kill this process when the one that started it ends."""
+    """Make Linux kill this process when its parent ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, int(signal.SIGKILL))
 
 
 def _tensorrt() -> Any:
-    """The module that Polygraphy uses."""
+    """The module that Polygraphy uses: ``tensorrt`` or ``tensorrt_rtx``."""
     from polygraphy.config import USE_TENSORRT_RTX
 
     if USE_TENSORRT_RTX:
@@ -171,10 +173,11 @@ def _load_plugins(plugins: list[str]) -> None:
 
 
 def _build(job: dict[str, Any]) -> dict[str, Any]:
-    """Parse the model, build it, and write the engine.
+    """Parse the model, build the engine, and write it.
 
-    Where TensorRT quantizes by itself, it may have no kernel for an INT8 layer whose output has the type of a
-    held layer. Then the engine is built once more, and held layers may read INT8.
+    In implicit quantization, TensorRT may have no kernel for an INT8 layer whose output has the type of a
+    layer that is held in another precision. Then the engine is built once more, and held layers may read
+    INT8.
     """
     from polygraphy.exception import PolygraphyException
 
@@ -212,7 +215,7 @@ def _built(job: dict[str, Any], *, fed: bool) -> dict[str, Any]:
 
 
 def _network_options(job: dict[str, Any]) -> dict[str, bool]:
-    """Options of the network; each is passed only where it is True, since TensorRT 8.6 knows neither."""
+    """Options of the network that are True. Others are not passed, since TensorRT 8.6 knows none of them."""
     requested = {
         "strongly_typed": job["typing"] == "strong",
         "mark_unfused_tensors_as_debug_tensors": job["outputs"] == "debug",
@@ -246,8 +249,8 @@ def _config(job: dict[str, Any], batches: _Batches) -> Any:
     return PostprocessConfig(config, calibrate_in_batches)
 
 
-#: The register of options of the spec's ``tensorrt`` section that the builder takes: from the ``tensorrt``
-#: module and the value that the spec gives, the arguments of Polygraphy's ``CreateConfig``.
+#: Option of the builder in the spec's ``tensorrt`` section to a function that makes arguments of Polygraphy's
+#: ``CreateConfig``. The function gets the ``tensorrt`` module and the value in the spec.
 BUILDER_OPTIONS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
     "workspace": lambda trt, value: {
         "memory_pool_limits": {trt.MemoryPoolType.WORKSPACE: to_bytes(value)},
@@ -274,7 +277,7 @@ def _tactic_source(trt: Any, name: str) -> Any:
 
 
 class _Batches:
-    """Calibration batches, read from their files one at a time; may be iterated again and again."""
+    """Calibration batches, which may be iterated several times. One at a time is read from its file."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(names)
@@ -283,14 +286,14 @@ class _Batches:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         import numpy as np
 
-        self.asked_for = True  # at the first next, not where the calibrator only prepares
+        self.asked_for = True  # set by the first batch, not by the preparation of the calibrator
         for path in sorted(Path(BATCHES).glob("*.npz")):
             with np.load(path) as arrays:
                 yield {n: np.ascontiguousarray(arrays[f"arr_{i}"]) for i, n in enumerate(self.names)}
 
 
 def _calibrator(trt: Any, job: dict[str, Any], batches: _Batches) -> Any:
-    """A calibrator that reads the job's cache, or runs the job's batches and writes a cache."""
+    """A calibrator that reads the job's cache, or runs the job's batches and writes a cache of ranges."""
     from polygraphy.backend.trt import Calibrator
 
     base = getattr(trt, _CALIBRATORS[job["algorithm"]])
@@ -299,7 +302,7 @@ def _calibrator(trt: Any, job: dict[str, Any], batches: _Batches) -> Any:
 
 
 def _mark(network: Any, names: set[str]) -> None:
-    """Mark float tensors as outputs, but for tensors inside a loop or a branch, where TensorRT forbids it."""
+    """Mark float tensors as outputs. TensorRT forbids it inside loops and branches, which are left out."""
     inside = 0
     for index in range(network.num_layers):
         layer = network.get_layer(index)
@@ -326,7 +329,7 @@ def _layers(network: Any) -> Iterator[dict[str, Any]]:
 
 
 def _hold_precisions(network: Any, precisions: dict[str, str], *, fed: bool) -> list[str]:
-    """Set the precision of the layers of each node; returns the nodes that have no layer."""
+    """Set the precisions of the layers of nodes; returns the nodes that have no layer."""
     if not precisions:
         return []
     from polygraphy.backend.trt import set_layer_precisions
@@ -348,7 +351,7 @@ def _hold_precisions(network: Any, precisions: dict[str, str], *, fed: bool) -> 
 
 
 def _feed_in_type(network: Any, requested: dict[str, Any]) -> None:
-    """Give the inputs of held layers the layers' own type; otherwise INT8 layers would feed them INT8."""
+    """Give the inputs of layers with a set precision that type. Otherwise they could be results in INT8."""
     layers = [network.get_layer(i) for i in range(network.num_layers)]
     makers = {layer.get_output(i).name: (layer, i) for layer in layers for i in range(layer.num_outputs)}
     for layer in layers:
@@ -361,7 +364,7 @@ def _feed_in_type(network: Any, requested: dict[str, Any]) -> None:
 
 
 def _node_of(layer: dict[str, Any], nodes: dict[str, str]) -> str | None:
-    """The node that a parsed layer belongs to; further layers of a node have its name and a number."""
+    """The node of a parsed layer. Further layers of one node have its name and a number."""
     for origin in (*layer["nodes"], layer["name"]):
         if origin in nodes:
             return str(origin)
@@ -370,7 +373,7 @@ def _node_of(layer: dict[str, Any], nodes: dict[str, str]) -> str | None:
 
 
 def _examine(engine: str, profiles: dict[str, Any]) -> list[dict[str, Any]]:
-    """Load the engine and write its inspector's text; returns its inputs and outputs."""
+    """Load an engine, and write the text of its inspector; returns its inputs and outputs."""
     from polygraphy.backend.trt import EngineFromBytes
 
     trt = _tensorrt()
@@ -383,14 +386,14 @@ def _examine(engine: str, profiles: dict[str, Any]) -> list[dict[str, Any]]:
         if is_input and not loaded.is_shape_inference_io(name) and -1 in tuple(loaded.get_tensor_shape(name)):
             usual = profiles[name][1] if name in profiles else loaded.get_tensor_profile_shape(name, 0)[1]
             context.set_input_shape(name, tuple(usual))
-    inspector.execution_context = context  # without one, tensors of dynamic shape have no format
+    inspector.execution_context = context  # without a context, tensors of dynamic shape have no format
     text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
     Path(LAYERS).write_bytes(text.encode("utf-8", errors="replace"))
     return [_tensor(trt, loaded, name) for name in names]
 
 
 def _tensor(trt: Any, engine: Any, name: str) -> dict[str, Any]:
-    """Mode, dtype, shape and profile of one input or output."""
+    """Mode, dtype, shape and profile of an input or output of an engine."""
     is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
     profile = None
     if is_input and not engine.is_shape_inference_io(name):
@@ -405,7 +408,7 @@ def _tensor(trt: Any, engine: Any, name: str) -> dict[str, Any]:
 
 
 def _probe(job: dict[str, Any]) -> dict[str, Any]:
-    """Tell which TensorRT loads and which GPU is there; what may end the process comes last."""
+    """Write facts about TensorRT and the GPU into the log. Steps that may end the process come last."""
     _tell({"gpu": _gpu()})
     _tell({"cudart": _cudart()})
     for module in ("tensorrt_rtx", "tensorrt"):
@@ -414,12 +417,12 @@ def _probe(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tell(fact: Any) -> None:
-    """Write a fact into the log, on a line of its own."""
+    """Write a fact as one line into the log."""
     print(f"\n{FACT}{json.dumps(fact)}", flush=True)
 
 
 def _gpu() -> dict[str, Any]:
-    """Name and compute capability of device 0, and the devices that are like it, by the driver library."""
+    """Name and compute capability of device 0, and the devices of its kind, from the driver library."""
     library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         cuda = ctypes.CDLL(library)
@@ -437,7 +440,7 @@ def _gpu() -> dict[str, Any]:
 
 
 def _device(cuda: Any, index: int) -> tuple[dict[str, Any], str]:
-    """A device's name and compute capability, and its PCI bus id."""
+    """The name and compute capability of a GPU, and its PCI bus id."""
     device, value = ctypes.c_int(), ctypes.c_int()
     name, bus = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
     code = cuda.cuDeviceGet(ctypes.byref(device), index) or cuda.cuDeviceGetName(name, len(name), device)
@@ -452,22 +455,22 @@ def _device(cuda: Any, index: int) -> tuple[dict[str, Any], str]:
 
 
 def _cudart() -> dict[str, Any]:
-    """Whether Polygraphy finds the CUDA runtime, as its runner will want it."""
+    """Whether Polygraphy finds the CUDA runtime, which it needs to run engines."""
     try:
         from polygraphy.cuda import wrapper
 
         wrapper()
-    except Exception as error:  # Polygraphy's own, or the dynamic linker's
+    except Exception as error:  # raised by Polygraphy or by the dynamic linker
         return {"error": str(error).strip().splitlines()[0] if str(error).strip() else "not found"}
     return {}
 
 
 def _module(name: str) -> dict[str, Any]:
-    """Its version, and for TensorRT-RTX the compute capabilities that it builds for."""
+    """The version of a module, and for TensorRT-RTX the compute capabilities for which it builds."""
     try:
         module = importlib.import_module(name)
         version = str(module.__version__)
-    except Exception as error:  # a missing library, a wrong NumPy, a folder of that name
+    except Exception as error:  # a missing library, an unfit NumPy, a folder of the same name
         return {"error": str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}
     capabilities = getattr(module, "ComputeCapability", None)
     members = getattr(capabilities, "__members__", {})
@@ -476,13 +479,16 @@ def _module(name: str) -> dict[str, Any]:
 
 
 def _parse(job: dict[str, Any]) -> dict[str, Any]:
-    """Tell that TensorRT-RTX has loaded; the answer's ``refusal`` is what its parser says against a model."""
+    """Parse a model by TensorRT-RTX. The answer's ``refusal`` is the reason of the parser to refuse it.
+
+    A fact in the log shows that TensorRT-RTX loads.
+    """
     runtime: Any = importlib.import_module("tensorrt_rtx")
     _tell("loaded")
     logger = runtime.Logger(runtime.Logger.ERROR)
     flag = 1 << int(runtime.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     builder = runtime.Builder(logger)
-    network = builder.create_network(flag)  # builder and network must outlive the parser
+    network = builder.create_network(flag)  # builder and network must exist as long as the parser
     parser = runtime.OnnxParser(network, logger)
     if parser.parse_from_file(job["model"]):
         return {"refusal": None}
