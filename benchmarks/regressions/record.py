@@ -19,7 +19,7 @@ from pytest_int8acc.case.plan_file import read_plan
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.graph.model import marked_fix, without_extra_outputs
 from pytest_int8acc.report.search import reason
-from pytest_int8acc.report.summary import summary
+from pytest_int8acc.report.view import CaseView
 from pytest_int8acc.results import CaseResult, Culprit
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
@@ -172,7 +172,7 @@ def _of_result(
         truth.shows,
         _margin(planted),
         "passed" if result.passed else "failed",
-        summary(result),
+        CaseView(result).summary,
         detected=not result.passed or by_finding or by_words,
         named=by_finding or by_words or (bool(judged) and right >= enough),
         causes_right=right,

@@ -315,13 +315,14 @@ def _show_cases(item: pytest.Item, report: pytest.TestReport) -> None:
     from pytest_int8acc.plugin.terminal import SECTION
     from pytest_int8acc.report.plain import for_people
     from pytest_int8acc.report.text import failure
+    from pytest_int8acc.report.view import CaseView
     from pytest_int8acc.results import CaseResult
 
     known = {id(result): result for result in (*asked, *given) if isinstance(result, CaseResult)}
     for result in map(for_people, known.values()):
         if not result.passed:
             title = SECTION + result.name
-            report.sections.append((title, failure(result, item.config.get_verbosity())))
+            report.sections.append((title, failure(CaseView(result), item.config.get_verbosity())))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -19,9 +19,10 @@ from pytest_int8acc.plugin.session import (
     skipping_unavailable,
     stop_where_interrupted,
 )
-from pytest_int8acc.report.plain import for_people, properties
+from pytest_int8acc.report.json import properties
+from pytest_int8acc.report.plain import for_people
 from pytest_int8acc.report.text import failure
-from pytest_int8acc.report.view import CaseView, acceptances
+from pytest_int8acc.report.view import CaseView
 from pytest_int8acc.results import CaseResult
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 class AccuracyError(AssertionError):
     """INT8 misses a case's criteria."""
 
-    def __init__(self, result: CaseResult) -> None:
-        super().__init__(CaseView(result).failure_line)
-        self.result = result
+    def __init__(self, view: CaseView) -> None:
+        super().__init__(view.failure_line)
+        self.view = view
 
 
 class SpecFile(pytest.Module):
@@ -67,10 +68,15 @@ class SpecItem(pytest.Function):
         self.case = case
         self.run: Run | None = None
         """The case under way, from setup to teardown."""
-        self.result: CaseResult | None = None
-        """The result so far: None before the setup, without its answer before the call."""
+        self.view: CaseView | None = None
+        """The view of the result so far: None before the setup, without an answer before the call phase."""
         self.ending: BaseException | None = None
         """What ended the answer: a fault of ours, or a ``pytest.exit`` of a user's function."""
+
+    @property
+    def result(self) -> CaseResult | None:
+        """The result so far, for hooks in a user's conftest."""
+        return None if self.view is None else self.view.result
 
     def mark(self) -> None:
         """Gives the item the case's marks; raises SpecError where pytest refuses one."""
@@ -108,9 +114,9 @@ class SpecItem(pytest.Function):
         except pytest.exit.Exception as ending:
             self._stop(ending)
             raise
-        self._publish(result, run.settings)
+        view = self._publish(result, run.settings)
         if result.recorded is not None:
-            self.user_properties.append((RECORDED, "\n".join([result.golden, *acceptances(result)])))
+            self.user_properties.append((RECORDED, "\n".join([result.golden, *view.acceptances])))
 
     def teardown(self) -> None:
         """Closes the case, which frees its memory; raises what ended the call phase."""
@@ -124,15 +130,14 @@ class SpecItem(pytest.Function):
         if ending is not None:
             raise ending
 
-    def answer(self) -> CaseResult:
-        """Returns the result with its answer, which the report carries from now on.
+    def answer(self) -> CaseView:
+        """Returns the view of the result with its answer, which the report carries from now on.
 
-        Where a fault of ours or ``pytest.exit`` ends the answer, the verdict stands, and the teardown raises
+        If a fault of ours or ``pytest.exit`` ends the answer, the verdict stands, and the teardown raises
         what ended it.
         """
-        run = self.run
-        assert run is not None  # setup() has raised otherwise
-        verdict = run.result
+        run, verdict = self.run, self.view
+        assert run is not None  # otherwise setup() has raised
         assert verdict is not None
         try:
             with watching(self.config, self.nodeid, run):
@@ -146,9 +151,8 @@ class SpecItem(pytest.Function):
             self._stop(ending)
             self.ending = ending
             return verdict
-        self._publish(result, run.settings)
         stop_where_interrupted(self.session, result)
-        return result
+        return self._publish(result, run.settings)
 
     def reportinfo(self) -> tuple[Any, int, str]:
         """The case's own line in the spec."""
@@ -157,20 +161,19 @@ class SpecItem(pytest.Function):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override]
         """Missed criteria and errors of ours as text alone, anything else with its traceback."""
         if isinstance(excinfo.value, AccuracyError):
-            return failure(excinfo.value.result, self.config.get_verbosity())
+            return failure(excinfo.value.view, self.config.get_verbosity())
         return plain(self.config, excinfo.value) or super().repr_failure(excinfo)
 
     def _stop(self, ending: BaseException) -> None:
         """Let no case begin any more. Without this, pytest-xdist says that a worker crashed."""
         self.session.shouldstop = shown(f"pytest.exit in {self.name}: {error_text(ending)}")
 
-    def _publish(self, result: CaseResult, settings: Settings) -> None:
-        """Attach the result and the settings to the report, in place of those before."""
-        self.result = result
+    def _publish(self, result: CaseResult, settings: Settings) -> CaseView:
+        """Attaches the result and the settings to the report, in place of earlier ones."""
+        self.view = view = CaseView(result)
         described = ("int8acc.settings", shown(settings.describe()))
-        self.user_properties[:] = (
-            dict(self.user_properties) | dict([*properties(result), described])
-        ).items()
+        self.user_properties[:] = (dict(self.user_properties) | dict([*properties(view), described])).items()
+        return view
 
 
 def plain(config: pytest.Config, error: BaseException) -> str | None:
@@ -180,8 +183,8 @@ def plain(config: pytest.Config, error: BaseException) -> str | None:
 
 
 def verdict(request: pytest.FixtureRequest) -> None:
-    """Passes where the case's INT8 model meets its criteria."""
-    result = request.node.answer()
-    if not result.passed:
+    """Fails if the candidate of the case misses its criteria."""
+    view = request.node.answer()
+    if not view.result.passed:
         request.node.user_properties.append((MISSED, True))
-        raise AccuracyError(result)
+        raise AccuracyError(view)

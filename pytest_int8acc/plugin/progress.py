@@ -131,7 +131,7 @@ class Progress:
     def begin(self, nodeid: str, run: Run) -> None:
         """Show ``run`` from now on."""
         # Imported here, not in the thread: two threads that import one package at once may fail.
-        from pytest_int8acc.report.terminal import progress_line
+        from pytest_int8acc.report.text import progress_line
 
         self._sentence = progress_line
         self._nodeid, self._run = nodeid, run

@@ -18,7 +18,7 @@ from pytest_int8acc.settings import SUFFIXES
 
 if TYPE_CHECKING:
     from pytest_int8acc.report.json import Report
-    from pytest_int8acc.results import CaseResult
+    from pytest_int8acc.report.view import CaseView
 
 #: Name of the user property of a case whose scores miss their limits.
 MISSED = "int8acc.missed"
@@ -52,7 +52,7 @@ def missed(report: pytest.TestReport) -> bool:
 
 def write_section(terminalreporter: pytest.TerminalReporter, verbosity: int) -> None:
     """Writes a line for each case, those that failed alone with -q, and its details with -v and -vv."""
-    from pytest_int8acc.report.terminal import detail_lines, status_line
+    from pytest_int8acc.report.text import detail_lines, status_line
 
     reports = [
         (verdict, report)
@@ -150,23 +150,24 @@ def gather(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> Re
     """The report of this session."""
     from pytest_int8acc.report.json import located, one_per_case, report_of
     from pytest_int8acc.report.plain import restore
+    from pytest_int8acc.report.view import CaseView
 
     entries = []
-    results = {}
+    views = {}
     for verdict, report in case_reports(terminalreporter):
-        result = None
+        view = None
         details = dict(report.user_properties).get("int8acc.details")
         if details is not None:
-            result = located(restore(json.loads(str(details))), folder)
-            results[nodeid_of(report)] = result
-        entries.append(_entry(verdict, report, result))
+            view = CaseView(located(restore(json.loads(str(details))), folder))
+            views[nodeid_of(report)] = view
+        entries.append(_entry(verdict, report, view))
     errors = {
         nodeid_of(report): _whole(report, "")
         for report in terminalreporter.getreports("error")
         if isinstance(report, pytest.CollectReport) and report.nodeid.endswith(SUFFIXES)
     }
     listed = [{"nodeid": nodeid, "message": text} for nodeid, text in sorted(errors.items())]
-    return report_of(one_per_case(entries), listed, results, tool=tool(), finished=_iso(None))
+    return report_of(one_per_case(entries), listed, views, tool=tool(), finished=_iso(None))
 
 
 def tool() -> dict[str, str]:
@@ -175,7 +176,7 @@ def tool() -> dict[str, str]:
     return {"name": name, "version": installed([name]).get(name, "unknown")}
 
 
-def _entry(verdict: str, report: pytest.TestReport, result: CaseResult | None) -> dict[str, Any]:
+def _entry(verdict: str, report: pytest.TestReport, view: CaseView | None) -> dict[str, Any]:
     from pytest_int8acc.report.json import case_entry
 
     properties = dict(report.user_properties)
@@ -189,7 +190,7 @@ def _entry(verdict: str, report: pytest.TestReport, result: CaseResult | None) -
     }
     if "int8acc.settings" in properties:
         more["settings"] = str(properties["int8acc.settings"])
-    return case_entry(nodeid_of(report), verdict, report.duration, result, **more)
+    return case_entry(nodeid_of(report), verdict, report.duration, view, **more)
 
 
 def _iso(seconds: float | None) -> str:
@@ -237,7 +238,7 @@ def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> in
     else 0. Raises pytest.UsageError without ``--int8acc-report``, or where no folder holds a report.
     """
     from pytest_int8acc.report.folder import merge_folders, write_folder
-    from pytest_int8acc.report.terminal import merged_lines
+    from pytest_int8acc.report.text import merged_lines
 
     if out is None:
         raise pytest.UsageError("--int8acc-merge needs the folder to write: add --int8acc-report DIR")

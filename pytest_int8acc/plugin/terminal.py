@@ -93,11 +93,11 @@ def _failure(report: pytest.TestReport, text: str, config: pytest.Config, width:
     from pytest_int8acc.report.text import failure
     from pytest_int8acc.report.view import CaseView
 
-    result = restore(json.loads(str(properties["int8acc.details"])))
+    view = CaseView(restore(json.loads(str(properties["int8acc.details"]))))
     room = width - len(f"FAILED {_from_here(nodeid_of(report), config)} - ")
-    messages = list(CaseView(result).brief_misses())
+    messages = list(view.brief_misses())
     message = next((m for m in messages if len(m) <= room), messages[0])
-    lines = failure(result, verbosity, width).split("\n")
+    lines = failure(view, verbosity, width).split("\n")
     return Failure(text, lines, reprcrash=Crash(messages[0] if verbosity >= 2 else message))
 
 

@@ -1,42 +1,80 @@
 """All words about every kind that a result may hold: one row per kind, and nothing is computed here.
 
-A template in a row may use the names in ``facts`` and no others. The format that a case is about is such a
-fact: ``{format}`` is ``INT8``, ``FP8``, ``FP16`` or ``BF16``. ``report/causes.py`` makes the facts of a
-cause; other facts are fields of the result. ``tests/report/test_catalogue.py`` compares the tables with the
-enumerations in ``results/``.
+A text is a template of ``str.format``. ``{format}`` is the format that the case is about: ``INT8``, ``FP8``,
+``FP16`` or ``BF16``. The other names in a template are facts, which the caller fills in: ``report/why.py``
+those of symptoms and causes, ``report/cautions.py`` those of cautions, ``report/fixes.py`` those of fixes.
+
+A new kind in ``results/`` needs a row in each table of that kind. A row needs every field of its class that
+has no default: mypy reports a missing field, and ``tests/report/test_catalogue.py`` a missing row, an empty
+text, and a fact that nobody fills in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from pytest_int8acc.results import Part, PhaseName
 from pytest_int8acc.results.causes import CauseKind, Stage, Symptom, TakenKind
+from pytest_int8acc.results.course import StopKind
 from pytest_int8acc.results.scores import DeadKind, Meaning
 from pytest_int8acc.results.search import EndingKind
 
 
-@dataclass(frozen=True, kw_only=True)
-class Words:
-    """All words about one symptom, cause, stage, ending, remedy or the like; one row of a table.
+@dataclass(frozen=True)
+class SymptomWords:
+    """The words about one symptom."""
 
-    Each text is a template of ``str.format``. A text that no renderer needs for this kind is empty.
-    """
-
-    facts: tuple[str, ...] = ()
-    """The names that the templates may use."""
-    family: CauseKind | None = None
-    """The kind of cause that a symptom belongs to."""
-    plural: str = ""
-    """The kind's name in the plural."""
-    clause: str = ""
-    """A few words that name no tensor. Beside a layer's name they fit in a line."""
-    sentence: str = ""
-    """What was found, with names and numbers."""
+    family: CauseKind
+    """The kind of cause that the symptom belongs to."""
+    clause: str
+    """A few words without the name of a tensor. They fit in a line after the name of a layer."""
+    sentence: str
+    """What was found, with the names of tensors and with numbers."""
     advice: str = ""
+    """What to do; empty if the advice of the cause fits."""
+
+
+@dataclass(frozen=True)
+class CauseWords:
+    """The words about one kind of cause."""
+
+    plural: str
+    """The name of the kind in the plural, for several layers with this kind of cause."""
+    advice: str
     """What to do."""
+
+
+@dataclass(frozen=True)
+class StageWords:
+    """The words about one stage between the framework and the engine."""
+
+    title: str
+    meaning: str
+    """What it means if this stage is the first that misses a limit."""
+    advice: str
+    """What to do then; empty if the search of layers at fault finds out."""
+
+
+@dataclass(frozen=True)
+class FitWords:
+    """The words about one way in which a line fit of an output differs from the baseline."""
+
+    clause: str
+    """A few words about the output of a stage."""
+    sentence: str
+    """What the difference means for the case."""
+
+
+@dataclass(frozen=True)
+class ChangeWords:
+    """The words about one change that a remedy makes to the model."""
+
+    clause: str
+    """A few words that recommend the change."""
+    sentence: str
+    """The change in detail."""
 
 
 @dataclass(frozen=True)
@@ -48,292 +86,240 @@ class Label:
     explained: str = ""
 
     def of(self, low_format: str) -> Label:
-        """Returns this label in a case of the format."""
+        """Returns the label with ``low_format`` filled into its explanation."""
         return replace(self, explained=self.explained.format(format=low_format))
 
 
-#: What is said of a cause without evidence.
+#: What is said about a cause that no trial has shown.
 HINT = "a hint, not shown by a trial"
 
 #: Words for the symptoms of a tensor, of its scale, or of the nodes around it.
-SYMPTOMS: Mapping[Symptom, Words] = {
-    "range-too-wide": Words(
+SYMPTOMS: Mapping[Symptom, SymptomWords] = {
+    "range-too-wide": SymptomWords(
         family="scale-too-wide",
-        facts=("factor", "sqnr_db", "best_sqnr_db", "tensor", "amax", "reach", "codes_unused", "format"),
-        clause="scale {factor:.3g}x too wide, SQNR {sqnr_db:.3g} dB where {best_sqnr_db:.3g} is possible",
+        clause=("scale {factor:.3g}x too wide, SQNR {sqnr_db:.3g} dB where {best_sqnr_db:.3g} is possible"),
         sentence=(
-            "scale {factor:.3g}x too wide: '{tensor}' reaches {amax:.3g}, its range {reach:.3g}, so"
-            " {codes_unused:%} of the {format} codes are unused; keeps {sqnr_db:.3g} dB, the best "
-            "scale {best_sqnr_db:.3g} dB"
+            "scale {factor:.3g}x too wide: '{tensor}' reaches {amax:.3g}, its range {reach:.3g}, so "
+            "{codes_unused:%} of the {format} codes are unused; keeps {sqnr_db:.3g} dB, the best scale "
+            "{best_sqnr_db:.3g} dB"
         ),
     ),
-    "cut-off": Words(
+    "cut-off": SymptomWords(
         family="saturation",
-        facts=("amax", "reach", "clipped", "tensor", "clipped_energy", "sqnr_db", "best_sqnr_db"),
         clause="values up to {amax:.3g} are cut off at {reach:.3g}, {clipped:%} of them",
         sentence=(
             "'{tensor}' is cut off at {reach:.3g} while it reaches {amax:.3g}: {clipped:%} of the "
-            "values, with {clipped_energy:%} of the energy lost; keeps {sqnr_db:.3g} dB, the best "
-            "scale {best_sqnr_db:.3g} dB"
+            "values, with {clipped_energy:%} of the energy lost; keeps {sqnr_db:.3g} dB, the best scale "
+            "{best_sqnr_db:.3g} dB"
         ),
     ),
-    "one-sided": Words(
+    "one-sided": SymptomWords(
         family="zero-point",
-        facts=(
-            "zero_point_type",
-            "zero_point",
-            "clipped",
-            "tensor",
-            "low",
-            "high",
-            "sqnr_db",
-            "best_sqnr_db",
-        ),
         clause="{zero_point_type} with zero point {zero_point:g} cuts off {clipped:%} of the values",
         sentence=(
-            "'{tensor}' is {zero_point_type} with zero point {zero_point:g}, which holds only "
-            "{low:.3g} to {high:.3g}: {clipped:%} of the values are cut off on one side; keeps "
-            "{sqnr_db:.3g} dB, the best scale {best_sqnr_db:.3g} dB"
+            "'{tensor}' is {zero_point_type} with zero point {zero_point:g}, which holds only {low:.3g} "
+            "to {high:.3g}: {clipped:%} of the values are cut off on one side; keeps {sqnr_db:.3g} dB, "
+            "the best scale {best_sqnr_db:.3g} dB"
         ),
     ),
-    "vanishing-scale": Words(
+    "vanishing-scale": SymptomWords(
         family="zero-scale",
-        facts=("scale", "least_scale", "precision", "tensor"),
         clause="scale {scale:.3g} is below {least_scale:.3g}, the least that {precision} holds",
         sentence=(
             "'{tensor}' has the scale {scale:.3g}, below {least_scale:.3g}, the least that {precision} holds"
         ),
     ),
-    "vanishing-weight-scale": Words(
+    "vanishing-weight-scale": SymptomWords(
         family="zero-scale",
-        facts=("scale", "tensor"),
         clause="weights with the scale {scale:.3g}",
         sentence="weight '{tensor}' has the scale {scale:.3g}",
     ),
-    "no-scale": Words(
+    "no-scale": SymptomWords(
         family="missing-scale",
-        facts=("format", "named_others"),
         clause="no scale, so it is not in {format}",
         sentence="no scale for {named_others}: the layer is not in {format}",
     ),
-    "large-channels": Words(
+    "large-channels": SymptomWords(
         family="activation-outliers",
-        facts=("many_channels", "channel_ratio", "codes_left", "named_channels", "channel_amax"),
         clause="{many_channels} {channel_ratio:.3g}x the usual, 127 codes shrink to {codes_left:g}",
         sentence=(
-            "{named_channels} {channel_amax:.3g}, {channel_ratio:.3g}x the usual channel: the "
-            "others share {codes_left:g} of 127 codes"
+            "{named_channels} {channel_amax:.3g}, {channel_ratio:.3g}x the usual channel: the others "
+            "share {codes_left:g} of 127 codes"
         ),
     ),
-    "large-values": Words(
+    "large-values": SymptomWords(
         family="activation-outliers",
-        facts=("amax", "times_usual", "tensor", "times"),
         clause="a few values reach {amax:.3g}{times_usual}",
         sentence="a few values of '{tensor}' reach {amax:.3g}{times}, and its range must hold them",
         advice="keep the layer in FP16, or train with quantization (QAT)",
     ),
-    "stretched-range": Words(
+    "stretched-range": SymptomWords(
         family="activation-outliers",
-        facts=("amax", "sqnr_db", "best_sqnr_db", "tensor", "times"),
         clause=("a few values reach {amax:.3g}, SQNR {sqnr_db:.3g} dB where {best_sqnr_db:.3g} is possible"),
         sentence=(
-            "a few values of '{tensor}' reach {amax:.3g}{times}, and its range must hold them; "
-            "keeps {sqnr_db:.3g} dB, the best scale {best_sqnr_db:.3g} dB"
+            "a few values of '{tensor}' reach {amax:.3g}{times}, and its range must hold them; keeps "
+            "{sqnr_db:.3g} dB, the best scale {best_sqnr_db:.3g} dB"
         ),
         advice="clip the few large values: calibrate this tensor by percentile or mse",
     ),
-    "uneven-parts": Words(
+    "uneven-parts": SymptomWords(
         family="mismatched-scales",
-        facts=("channel_amax", "other_amax", "tensor", "op_type", "node"),
         clause="parts with ranges up to {channel_amax:.3g} and {other_amax:.3g} share one scale",
         sentence=(
             "parts with ranges up to {channel_amax:.3g} and {other_amax:.3g} share one scale in "
             "'{tensor}', where {op_type} '{node}' joins them"
         ),
     ),
-    "range-of-partner": Words(
+    "range-of-partner": SymptomWords(
         family="mismatched-scales",
-        facts=(
-            "amax",
-            "partner_amax",
-            "tensor",
-            "named_others",
-            "op_type",
-            "node",
-            "sqnr_db",
-            "best_sqnr_db",
-        ),
         clause="its values reach {amax:.3g}, its scale is for {partner_amax:.3g}",
         sentence=(
             "'{tensor}' reaches {amax:.3g} but has the scale of {named_others}, which reaches "
-            "{partner_amax:.3g} and meets it at {op_type} '{node}'; keeps {sqnr_db:.3g} dB, the "
-            "best scale {best_sqnr_db:.3g} dB"
+            "{partner_amax:.3g} and meets it at {op_type} '{node}'; keeps {sqnr_db:.3g} dB, the best "
+            "scale {best_sqnr_db:.3g} dB"
         ),
     ),
-    "few-codes": Words(
+    "few-codes": SymptomWords(
         family="weight-scale",
-        facts=("codes_used", "format", "tensor"),
         clause="weights use {codes_used:%} of their {format} codes",
         sentence="weight '{tensor}' uses {codes_used:%} of its {format} codes",
     ),
-    "weight-scales-off": Words(
+    "weight-scales-off": SymptomWords(
         family="weight-scale",
-        facts=("how_far", "many_scales", "sqnr_db", "best_sqnr_db"),
         clause="weight scales {how_far}",
         sentence=(
             "{many_scales} {how_far}: it keeps {sqnr_db:.3g} dB, scales from its channels {best_sqnr_db:.3g}"
         ),
     ),
-    "scales-of-other-axis": Words(
+    "scales-of-other-axis": SymptomWords(
         family="wrong-axis",
-        facts=("axis_of_scales", "axis", "tensor", "sqnr_db", "best_sqnr_db"),
         clause="weight scales along axis {axis_of_scales:g}, its channels lie along {axis:g}",
         sentence=(
-            "the scales of weight '{tensor}' are those of axis {axis_of_scales:g}, its channels lie"
-            " along axis {axis:g}: it keeps {sqnr_db:.3g} dB, scales from its channels "
-            "{best_sqnr_db:.3g}"
+            "the scales of weight '{tensor}' are those of axis {axis_of_scales:g}, its channels lie "
+            "along axis {axis:g}: it keeps {sqnr_db:.3g} dB, scales from its channels {best_sqnr_db:.3g}"
         ),
     ),
-    "one-scale-for-channels": Words(
+    "one-scale-for-channels": SymptomWords(
         family="weight-outliers",
-        facts=("channel_ratio", "tensor", "sqnr_db", "best_sqnr_db"),
         clause="one scale for all weights, but the largest channel is {channel_ratio:.3g}x the usual",
         sentence=(
             "weight '{tensor}' has one scale for all channels, and its largest channel is "
-            "{channel_ratio:.3g}x the usual one: it keeps {sqnr_db:.3g} dB, scales from its "
-            "channels {best_sqnr_db:.3g}"
+            "{channel_ratio:.3g}x the usual one: it keeps {sqnr_db:.3g} dB, scales from its channels "
+            "{best_sqnr_db:.3g}"
         ),
     ),
-    "large-weights": Words(
+    "large-weights": SymptomWords(
         family="weight-outliers",
-        facts=("amax", "times_usual", "tensor", "times", "best_sqnr_db"),
         clause="a few weights reach {amax:.3g}{times_usual}",
         sentence=(
-            "a few values of weight '{tensor}' reach {amax:.3g}{times}: even scales from its "
-            "channels keep {best_sqnr_db:.3g} dB only"
+            "a few values of weight '{tensor}' reach {amax:.3g}{times}: even scales from its channels "
+            "keep {best_sqnr_db:.3g} dB only"
         ),
     ),
-    "large-idle-weights": Words(
+    "large-idle-weights": SymptomWords(
         family="weight-outliers",
-        facts=("amax", "amax_in_use", "tensor", "best_sqnr_db"),
         clause="weights reach {amax:.3g}, those in use {amax_in_use:.3g}",
         sentence=(
-            "weight '{tensor}' reaches {amax:.3g} where its inputs are next to 0, {amax_in_use:.3g}"
-            " elsewhere: even scales from its channels keep {best_sqnr_db:.3g} dB only"
+            "weight '{tensor}' reaches {amax:.3g} where its inputs are next to 0, {amax_in_use:.3g} "
+            "elsewhere: even scales from its channels keep {best_sqnr_db:.3g} dB only"
         ),
     ),
-    "quantized-inputs": Words(
+    "quantized-inputs": SymptomWords(
         family="sensitive-op",
-        facts=("short_op", "short_left", "op_type", "left"),
         clause="{short_op} loses much by quantized inputs: {short_left}",
         sentence="{op_type} loses much by quantized inputs; {left}",
     ),
-    "after-softmax": Words(
+    "after-softmax": SymptomWords(
         family="sensitive-op",
-        facts=("short_op", "short_left", "named_others", "op_type", "node", "left"),
         clause="made by {short_op}: {short_left}",
         sentence="{named_others} is made by {op_type} '{node}'; {left}",
     ),
-    "after-gelu": Words(
+    "after-gelu": SymptomWords(
         family="sensitive-op",
-        facts=("short_left", "named_others", "left"),
         clause="comes from a GELU: {short_left}",
         sentence="{named_others} comes from a GELU; {left}",
     ),
-    "product-of-activations": Words(
+    "product-of-activations": SymptomWords(
         family="sensitive-op",
-        facts=("short_left", "left"),
         clause="product of two activations: {short_left}",
         sentence="it is a product of two activations, as in attention; {left}",
     ),
-    "decoding": Words(
+    "decoding": SymptomWords(
         family="sensitive-op",
-        facts=("short_left", "op_type", "left"),
         clause="decodes outputs of very different size: {short_left}",
         sentence="{op_type} decodes the outputs at the end: its values differ widely in size; {left}",
     ),
-    "noise-adds-up": Words(
+    "noise-adds-up": SymptomWords(
         family="accumulated-noise",
-        facts=("short_left", "tensor", "sqnr_db", "below_best", "format"),
         clause="rounding adds up, {short_left}",
         sentence=(
-            "nothing stands out: '{tensor}' keeps {sqnr_db:.3g} dB, {below_best:.2g} dB from the "
-            "best that {format} can do; the noise of several layers adds up"
+            "nothing stands out: '{tensor}' keeps {sqnr_db:.3g} dB, {below_best:.2g} dB from the best "
+            "that {format} can do; the noise of several layers adds up"
         ),
     ),
-    "engine-differs": Words(
+    "engine-differs": SymptomWords(
         family="engine-only",
-        facts=("short_left", "format", "tensor", "sqnr_db"),
         clause="the engine is off, its model is not: {short_left}",
         sentence=(
-            "the same Q/DQ model meets the criteria in ONNX Runtime's exact {format}, the engine "
-            "does not; its noisiest edge '{tensor}' keeps {sqnr_db:.3g} dB"
+            "the same Q/DQ model meets the criteria in ONNX Runtime's exact {format}, the engine does "
+            "not; its noisiest edge '{tensor}' keeps {sqnr_db:.3g} dB"
         ),
     ),
-    "engine-rounds": Words(
+    "engine-rounds": SymptomWords(
         family="engine-only",
-        facts=("precision",),
         clause="the engine is off, the same model in ONNX Runtime is not",
         sentence=(
-            "the same model in {precision} meets the criteria in ONNX Runtime, where each result is"
-            " rounded and sums are FP32; the engine does not"
+            "the same model in {precision} meets the criteria in ONNX Runtime, where each result is "
+            "rounded and sums are FP32; the engine does not"
         ),
     ),
-    "within-noise": Words(
+    "within-noise": SymptomWords(
         family="non-determinism",
         clause="the limit lies within the noise from run to run",
         sentence=(
             "the limit lies within the noise between two runs of the baseline, and no scale is at fault"
         ),
     ),
-    "fp16-around": Words(
+    "fp16-around": SymptomWords(
         family="fp16-around",
-        facts=("format", "tensor", "sqnr_db"),
         clause="FP16 around it holds less than {format} needs",
         sentence="FP16 around it holds less than {format} needs; '{tensor}' keeps {sqnr_db:.3g} dB",
     ),
-    "beyond-range": Words(
+    "beyond-range": SymptomWords(
         family="overflow",
-        facts=("amax", "precision", "reach", "tensor"),
         clause="reaches {amax:.4g}, {precision} ends at {reach:g}",
         sentence="'{tensor}' reaches {amax:.4g}, {precision} ends at {reach:g}",
     ),
-    "reads-beyond-range": Words(
+    "reads-beyond-range": SymptomWords(
         family="overflow",
-        facts=("amax", "precision", "reach", "tensor"),
         clause="reads {amax:.4g}, {precision} ends at {reach:g}",
         sentence="it reads '{tensor}', which reaches {amax:.4g}; {precision} ends at {reach:g}",
     ),
-    "constant-beyond-range": Words(
+    "constant-beyond-range": SymptomWords(
         family="overflow",
-        facts=("amax", "precision", "reach", "tensor"),
         clause="a constant is {amax:.4g}, {precision} ends at {reach:g}",
         sentence="its constant '{tensor}' holds {amax:.4g}, {precision} ends at {reach:g}",
     ),
-    "vanishing-values": Words(
+    "vanishing-values": SymptomWords(
         family="underflow",
-        facts=("lost", "precision", "tensor", "smallest"),
         clause="{lost:g} values become 0 in {precision}",
         sentence="{lost:g} values of '{tensor}' become 0 in {precision}, which ends at {smallest:.2g}",
     ),
-    "vanishing-constant": Words(
+    "vanishing-constant": SymptomWords(
         family="underflow",
-        facts=("amax", "precision", "tensor"),
         clause="a constant of {amax:.3g} is 0 in {precision}",
         sentence="its constant '{tensor}' is {amax:.3g}, which is 0 in {precision}",
     ),
-    "cancelling": Words(
+    "cancelling": SymptomWords(
         family="cancellation",
-        facts=("share", "precision", "tensor"),
         clause="a difference changes by {share:%} when rounded to {precision}",
         sentence=(
-            "'{tensor}' is a small difference of large values: rounding them to {precision} changes"
-            " it by {share:%}"
+            "'{tensor}' is a small difference of large values: rounding them to {precision} changes it "
+            "by {share:%}"
         ),
     ),
-    "needs-digits": Words(
+    "needs-digits": SymptomWords(
         family="rounding",
-        facts=("tensor", "precision"),
         clause="loses digits that its readers need",
         sentence=(
             "nothing of it overflows or vanishes; '{tensor}' loses digits in {precision} that its "
@@ -342,232 +328,199 @@ SYMPTOMS: Mapping[Symptom, Words] = {
     ),
 }
 
-#: The kind of cause that symptoms belong to. A symptom without an advice of its own has its kind's.
-CAUSES: Mapping[CauseKind, Words] = {
-    "scale-too-wide": Words(
+
+#: Words for the kinds of cause.
+CAUSES: Mapping[CauseKind, CauseWords] = {
+    "scale-too-wide": CauseWords(
         plural="scales too wide",
         advice="calibrate this tensor anew: its range should end where its values do",
     ),
-    "saturation": Words(
+    "saturation": CauseWords(
         plural="scales that cut values off",
         advice="give it a range that holds its values, from data like the real inputs",
     ),
-    "zero-point": Words(
+    "zero-point": CauseWords(
         plural="zero points",
         advice="quantize to int8 with zero point 0; TensorRT takes nothing else",
     ),
-    "zero-scale": Words(
+    "zero-scale": CauseWords(
         plural="scales that are 0 or vanish",
         advice="give the tensor a scale above 0: its greatest magnitude divided by 127",
     ),
-    "missing-scale": Words(
-        facts=("format",),
+    "missing-scale": CauseWords(
         plural="missing scales",
         advice=("calibrate the tensor, or add it to the scale file; until then the layer is not in {format}"),
     ),
-    "activation-outliers": Words(
+    "activation-outliers": CauseWords(
         plural="outliers in activations",
         advice=(
-            "move the range of the large channels into the weights (as SmoothQuant does), or keep "
-            "the layer in FP16"
+            "move the range of the large channels into the weights (as SmoothQuant does), or keep the "
+            "layer in FP16"
         ),
     ),
-    "weight-outliers": Words(
+    "weight-outliers": CauseWords(
         plural="outliers in weights",
         advice="give each output channel its own scale; where it has one, keep the layer in FP16",
     ),
-    "weight-scale": Words(
+    "weight-scale": CauseWords(
         plural="scales that do not fit their weights",
         advice="make the scale anew from the weights: max |w| of each channel divided by 127",
     ),
-    "wrong-axis": Words(
+    "wrong-axis": CauseWords(
         plural="weight scales along the wrong axis",
         advice="put the scales along the output channels: axis 0 of a Conv, axis 1 of a MatMul's right",
     ),
-    "mismatched-scales": Words(
+    "mismatched-scales": CauseWords(
         plural="one scale for tensors of different ranges",
         advice="scale the tensors alike before they meet, or keep what joins them in FP16",
     ),
-    "sensitive-op": Words(
-        facts=("format",),
+    "sensitive-op": CauseWords(
         plural="operators that {format} does not suit",
         advice="keep it in FP16: TensorRT's guide advises against {format} here",
     ),
-    "accumulated-noise": Words(
+    "accumulated-noise": CauseWords(
         plural="rounding that adds up",
         advice="keep the layer in FP16, or train with quantization (QAT)",
     ),
-    "fp16-around": Words(
-        facts=("format",),
+    "fp16-around": CauseWords(
         plural="FP16 around {format}",
         advice="keep what surrounds it in FP32: 'baseline: fp32', or 'search: {{keep: fp32}}'",
     ),
-    "engine-only": Words(
+    "engine-only": CauseWords(
         plural="an engine that differs from its model",
-        advice="try another TensorRT version or other tactics, and report it with the minimal reproducer",
+        advice=("try another TensorRT version or other tactics, and report it with the minimal reproducer"),
     ),
-    "non-determinism": Words(
+    "non-determinism": CauseWords(
         plural="noise from run to run",
         advice="loosen the limit above the noise, or make the runs deterministic",
     ),
-    "overflow": Words(
+    "overflow": CauseWords(
         plural="values beyond the format",
         advice="keep it in FP32, or scale the values down in the model",
     ),
-    "underflow": Words(
+    "underflow": CauseWords(
         plural="values that vanish",
         advice="keep it in FP32, or scale the values up in the model",
     ),
-    "cancellation": Words(
+    "cancellation": CauseWords(
         plural="differences that cancel",
         advice="keep it in FP32, or have the model subtract before it squares or sums",
     ),
-    "rounding": Words(
+    "rounding": CauseWords(
         plural="digits that are needed",
         advice="keep it in FP32",
     ),
 }
 
-#: What a trial took back, as the beginning of a sentence that goes on with a share of the loss.
-ABLATIONS: Mapping[TakenKind, Words] = {
-    "activation": Words(facts=("it",), clause="{it} unquantized gives back"),
-    "constants": Words(facts=("it",), clause="{it} unquantized gives back"),
-    "range": Words(facts=("it",), clause="a range that fits {it} gives back"),
-    "channels": Words(facts=("channels", "of_it", "explain"), clause="{channels}{of_it} {explain}"),
-    "per-channel": Words(facts=("scales", "of_it"), clause="{scales}{of_it} gives back"),
-    "fp32": Words(clause="FP32 around it gives back"),
+
+#: What a trial changed about a culprit, as the beginning of a clause that ends in a share of the loss.
+ABLATIONS: Mapping[TakenKind, str] = {
+    "activation": "{it} unquantized gives back",
+    "constants": "{it} unquantized gives back",
+    "range": "a range that fits {it} gives back",
+    "channels": "{channels}{of_it} {explain}",
+    "per-channel": "{scales}{of_it} gives back",
+    "fp32": "FP32 around it gives back",
 }
 
-#: A step from the framework to the engine: its name, and what it means where it is the first to fail.
-STAGES: Mapping[Stage, Words] = {
-    "framework": Words(clause="framework"),
-    "FP32 ONNX": Words(
-        clause="FP32 ONNX",
-        sentence="the export to ONNX changed the model, or inputs are prepared otherwise there",
+#: Words for the stages from the framework to the engine, in their order.
+STAGES: Mapping[Stage, StageWords] = {
+    "framework": StageWords(
+        title="framework",
+        meaning="",
+        advice="",
+    ),
+    "FP32 ONNX": StageWords(
+        title="FP32 ONNX",
+        meaning="the export to ONNX changed the model, or inputs are prepared otherwise there",
         advice="mend the export, or the preparation of its inputs, then run again",
     ),
-    "FP16": Words(
-        facts=("format",),
-        clause="FP16",
-        sentence="FP16 is off already: {format} is not the problem",
+    "FP16": StageWords(
+        title="FP16",
+        meaning="FP16 is off already: {format} is not the problem",
         advice="compare with 'baseline: fp32', or keep what overflows below 65504 in the model",
     ),
-    "Q/DQ in ONNX Runtime": Words(
-        facts=("format",),
-        clause="Q/DQ in ONNX Runtime",
-        sentence="quantization loses it: scales, or layers that {format} does not suit",
+    "Q/DQ in ONNX Runtime": StageWords(
+        title="Q/DQ in ONNX Runtime",
+        meaning="quantization loses it: scales, or layers that {format} does not suit",
+        advice="",
     ),
-    "engine FP16": Words(
-        clause="engine FP16",
-        sentence="the FP16 engine differs from its model: TensorRT's own doing",
+    "engine FP16": StageWords(
+        title="engine FP16",
+        meaning="the FP16 engine differs from its model: TensorRT's own doing",
         advice="try another TensorRT version, and report it",
     ),
-    "engine FP32": Words(
-        clause="engine FP32",
-        sentence="the FP32 engine differs from its model: TensorRT's own doing",
+    "engine FP32": StageWords(
+        title="engine FP32",
+        meaning="the FP32 engine differs from its model: TensorRT's own doing",
         advice="try another TensorRT version, and report it",
     ),
-    "engine INT8": Words(
-        facts=("format",),
-        clause="engine {format}",
-        sentence="the Q/DQ model is fine, the engine made of it is not: TensorRT's own doing",
+    "engine INT8": StageWords(
+        title="engine {format}",
+        meaning="the Q/DQ model is fine, the engine made of it is not: TensorRT's own doing",
         advice="try another TensorRT version or a lower optimization_level, and report it",
     ),
-    "implicit INT8": Words(
-        facts=("format",),
-        clause="implicit {format}",
-        sentence=(
+    "implicit INT8": StageWords(
+        title="implicit {format}",
+        meaning=(
             "quantization loses it: ranges of TensorRT's calibration, or layers that {format} does not suit"
         ),
+        advice="",
     ),
 }
+
 
 #: Why a search ended.
-ENDINGS: Mapping[EndingKind, Words] = {
-    "proven": Words(
-        facts=("high", "format"),
-        sentence=(
-            "proven minimal: each of the {high} groups kept high was sent back to {format} alone, and fails"
-        ),
+ENDINGS: Mapping[EndingKind, str] = {
+    "proven": (
+        "proven minimal: each of the {high} groups kept high was sent back to {format} alone, and fails"
     ),
-    "int8-passes": Words(
-        facts=("format",),
-        sentence="with all groups in {format} the criteria are met: nothing has to leave {format}",
+    "int8-passes": "with all groups in {format} the criteria are met: nothing has to leave {format}",
+    "high-fails": "with all groups in high precision the criteria fail too: {cause}",
+    "nothing-left": "only with every layer out of {format} are the criteria met",
+    "plan-fails": "the plan to certify fails",
+    "first": (
+        "the first {high} of {groups} groups: no shorter list was found, and groups within it may be innocent"
     ),
-    "high-fails": Words(
-        facts=("cause",), sentence="with all groups in high precision the criteria fail too: {cause}"
+    "last": (
+        "the last {high} of {groups} groups: no shorter list was found, and groups within it may be innocent"
     ),
-    "nothing-left": Words(
-        facts=("format",), sentence="only with every layer out of {format} are the criteria met"
+    "worst": "the {high} of {groups} groups that add most error: groups among them may be innocent",
+    "visited": "all groups were visited, {high} chosen: some may be innocent once later ones were chosen",
+    "trials-spent": "stopped early: the budget of {max_trials} trials is spent",
+    "seconds-spent": "stopped early: the budget of {max_seconds:g} s is spent",
+    "cut-short": (
+        "stopped with {high} of {groups} groups high, as trials of shorter lists had cost enough: some "
+        "may be innocent"
     ),
-    "plan-fails": Words(sentence="the plan to certify fails"),
-    "first": Words(
-        facts=("high", "groups"),
-        sentence=(
-            "the first {high} of {groups} groups: no shorter list was found, and groups within it may be "
-            "innocent"
-        ),
-    ),
-    "last": Words(
-        facts=("high", "groups"),
-        sentence=(
-            "the last {high} of {groups} groups: no shorter list was found, and groups within it may be "
-            "innocent"
-        ),
-    ),
-    "worst": Words(
-        facts=("high", "groups"),
-        sentence="the {high} of {groups} groups that add most error: groups among them may be innocent",
-    ),
-    "visited": Words(
-        facts=("high",),
-        sentence=("all groups were visited, {high} chosen: some may be innocent once later ones were chosen"),
-    ),
-    "trials-spent": Words(
-        facts=("max_trials",), sentence="stopped early: the budget of {max_trials} trials is spent"
-    ),
-    "seconds-spent": Words(
-        facts=("max_seconds",), sentence="stopped early: the budget of {max_seconds:g} s is spent"
-    ),
-    "cut-short": Words(
-        facts=("high", "groups"),
-        sentence=(
-            "stopped with {high} of {groups} groups high, as trials of shorter lists had cost enough: some "
-            "may be innocent"
-        ),
-    ),
-    "interrupted": Words(sentence="stopped early: interrupted (Ctrl-C)"),
+    "interrupted": "stopped early: interrupted (Ctrl-C)",
 }
 
-#: How an output's values lie to those of the baseline: a clause on one stage, a sentence on the case.
-FITS: Mapping[Meaning, Words] = {
-    "constant": Words(
-        facts=("format", "offset"),
+#: How the values of an output relate to those of the baseline.
+FITS: Mapping[Meaning, FitWords] = {
+    "constant": FitWords(
         clause="as one value throughout",
         sentence=(
             "{format} is {offset:.4g} everywhere while the baseline varies: a tensor on the way to this "
             "output is quantized to a single value, its scale is far too wide or it is cut off entirely"
         ),
     ),
-    "small": Words(
-        facts=("format", "slope", "before"),
+    "small": FitWords(
         clause="{slope:.3g} times what {before} gives",
         sentence=(
-            "{format} values are {slope:.3g} of the baseline's throughout: a scale is wrong for all samples, "
-            "either a dynamic range too narrow, which cuts values off, or one far too wide, which rounds "
-            "small values to 0"
+            "{format} values are {slope:.3g} of the baseline's throughout: a scale is wrong for all "
+            "samples, either a dynamic range too narrow, which cuts values off, or one far too wide, "
+            "which rounds small values to 0"
         ),
     ),
-    "large": Words(
-        facts=("format", "slope", "before"),
+    "large": FitWords(
         clause="{slope:.3g} times what {before} gives",
         sentence=(
             "{format} values are {slope:.3g} times the baseline's throughout: a scale is wrong for all "
             "samples, look for a dynamic range far from what its tensor holds"
         ),
     ),
-    "shifted": Words(
-        facts=("format", "offset", "shift", "deviations"),
+    "shifted": FitWords(
         clause="shifted by {offset:.3g}",
         sentence=(
             "{format} values are shifted by {shift:.3g} on average ({deviations:.2g} of the baseline's "
@@ -576,92 +529,293 @@ FITS: Mapping[Meaning, Words] = {
     ),
 }
 
-#: What a remedy changes, by the field of ``Repair`` that holds it: a clause to recommend it, and in detail.
-CHANGES: Mapping[str, Words] = {
-    "fused": Words(
-        facts=("norms", "names"),
+
+#: A change that a remedy makes, by the field of ``Repair`` that holds it.
+ChangeKind = Literal["fused", "outputs", "rescales", "weights", "migration"]
+#: Words for the changes that a remedy makes.
+CHANGES: Mapping[ChangeKind, ChangeWords] = {
+    "fused": ChangeWords(
         clause="make {norms} in parts one node each",
         sentence="{norms} in parts made one node each, which computes in FP32 inside ({names})",
     ),
-    "outputs": Words(
-        facts=("outputs", "names"),
+    "outputs": ChangeWords(
         clause="{outputs}, to be left unread, against a wrong fusion",
         sentence="{outputs} of the engine, to be left unread ({names}), breaks a wrong fusion",
     ),
-    "rescales": Words(
-        facts=("tensors", "methods"),
+    "rescales": ChangeWords(
         clause="other scales for {tensors}",
         sentence="other scales for {tensors} ({methods})",
     ),
-    "weights": Words(
-        facts=("weights",),
+    "weights": ChangeWords(
         clause="new scales for {weights}",
         sentence="scales of {weights} taken anew",
     ),
-    "migration": Words(
-        facts=("alpha", "places"),
+    "migration": ChangeWords(
         clause="range moved into weights",
         sentence="channels evened out by migration to the weights (alpha {alpha:g}; {places})",
     ),
 }
 
-#: Outputs that no working model gives.
-DEAD: Mapping[DeadKind, Words] = {
-    "zeros": Words(clause="all-zero outputs"),
-    "shuffled": Words(clause="outputs shuffled between samples"),
-    "mean": Words(clause="the mean output for every sample"),
-    "shifted": Words(facts=("output",), clause="{output} with its classes shifted by one"),
-    "replaced": Words(facts=("output",), clause="{output} set to zero"),
-    "greatest": Words(facts=("output",), clause="{output} at its greatest value everywhere"),
+
+#: Useless outputs that criteria are tried on.
+DEAD: Mapping[DeadKind, str] = {
+    "zeros": "all-zero outputs",
+    "shuffled": "outputs shuffled between samples",
+    "mean": "the mean output for every sample",
+    "shifted": "{output} with its classes shifted by one",
+    "replaced": "{output} set to zero",
+    "greatest": "{output} at its greatest value everywhere",
 }
 
-#: Parts of the work after a verdict, as a stopped case names what it left out.
-PARTS: Mapping[Part, Words] = {
-    "search": Words(clause="the rest of the search"),
-    "proof": Words(clause="the proof of its plan"),
-    "certification": Words(clause="certification"),
-    "fewer-layers": Words(clause="whether fewer layers do"),
-    "tradeoff": Words(facts=("format",), clause="what more layers out of {format} buy"),
-    "reserve": Words(clause="a plan that keeps the limits with a reserve"),
-    "alone": Words(clause="what each culprit does alone"),
-    "layer-precisions": Words(clause="the fix as layer precisions"),
-    "engine-layers": Words(clause="errors between engines"),
-    "latency": Words(clause="the time of the fix"),
-    "stages": Words(clause="stages"),
-    "causes": Words(clause="causes"),
-    "layers": Words(clause="errors of the layers"),
-    "ranges": Words(clause="a look at all ranges"),
-    "calibrations": Words(clause="calibration methods"),
-    "repair": Words(clause="cheaper fixes"),
-    "fix": Words(clause="files of the fix"),
-    "reproducer": Words(clause="reproducers"),
-    "worst-samples": Words(clause="a look at the worst samples"),
+#: Steps after a verdict, as a case that was stopped names those that it left out.
+PARTS: Mapping[Part, str] = {
+    "search": "the rest of the search",
+    "proof": "the proof of its plan",
+    "certification": "certification",
+    "fewer-layers": "whether fewer layers do",
+    "tradeoff": "what more layers out of {format} buy",
+    "reserve": "a plan that keeps the limits with a reserve",
+    "alone": "what each culprit does alone",
+    "layer-precisions": "the fix as layer precisions",
+    "engine-layers": "errors between engines",
+    "latency": "the time of the fix",
+    "stages": "stages",
+    "causes": "causes",
+    "layers": "errors of the layers",
+    "ranges": "a look at all ranges",
+    "calibrations": "calibration methods",
+    "repair": "cheaper fixes",
+    "fix": "files of the fix",
+    "reproducer": "reproducers",
+    "worst-samples": "a look at the worst samples",
 }
 
 #: What a case is doing in a phase.
-PHASES: Mapping[PhaseName, Words] = {
-    "setup": Words(clause="reading model and data"),
-    "calibration": Words(clause="calibrating"),
-    "runs": Words(clause="running both forms"),
-    "search": Words(clause="searching the layers at fault"),
-    "proof": Words(clause="building and running the fix"),
-    "causes": Words(clause="looking for causes"),
-    "repair": Words(clause="looking for cheaper fixes"),
-    "files": Words(clause="writing files"),
+PHASES: Mapping[PhaseName, str] = {
+    "setup": "reading model and data",
+    "calibration": "calibrating",
+    "runs": "running both forms",
+    "search": "searching the layers at fault",
+    "proof": "building and running the fix",
+    "causes": "looking for causes",
+    "repair": "looking for cheaper fixes",
+    "files": "writing files",
 }
 
-#: Each enumeration of ``results/`` and the table that has a row for each of its values.
-TABLES: tuple[tuple[Any, Mapping[Any, Words]], ...] = (
+#: What ended the work after a verdict early.
+STOPS: Mapping[StopKind, str] = {
+    "interrupted": "interrupted (Ctrl-C) after the verdict; left out, in whole or in part: {left}",
+    "seconds-spent": (
+        "the {seconds} s that max-seconds allows after a verdict are spent; left out, in whole or in part: "
+        "{left}"
+    ),
+}
+
+#: Each enumeration of kinds and the table that has a row for each of its values.
+TABLES: tuple[tuple[Any, Mapping[Any, Any]], ...] = (
     (Symptom, SYMPTOMS),
     (CauseKind, CAUSES),
     (TakenKind, ABLATIONS),
     (Stage, STAGES),
     (EndingKind, ENDINGS),
+    (StopKind, STOPS),
     (Meaning, FITS),
+    (ChangeKind, CHANGES),
     (DeadKind, DEAD),
     (Part, PARTS),
     (PhaseName, PHASES),
 )
+
+
+class Why:
+    """Why a case fails, apart from the causes of single layers."""
+
+    MET = "{format} meets its criteria"
+    MET_BUT_STAGE = "{format} meets its criteria; {stage} alone does not"
+    UNKNOWN = "no single cause was found"
+    LAYER = "{op_type} '{layer}' is at fault"
+    #: Causes are not looked for in the bodies of Loop, If and Scan.
+    IN_BODY = "in the body of {nodes}, where causes are not looked for"
+    TOGETHER = "no step leaves its limit alone; together they do, against {stage}"
+    CHOICE = "{op_type} '{node}'{more} chooses among values: small errors before it are jumps behind it"
+    PAIRS = "{pairs}: no plan takes them off"
+    UNEQUAL_PAIR = "Q and DQ disagree at '{node}': {finding}{more}; no plan takes that off"
+    WIDE_RANGES = "{many} ranges are {span} times what the data reaches"
+    NARROW_RANGES = "{many} ranges cut values off that reach {span} times as far"
+    RANGES_BY_HAND = "{ranges}: the tensors share {few} ({values}), {fault}"
+    RANGES_OF_OTHERS = "{ranges}: the dynamic ranges are {fault}, as from other data or another model"
+    IDENTICAL = "the outputs are the baseline's bit for bit, so nothing was rounded to {format}"
+    OTHER_FORMAT = "the scores say little about {format}: {layers}"
+    FASTEST_FORMAT = "the scores say little about {format}: TensorRT takes what it times as fastest: {layers}"
+
+
+class Caution:
+    """Reasons to doubt a verdict. Those about blind criteria and other formats can also fail a case."""
+
+    REFUSED = "TensorRT refuses this model: {rules}"
+    UNSTEADY = "unsteady: {score} is {interval} when samples are drawn again, limit {limit}"
+    UNSTEADY_SAMPLES = (
+        "unsteady: {score} is {interval} when samples are drawn again; {heavy} of {samples} samples carry "
+        "90 % of the error ({worst})"
+    )
+    FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
+    FIX_FROM_INPUTS = "the fix has its scales from these very inputs: before you ship, run it on others"
+    NAN_IN_BOTH = "{output} is NaN in both forms in {share:.2%} of its elements, which are left out"
+    SMALL_SAMPLES = (
+        "{small} of {samples} samples are {ratio:.0f} times smaller than others and alone reach {score}; "
+        "write 'per: sample' into that criterion, to judge each"
+    )
+
+    # The formats that were asked for, and those that ran
+    NO_LAYER = "You asked for {format} and 0 of {layers} in it"
+    RAN_OTHERWISE = "{share} of the MACs asked for in {format} did not run in it"
+    RAN_IN = "{share} of the MACs asked for in {format} ran in {others}"
+    UNTOLD = "the engine does not tell the format of {share} of the MACs asked for in {format}"
+    UNTOLD_CAN_OBEY = (
+        "the engine does not tell the format of {share} of the MACs asked for in {format}; "
+        "'tensorrt: {{obey: true}}' holds it"
+    )
+    IDENTICAL = "the outputs are the baseline's bit for bit: nothing of the rounding to {format} reaches them"
+    FEW_ASKED = "only {share} of the MACs are asked for in {format}; left out: {layers}"
+    FEW_QUANTIZED = (
+        "only {share} of the MACs are asked for in {format}; left out: {layers}; quantize them, or accept it "
+        "with the criterion {{int8_share: {accepted:g}}}"
+    )
+    NONE_ASKED = "none of the MACs are asked for in {format}; left out: {layers}"
+    NONE_QUANTIZED = (
+        "none of the MACs are asked for in {format}; left out: {layers}; quantize their inputs and their "
+        "weights"
+    )
+
+    # Errors that the criteria do not notice
+    LOST = "{output} is lost in {format} (sqnr_db {sqnr_db}), and no criterion notices"
+    TOO_WEAK = "the criteria are too weak: {outputs} would pass"
+    UNNOTICED = "{outputs} would pass unnoticed"
+    UNNOTICED_OUTPUT = "{outputs} would pass unnoticed; add a criterion on {output}"
+    ACCEPTED = "accepted ({reason}): {outputs} would pass unnoticed"
+    CHANCE_SAME = "{metric} is {baseline} for the baseline, and the same for shuffled outputs"
+    CHANCE_NEAR = "check the labels, too: {metric} of the baseline is {baseline}, by chance {chance}"
+    CHANCE_BETTER = (
+        "{metric} is {baseline} for the baseline, {chance} for shuffled outputs: is {better} better?"
+    )
+    CHANCE_LABELS = (
+        "{metric} of the baseline is {baseline}, of shuffled outputs {chance}: do the labels match?"
+    )
+
+
+class Advice:
+    """What to do if no layer in high precision mends the case."""
+
+    FLOAT_NAN = (
+        "find what gives NaN in the float model, its inputs or a node; or list the output under 'unjudged'"
+    )
+
+    # Outputs behind a node that chooses among values
+    JUDGE_BEFORE = "in the spec, criteria: [{criteria}], unjudged: [{outputs}]"
+    JUDGE_BEFORE_BRIEFLY = (
+        "judge {tensors} by {{tensor: NAME, sqnr_db: {limit:g}}}, and name what is behind under 'unjudged'"
+    )
+    UNJUDGED = "in the spec, unjudged: [{outputs}]"
+    UNJUDGED_BRIEFLY = "name what is behind under 'unjudged'"
+
+    # The formats that were asked for, and those that ran
+    OBEY = (
+        "judge FP16 itself with 'tensorrt: {{obey: true}}', or let TensorRT time FP16 with a higher "
+        "'optimization_level'; or accept the engine as it is: 'realized: warn'"
+    )
+    REPORT_LAYERS = (
+        "report these layers to NVIDIA, or judge them with 'backend: onnxruntime'; or accept the engine as "
+        "it is: 'realized: warn'"
+    )
+    LOOK_AT_PAIRS = (
+        "look at the Q/DQ around these layers (both inputs, one scale per activation), raise "
+        "'optimization_level', allow more 'tactic_sources'; or accept the engine as it is: 'realized: warn'"
+    )
+    SHARE_RAN_OTHERWISE = (
+        "look at the Q/DQ around what the engine runs otherwise, {layers}; or lower int8_share"
+    )
+    SHARE_LEFT_OUT = "quantize both inputs of the layers left out, {layers}; or lower int8_share"
+
+    # Criteria that do not notice errors
+    ADD_LIMIT = (
+        "add to 'criteria:' {criterion}; {format} keeps it with {sqnr_db} dB, and these outputs do not. To "
+        "accept weak criteria, give the case the key 'accept_blind: REASON'"
+    )
+    ADD_LIMIT_OF_LOST = "add to 'criteria:' {criterion} and run again: it fails then, and layers are searched"
+    ADD_METRIC = (
+        "add to 'criteria:' a limit on the metric of your task, like {{metric: top1, max_drop: 1%}} or "
+        "{{metric: FILE.py:FUNCTION, max_drop: 1%}}, with 'labels: FILE'. To accept weak criteria, give the "
+        "case the key 'accept_blind: REASON'"
+    )
+    OTHER_INPUTS = (
+        "no 'sqnr_db' limit works here: only {limit:g} dB and more would catch shuffled outputs, and "
+        "{format} has {sqnr_db} dB. Use inputs that differ more, or a metric of your task, like {{metric: "
+        "top1, max_drop: 1%}} or {{metric: FILE.py:FUNCTION, max_drop: 1%}}, with 'labels: FILE'. To accept "
+        "weak criteria, give the case the key 'accept_blind: REASON'"
+    )
+    COMPARE_LABELS = (
+        "compare the labels and the decoded outputs of three samples. If all labels are the same, check how "
+        "their file is read; if all outputs are, check the float model and its inputs"
+    )
+    COMPARE_LABELS_OF_USER = (
+        "compare the labels and the decoded outputs of three samples. If all labels are the same, check how "
+        "their file is read; if all outputs are, check the float model and its inputs; if both differ, "
+        "{metric} ignores one of them or hides an exception"
+    )
+    CHECK_LABELS = (
+        "check the labels: one label per input, in the order of the inputs, numbered as the classes of the "
+        "output (from 0 or from 1?)"
+    )
+    LOWER_IS_BETTER = (
+        "if a lower value is better, add 'lower_is_better: true' to the criterion; else check that {metric} "
+        "compares each output with its own label: one label per input, in the order of the inputs, numbered "
+        "as the classes of the output"
+    )
+    HIGHER_IS_BETTER = (
+        "if a higher value is better, remove 'lower_is_better' from the criterion; else check that {metric} "
+        "compares each output with its own label: one label per input, in the order of the inputs, numbered "
+        "as the classes of the output"
+    )
+
+
+class NoFix:
+    """Why a failed case has no fix, and what to do."""
+
+    INTERRUPTED = "none found before Ctrl-C; run again"
+    OUT_OF_TIME = "none found in the time; give it more: --int8acc-max-seconds N"
+    ENDED = "none found: {ending}"
+    FIXED_PAIRS = "none found: Q/DQ is left in the model that no plan takes off"
+    HIGH_FAILS = "none found: with every layer out of {format} the criteria fail too"
+    ENGINE = "an engine cannot be searched: name the model it was made from, 'int8: {{model: FILE}}'"
+    NOT_SEARCHED = (
+        "not searched; with --int8acc-search=always the layers at fault are named, and a fix is written"
+    )
+
+
+class Remedy:
+    """What a remedy does, and how it was proved. The changes of the model have words in ``CHANGES``."""
+
+    HIGH = "{layers} in {precision}"
+    SOME_HIGH = "{layers} of {culprits} in {precision}"
+    NONE_HIGH = "no layer needs {precision}"
+    ALL_LOW = "all in {format}"
+    KEEP = "keep {layers} in {precision}"
+    SPARE = ", {spare} of them for a reserve"
+    SYMMETRIC = "symmetric {format} throughout"
+    SHARE_STAYS = ", {share:.0%} of the multiply-accumulates stay in {format}"
+    #: Where the ranges of other scales come from.
+    RANGES_FROM_DATA = "; ranges from the calibration data, {data}"
+    RANGES_FROM_INPUTS = "; ranges from the compared inputs themselves"
+
+    # Proofs, the fullest first
+    VERIFIED_WITH_RESERVE = ", verified (built and run, limits kept with reserve) on {backend}"
+    VERIFIED_RUN = ", verified (built and run) on {backend}"
+    VERIFIED_ON = ", verified on {backend}"
+    VERIFIED = ", verified"
+    UNSTEADY_SCORE = ", but {interval} when samples are drawn again"
+    UNSTEADY = "; unsteady"
+    NOT_VERIFIED = "; not verified"
+
 
 #: Metrics, by their name in a spec.
 METRICS: Mapping[str, Label] = {

@@ -238,8 +238,11 @@ def layer_bars(layers: Sequence[LayerError], culprits: Sequence[str]) -> list[Ba
 
     If there are more than ``_LAYERS``, the culprits and the worst layers are shown.
     """
-    places = sorted(range(len(layers)), key=lambda i: (layers[i].layer not in culprits, _rank(layers[i])))
-    kept = sorted(places[:_LAYERS])
+
+    def rank(place: int) -> tuple[bool, tuple[bool, float]]:
+        return layers[place].layer not in culprits, error_rank(layers[place])
+
+    kept = sorted(sorted(range(len(layers)), key=rank)[:_LAYERS])
     shares = [(_share(layers[i].alone_sqnr_db), _share(layers[i].sqnr_db)) for i in kept]
     longest = max((value for pair in shares for value in pair if math.isfinite(value)), default=0.0) or 1.0
     return [
@@ -258,7 +261,8 @@ def layer_bars(layers: Sequence[LayerError], culprits: Sequence[str]) -> list[Ba
     ]
 
 
-def _rank(layer: LayerError) -> tuple[bool, float]:
+def error_rank(layer: LayerError) -> tuple[bool, float]:
+    """Returns by what layers are sorted so that those with the largest error of their own come first."""
     return not math.isnan(layer.alone_sqnr_db), layer.alone_sqnr_db
 
 

@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from pytest_int8acc.errors import listed
-from pytest_int8acc.report.blind import blind_fix
-from pytest_int8acc.report.catalogue import CHANGES, STAGES, Words
-from pytest_int8acc.report.precision import precision_fix, share_fix
+from pytest_int8acc.report.catalogue import CHANGES, STAGES, Advice, ChangeKind, NoFix, Remedy
+from pytest_int8acc.report.cautions import is_lost, is_mismatch, is_users, layers_text
 from pytest_int8acc.report.search import reason
-from pytest_int8acc.report.summary import first_line, is_jumpy
+from pytest_int8acc.report.why import first_line, is_jumpy
 from pytest_int8acc.report.words import (
     NAME,
     WIDTH,
     count,
-    drawn_again,
     few,
     first_fitting,
     fitted,
+    interval_text,
     middle,
     name_of,
+    number,
     relation,
     worst_first,
 )
-from pytest_int8acc.results import CaseResult, Finding, Repair, Score, SearchOutcome
+from pytest_int8acc.results import BlindSpots, CaseResult, PrecisionContract, Repair, Score, SearchOutcome
 from pytest_int8acc.results.causes import Jump
-from pytest_int8acc.results.scores import DEFAULT_SQNR_DB
-
-#: What to do where the float model gives NaN. No layer in high precision mends it.
-_FLOAT_NAN = (
-    "find what gives NaN in the float model, its inputs or a node; or list the output under 'unjudged'"
-)
+from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric
 
 
-class Fix(NamedTuple):
-    """One thing to do, in a line of at most ``WIDTH`` characters with its label."""
+@dataclass(frozen=True)
+class Fix:
+    """One thing to do. With its label it fits in a line of ``WIDTH`` characters."""
 
     label: str
     """``Fix``; ``Or`` for a second one."""
@@ -46,14 +42,14 @@ class Fix(NamedTuple):
 
 
 def fixes(result: CaseResult) -> list[Fix]:
-    """Returns what to do: the data first where they are wrong, then the fix, or why there is none."""
-    first = next(_before_layers(result), "")
-    if first:
+    """Returns what to do: the data first if they are wrong, then the fix, or why there is none."""
+    if first := _before_layers(result):
         return [Fix("Fix", first)]
+    room = WIDTH - len("Fix: ")
     remedies = [f.remedy for f in result.findings if is_mismatch(result, f) and f.remedy]
     if not remedies and (other := elsewhere(result)):
-        return [Fix("Fix", fitted(other, WIDTH - len("Fix: ")))]
-    found = [Fix("Fix", fitted(f"{text}, and run again", WIDTH - len("Fix: "))) for text in remedies[:1]]
+        return [Fix("Fix", fitted(other, room))]
+    found = [Fix("Fix", fitted(f"{text}, and run again", room)) for text in remedies[:1]]
     label = "Or" if found else "Fix"
     sentences = list(recommended(result))
     if not sentences and not found:
@@ -63,36 +59,82 @@ def fixes(result: CaseResult) -> list[Fix]:
     return found
 
 
-def _before_layers(result: CaseResult) -> Iterator[str]:
-    """Yields what to do where no layer in high precision mends the case."""
-    if result.is_misbuilt and result.precision is not None:
-        yield precision_fix(result.precision)
-    elif _misses_share_alone(result) and result.precision is not None:
-        yield share_fix(result.precision)
-    elif result.kept and result.is_blind and result.blind is not None:
-        yield blind_fix(result.blind, result.low_format)
-    elif any(output.problem and output.nan_share for output in result.outputs):
-        yield _FLOAT_NAN
+# What to do where no layer in high precision mends the case
 
 
-def _misses_share_alone(result: CaseResult) -> bool:
-    """Returns whether ``int8_share`` is the only missed limit. Layers in high precision make it worse."""
-    missed = [score for score in result.scores if not score.passed]
-    whole = all(output.passed for output in result.outputs)
-    return whole and bool(missed) and all(score.metric == "int8_share" for score in missed)
+def _before_layers(result: CaseResult) -> str:
+    """Returns what to do about formats, criteria or NaN; empty if the layers come first."""
+    contract, missed = result.precision, [score for score in result.scores if not score.passed]
+    if contract is not None and result.is_misbuilt:
+        return _fix_of_format(contract)
+    share_alone = bool(missed) and all(score.metric == "int8_share" for score in missed)
+    if contract is not None and share_alone and all(output.passed for output in result.outputs):
+        return _fix_of_share(contract)
+    if result.blind is not None and result.kept and result.is_blind:
+        return _fix_of_criteria(result.blind, result.low_format)
+    if any(output.problem and output.nan_share for output in result.outputs):
+        return Advice.FLOAT_NAN
+    return ""
 
 
-def is_mismatch(result: CaseResult, finding: Finding) -> bool:
-    """Returns whether a finding tells of the preprocessing mismatch that the diagnosis blames."""
-    mismatch = result.diagnosis.preprocessing_mismatch if result.diagnosis is not None else ""
-    return finding.source == "data" and finding.rule == mismatch
+def _fix_of_format(contract: PrecisionContract) -> str:
+    """Returns what to do if the engine ran in another format than the one asked for."""
+    if contract.source != "candidate":
+        return Advice.LOOK_AT_PAIRS
+    return Advice.OBEY.format() if contract.can_obey else Advice.REPORT_LAYERS
+
+
+def _fix_of_share(contract: PrecisionContract) -> str:
+    """Returns what to do if too few multiply-accumulates are in INT8."""
+    if contract.misplaced:
+        layers = layers_text(contract.misplaced, contract.misplaced_count)
+        return Advice.SHARE_RAN_OTHERWISE.format(layers=layers)
+    return Advice.SHARE_LEFT_OUT.format(layers=layers_text(contract.left_out, contract.left_out_count))
+
+
+def _fix_of_criteria(blind: BlindSpots, low_format: str) -> str:
+    """Returns what to write into the spec, as far as a trial has shown that it helps."""
+    for metric in blind.at_chance:
+        if metric.as_well:
+            return _fix_of_metric(metric)
+    near = blind.too_near
+    if blind.remedy is not None:
+        sqnr_db = number(blind.remedy.value)
+        return Advice.ADD_LIMIT.format(criterion=_criterion(blind.remedy), format=low_format, sqnr_db=sqnr_db)
+    if near is None or near.limit is None:
+        return Advice.ADD_METRIC.format()
+    if is_lost(near):
+        return Advice.ADD_LIMIT_OF_LOST.format(criterion=_criterion(near))
+    return Advice.OTHER_INPUTS.format(limit=near.limit, format=low_format, sqnr_db=number(near.value))
+
+
+def _criterion(score: Score) -> str:
+    """Returns a limit on the SQNR of an output, as the spec writes it."""
+    name = middle(score.subject, NAME)
+    named = f"'{name}'" if "[" in name else name  # YAML reads a bracket as the start of a list
+    return f"{{output: {named}, sqnr_db: {score.limit:g}}}"
+
+
+def _fix_of_metric(metric: ChanceMetric) -> str:
+    """Returns what to check if a metric of labels scores useless outputs as high as the baseline's."""
+    users = is_users(metric)
+    if metric.is_constant:
+        advice = Advice.COMPARE_LABELS_OF_USER if users else Advice.COMPARE_LABELS
+    elif not users or metric.baseline == metric.chance:
+        advice = Advice.CHECK_LABELS
+    else:
+        lower = metric.baseline < metric.chance
+        advice = Advice.LOWER_IS_BETTER if lower else Advice.HIGHER_IS_BETTER
+    return advice.format(metric=middle(metric.metric, NAME))
 
 
 def elsewhere(result: CaseResult) -> str:
-    """Returns what to do if quantization is not the problem, or outputs cannot be compared; else empty."""
-    if result.diagnosis is not None and is_jumpy(result):
+    """Returns what to do if quantization is not at fault, or outputs cannot be compared; else empty."""
+    if result.diagnosis is None:
+        return ""
+    if is_jumpy(result):
         return _judging_before(result, result.diagnosis.jumps)
-    line = first_line(result.diagnosis) if result.diagnosis is not None else None
+    line = first_line(result.diagnosis)
     if line is None or line.passed or line.name == "engine INT8":
         return ""
     return STAGES[line.name].advice
@@ -103,34 +145,35 @@ def _judging_before(result: CaseResult, jumps: Sequence[Jump]) -> str:
     known = {output.name for output in result.outputs}
     tensors = dict.fromkeys(name for jump in jumps for name in jump.tensors if name not in known)
     outputs = ", ".join(dict.fromkeys(f"'{name}'" for jump in jumps for name in jump.outputs))
-    criteria = ", ".join(f"{{tensor: '{name}', sqnr_db: {DEFAULT_SQNR_DB:g}}}" for name in tensors)
+    room = WIDTH - len("Fix: ")
     if not tensors:
-        return first_fitting(
-            [f"in the spec, unjudged: [{outputs}]", "name what is behind under 'unjudged'"], WIDTH - 5
-        )
+        return first_fitting([Advice.UNJUDGED.format(outputs=outputs), Advice.UNJUDGED_BRIEFLY], room)
+    criteria = ", ".join(f"{{tensor: '{name}', sqnr_db: {DEFAULT_SQNR_DB:g}}}" for name in tensors)
     named = few([f"'{middle(name, NAME)}'" for name in tensors], 2)
-    whole = f"in the spec, criteria: [{criteria}], unjudged: [{outputs}]"
-    brief = f"judge {named} by {{tensor: NAME, sqnr_db: {DEFAULT_SQNR_DB:g}}}, and "
-    return first_fitting([whole, f"{brief}name what is behind under 'unjudged'"], WIDTH - 5)
+    whole = Advice.JUDGE_BEFORE.format(criteria=criteria, outputs=outputs)
+    brief = Advice.JUDGE_BEFORE_BRIEFLY.format(tensors=named, limit=DEFAULT_SQNR_DB)
+    return first_fitting([whole, brief], room)
+
+
+# The recommended fix
 
 
 def recommended(result: CaseResult) -> Iterator[str]:
-    """Yields the recommended fix in a sentence, the fullest first; nothing where there is none."""
+    """Yields the recommended fix in a sentence, the fullest first; nothing if there is none."""
     repair, search = result.answer, result.search
     if repair is not None:
         spare = search.spare if search is not None and repair.kind == "high" else 0
-        texts = list(changes(repair, result.low_format, spare))
-        proofs = _proofs(result, repair.scores, verified=repair.verified)
-        reached = _reached(repair.scores)
+        texts = _changes(repair, result.low_format, spare)
+        scores, verified = repair.scores, repair.verified
     elif search is not None and search.found and search.culprits:
-        texts = list(_kept(search, result.low_format))
-        proofs = _proofs(result, search.fixed, verified=search.verified)
-        reached = _reached(search.fixed)
+        texts = _kept(search, result.low_format)
+        scores, verified = search.fixed, search.verified
     else:
         return
     use = "use fixed.onnx: " if result.written else ""
+    proofs = _proofs(result, scores, verified=verified)
     for text in texts:
-        for score in reached:
+        for score in _reached(scores):
             yield from (f"{use}{text}{score}{proof}" for proof in proofs)
     yield f"{use}{texts[-1]}{proofs[-1]}"
 
@@ -148,61 +191,59 @@ def _reached(scores: Sequence[Score]) -> list[str]:
 
 
 def _proofs(result: CaseResult, scores: Sequence[Score], *, verified: bool) -> list[str]:
-    """Returns how a fix was proved, in the longest form first."""
+    """Returns how a fix was proved, the longest text first."""
     if verified:
-        by = result.backend.partition(",")[0]
-        reserve = f", verified (built and run, limits kept with reserve) on {by}"
-        return [reserve, f", verified (built and run) on {by}", f", verified on {by}", ", verified"]
+        backend = result.backend.partition(",")[0]
+        proofs = (Remedy.VERIFIED_WITH_RESERVE, Remedy.VERIFIED_RUN, Remedy.VERIFIED_ON, Remedy.VERIFIED)
+        return [proof.format(backend=backend) for proof in proofs]
     unsteady = [score for score in worst_first(scores) if not score.steady]
     if not unsteady or not all(score.passed for score in scores):
-        return ["; not verified"]
-    resampled = f", but {drawn_again(unsteady[0])} when samples are drawn again"
-    return [resampled, "; unsteady", "; not verified"]
+        return [Remedy.NOT_VERIFIED]
+    resampled = Remedy.UNSTEADY_SCORE.format(interval=interval_text(unsteady[0]))
+    return [resampled, Remedy.UNSTEADY, Remedy.NOT_VERIFIED]
 
 
-def _kept(search: SearchOutcome, low_format: str) -> Iterator[str]:
-    kept = f"keep {count(len(search.kept), 'layer')} in {search.precision.upper()}"
-    yield f"{kept}, {search.int8_share:.0%} of the multiply-accumulates stay in {low_format}"
-    yield kept
+def _kept(search: SearchOutcome, low_format: str) -> list[str]:
+    """Returns the plan of the search as a fix, the longest text first."""
+    layers = count(len(search.kept), "layer")
+    kept = Remedy.KEEP.format(layers=layers, precision=search.precision.upper())
+    return [kept + Remedy.SHARE_STAYS.format(share=search.int8_share, format=low_format), kept]
 
 
 def alternatives(result: CaseResult) -> list[str]:
-    """Returns the remedies that are not recommended, cheapest first."""
+    """Returns the remedies that are not recommended, the cheapest first."""
     repairs = result.diagnosis.repairs[1:] if result.diagnosis is not None else ()
-    return [_repair_line(repair, result.low_format) for repair in repairs]
-
-
-def _repair_line(repair: Repair, low_format: str) -> str:
-    scores = [relation(score) for score in worst_first(repair.scores)[:1]]
-    verified = "verified" if repair.verified else "not verified"
-    return "; ".join([next(changes(repair, low_format)), *scores, verified])
+    lines = []
+    for repair in repairs:
+        scores = [relation(score) for score in worst_first(repair.scores)[:1]]
+        verified = "verified" if repair.verified else "not verified"
+        lines.append("; ".join([_changes(repair, result.low_format)[0], *scores, verified]))
+    return lines
 
 
 def _no_fix(result: CaseResult) -> Iterator[str]:
-    """Yields why there is no fix, and what to do instead, the fullest first."""
+    """Yields why there is no fix and what to do, the fullest first."""
     search, stopped = result.search, result.stopped
     if stopped is not None:
-        late = "none found in the time; give it more: --int8acc-max-seconds N"
-        yield "none found before Ctrl-C; run again" if stopped.kind == "interrupted" else late
+        yield NoFix.INTERRUPTED if stopped.kind == "interrupted" else NoFix.OUT_OF_TIME
     elif search is not None and search.found:
         yield reason(search)
     elif search is not None:
         lint = [f.remedy for f in result.findings if f.source == "lint" and f.severity != "note" and f.remedy]
-        yield "; ".join([*lint[:1], f"none found: {reason(search)}"])
+        yield "; ".join([*lint[:1], NoFix.ENDED.format(ending=reason(search))])
         if search.fixed_pairs:
-            yield lint[0] if lint else "none found: Q/DQ is left in the model that no plan takes off"
-        hopeless = f"none found: with every layer out of {result.low_format} the criteria fail too"
-        yield lint[0] if lint else hopeless
+            yield lint[0] if lint else NoFix.FIXED_PAIRS
+        yield lint[0] if lint else NoFix.HIGH_FAILS.format(format=result.low_format)
     elif result.diagnosis is not None and result.diagnosis.first_stage == "engine INT8":
         yield STAGES["engine INT8"].advice
     elif not result.int8_groups:
-        yield "an engine cannot be searched: name the model it was made from, 'int8: {model: FILE}'"
+        yield NoFix.ENGINE.format()
     else:
-        yield "not searched; with --int8acc-search=always the layers at fault are named, and a fix is written"
+        yield NoFix.NOT_SEARCHED
 
 
 def cheaper_fix(result: CaseResult) -> Repair | None:
-    """Returns the recommended remedy, if it keeps more layers quantized than the plan of the search."""
+    """Returns the recommended remedy if it keeps more layers quantized than the plan of the search."""
     first, search = result.answer, result.search
     if first is None or search is None or not search.found:
         return first
@@ -210,56 +251,64 @@ def cheaper_fix(result: CaseResult) -> Repair | None:
     return first if first.kind != "high" and cheaper else None
 
 
-def changes(repair: Repair, low_format: str, spare: int = 0) -> Iterator[str]:
-    """Yields what a remedy changes, the fullest sentence first.
+# What a remedy changes
+
+
+def _changes(repair: Repair, low_format: str, spare: int = 0) -> list[str]:
+    """Returns what a remedy changes, the longest text first.
 
     Args:
         repair: The remedy.
         low_format: The format that the case is about, like ``INT8``.
-        spare: The number of its layers that are in high precision as a reserve only.
+        spare: How many of its layers are in high precision as a reserve only.
     """
-    layers, precision = len(repair.layers), repair.precision.upper()
-    kept = f"{count(layers, 'layer')} in {precision}" if layers else f"all in {low_format}"
-    done = [words.clause.format_map(facts) for words, facts in _changes(repair)]
-    if repair.kind == "high" or not done:
-        verb = f"keep {kept}" if layers else f"symmetric {low_format} throughout"
-        verb += f", {spare} of them for a reserve" if spare else ""
-        yield f"{verb}, {1 - repair.price:.0%} of the multiply-accumulates stay in {low_format}"
-        yield verb
-        return
-    yield f"{' and '.join(done)}, {kept}"
-    yield f"{kept} and {count(len(done), 'other change')}" if layers else " and ".join(done)
+    layers, precision = count(len(repair.layers), "layer"), repair.precision.upper()
+    clauses = [CHANGES[kind].clause.format_map(facts) for kind, facts in _changed(repair)]
+    if repair.kind == "high" or not clauses:
+        text = Remedy.SYMMETRIC.format(format=low_format)
+        if repair.layers:
+            text = Remedy.KEEP.format(layers=layers, precision=precision)
+        text += Remedy.SPARE.format(spare=spare) if spare else ""
+        return [text + Remedy.SHARE_STAYS.format(share=1 - repair.price, format=low_format), text]
+    done = " and ".join(clauses)
+    if not repair.layers:
+        return [f"{done}, {Remedy.ALL_LOW.format(format=low_format)}", done]
+    high = Remedy.HIGH.format(layers=layers, precision=precision)
+    return [f"{done}, {high}", f"{high} and {count(len(clauses), 'other change')}"]
 
 
-def _changes(repair: Repair) -> Iterator[tuple[Words, dict[str, str | float]]]:
-    """Yields the words and the facts of each change that a remedy makes."""
+def _changed(repair: Repair) -> Iterator[tuple[ChangeKind, dict[str, str | float]]]:
+    """Yields each kind of change that a remedy makes, and the facts for its words."""
     if repair.fused:
         norms = count(len(repair.fused), "norm")
-        yield CHANGES["fused"], {"norms": norms, "names": listed(repair.fused)}
+        yield "fused", {"norms": norms, "names": listed(repair.fused)}
     if repair.outputs:
         outputs = count(len(repair.outputs), "more output")
-        yield CHANGES["outputs"], {"outputs": outputs, "names": listed(repair.outputs)}
+        yield "outputs", {"outputs": outputs, "names": listed(repair.outputs)}
     if (moved := repair.migration) is not None:
         places = [f"folded into {listed(moved.folded)}"] if moved.folded else []
         if moved.inserted:
             places.append(f"{len(moved.inserted)} Mul inserted, one more elementwise pass over a tensor each")
-        yield CHANGES["migration"], {"alpha": moved.alpha, "places": "; ".join(places)}
+        yield "migration", {"alpha": moved.alpha, "places": "; ".join(places)}
     if repair.rescales:
         methods = ", ".join(dict.fromkeys(rescale.method for rescale in repair.rescales))
-        yield CHANGES["rescales"], {"tensors": count(len(repair.rescales), "tensor"), "methods": methods}
+        yield "rescales", {"tensors": count(len(repair.rescales), "tensor"), "methods": methods}
     if repair.weights:
-        yield CHANGES["weights"], {"weights": count(len(repair.weights), "weight")}
+        yield "weights", {"weights": count(len(repair.weights), "weight")}
 
 
 def repair_text(repair: Repair, low_format: str) -> str:
     """Returns what a remedy does, in a sentence or two; what matters most comes first."""
-    layers, precision = len(repair.layers), repair.precision.upper()
+    precision = repair.precision.upper()
     if repair.kind == "high":
-        return f"{count(layers, 'layer')} in {precision}"
-    head = f"{layers} of {count(repair.culprits, 'layer')} in {precision}"
-    sentences = [words.sentence.format_map(facts) for words, facts in _changes(repair)]
-    done = "; ".join(sentences) or f"symmetric {low_format} throughout"
+        return Remedy.HIGH.format(layers=count(len(repair.layers), "layer"), precision=precision)
+    head = Remedy.NONE_HIGH.format(precision=precision)
+    if repair.layers:
+        culprits = count(repair.culprits, "layer")
+        head = Remedy.SOME_HIGH.format(layers=len(repair.layers), culprits=culprits, precision=precision)
+    sentences = [CHANGES[kind].sentence.format_map(facts) for kind, facts in _changed(repair)]
+    text = f"{head}: {'; '.join(sentences) or Remedy.SYMMETRIC.format(format=low_format)}"
     if repair.kind in ("unfuse", "fuse"):
-        return f"{head if layers else f'no layer needs {precision}'}: {done}"
-    data = f"the calibration data, {repair.data}" if repair.data else "the compared inputs themselves"
-    return f"{head if layers else f'no layer needs {precision}'}: {done}; ranges from {data}"
+        return text
+    ranges = Remedy.RANGES_FROM_DATA if repair.data else Remedy.RANGES_FROM_INPUTS
+    return text + ranges.format(data=repair.data)

@@ -1,26 +1,48 @@
-"""The report folder: ``report.json`` and, with jinja2, ``report.html``. Folders of shards can be merged."""
+"""The report folder: written, read, and merged from the folders of shards.
+
+It holds ``report.json`` and, if jinja2 is installed, ``report.html``. A ``report.json`` may come from another
+machine, so it is validated when it is read.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.files import readable, real, replacing_files
-from pytest_int8acc.report.json import NAME, Report, report_of, write_json, write_text
-from pytest_int8acc.report.read import read_json
-from pytest_int8acc.results import CaseResult
+from pytest_int8acc.report.json import (
+    NAME,
+    VERSION,
+    Report,
+    Verdict,
+    plain_result,
+    report_of,
+    write_json,
+    write_text,
+)
+from pytest_int8acc.report.plain import restore
+from pytest_int8acc.report.view import CaseView
+from pytest_int8acc.report.words import middle
 
-#: Suffixes of files whose text is part of the page, so that it can be copied.
+#: The suffixes of files whose text the page contains, so that it can be copied from there.
 _TEXTS = (".cfg", ".json", ".md", ".py", ".sh", ".txt", ".yaml", ".yml")
-_LARGEST = 64 << 10
-#: Files that a merge makes again instead of copying them.
+#: The maximum size of such a file in bytes.
+_LARGEST_TEXT = 64 << 10
+#: The files that a merge makes anew instead of copying them.
 _OURS = (NAME, "report.html")
+#: The maximum size of a ``report.json`` that is read, in bytes. A thousand cases take a tenth of it.
+MAX_BYTES = 1 << 30
+_Count: TypeAlias = Annotated[int, Field(ge=1, lt=1 << 53)]
+_Seconds: TypeAlias = Annotated[float, Field(ge=0)]
 
 
 def write_folder(folder: Path, report: Report) -> list[str]:
@@ -35,34 +57,162 @@ def write_folder(folder: Path, report: Report) -> list[str]:
         return [missing, f"report in {path}"]
     from pytest_int8acc.report.html import page
 
-    html = write_text(folder, "report.html", page(report, texts(folder, report)))
+    html = write_text(folder, "report.html", page(report, _texts(folder, report)))
     return [f"report in {html}, {path}"]
 
 
-def texts(folder: Path, report: Report) -> dict[str, str]:
+def _texts(folder: Path, report: Report) -> dict[str, str]:
     """Returns the text of small files that the cases wrote into ``folder``, by relative path."""
     found = {}
     for name in (str(name) for case in report.cases for name in case.get("written", ())):
         path = folder / name
         with contextlib.suppress(OSError, ValueError):
             inside = real(folder) in real(path).parents
-            if inside and path.suffix in _TEXTS and path.stat().st_size <= _LARGEST:
+            if inside and path.suffix in _TEXTS and path.stat().st_size <= _LARGEST_TEXT:
                 found[name] = readable(path).read_text(encoding="utf-8")
     return found
 
 
-#: The folder and the report of a machine.
-_Shard = tuple[Path, Report]
+# Reading report.json
+
+
+class _Checked(BaseModel):
+    """Part of a report. Keys that are not named may hold any JSON, but no NaN and no infinity."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    __pydantic_extra__: dict[str, JsonValue]
+
+
+class _Entry(_Checked):
+    """One case, with the keys that it has whether it was measured or not."""
+
+    nodeid: str
+    verdict: Verdict
+    seconds: _Seconds
+    line: _Count = 1
+    finished: str = ""
+    message: str = ""
+    settings: str = ""
+    written: list[str] = []
+
+
+class _Error(_Checked):
+    """A file that could not be read."""
+
+    nodeid: str
+    message: str
+
+
+class _Report(_Checked):
+    """A whole ``report.json``."""
+
+    finished: str = ""
+    cases: list[_Entry]
+    errors: list[_Error] = []
+
+
+def read_json(folder: Path) -> Report:
+    """Returns the report in ``folder``.
+
+    Raises:
+        Int8accError: There is no report, or it cannot be read, or it has another version. The message names
+            the file and the place in it.
+    """
+    path = folder / NAME
+    try:
+        report = json.loads(_content(path), parse_int=_integer)
+    except OSError as error:
+        raise Int8accError(
+            f"{path}: {error.strerror or error}; expected the folder of a run with --int8acc-report"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise Int8accError(f"{path}: not JSON ({error}); run those cases again") from None
+    if not isinstance(report, dict) or "cases" not in report:
+        raise Int8accError(f"{path}: not a report of pytest-int8acc; run those cases again")
+    if report.get("version") != VERSION:
+        version = middle(repr(report.get("version")), 20)
+        raise Int8accError(
+            f"{path}: version {version} of a report, expected {VERSION}; run all shards with the same "
+            "pytest-int8acc"
+        )
+    views = _views(path, report)
+    return Report(report | {"errors": report.get("errors", [])}, views)
+
+
+def _content(path: Path) -> bytes:
+    """Returns the bytes of the file.
+
+    Raises:
+        OSError: The file cannot be read, or reading it might never end.
+        Int8accError: The file is larger than ``MAX_BYTES``.
+    """
+    size = readable(path).stat().st_size
+    if size > MAX_BYTES:
+        raise Int8accError(
+            f"{path}: has {size >> 20} MiB, more than the {MAX_BYTES >> 20} MiB that are read of a report; "
+            "split its cases over more runs"
+        )
+    return path.read_bytes()
+
+
+def _integer(text: str) -> int:
+    """Returns an integer of the file; raises ValueError for one that no float can hold."""
+    if len(text) > 300:
+        raise ValueError(f"an integer of {len(text)} digits")
+    return int(text)
+
+
+def _views(path: Path, report: dict[str, Any]) -> dict[str, CaseView]:
+    """Returns the view of each case that was measured, by node id.
+
+    Raises:
+        Int8accError: A part of the report differs from ``schema.json``, or no sentence can be made of it.
+    """
+    try:
+        _Report.model_validate(report)
+    except ValidationError as error:
+        raise _damaged(path, _first(error)) from None
+    views = {}
+    for number, entry in enumerate(report["cases"]):
+        if "outputs" not in entry:
+            continue
+        try:
+            view = views[entry["nodeid"]] = CaseView(restore(entry))
+        except ValidationError as error:
+            raise _damaged(path, f"cases.{number}.{_first(error)}") from None
+        try:
+            plain_result(view)
+        except (ArithmeticError, LookupError, ValueError) as error:
+            reason = f"no sentence can be made of it: {type(error).__name__}: {error}"
+            raise _damaged(path, f"cases.{number}: {reason}") from None
+    return views
+
+
+def _damaged(path: Path, reason: str) -> Int8accError:
+    return Int8accError(f"{path}: damaged ({reason}); run those cases again")
+
+
+def _first(error: ValidationError) -> str:
+    """Returns place and text of the first error that pydantic found."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{middle(place, 80)}: {first['msg']}"
+
+
+# Merging
+
+#: The folder and the report of one machine.
+_Shard: TypeAlias = tuple[Path, Report]
 
 
 def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]) -> Report:
-    """The cases of all ``folders`` as one report, and their other files copied into ``out``.
+    """Returns the cases of all ``folders`` as one report, and copies their other files into ``out``.
 
-    Cases stand in the order of their files and lines, as in a run that was not split. Of a case that several
-    shards ran, the run that finished last counts and its files alone are copied: a rerun replaces what it
-    repeats. A spec that could not be read counts unless a later shard ran its cases.
+    The cases are sorted by file and line, as in a run that was not split. If several shards ran a case, the
+    run that finished last counts, and only its files are copied. A spec that could not be read counts
+    unless a later shard ran its cases.
 
-    A folder whose report cannot be read is left out and stands among the errors of the merged report, so that
+    A folder whose report cannot be read is left out and named among the errors of the merged report, so that
     one damaged shard does not cost the results of the others.
 
     Raises:
@@ -72,22 +222,22 @@ def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]
     read, left_out = _read(folders)
     shards = sorted(read, key=lambda shard: _finished(shard[1].plain))
     winners: dict[str, dict[str, Any]] = {}
-    results: dict[str, CaseResult] = {}
+    views: dict[str, CaseView] = {}
     for _, report in shards:
         for entry in report.cases:
             nodeid = entry["nodeid"]
             if _finished(entry) >= _finished(winners.get(nodeid, {})):
                 winners[nodeid] = entry
-                results.pop(nodeid, None)
-                if nodeid in report.results:
-                    results[nodeid] = report.results[nodeid]
+                views.pop(nodeid, None)
+                if nodeid in report.views:
+                    views[nodeid] = report.views[nodeid]
     for source, target in _copies(shards, winners, out):
         with replacing_files(target.parent, out) as drafts:
             shutil.copyfile(source, drafts / target.name)
     return report_of(
         sorted(winners.values(), key=_place),
         [*_errors(shards), *left_out],
-        results,
+        views,
         tool=dict(tool),
         finished=_finished(shards[-1][1].plain),
         merged=[folder.name for folder, _ in read],
@@ -95,10 +245,10 @@ def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]
 
 
 def _read(folders: Sequence[Path]) -> tuple[list[_Shard], list[dict[str, str]]]:
-    """The shards that can be read, and for each other folder the error of the merged report.
+    """Returns the shards that can be read, and an error for each of the other folders.
 
     Raises:
-        Int8accError: None can be read.
+        Int8accError: No folder can be read.
     """
     shards: list[_Shard] = []
     left_out: list[dict[str, str]] = []
@@ -117,18 +267,18 @@ def _read(folders: Sequence[Path]) -> tuple[list[_Shard], list[dict[str, str]]]:
 
 
 def _finished(run: Mapping[str, Any]) -> str:
-    """When a case or a whole run ended; ISO 8601 in UTC sorts as text."""
+    """Returns when a case or a whole run ended: ISO 8601 in UTC, which sorts as text."""
     return str(run.get("finished", ""))
 
 
 def _place(entry: Mapping[str, Any]) -> tuple[str, int, str]:
-    """Where a case stands: its file, its line."""
+    """Returns by what cases are sorted: file, line, node id."""
     nodeid = str(entry["nodeid"])
     return nodeid.rpartition("::")[0], int(entry.get("line", 0)), nodeid
 
 
 def _errors(shards: Sequence[_Shard]) -> list[dict[str, str]]:
-    """The specs that could not be read, but for those that a later shard has read."""
+    """Returns the specs that could not be read, except those that a later shard has read."""
     standing: dict[str, dict[str, str]] = {}
     for _, report in shards:
         for entry in report.cases:
@@ -141,12 +291,15 @@ def _errors(shards: Sequence[_Shard]) -> list[dict[str, str]]:
 def _copies(
     shards: Sequence[_Shard], winners: Mapping[str, Mapping[str, Any]], out: Path
 ) -> Iterator[tuple[Path, Path]]:
-    """Each file to copy and its copy; those that a case names come last, and win."""
+    """Yields each file to copy and the path of its copy.
+
+    The files of cases come last, so that they replace other files of the same name.
+    """
     of_cases = []
     for folder, report in shards:
         if real(folder) == real(out):
             continue
-        named: dict[bool, set[str]] = {True: set(), False: set()}  # of entries that count, and of others
+        named: dict[bool, set[str]] = {True: set(), False: set()}  # by whether the run of the case counts
         for entry in report.cases:
             named[winners[entry["nodeid"]] is entry].update(map(str, entry.get("written", ())))
         for name in _files(folder, out):
@@ -159,7 +312,7 @@ def _copies(
 
 
 def _files(folder: Path, out: Path) -> Iterator[str]:
-    """Paths from ``folder`` of all its files, links and what lies in ``out`` left out."""
+    """Yields the relative paths of all files in ``folder``, except links and files in ``out``."""
     for here, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if real(Path(here) / name) != real(out))
         for name in sorted(names):

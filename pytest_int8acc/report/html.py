@@ -22,7 +22,7 @@ from pytest_int8acc.names import shown_lines
 from pytest_int8acc.report import charts
 from pytest_int8acc.report.json import BAD, Report
 from pytest_int8acc.report.plain import restore
-from pytest_int8acc.report.terminal import entry_text, is_failure, tallies
+from pytest_int8acc.report.text import entry_text, is_failure, tallies
 from pytest_int8acc.report.view import CaseView, FileView
 from pytest_int8acc.report.words import number
 

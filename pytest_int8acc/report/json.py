@@ -4,90 +4,35 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
 
 from pytest_int8acc.files import replace_file
-from pytest_int8acc.report.causes import advice, cause_text
-from pytest_int8acc.report.course import stop_text
-from pytest_int8acc.report.fixes import repair_text
+from pytest_int8acc.report.fixes import cheaper_fix
 from pytest_int8acc.report.plain import to_plain
-from pytest_int8acc.report.precision import precision_text
-from pytest_int8acc.report.search import alone_text, reason, remarks
-from pytest_int8acc.report.summary import fit_note, stage_text, summary
 from pytest_int8acc.report.view import CaseView
-from pytest_int8acc.results import (
-    CaseResult,
-    Culprit,
-    LineFit,
-    PrecisionContract,
-    Repair,
-    SearchOutcome,
-    StageLine,
-    Stop,
-)
-from pytest_int8acc.results.causes import Cause
+from pytest_int8acc.results import CaseResult
 
 #: The version is raised when a key changes its meaning or is removed. New keys may be added at any time.
 VERSION = 2
 NAME = "report.json"
-#: If a case has several verdicts, the one that comes last in this list counts.
+#: The verdicts of pytest. If a case has several, the one that comes last in this list counts.
 Verdict = Literal["skipped", "passed", "xpassed", "xfailed", "error", "failed"]
 RANK = get_args(Verdict)
 BAD = ("failed", "error")
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """A sentence that ``report.json`` holds beside the numbers of a class of results."""
-
-    about: str
-    """What the sentence says, for the schema."""
-    make: Callable[[Any, str], str]
-    """Makes it of the object and of the case's format, like ``INT8``."""
-
-
-#: By class, the key of each sentence.
-SENTENCES: Mapping[type, Mapping[str, Sentence]] = {
-    PrecisionContract: {
-        "text": Sentence(
-            "Shares of the multiply-accumulates by format, as asked for and as run.",
-            lambda contract, _: precision_text(contract),
-        )
-    },
-    Cause: {
-        "text": Sentence("What was measured, in a sentence with its numbers.", cause_text),
-        "advice": Sentence("What to do.", advice),
-    },
-    LineFit: {
-        "note": Sentence("What a slope far from 1, or a shift, suggests; empty near the baseline.", fit_note)
-    },
-    Repair: {"text": Sentence("What the remedy does, what matters most first.", repair_text)},
-    StageLine: {
-        "text": Sentence("What it means where this is the first stage that fails; else empty.", stage_text)
-    },
-    Culprit: {
-        "alone": Sentence(
-            "The worst score with this group alone in the low format, like ``logits cosine 0.93``; may be "
-            "empty.",
-            lambda culprit, _: alone_text(culprit),
-        )
-    },
-    Stop: {"text": Sentence("What ended the case after its verdict, and what was left out.", stop_text)},
-    SearchOutcome: {"reason": Sentence("Why the search ended.", lambda outcome, _: reason(outcome))},
-}
-
-
-@dataclass(frozen=True)
 class Report:
-    """All cases of a run: what ``report.json`` holds, and what was measured."""
+    """All cases of a run."""
 
     plain: dict[str, Any]
-    results: Mapping[str, CaseResult]
-    """By the node id of each case that was measured; paths of files start at the report folder."""
+    """The content of ``report.json``."""
+    views: Mapping[str, CaseView]
+    """The view of each case that was measured, by node id; paths of files start at the report folder."""
 
     @property
     def cases(self) -> list[dict[str, Any]]:
@@ -102,38 +47,34 @@ class Report:
         return errors
 
     def view(self, entry: Mapping[str, Any]) -> CaseView | None:
-        """What is said of a case; None where it was not measured."""
-        return self._views.get(entry["nodeid"])
-
-    @cached_property
-    def _views(self) -> dict[str, CaseView]:
-        return {nodeid: CaseView(result) for nodeid, result in self.results.items()}
+        """Returns the view of a case; None if the case was not measured."""
+        return self.views.get(entry["nodeid"])
 
     @cached_property
     def formats(self) -> str:
         """The formats of the cases that were measured, like ``INT8, FP16``; ``Model`` without any."""
-        return ", ".join(dict.fromkeys(view.low_format for view in self._views.values())) or "Model"
+        return ", ".join(dict.fromkeys(view.low_format for view in self.views.values())) or "Model"
 
 
 def report_of(
     cases: Iterable[dict[str, Any]],
     errors: Iterable[dict[str, str]],
-    results: Mapping[str, CaseResult],
+    views: Mapping[str, CaseView],
     **more: Any,
 ) -> Report:
     """Returns a report of cases.
 
     Args:
-        cases: Plain types, as from ``case_entry``.
-        errors: Files that could not be read, each as ``nodeid`` and ``message``.
-        results: What was measured, by node id.
+        cases: The cases as plain types, from ``case_entry``.
+        errors: The files that could not be read, each as ``nodeid`` and ``message``.
+        views: The views of the cases that were measured, by node id.
         more: Further keys: ``tool``, ``finished``, ``merged``.
     """
-    return Report({"version": VERSION, **more, "cases": list(cases), "errors": list(errors)}, results)
+    return Report({"version": VERSION, **more, "cases": list(cases), "errors": list(errors)}, views)
 
 
 def write_json(folder: Path, report: Report) -> Path:
-    """Write ``report.json`` into ``folder`` and return its path.
+    """Writes ``report.json`` into ``folder`` and returns its path.
 
     Raises:
         OSError: The folder cannot be made or written.
@@ -143,13 +84,13 @@ def write_json(folder: Path, report: Report) -> Path:
 
 
 def write_text(folder: Path, name: str, text: str) -> Path:
-    """Write a file into ``folder``, made where it is not there, at one stroke.
+    """Writes a file into ``folder`` in one step, and returns its path. Makes the folder if there is none.
 
     Raises:
         OSError: The folder cannot be made or written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # A name that is no Unicode (a path with undecodable bytes) must not cost the report.
+    # A path with bytes that are no Unicode must not cost the report.
     replace_file(folder / name, text.encode("utf-8", errors="backslashreplace"))
     return folder / name
 
@@ -159,22 +100,28 @@ def located(result: CaseResult, folder: Path | None) -> CaseResult:
     return replace(result, written=tuple(_from(folder, path) for path in result.written))
 
 
+def _from(folder: Path | None, path: str) -> str:
+    if folder is None or folder not in PurePath(path).parents:
+        return path
+    return PurePath(path).relative_to(folder).as_posix()
+
+
 def case_entry(
-    nodeid: str, verdict: str, seconds: float, result: CaseResult | None, **more: Any
+    nodeid: str, verdict: str, seconds: float, view: CaseView | None, **more: Any
 ) -> dict[str, Any]:
     """Returns one case of the report as plain types.
 
     Args:
         nodeid: pytest's name of the item.
         verdict: passed, failed, error, skipped, xfailed or xpassed.
-        seconds: The item's duration; of a case measured, its own seconds stand instead.
-        result: What was measured; None where nothing was.
+        seconds: The duration of the item. If the case was measured, its own seconds are used instead.
+        view: The view of the case; None if it was not measured.
         more: ``line`` in the spec, ``finished`` (ISO 8601), ``message``, ``settings``.
     """
     entry: dict[str, Any] = {"nodeid": nodeid, "verdict": verdict, "seconds": seconds, **more}
-    if result is None:
+    if view is None:
         return entry
-    details = plain_result(result)
+    details, result = plain_result(view), view.result
     search = details["search"] or {}
     culprits = search.get("culprits", [])
     margins = (None if s.margin is None or not math.isfinite(s.margin) else s.margin for s in result.scores)
@@ -193,30 +140,76 @@ def case_entry(
     return first_keys | {key: value for key, value in details.items() if key not in first_keys}
 
 
-def plain_result(result: CaseResult) -> dict[str, Any]:
-    """Returns ``result`` as plain types, with its sentences."""
-    plain: dict[str, Any] = to_plain(result, _sentences(result.low_format))
+def plain_result(view: CaseView) -> dict[str, Any]:
+    """Returns the result of a case as plain types, with the sentences of its view."""
+    plain: dict[str, Any] = to_plain(view.result)
+    if plain["precision"] is not None:
+        plain["precision"]["text"] = view.precision
+    for output, note in zip(plain["outputs"], view.fit_notes, strict=True):
+        if output["fit"] is not None:
+            output["fit"]["note"] = note
+    if plain["stopped"] is not None:
+        plain["stopped"]["text"] = view.stopped
+    if plain["search"] is not None:
+        _add_to_search(plain["search"], view)
     if plain["diagnosis"] is not None:
-        plain["diagnosis"]["summary"] = summary(result)
-        for repair in plain["diagnosis"]["repairs"]:
-            repair["scores"] = repair["evidence"]["scores"]
-    if result.search is not None:
-        repairs = result.diagnosis.repairs if result.diagnosis else ()
-        plain["search"]["remarks"] = remarks(result.search, repairs)
-        plain["search"]["interrupted"] = result.search.ending.kind == "interrupted"
+        _add_to_diagnosis(plain["diagnosis"], view)
     return plain
 
 
-def _sentences(low_format: str) -> Mapping[type, Mapping[str, Callable[[Any], str]]]:
-    """Returns what makes the sentences of a case in this format."""
-    return {
-        kind: {key: partial(_say, sentence, low_format) for key, sentence in sentences.items()}
-        for kind, sentences in SENTENCES.items()
-    }
+def _add_to_search(search: dict[str, Any], view: CaseView) -> None:
+    search["reason"] = view.ending
+    search["remarks"] = view.search_notes
+    search["interrupted"] = search["ending"]["kind"] == "interrupted"
+    for culprit, shown in zip(search["culprits"], view.culprits, strict=True):
+        culprit["alone"] = shown.alone
+        if culprit["cause"] is not None:
+            culprit["cause"] |= {"text": shown.sentence, "advice": shown.advice}
+            evidence = culprit["cause"]["evidence"]
+            if evidence is not None and evidence["realized"] is not None:  # the verdict is the evidence
+                evidence["realized"]["text"] = view.precision
 
 
-def _say(sentence: Sentence, low_format: str, value: Any) -> str:
-    return sentence.make(value, low_format)
+def _add_to_diagnosis(diagnosis: dict[str, Any], view: CaseView) -> None:
+    diagnosis["summary"] = view.summary
+    for stage, shown in zip(diagnosis["stages"], view.stages, strict=True):
+        stage["text"] = shown.text
+        for fit, note in zip(stage["fits"].values(), shown.fit_notes, strict=True):
+            fit["note"] = note
+    for repair, text in zip(diagnosis["repairs"], view.repairs, strict=True):
+        repair |= {"text": text, "scores": repair["evidence"]["scores"]}
+
+
+def properties(view: CaseView) -> list[tuple[str, object]]:
+    """Returns what a test report carries: scores, facts, the case in a line, the whole result."""
+    result = view.result
+    scores = [(f"int8acc.{score.subject}.{score.metric}", to_plain(score.value)) for score in result.scores]
+    details = json.dumps(to_plain(result), allow_nan=False)
+    return [*scores, *_facts(view), ("int8acc.summary", view.status), ("int8acc.details", details)]
+
+
+def _facts(view: CaseView) -> list[tuple[str, object]]:
+    """Returns the facts of a verdict that can be filtered and plotted without reading the details."""
+    result, search = view.result, view.result.search
+    facts: list[tuple[str, object]] = [("int8acc.passed", result.passed)]
+    if search is not None:
+        fix = "verified" if search.verified else "not verified"
+        facts += [
+            ("int8acc.culprits", " ".join(view.layers)),
+            ("int8acc.fix", fix if search.found else "none"),
+            ("int8acc.int8_share", round(search.int8_share, 6)),
+        ]
+    if result.diagnosis is not None:
+        facts += [
+            ("int8acc.why", view.summary),
+            ("int8acc.stage", result.diagnosis.first_stage or ""),
+        ]
+    if cheaper_fix(result) is not None:
+        facts.append(("int8acc.cheaper_fix", view.repairs[0]))
+    facts.append(("int8acc.int8_layers", view.int8_layers))
+    if view.speedup is not None:
+        facts.append(("int8acc.speedup", round(view.speedup, 4)))
+    return [(name, value) for name, value in facts if value != ""]
 
 
 def one_per_case(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -230,10 +223,3 @@ def one_per_case(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         pair = sorted((other, dict(entry)), key=lambda e: RANK.index(e["verdict"]))
         found[entry["nodeid"]] = {**pair[0], **pair[1]}
     return list(found.values())
-
-
-def _from(folder: Path | None, path: str) -> str:
-    """Returns ``path`` relative to the report folder, if it is inside."""
-    if folder is None or folder not in PurePath(path).parents:
-        return path
-    return PurePath(path).relative_to(folder).as_posix()

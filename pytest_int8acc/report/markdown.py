@@ -11,8 +11,7 @@ from typing import Any
 
 from pytest_int8acc.names import in_markdown
 from pytest_int8acc.report.json import BAD, Report
-from pytest_int8acc.report.terminal import counts_text, entry_text
-from pytest_int8acc.report.text import finding_lines, stage_lines
+from pytest_int8acc.report.text import counts_text, entry_text, finding_lines, stage_lines
 from pytest_int8acc.report.view import CaseView
 from pytest_int8acc.report.words import count, first_fitting, shorten
 

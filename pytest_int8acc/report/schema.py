@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pytest_int8acc.report.json import RANK, SENTENCES, VERSION, Sentence
-from pytest_int8acc.results import CaseResult, Diagnosis
+from pytest_int8acc.report.json import RANK, VERSION
+from pytest_int8acc.results import CaseResult
 
 FILE = Path(__file__).parent / "schema.json"
 _NUMBER = {"$ref": "#/definitions/number"}
@@ -23,8 +23,8 @@ def _kind(kind: str | list[str], said: str, **more: Any) -> dict[str, Any]:
 
 
 _MARGIN = {"margin": _kind(["number", "null"], "Distance to the limit, positive where it is kept.")}
-#: Keys of a case that are no fields of its result, or have another form. A case without a result has the
-#: first three only.
+#: The keys of a case that are no fields of its result, or have another form there. A case that was not
+#: measured has the first three only.
 _CASE: dict[str, Any] = {
     "nodeid": _kind("string", "pytest's name of the item."),
     "verdict": {"enum": sorted(RANK)},
@@ -41,7 +41,27 @@ _CASE: dict[str, Any] = {
     "builds": _kind("integer", "How many models the search built."),
     "written": _kind("array", "Files of the case, from the report folder on.", items=_TEXT),
 }
-#: Keys of a search in report.json that are neither fields of ``SearchOutcome`` nor sentences about it.
+#: The sentences that ``plain_result`` adds to the numbers of a class of results, by class and key.
+_SENTENCES = {
+    "PrecisionContract": {"text": "Shares of the multiply-accumulates by format, as asked for and as run."},
+    "Cause": {
+        "text": "What was measured, in a sentence with its numbers.",
+        "advice": "What to do.",
+    },
+    "LineFit": {"note": "What a slope far from 1, or a shift, suggests; empty near the baseline."},
+    "Repair": {"text": "What the remedy does, what matters most first."},
+    "StageLine": {"text": "What it means where this is the first stage that fails; else empty."},
+    "Culprit": {
+        "alone": (
+            "The worst score with this group alone in the low format, like ``logits cosine 0.93``; may be "
+            "empty."
+        )
+    },
+    "Stop": {"text": "What ended the case after its verdict, and what was left out."},
+    "SearchOutcome": {"reason": "Why the search ended."},
+    "Diagnosis": {"summary": "What was wrong, in one sentence; empty without a diagnosis."},
+}
+#: Further keys of a search in report.json that are no fields of ``SearchOutcome``.
 _SEARCH: dict[str, Any] = {
     "interrupted": _kind("boolean", "Ctrl-C ended it; what stands here was known by then."),
     "remarks": _kind("array", "What came of certifying, and advice.", items=_TEXT),
@@ -70,23 +90,21 @@ def json_schema() -> dict[str, Any]:
 
 
 def _definitions() -> dict[str, Any]:
-    """Returns the schema of each class of a result with its sentences, and that of a case."""
+    """Returns the schema of each class of results by its name, and that of a case as ``Case``."""
     from pydantic import BaseModel, ConfigDict
 
     class Measured(BaseModel):
-        """Its configuration is that of the dataclasses in it."""
-
+        # pydantic applies the configuration of this class to the dataclasses within it.
         model_config = ConfigDict(use_attribute_docstrings=True)
         case: CaseResult
 
     definitions: dict[str, Any] = _plain(
         Measured.model_json_schema(ref_template="#/definitions/{model}")["$defs"]
     )
-    summary = Sentence("What was wrong, in one sentence; empty without a diagnosis.", lambda *_: "")
-    for made, sentences in (*SENTENCES.items(), (Diagnosis, {"summary": summary})):
-        sentence_keys = {key: _kind("string", sentence.about) for key, sentence in sentences.items()}
-        definitions[made.__name__]["properties"] |= sentence_keys
-        definitions[made.__name__]["required"] += sentence_keys
+    for name, sentences in _SENTENCES.items():
+        keys = {key: _kind("string", about) for key, about in sentences.items()}
+        definitions[name]["properties"] |= keys
+        definitions[name]["required"] += keys
     definitions["SearchOutcome"]["properties"] |= _SEARCH
     scores = {"type": "array", "items": {"$ref": "#/definitions/Score"}}
     definitions["Repair"]["properties"]["scores"] = {**scores, "description": "Those of its evidence."}

@@ -1,4 +1,4 @@
-"""What a precision search found, in sentences."""
+"""What a search of layers found, in sentences."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ _QAT_SHARE = 0.5
 
 
 def ending_text(ending: Ending, low_format: str, fixed_pairs: Sequence[str] = ()) -> str:
-    """Returns why a search ended; Q/DQ that is part of every plan is named where no plan passes."""
+    """Returns why a search ended. If no plan passes, the text names the Q/DQ nodes in ``fixed_pairs``."""
     cause = f"{low_format} is not the cause"
     if fixed_pairs:
         cause = f"{pairs_text(fixed_pairs)}; no plan takes them off"
-    facts = {**vars(ending), "cause": cause, "format": low_format}
-    return ENDINGS[ending.kind].sentence.format_map(facts)
+    return ENDINGS[ending.kind].format_map({**vars(ending), "cause": cause, "format": low_format})
 
 
 def reason(outcome: SearchOutcome) -> str:
     """Returns why the search ended."""
-    return ending_text(outcome.ending, low_format(outcome), outcome.fixed_pairs)
+    return ending_text(outcome.ending, _low_format(outcome), outcome.fixed_pairs)
 
 
-def low_format(outcome: SearchOutcome) -> str:
+def _low_format(outcome: SearchOutcome) -> str:
     """Returns the format that groups leave, like ``INT8``."""
     return outcome.low.upper() or "INT8"
 
@@ -42,48 +41,48 @@ def alone_text(culprit: Culprit) -> str:
     return f"{score.name} {score.value:.6g}{' (within its limit)' * score.passed}"
 
 
-def remarks(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list[str]:
-    """Returns remarks on the certificate, untried causes, Casts, and on training with quantization."""
-    notes, certificate, low = [], outcome.certificate, low_format(outcome)
+def search_notes(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list[str]:
+    """Returns notes on the certificate, causes without a trial, Casts, and training with quantization."""
+    notes, certificate, low = [], outcome.certificate, _low_format(outcome)
     if certificate is not None and certificate.passed:
         notes.append(f"certified: {certificate.builds} built models show that each culprit must leave {low}")
     elif certificate is not None:
-        said = ending_text(certificate.ending, low)
-        notes.append(f"not certified by {certificate.builds} built models: {said}")
+        ending = ending_text(certificate.ending, low)
+        notes.append(f"not certified by {certificate.builds} built models: {ending}")
     causes = [culprit.cause for culprit in outcome.culprits if culprit.cause is not None]
     hints = sum(cause.evidence is None for cause in causes)
     if hints:
         which = "the causes" if hints == len(causes) else f"{hints} of {len(causes)} causes"
         notes.append(f"{which} are hints, told by what tensors hold: no trial was left, or showed a loss")
-    share = 1 - outcome.int8_share
     if outcome.joined:
         joined = f"{count(len(outcome.joined), 'more node')} between them run in {outcome.precision.upper()}"
         notes.append(f"{joined}, so that fewer Casts are needed: {few(outcome.joined, 5)}")
     if outcome.casts is not None:
         notes.append(f"with these layers kept the model has {count(outcome.casts, 'Cast')} more")
+    share = 1 - outcome.int8_share
     if not outcome.low and outcome.found and share > _QAT_SHARE and (not repairs or repairs[0].layers):
-        said = "quantization-aware training (QAT) is the better way"
-        notes.append(f"{share:.0%} of the multiply-accumulates would leave {low}: {said}")
+        training = "quantization-aware training (QAT) is the better way"
+        notes.append(f"{share:.0%} of the multiply-accumulates would leave {low}: {training}")
     return notes
 
 
 @dataclass(frozen=True)
 class TradeoffView:
-    """What more layers out of the low format buy."""
+    """What more layers out of the low format buy, as texts and a chart."""
 
     title: str
     said: str
-    """The chart in words."""
+    """The chart in words, for readers who do not see it."""
     precision: str
     metric: str
     rows: tuple[tuple[str, str, str, str, str], ...]
-    """For each plan: share of the multiply-accumulates, score, verdict, its layers beyond the line before:
-    the first few, and all."""
+    """For each plan: its share of the multiply-accumulates, its score, its verdict, and the layers that it
+    has beyond the plan before: the first few, and all of them."""
     chart: Chart
 
 
 def tradeoff_view(tradeoff: Tradeoff, precision: str) -> TradeoffView:
-    """Returns what the trade-off shows."""
+    """Returns a trade-off as texts and a chart; ``precision`` is that of the layers kept high."""
     first, last = tradeoff.points[0].score, tradeoff.points[-1]
     name = precision.upper()
     tried = f"each tried on {count(tradeoff.samples, 'sample')}"
@@ -109,7 +108,7 @@ def plan_line(outcome: SearchOutcome) -> str:
         return f"No fix: {reason(outcome)}"
     if not outcome.culprits:
         return ""
-    stays = f"{outcome.int8_share:.0%} of the MACs stay in {low_format(outcome)}"
+    stays = f"{outcome.int8_share:.0%} of the MACs stay in {_low_format(outcome)}"
     plan = f"{_kept(outcome)} in {outcome.precision.upper()}, {stays}"
     if outcome.price_ms is not None:
         plan += f", {outcome.price_ms:+.2g} ms"
@@ -133,10 +132,8 @@ def _kept(outcome: SearchOutcome) -> str:
 
 def cost_line(outcome: SearchOutcome) -> str:
     """Returns what the search cost, and why it ended."""
-    count = len(outcome.trials)
-    builds = "1 model" if outcome.builds == 1 else f"{outcome.builds} models"
     return (
-        f"Search '{outcome.strategy}': {count} trials and {outcome.probes} probes (as much as "
-        f"{number(outcome.cost, 3)} runs over all samples), {builds} built, in "
+        f"Search '{outcome.strategy}': {len(outcome.trials)} trials and {outcome.probes} probes (as much as "
+        f"{number(outcome.cost, 3)} runs over all samples), {count(outcome.builds, 'model')} built, in "
         f"{number(outcome.seconds, 3)} s; {reason(outcome)}"
     )

@@ -1,14 +1,18 @@
-"""One case as text: the failure, and what -v and -vv add."""
+"""Cases as text for the terminal: failures, one line per case, and what -v and -vv add."""
 
 from __future__ import annotations
 
+import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from posixpath import commonpath, dirname
+from typing import Any
 
 from pytest_int8acc.names import shown, wrapped
-from pytest_int8acc.report.fixes import recommended
-from pytest_int8acc.report.view import CaseView, FindingView
+from pytest_int8acc.report.catalogue import PHASES
+from pytest_int8acc.report.json import BAD, RANK, Report
+from pytest_int8acc.report.plain import restore
+from pytest_int8acc.report.view import FAILURE, CaseView, FindingView
 from pytest_int8acc.report.words import (
     NAME,
     WIDTH,
@@ -20,22 +24,27 @@ from pytest_int8acc.report.words import (
     shorten,
     table,
 )
-from pytest_int8acc.results import CaseResult
+from pytest_int8acc.results import CaseResult, Doing
 
-#: Lines of a failure at most, without -v: 1 verdict, 2 why, 2 fix (3 where no layers follow), 7 layers,
-#: 2 cautions, 1 more.
+#: The maximum number of lines of a failure without -v. They are 1 for the verdict, 2 for *Why*, 2 for *Fix*
+#: (3 if no layers follow), 7 for layers, 2 for cautions and 1 for *More*.
 LINES = 15
-_CULPRITS, _CAUTIONS, _LINES_OF_WHY, _LINES_OF_FIX = 5, 2, 2, 3
-#: Rows of a table of scores, culprits with -v and -vv, trials and layers at most.
+#: The maximum number of lines of *Why*, and of *Fix*.
+_LINES_OF_WHY, _LINES_OF_FIX = 2, 3
+#: The maximum number of culprits and of cautions without -v.
+_CULPRITS, _CAUTIONS = 5, 2
+#: The maximum number of rows of the tables of scores, of culprits with -v, of trials, and of layers.
 _ROWS, _MORE_CULPRITS, _TRIALS, _LAYERS = 20, 20, 40, 40
 
 
-def failure(result: CaseResult, verbosity: int = 0, width: int | None = None) -> str:
-    """Returns what a failed case reads like: ``LINES`` lines at most; more with -v, everything with -vv.
+# A failure
 
-    Lines have at most ``width`` characters, where that is given; narrow ones make more lines than the above.
+
+def failure(view: CaseView, verbosity: int = 0, width: int | None = None) -> str:
+    """Returns the text of a failed case: at most ``LINES`` lines; more with -v, everything with -vv.
+
+    If ``width`` is given, longer lines are wrapped, which can make more lines than that.
     """
-    view = CaseView(result)
     inner = None if width is None else width - 2
     if verbosity >= 2:
         lines = [view.failure_line, "", *filter(None, [view.why]), *map(str, view.fixes), ""]
@@ -46,17 +55,21 @@ def failure(result: CaseResult, verbosity: int = 0, width: int | None = None) ->
         said = set(lines)
         rest = [line for line in details(view, verbosity, inner) if line not in said]
         lines += [view.headline, *("  " + line for line in rest), *remedies(view, verbosity, width)]
-    if result.written and verbosity:
-        lines.append(shown(f"Written: {_gathered(result.written)}"))
+        if view.result.written:
+            lines.append(shown(f"Written: {_gathered(view.result.written)}"))
     if width is not None:
         lines = [part for line in lines for part in wrapped(line, width)]
     return "\n".join(lines)
 
 
 def _brief(view: CaseView, verbosity: int, *, wraps: bool) -> list[str]:
-    """A failure in at most ``LINES`` lines of ``WIDTH`` characters; with ``verbosity`` 1 all cautions, uncut.
+    """Returns a failure in at most ``LINES`` lines; with ``verbosity`` 1 all cautions in full.
 
-    Without ``wraps`` each sentence is one line, to be wrapped at another width.
+    Args:
+        view: The view of the case.
+        verbosity: 0 or 1.
+        wraps: Whether lines have at most ``WIDTH`` characters. Otherwise each sentence is one line, which the
+            caller wraps.
     """
     lines = [view.failure_line]
     if view.is_about_golden:  # the golden's text says what to do, too
@@ -67,17 +80,17 @@ def _brief(view: CaseView, verbosity: int, *, wraps: bool) -> list[str]:
         lines += _wrapped(why, _LINES_OF_WHY, wraps)
     for fix in view.fixes:
         lines += _wrapped(str(fix), _LINES_OF_FIX, wraps)
-    if view.result.is_misbuilt:  # what follows from the scores comes after the formats
+    if view.result.is_misbuilt:  # scores of another format come after the format
         cautions = [*(f"missed as well: {miss}" for miss in view.misses(NAME)[1:]), *cautions]
     else:
-        lines += culprit_lines(view, _MORE_CULPRITS if verbosity else _CULPRITS)
-    lines += [f"Caution: {text}" for text in cautions] if verbosity else _caution_lines(cautions, _CAUTIONS)
+        lines += _culprit_lines(view, _MORE_CULPRITS if verbosity else _CULPRITS)
+    lines += [f"Caution: {text}" for text in cautions] if verbosity else _caution_lines(cautions)
     return [*lines, _more(view, verbosity)]
 
 
 def _wrapped(text: str, most_lines: int, wraps: bool) -> list[str]:
     """Returns ``text`` cut to ``most_lines`` lines; without ``wraps`` as one line of that length."""
-    for most in range(most_lines * WIDTH, 0, -4):  # words that do not fit leave a line short
+    for most in range(most_lines * WIDTH, 0, -4):  # a word that does not fit leaves its line short
         kept = fitted(text, most).replace(" %", "\N{NO-BREAK SPACE}%")
         lines = textwrap.wrap(kept, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
         if len(lines) <= most_lines:
@@ -87,8 +100,8 @@ def _wrapped(text: str, most_lines: int, wraps: bool) -> list[str]:
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
-def culprit_lines(view: CaseView, most: int) -> list[str]:
-    """Returns the culprits, a line each with cause and number; nothing for one, since *Why* names it."""
+def _culprit_lines(view: CaseView, most: int) -> list[str]:
+    """Returns a line for each culprit, with cause and number; nothing for one, since *Why* names it."""
     if len(view.culprits) < 2 or not view.blames_layers:
         return []
     low = view.low_format
@@ -100,9 +113,9 @@ def culprit_lines(view: CaseView, most: int) -> list[str]:
     return [*lines, f"  and {more} more"] if more > 0 else lines
 
 
-def _caution_lines(sentences: Sequence[str], most: int) -> list[str]:
-    lines = [fitted(f"Caution: {text}") for text in sentences[:most]]
-    hidden = len(sentences) - most
+def _caution_lines(sentences: Sequence[str]) -> list[str]:
+    lines = [fitted(f"Caution: {text}") for text in sentences[:_CAUTIONS]]
+    hidden = len(sentences) - _CAUTIONS
     if hidden > 0:
         more = f" (and {count(hidden, 'more caution')})"
         lines[-1] = fitted(lines[-1], WIDTH - len(more)) + more
@@ -114,14 +127,13 @@ def _more(view: CaseView, verbosity: int) -> str:
     written = view.result.written
     shows = "-vv shows all there is" if verbosity > 0 else "-v shows scores, stages and other ways"
     if not written:
-        what = "fixed.onnx and a report" if any(recommended(view.result)) else "a report"
+        what = "fixed.onnx and a report" if view.has_fix else "a report"
         return f"More: {shows}; --int8acc-report DIR writes {what}"
-    folder = (
-        commonpath([dirname(path) for path in written]) if len({p[:1] == "/" for p in written}) == 1 else ""
-    )
-    names = (
-        {path.removeprefix(f"{folder}/").partition("/")[0] for path in written} if folder else set(written)
-    )
+    folder, names = "", set(written)
+    if len({path.startswith("/") for path in written}) == 1:
+        folder = commonpath([dirname(path) for path in written])
+    if folder:
+        names = {path.removeprefix(f"{folder}/").partition("/")[0] for path in written}
     what = count(len(names), "file")
     if "fixed.onnx" in names:
         what = "fixed.onnx" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
@@ -130,7 +142,7 @@ def _more(view: CaseView, verbosity: int) -> str:
 
 
 def _gathered(paths: Sequence[str]) -> str:
-    """Returns the paths in one text; files of one folder stand as ``folder/{a, b}``."""
+    """Returns the paths in one text. Files of one folder are written as ``folder/{a, b}``."""
     folders: dict[str, list[str]] = {}
     for path in paths:
         folder, slash, name = path.rpartition("/")
@@ -141,11 +153,14 @@ def _gathered(paths: Sequence[str]) -> str:
     return ", ".join(texts)
 
 
+# What -v and -vv add
+
+
 def details(view: CaseView, verbosity: int = 0, width: int | None = None) -> list[str]:
     """Returns problems, the table of scores, warnings, findings, engines and notes.
 
-    With ``verbosity`` 2 the table is whole and holds the scores that have no limit, too. Lines of the table
-    have at most ``width`` characters.
+    With ``verbosity`` 2 the table has all scores, also those without a limit. Lines of the table have at most
+    ``width`` characters.
     """
     result, whole = view.result, verbosity >= 2
     rows = [*view.scores, *view.unjudged] if whole else view.scores[:_ROWS]
@@ -160,7 +175,7 @@ def details(view: CaseView, verbosity: int = 0, width: int | None = None) -> lis
     lines += table(header, cells, width) if cells else []
     if not whole and len(view.scores) > _ROWS:
         lines.append(f"... and {count(len(view.scores) - _ROWS, 'score')} more (all with -vv)")
-    if result.passed or whole:  # else they stand among the cautions
+    if result.passed or whole:  # otherwise they are among the cautions
         lines += [f"warning: {warning}" for warning in view.warnings]
     lines += finding_lines(view.findings, verbosity)
     lines += [engine.line for engine in view.engines if whole or not engine.is_baseline]
@@ -169,7 +184,7 @@ def details(view: CaseView, verbosity: int = 0, width: int | None = None) -> lis
 
 
 def finding_lines(findings: Sequence[FindingView], verbosity: int = 0) -> list[str]:
-    """Returns a line for each rule; with ``verbosity`` 2 each finding, and notes, too."""
+    """Returns a line for each rule; with ``verbosity`` 2 each finding, and those that are only notes."""
     lines = []
     hidden = 0
     for finding in findings:
@@ -185,7 +200,7 @@ def finding_lines(findings: Sequence[FindingView], verbosity: int = 0) -> list[s
 
 
 def remedies(view: CaseView, verbosity: int = 0, width: int | None = None) -> list[str]:
-    """Returns where the accuracy is lost, and what else mends it, below an empty line.
+    """Returns where the accuracy is lost and what else mends it, below an empty line.
 
     Lines of tables have at most ``width`` characters.
     """
@@ -216,7 +231,7 @@ def remedies(view: CaseView, verbosity: int = 0, width: int | None = None) -> li
 
 
 def stage_lines(view: CaseView) -> list[str]:
-    """Returns the stages in one line, and what the first that fails means."""
+    """Returns all stages in one line, and the meaning of the first one that fails."""
     texts = []
     for stage in view.stages:
         why = f" ({shorten(stage.missed, 60)})" if stage.missed else ""
@@ -242,7 +257,7 @@ def _culprit_table(view: CaseView, width: int | None) -> list[str]:
 
 
 def _layer_table(view: CaseView, width: int | None) -> list[str]:
-    """Returns a table of the layers' errors, the largest error of a layer alone first."""
+    """Returns a table of the errors of layers, those with the largest error of their own first."""
     if not view.layer_errors:
         return []
     rows = []
@@ -260,3 +275,98 @@ def _layer_table(view: CaseView, width: int | None) -> list[str]:
     ]
     more = len(view.layer_errors) - len(rows)
     return [*lines, f"  ... and {more} more (all in report.json)"] if more else lines
+
+
+# The terminal section
+
+
+def status_line(nodeid: str, properties: Mapping[str, Any], message: str) -> str:
+    """Returns a case in one line: the summary in its test report, or why it was not measured."""
+    said = properties.get("int8acc.summary", message)
+    return f"{nodeid} - {said}" if said else nodeid
+
+
+def progress_line(name: str, doing: Doing, seconds: float, result: CaseResult | None) -> str:
+    """Returns what a case is doing, like ``net: FAILED so far, 'y' cosine 0.9 < 0.99; calibrating, 8 s``.
+
+    Args:
+        name: The name of the case.
+        doing: The phase of the case, and its progress.
+        seconds: The time since the case began.
+        result: The result so far; None before the verdict.
+    """
+    parts = []
+    if result is not None:
+        verdict = "PASSED" if result.passed else "FAILED so far"
+        parts.append(f"{verdict}, {CaseView(result).most_critical}; ")
+    parts.append(PHASES[doing.phase])
+    if doing.total is not None:
+        parts.append(f", {doing.done} of {count(doing.total, doing.thing)}")
+    elif doing.thing:
+        parts.append(f", {count(doing.done, doing.thing)}")
+    return f"{name}: {''.join(parts)}, {seconds:.0f} s"
+
+
+def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, failed: bool) -> list[str]:
+    """Returns what -v adds to a case in the terminal section: scores, notes, search and settings.
+
+    Of a case that ``failed`` these are the settings alone, since its failure has said the rest. Lines have at
+    most ``width`` characters.
+    """
+    if verbosity < 1 or "int8acc.details" not in properties:
+        return []
+    settings = f"settings: {properties['int8acc.settings']}"
+    if failed:
+        return wrapped(settings, width)
+    view = CaseView(restore(json.loads(properties["int8acc.details"])))
+    lines = [view.headline, *details(view, verbosity, width), *remedies(view, verbosity, width)]
+    sentences = [*filter(None, lines), settings]
+    return [part for line in sentences for part in wrapped(line, width)]
+
+
+# A whole report
+
+
+def merged_lines(report: Report) -> list[str]:
+    """Returns the outcome of a merge: each failed case, each file that could not be read, and the counts."""
+    lines = []
+    for entry in report.cases:
+        if entry["verdict"] in BAD:
+            text = status_line(entry["nodeid"], {}, entry_text(entry, report.view(entry)))
+            lines.append(f"{entry['verdict'].upper()} {text}")
+    for error in report.errors:
+        message = error["message"].partition("\n")[0]
+        lines.append(f"ERROR {error['nodeid']} - {message}")
+    total = f"{count(len(report.cases), 'case')} of {count(len(report.plain['merged']), 'report')}"
+    return [*lines, f"int8acc: {total}: {counts_text(report)}"]
+
+
+def is_failure(message: str, view: CaseView) -> bool:
+    """Returns whether a message tells of a missed limit, and not of an error."""
+    return message.startswith(view.low_format + FAILURE)
+
+
+def entry_text(entry: Mapping[str, Any], view: CaseView | None, *, brief: bool = False) -> str:
+    """Returns a case of the report in a line: its most critical score and more, or why it was not measured.
+
+    Args:
+        entry: The case as ``report.json`` holds it.
+        view: The view of the case; None if it was not measured.
+        brief: Whether the line has the score alone, without backend, formats and cautions.
+    """
+    message = str(entry.get("message", ""))
+    if view is None or (entry["verdict"] in BAD and not is_failure(message, view)):
+        return message.strip().partition("\n")[0]
+    return view.most_critical if brief else view.status
+
+
+def counts_text(report: Report) -> str:
+    """Returns text like ``1 failed, 1 error, 20 passed``. Files that could not be read count as errors."""
+    unread = ["error"] * len(report.errors)
+    return ", ".join(f"{n} {verdict}" for verdict, n in tallies(report, unread)) or "nothing ran"
+
+
+def tallies(report: Report, more: Sequence[str] = ()) -> list[tuple[str, int]]:
+    """Returns the number of cases of each verdict, the worst first; ``more`` are further verdicts."""
+    verdicts = [*(entry["verdict"] for entry in report.cases), *more]
+    return [(verdict, n) for verdict in reversed(RANK) if (n := verdicts.count(verdict))]

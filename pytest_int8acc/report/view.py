@@ -1,6 +1,7 @@
 """One case as every renderer shows it: all sentences and formatted numbers, each made once.
 
-Text, page and Markdown read a :class:`CaseView` and ask nothing else. Texts are made when first asked for.
+The terminal, the page, Markdown and ``report.json`` read a :class:`CaseView` and make no sentences. A text is
+made when it is first asked for.
 """
 
 from __future__ import annotations
@@ -8,36 +9,39 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from pytest_int8acc.report import charts
-from pytest_int8acc.report.blind import blind_cautions, blind_problems, hidden_cautions
-from pytest_int8acc.report.catalogue import FILES, METRICS, NUMBERS, Label
-from pytest_int8acc.report.causes import advice, cause_brief, cause_clause, cause_text, share_text
-from pytest_int8acc.report.course import phases_text, stop_text
-from pytest_int8acc.report.engines import EngineView, engine_views, int8_layers, no_int8, speedup, time_text
-from pytest_int8acc.report.fixes import Fix, alternatives, elsewhere, fixes, is_mismatch, repair_text
-from pytest_int8acc.report.precision import (
-    precision_cautions,
-    precision_problems,
+from pytest_int8acc.report.catalogue import FILES, METRICS, NUMBERS, Caution, Label
+from pytest_int8acc.report.cautions import (
+    cautions,
     precision_text,
     precision_why,
+    problems,
+    rule_line,
+    stop_text,
+    warnings,
 )
+from pytest_int8acc.report.fixes import Fix, alternatives, elsewhere, fixes, recommended, repair_text
 from pytest_int8acc.report.search import (
     TradeoffView,
     alone_text,
     cost_line,
     plan_line,
-    remarks,
+    reason,
+    search_notes,
     tradeoff_view,
 )
-from pytest_int8acc.report.summary import (
+from pytest_int8acc.report.why import (
+    cause_advice,
+    cause_brief,
+    cause_clause,
+    cause_text,
     fit_note,
-    is_jumpy,
-    jump_text,
+    share_text,
     stage_meaning,
     stage_text,
     stage_title,
@@ -47,27 +51,37 @@ from pytest_int8acc.report.words import (
     NAME,
     WIDTH,
     count,
-    drawn_again,
     few,
     fitted,
+    interval_text,
     middle,
     name_of,
     number,
-    pairs_text,
     percent,
     relation,
     value_and_limit,
     worst_first,
 )
-from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LayerError, Score, by_rule
-from pytest_int8acc.results.causes import Cause
-from pytest_int8acc.results.samples import View
+from pytest_int8acc.results import (
+    CaseResult,
+    Culprit,
+    Diagnosis,
+    EngineInfo,
+    Finding,
+    Latency,
+    LayerError,
+    Role,
+    Score,
+    by_rule,
+)
+from pytest_int8acc.results.causes import StageLine
+from pytest_int8acc.results.samples import View, WorstSample
 from pytest_int8acc.results.scores import score_name
 from pytest_int8acc.results.search import PLAN_VERSION
 
-#: How the first line of a failure goes on after the format.
+#: The first line of a failure is the format of the case, this text, and the worst miss.
 FAILURE = " accuracy: "
-#: Names in a note at most.
+#: The maximum number of scores that one note names.
 _NAMES = 3
 
 
@@ -91,53 +105,77 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class StageView:
-    """One step from the framework to the engine."""
+    """One stage between the framework and the engine, as text."""
 
     title: str
     passed: bool
     is_first: bool
-    """Whether it is the first stage that fails."""
+    """Whether this is the first stage that fails."""
     relations: tuple[str, ...]
-    """The scores that have a limit, with it, the worst first."""
+    """The scores that have a limit, each with its limit, the worst first."""
     missed: str
     """The worst missed limit; empty if all are met."""
     text: str
     """What the failure of the stage means; empty if it passes."""
+    fit_notes: tuple[str, ...]
+    """For each line fit of the stage, what it suggests."""
 
 
 @dataclass(frozen=True)
 class CulpritView:
-    """One layer that is kept out of the low format, and why."""
+    """One layer that is kept out of the low format, and why, as text."""
 
     culprit: Culprit
     price: str
     """The layer's share of the multiply-accumulates."""
     alone: str
-    kind: str
-    """The kind of the cause. This and the texts below are empty if there is no cause."""
-    sentence: str
-    brief: str
-    advice: str
+    """The worst score with this layer alone in the low format."""
     line: str
     """Layer and cause in one line of at most ``WIDTH`` characters."""
-    numbers: tuple[tuple[Label, str], ...]
+    kind: str = ""
+    """The kind of the cause. This and the fields below are empty if no cause is known."""
+    sentence: str = ""
+    brief: str = ""
+    advice: str = ""
+    numbers: tuple[tuple[Label, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class FindingView:
-    """The findings of one rule of the lint or of the checks of the data."""
+    """The findings of one rule of the lint or of the checks of the data, as text."""
 
     rule: str
     severity: str
-    title: str
-    """The severity, after ``data`` if the rule checks the data."""
     subject: str
     text: str
     remedy: str
     line: str
     """The first finding, and how many more there are."""
     others: tuple[str, ...]
-    """All but the first."""
+    """All findings but the first."""
+
+
+@dataclass(frozen=True)
+class EngineView:
+    """One engine, as text."""
+
+    engine: EngineInfo
+    role: str
+    """What the engine is for. The candidate's engine is named by the format of the case."""
+    in_format: str
+    """Text like ``45 of 54``: the layers with weights that run in the format."""
+    time: str
+    """The median of one execution, and its 10th to 90th percentile; empty if it was not timed."""
+    size: str
+    built: str
+    """How long the build took, or that the engine came from the store."""
+    line: str
+    """All of this in one line."""
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether this is the engine of the baseline."""
+        return self.engine.role == Role.BASELINE
 
 
 @dataclass(frozen=True)
@@ -148,7 +186,7 @@ class SampleView:
     output: str
     sqnr: str
     pictures: tuple[tuple[View, str, str], ...]
-    """View, data URI of a PNG, and range of each picture."""
+    """For each picture: the tensor, a data URI of a PNG, and the range of its values."""
     curves: tuple[charts.Curves, ...]
 
 
@@ -183,21 +221,25 @@ class CaseView:
     # What is wrong
 
     @cached_property
+    def precision(self) -> str:
+        """The shares of the multiply-accumulates by format, as asked for and as run; empty if not known."""
+        return "" if self.result.precision is None else precision_text(self.result.precision)
+
+    @cached_property
     def headline(self) -> str:
         """What was compared with what, in which formats, on which data, where."""
         result = self.result
-        formats = "" if result.precision is None else f"{precision_text(result.precision)}; "
+        formats = "" if result.precision is None else f"{self.precision}; "
         samples = f"{count(result.samples, 'sample')}: {result.data}"
         return f"{result.candidate} against {result.baseline}; {formats}{samples}; {result.backend}"
 
     def misses(self, most: int | None = None) -> list[str]:
-        """Each problem and each missed limit, the worst first; names of at most ``most`` characters."""
-        result = self.result
-        problems = [*precision_problems(result), *blind_problems(result)]
-        for output in filter(lambda output: output.problem, result.outputs):
-            name = middle(output.name, most or len(output.name))
-            problems.append(f"'{name}': {output.problem}")
-        return problems + [relation(score, most) for score in self._judged if not score.passed]
+        """Returns each problem and each missed limit, the worst first; names have ``most`` characters."""
+        texts = problems(self.result)
+        for output in self.result.outputs:
+            if output.problem:
+                texts.append(f"'{middle(output.name, most or len(output.name))}': {output.problem}")
+        return texts + [relation(score, most) for score in self._judged if not score.passed]
 
     @cached_property
     def _judged(self) -> list[Score]:
@@ -245,10 +287,10 @@ class CaseView:
 
     @cached_property
     def status(self) -> str:
-        """One line: the worst score, the backend, the formats, the worst caution."""
+        """The worst score, the backend, the formats and the worst caution in one line."""
         parts = [f"{self.most_critical}, {self.result.backend}"]
         if self.result.precision is not None:
-            parts.append(precision_text(self.result.precision))
+            parts.append(self.precision)
         if self.cautions:
             worst = fitted(self.cautions[0], 2 * WIDTH)
             many = len(self.cautions)
@@ -257,10 +299,15 @@ class CaseView:
 
     @property
     def is_about_golden(self) -> bool:
-        """Whether the worst miss is the baseline's, which has left its golden."""
+        """Whether the worst miss is that of the baseline against its golden."""
         missed = [score for score in self._judged if not score.passed]
         start = f"{self.result.baseline} against its"
         return bool(self.result.golden and missed) and missed[0].subject.startswith(start)
+
+    @cached_property
+    def summary(self) -> str:
+        """What the diagnosis found, in one sentence with whole names; empty without a diagnosis."""
+        return next(why_texts(self.result))
 
     @cached_property
     def whys(self) -> list[str]:
@@ -271,29 +318,39 @@ class CaseView:
 
     @property
     def why(self) -> str:
-        """What was wrong in one sentence; empty without a diagnosis."""
+        """What was wrong, in one sentence; empty without a diagnosis."""
         return self.whys[0]
 
     # What to do
 
     @cached_property
     def fixes(self) -> list[Fix]:
-        """What to do; empty where the case passes."""
+        """What to do; empty if the case passes."""
         return [] if self.result.passed else fixes(self.result)
+
+    @property
+    def has_fix(self) -> bool:
+        """Whether a remedy or a plan meets the criteria."""
+        return any(recommended(self.result))
 
     @cached_property
     def alternatives(self) -> list[str]:
         """Other ways to meet the criteria than the recommended one, cheapest first."""
         return alternatives(self.result)
 
+    @cached_property
+    def repairs(self) -> list[str]:
+        """What each remedy does, the recommended one first."""
+        return [repair_text(repair, self.low_format) for repair in self._diagnosis.repairs]
+
     @property
     def fix_detail(self) -> str:
-        """What the recommended fix does, and the time of its engine; empty where there is none."""
+        """What the recommended fix does, and the time of its engine; empty if there is none."""
         repair = self.result.answer
         if repair is None:
             return ""
-        time = "" if repair.latency is None else f"; takes {time_text(repair.latency)}"
-        return repair_text(repair, self.low_format) + time
+        time = "" if repair.latency is None else f"; takes {_time_text(repair.latency)}"
+        return self.repairs[0] + time
 
     @property
     def is_verified(self) -> bool:
@@ -305,31 +362,13 @@ class CaseView:
 
     @cached_property
     def warnings(self) -> list[str]:
-        """Reasons to doubt the verdict; an engine in another format comes first."""
-        result = self.result
-        return unique([*no_int8(result), *precision_cautions(result.precision), *result.warnings])
+        """Reasons to doubt the verdict that were known before the search; another format comes first."""
+        return warnings(self.result)
 
     @cached_property
     def cautions(self) -> list[str]:
         """All reasons to doubt the verdict, the worst first."""
-        result, search, jumps = self.result, self.result.search, self._diagnosis.jumps
-        texts = []
-        if broken := [f for f in result.findings if f.source == "lint" and f.severity == "error"]:
-            rules = [f"{group[0].rule} ({count(len(group), 'node')})" for group in by_rule(broken)]
-            texts.append(f"TensorRT refuses this model: {', '.join(rules)}")
-        texts += [unsteady_text(result, score) for score in result.unsteady[:1]]
-        texts += [*no_int8(result), *precision_cautions(result.precision)]
-        texts += [*hidden_cautions(result), *blind_cautions(result), *result.warnings]
-        if result.stopped is not None:
-            texts.append(stop_text(result.stopped, self.low_format))
-        data = [f for f in result.findings if f.source == "data" and f.severity != "note"]
-        texts += [rule_line(group) for group in by_rule(f for f in data if not is_mismatch(result, f))]
-        if jumps and not is_jumpy(result):
-            texts.append(jump_text(jumps, NAME))
-        if search is not None and search.found and search.fixed_pairs:  # else the fix names them
-            pairs = pairs_text(search.fixed_pairs)
-            texts.append(f"{pairs}; no plan takes them off, so their layers may be at fault, too")
-        return unique(texts)
+        return cautions(self.result)
 
     @cached_property
     def fix_cautions(self) -> list[str]:
@@ -337,7 +376,7 @@ class CaseView:
         repair = self.result.answer
         if self.result.passed or repair is None or repair.data or not repair.rescales:
             return []
-        return ["the fix has its scales from these very inputs: before you ship, run it on others"]
+        return [Caution.FIX_FROM_INPUTS]
 
     @cached_property
     def alerts(self) -> list[str]:
@@ -365,15 +404,15 @@ class CaseView:
         noise = "" if score.noise is None else number(score.noise, 2)
         return ScoreRow(
             score,
-            metric_label(score, self.low_format),
+            _metric_label(score, self.low_format),
             value,
             limit,
             noise="none" if noise == "inf" and score.bound == "min" else noise,
             baseline="" if score.baseline is None else number(score.baseline),
             fixed="" if fixed is None else number(fixed.value),
-            interval=drawn_again(score),
-            place=score_place(score),
-            fixed_place=None if fixed is None else score_place(fixed),
+            interval=interval_text(score),
+            place=_score_place(score),
+            fixed_place=None if fixed is None else _score_place(fixed),
         )
 
     @cached_property
@@ -382,7 +421,7 @@ class CaseView:
 
     @property
     def normalized_loss(self) -> float:
-        """How much of its limit the worst score uses up, 1 at the limit; -1 where nothing was judged."""
+        """The normalized loss of the worst score, 1 at its limit; -1 if no score has a limit."""
         worst = max((score.normalized_loss for score in self._judged), default=-1.0)
         return worst if math.isfinite(worst) else 1e308
 
@@ -392,29 +431,34 @@ class CaseView:
         places = [row.place for row in self.scores if row.place is not None]
         return max(places, default=None)
 
-    # Where and why it is lost
+    @cached_property
+    def fit_notes(self) -> list[str]:
+        """For each output, what the slope or offset of its line fit suggests; empty without either."""
+        fits = [output.fit for output in self.result.outputs]
+        return ["" if fit is None else fit_note(fit, self.low_format) for fit in fits]
+
+    # Where and why accuracy is lost
 
     @cached_property
     def stages(self) -> list[StageView]:
-        """The steps from the framework to the engine."""
-        views = []
-        for stage in self._diagnosis.stages:
-            judged = worst_first(stage.scores)
-            views.append(
-                StageView(
-                    stage_title(stage.name, self.low_format),
-                    stage.passed,
-                    is_first=stage.name == self._diagnosis.first_stage,
-                    relations=tuple(relation(score) for score in judged),
-                    missed="; ".join(relation(score) for score in judged[:1] if not score.passed),
-                    text=stage_text(stage, self.low_format),
-                )
-            )
-        return views
+        """The stages between the framework and the engine."""
+        return [self._stage(line) for line in self._diagnosis.stages]
+
+    def _stage(self, line: StageLine) -> StageView:
+        judged = worst_first(line.scores)
+        return StageView(
+            stage_title(line.name, self.low_format),
+            line.passed,
+            is_first=line.name == self._diagnosis.first_stage,
+            relations=tuple(relation(score) for score in judged),
+            missed="; ".join(relation(score) for score in judged[:1] if not score.passed),
+            text=stage_text(line, self.low_format),
+            fit_notes=tuple(fit_note(fit, self.low_format) for fit in line.fits.values()),
+        )
 
     @cached_property
     def stage_meaning(self) -> str:
-        """What the first stage that fails means, with its name; empty where none fails."""
+        """The name and the meaning of the first stage that fails; empty if none fails."""
         return stage_meaning(self._diagnosis, self.low_format)
 
     @property
@@ -424,16 +468,14 @@ class CaseView:
 
     @property
     def blames_layers(self) -> bool:
-        """Whether layers are at fault, and not what lies before quantization."""
+        """Whether layers are at fault, and not an earlier stage."""
         return bool(self.culprits) and not elsewhere(self.result)
 
     @cached_property
     def culprits(self) -> list[CulpritView]:
-        """The layers that the plan found keeps out of the low format."""
-        search = self.result.search
-        return (
-            [] if search is None else [culprit_view(culprit, self.low_format) for culprit in search.culprits]
-        )
+        """The layers that the plan of the search keeps out of the low format."""
+        culprits = self.result.search.culprits if self.result.search is not None else ()
+        return [_culprit_view(culprit, self.low_format) for culprit in culprits]
 
     @cached_property
     def layers(self) -> list[str]:
@@ -441,8 +483,13 @@ class CaseView:
         return [view.culprit.layer for view in self.culprits]
 
     @cached_property
+    def ending(self) -> str:
+        """Why the search ended; empty without a search."""
+        return "" if self.result.search is None else reason(self.result.search)
+
+    @cached_property
     def plan(self) -> str:
-        """What the search found, in a sentence; empty without a search."""
+        """The plan of the search in a sentence; empty without a search."""
         return "" if self.result.search is None else plan_line(self.result.search)
 
     @cached_property
@@ -452,7 +499,7 @@ class CaseView:
 
     @cached_property
     def tradeoff(self) -> TradeoffView | None:
-        """What more layers out of the low format buy; None where that was not tried."""
+        """What more layers out of the low format buy; None if that was not tried."""
         search = self.result.search
         return tradeoff_view(search.tradeoff, search.precision) if search and search.tradeoff else None
 
@@ -487,41 +534,47 @@ class CaseView:
 
     @cached_property
     def layer_errors(self) -> list[LayerError]:
-        """The layers by the error of their own making, nan first."""
-        layers = self._diagnosis.layers
-        return sorted(layers, key=lambda layer: (not math.isnan(layer.alone_sqnr_db), layer.alone_sqnr_db))
+        """The layers, those with the largest error of their own first."""
+        return sorted(self._diagnosis.layers, key=charts.error_rank)
 
     # What else is known
 
     @cached_property
     def engines(self) -> list[EngineView]:
         """The engines of the case, as built."""
-        return engine_views(self.result.engines, self.low_format)
+        baseline = self._latency(Role.BASELINE)
+        return [_engine_view(engine, self.low_format, baseline) for engine in self.result.engines]
+
+    def _latency(self, role: Role) -> Latency | None:
+        return next((engine.latency for engine in self.result.engines if engine.role == role), None)
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast as the baseline's engine the case's own is; None where not timed."""
-        return speedup(self.result.engines)
+        """The median latency of the baseline over that of the case's engine; None if not timed."""
+        return _ratio(self._latency(Role.BASELINE), self._latency(Role.INT8))
 
     @property
     def int8_layers(self) -> str:
-        """Like ``45 of 54``; empty where the engine does not tell."""
-        return int8_layers(self.result.engines)
+        """Text like ``45 of 54``: layers with weights in the low format; empty if not known."""
+        for engine in self.result.engines:
+            if engine.role == Role.INT8 and engine.weighted:
+                untold = f", {engine.untold} untold" if engine.untold else ""
+                return f"{engine.int8} of {engine.weighted}{untold}"
+        return ""
 
     @cached_property
     def findings(self) -> list[FindingView]:
-        """What each rule has found, errors first."""
-        return [finding_view(group) for group in by_rule(self.result.findings)]
+        """The findings of each rule, errors first."""
+        return [_finding_view(group) for group in by_rule(self.result.findings)]
 
     def notes(self, verbosity: int = 2) -> list[str]:
         """Returns notes on scores, outputs and the golden; all of them with ``verbosity`` 2."""
         result, whole = self.result, verbosity >= 2
         notes = _notes_of_scores(s for s in result.scores if s.limit is not None or whole)
-        for output in result.outputs:
+        for output, meaning in zip(result.outputs, self.fit_notes, strict=True):
             if output.note:
                 notes.append(f"'{output.name}': {output.note}")
             fit = output.fit
-            meaning = fit_note(fit, self.low_format) if fit is not None else ""
             if fit is not None and (meaning or (whole and not output.passed)):
                 sign = "-" if fit.offset < 0 else "+"
                 line = f"{self.low_format} = {number(fit.slope)} * baseline {sign} {number(abs(fit.offset))}"
@@ -529,30 +582,45 @@ class CaseView:
                 notes.append(f"'{output.name}': {line}" + (f": {meaning}" if meaning else ""))
             if output.worst_sample is not None and (whole or not output.passed):
                 notes.append(f"'{output.name}': sample {output.worst_sample} has the lowest SQNR")
-        return [*notes, *result.notes, *acceptances(result)]
+        return [*notes, *result.notes, *self.acceptances]
+
+    @property
+    def acceptances(self) -> list[str]:
+        """Each score that the golden accepts from now on, like ``accepted y cosine: 0.99 -> 0.98``."""
+        lines = []
+        for accepted in self.result.recorded or ():
+            before, now = ("none" if v is None else f"{v:.6g}" for v in (accepted.before, accepted.now))
+            lines.append(f"accepted {score_name(accepted.subject, accepted.metric)}: {before} -> {now}")
+        return lines
+
+    @cached_property
+    def search_notes(self) -> list[str]:
+        """Notes that follow from the outcome of the search; empty without a search."""
+        search = self.result.search
+        return [] if search is None else search_notes(search, self._diagnosis.repairs)
 
     @cached_property
     def remarks(self) -> list[str]:
-        """Notes on the search and on the diagnosis."""
-        search, notes = self.result.search, list[str]()
-        if search is not None:
-            notes += [*search.notes, *remarks(search, self._diagnosis.repairs)]
-        return [*notes, *self._diagnosis.notes]
+        """All notes on the search and on the diagnosis."""
+        notes = self.result.search.notes if self.result.search is not None else ()
+        return [*notes, *self.search_notes, *self._diagnosis.notes]
 
     @property
     def stopped(self) -> str:
-        """What ended the case early; empty where all was done."""
+        """What ended the case early; empty if everything was done."""
         return "" if self.result.stopped is None else stop_text(self.result.stopped, self.low_format)
 
     @property
     def phases(self) -> str:
-        """Where the time went; empty where that is not known."""
-        return phases_text(self.result)
+        """The time of each phase, like ``12 s: setup 1.2, runs 0.4, search 10``; empty if not known."""
+        phases = self.result.phases
+        spent = ", ".join(f"{phase.name} {number(round(phase.seconds, 2), 3)}" for phase in phases)
+        return f"{number(self.result.seconds, 3)} s: {spent}" if spent else ""
 
     # For the page
 
     def drawing(self, view: CulpritView) -> charts.Drawing | None:
-        """The graph around a culprit; None where it was not looked at."""
+        """Returns the graph around a culprit; None if it is not known."""
         return charts.drawing(view.culprit, self.layers)
 
     @cached_property
@@ -563,25 +631,11 @@ class CaseView:
     @cached_property
     def samples(self) -> list[SampleView]:
         """The worst samples of outputs that fail."""
-        views = []
-        for sample in self._diagnosis.worst:
-            inputs = [view for view in sample.views if view.role == "input"]
-            outputs = [view for view in sample.views if view.role != "input"]
-            pictures = []
-            for view in sample.views:
-                uri = charts.png(view) if view.rows else ""
-                span = f"{number(view.low, 3)} to {number(view.high, 3)}"
-                pictures += [(view, uri, span)] if uri else []
-            curves = [chart for group in (inputs, outputs) if (chart := charts.curves(group)) is not None]
-            sqnr = f"{number(sample.sqnr_db, 3)} dB"
-            views.append(
-                SampleView(f"Sample {sample.sample}", sample.output, sqnr, tuple(pictures), tuple(curves))
-            )
-        return views
+        return [_sample_view(sample) for sample in self._diagnosis.worst]
 
     @cached_property
     def snippets(self) -> list[tuple[str, str]]:
-        """The plan of the search as texts, each with its title, where no files hold it."""
+        """Title and text of the plan of the search, if the case has not written it as files."""
         search = self.result.search
         if search is None or not search.culprits or self.result.written:
             return []
@@ -591,20 +645,19 @@ class CaseView:
         return [("nodes to exclude from quantization", "\n".join(nodes) + "\n"), ("plan.yaml", plan)]
 
     def files(self, texts: Mapping[str, str]) -> dict[str, list[FileView]]:
-        """The files of the fix, of the plan (``high``), of reproducers (``reduced``), and ``others``.
+        """Returns the files of the fix, of the plan (``high``), of reproducers (``reduced``), and ``others``.
 
         Args:
-            texts: Contents of small files, by path.
+            texts: The contents of small files, by path.
         """
         uses: dict[str, list[FileView]] = {"fix": [], "high": [], "reduced": [], "others": []}
         paths = [PurePosixPath(name) for name in self.result.written]
         base = next((path.parent for path in paths if path.name == "fixed.onnx"), None)
         order = {name: place for place, name in enumerate(FILES)}
         for path in sorted(paths, key=lambda path: order.get(path.name, len(order))):
-            inside = base is not None and path.is_relative_to(base)
-            name = path.relative_to(base) if inside and base is not None else path
-            use = "others"
-            if inside:
+            name, use = path, "others"
+            if base is not None and path.is_relative_to(base):
+                name = path.relative_to(base)
                 use = name.parts[0] if len(name.parts) > 1 else "fix"
             about = FILES.get(path.name, "").format(format=self.low_format)
             file = FileView(str(name), _href(str(path)), about, texts.get(str(path), ""))
@@ -612,27 +665,30 @@ class CaseView:
         return uses
 
 
-def culprit_view(culprit: Culprit, low_format: str) -> CulpritView:
-    """Returns the texts about one culprit."""
+def _culprit_view(culprit: Culprit, low_format: str) -> CulpritView:
     cause = culprit.cause
-    price, alone = f"{culprit.price:.1%}", alone_text(culprit)
-    line = _culprit_line(culprit, low_format)
+    view = CulpritView(
+        culprit, f"{culprit.price:.1%}", alone_text(culprit), _culprit_line(culprit, low_format)
+    )
     if cause is None:
-        return CulpritView(culprit, price, alone, "", "", "", "", line, ())
-    return CulpritView(
-        culprit,
-        price,
-        alone,
+        return view
+    numbers = []
+    for name, value in cause.numbers.items():
+        label = NUMBERS.get(name, Label(name)).of(low_format)
+        text = percent(value) if label.unit == "%" else f"{number(value)} {label.unit}".strip()
+        numbers.append((label, text))
+    return replace(
+        view,
         kind=cause.kind.replace("-", " "),
         sentence=cause_text(cause, low_format),
         brief=cause_brief(cause, low_format),
-        advice=advice(cause, low_format),
-        line=line,
-        numbers=tuple(_number_cells(cause, low_format)),
+        advice=cause_advice(cause, low_format),
+        numbers=tuple(numbers),
     )
 
 
 def _culprit_line(culprit: Culprit, low_format: str) -> str:
+    """Returns layer, operator and cause in one line; the share of the loss only if all of it fits."""
     alone, cause = culprit.worst_alone, culprit.cause
     text = share = ""
     if cause is not None:
@@ -648,57 +704,87 @@ def _culprit_line(culprit: Culprit, low_format: str) -> str:
     return fitted(f"  {middle(culprit.layer, max(WIDTH - 2 - len(text), 20))}{text}")
 
 
-def _number_cells(cause: Cause, low_format: str) -> Iterator[tuple[Label, str]]:
-    """Yields the label of each number of a cause, and its value with its unit."""
-    for name, value in cause.numbers.items():
-        label = NUMBERS.get(name, Label(name)).of(low_format)
-        text = percent(value) if label.unit == "%" else f"{number(value)} {label.unit}".strip()
-        yield label, text
-
-
-def finding_view(group: Sequence[Finding]) -> FindingView:
-    """Returns the texts about the findings of one rule."""
+def _finding_view(group: Sequence[Finding]) -> FindingView:
     first = group[0]
     title = f"data {first.severity}" if first.source == "data" else first.severity
     others = tuple(f"'{finding.subject}': {finding.text}" for finding in group[1:])
     line = f"{title}: {rule_line(group)} [{first.rule}]"
-    return FindingView(
-        first.rule, first.severity, title, first.subject, first.text, first.remedy, line, others
+    return FindingView(first.rule, first.severity, first.subject, first.text, first.remedy, line, others)
+
+
+def _engine_view(engine: EngineInfo, low_format: str, baseline: Latency | None) -> EngineView:
+    role = low_format if engine.role == Role.INT8 else str(engine.role)
+    line = f"{role} engine: {_engine_text(engine, low_format)}"
+    if engine.latency is not None:
+        line += f"; {number(engine.latency.median_ms, 3)} ms"
+        times = _ratio(baseline, engine.latency)
+        if baseline is not None and times is not None and baseline is not engine.latency:
+            line += f" against {number(baseline.median_ms, 3)} ms: {number(times, 3)}x"
+    size = f"{engine.nbytes / 2**10:.0f} KiB"
+    if engine.nbytes >= 2**20:
+        size = f"{engine.nbytes / 2**20:.1f} MiB"
+    return EngineView(
+        engine,
+        role,
+        in_format=f"{engine.int8} of {engine.weighted}" if engine.layers else "not told",
+        time="" if engine.latency is None else _time_text(engine.latency),
+        size=size,
+        built="stored" if engine.stored else f"{number(engine.build_seconds, 3)} s",
+        line=line,
     )
 
 
-def rule_line(group: Sequence[Finding]) -> str:
-    """Returns the first finding of a rule, and the number of others."""
-    more = f" (and {len(group) - 1} more like it)" if len(group) > 1 else ""
-    return f"'{group[0].subject}': {group[0].text}{more}"
+def _engine_text(engine: EngineInfo, low_format: str) -> str:
+    """Returns how many layers of an engine have weights, run in the format, or only convert tensors."""
+    if not engine.layers:
+        return "does not tell its layers"
+    layers = count(engine.weighted, "weighted layer")
+    parts = [f"{engine.int8} of {layers} in {low_format}" if engine.role != Role.BASELINE else layers]
+    if engine.untold:
+        parts.append(f"{engine.untold} more in fused regions that tell nothing")
+    if pairs := engine.count("qdq"):
+        parts.append(f"{pairs} standalone Q/DQ")
+    if reformats := engine.count("reformat"):
+        parts.append(count(reformats, "reformat"))
+    return ", ".join(parts)
 
 
-def unsteady_text(result: CaseResult, score: Score) -> str:
-    """Returns why a verdict is unsteady: the bootstrap interval, and the samples that carry the error."""
-    interval = f"{name_of(score, NAME)} is {drawn_again(score)} when samples are drawn again"
-    for output in result.outputs:
-        if output.name == score.subject and output.heavy:
-            worst = ", ".join(map(str, output.heavy[:3])) + (", ..." if len(output.heavy) > 3 else "")
-            some = f"{len(output.heavy)} of {output.samples} samples carry 90 % of the error ({worst})"
-            return f"unsteady: {interval}; {some}"
-    return f"unsteady: {interval}, limit {number(score.limit or 0.0)}"
+def _ratio(baseline: Latency | None, latency: Latency | None) -> float | None:
+    """Returns how many times as fast as the baseline an engine is; None if either was not timed."""
+    if baseline is None or latency is None or latency.median_ms <= 0:
+        return None
+    return baseline.median_ms / latency.median_ms
 
 
-def metric_label(score: Score, low_format: str) -> Label:
-    """Returns a metric's label; a user's function has its own name."""
+def _time_text(latency: Latency) -> str:
+    """Returns text like ``1.2 ms (1.1 to 1.4)``."""
+    low, high = number(latency.low_ms, 3), number(latency.high_ms, 3)
+    return f"{number(latency.median_ms, 3)} ms ({low} to {high})"
+
+
+def _sample_view(sample: WorstSample) -> SampleView:
+    pictures = [
+        (view, uri, f"{number(view.low, 3)} to {number(view.high, 3)}")
+        for view in sample.views
+        if (uri := charts.png(view))
+    ]
+    inputs = charts.curves(view for view in sample.views if view.role == "input")
+    outputs = charts.curves(view for view in sample.views if view.role != "input")
+    return SampleView(
+        f"Sample {sample.sample}",
+        sample.output,
+        f"{number(sample.sqnr_db, 3)} dB",
+        tuple(pictures),
+        curves=tuple(chart for chart in (inputs, outputs) if chart is not None),
+    )
+
+
+def _metric_label(score: Score, low_format: str) -> Label:
+    """Returns the label of a metric. A user's function has its own name as label."""
     own = Label(score.metric, "", "a metric of your own")
     if score.subject.endswith(f".py:{score.metric}"):
         return own
     return METRICS.get(score.metric, own).of(low_format)
-
-
-def acceptances(result: CaseResult) -> list[str]:
-    """Returns each score that the golden accepts from now on, like ``accepted y cosine: 0.99 -> 0.98``."""
-    lines = []
-    for accepted in result.recorded or ():
-        before, now = ("none" if v is None else f"{v:.6g}" for v in (accepted.before, accepted.now))
-        lines.append(f"accepted {score_name(accepted.subject, accepted.metric)}: {before} -> {now}")
-    return lines
 
 
 def _notes_of_scores(scores: Iterable[Score]) -> list[str]:
@@ -710,12 +796,7 @@ def _notes_of_scores(scores: Iterable[Score]) -> list[str]:
     return [f"{few(names, _NAMES)}: {note}" for note, names in bearers.items()]
 
 
-def unique(texts: Iterable[str]) -> list[str]:
-    """Returns ``texts`` without repetitions."""
-    return list(dict.fromkeys(texts))
-
-
-def score_place(score: Score) -> float | None:
+def _score_place(score: Score) -> float | None:
     """Returns where a judged score lies between 0 (perfect), 50 (its limit) and 100 (infinitely off)."""
     if score.limit is None:
         return None

@@ -9,17 +9,18 @@ from itertools import zip_longest
 
 from pytest_int8acc.results import Score
 
-#: The maximum number of characters of a line in a log, and of a name in such a line.
-WIDTH, NAME = 110, 40
-
-
-#: The minimum width of a column, in characters, however narrow the terminal is.
+#: The maximum number of characters of a line in a log.
+WIDTH = 110
+#: The maximum number of characters of a name in such a line.
+NAME = 40
+#: The minimum width of a column of a table, in characters, however narrow the terminal is.
 _LEAST_COLUMN = 12
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """Returns lines of left-aligned columns, two spaces apart; a column without any text is left out.
+    """Returns lines of left-aligned columns, two spaces apart.
 
+    A column that is empty in all rows is left out.
     If the lines would be longer than ``width``, the cells of the widest columns take several lines.
     """
     kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
@@ -29,7 +30,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
         widths = _narrowed(columns, widths, width - 2 * (len(widths) - 1))
     lines = []
     for row in zip(*columns, strict=True):
-        cells = [_cell(text, most) for text, most in zip(row, widths, strict=True)]
+        cells = [
+            textwrap.wrap(text, most, break_on_hyphens=False) if len(text) > most else [text]
+            for text, most in zip(row, widths, strict=True)
+        ]
         for parts in zip_longest(*cells, fillvalue=""):
             padded = [part.ljust(most) for part, most in zip(parts, widths, strict=True)]
             lines.append("  ".join(padded).rstrip())
@@ -60,13 +64,6 @@ def _narrowed(columns: Sequence[Sequence[str]], widths: Sequence[int], room: int
     return narrowed
 
 
-def _cell(text: str, width: int) -> list[str]:
-    """Returns a cell's text in lines of at most ``width`` characters; longer words are broken."""
-    if len(text) <= width:
-        return [text]
-    return textwrap.wrap(text, width, break_on_hyphens=False)
-
-
 def number(value: float, digits: int = 4) -> str:
     """Returns ``value`` with ``digits`` significant digits, more just below 1; integers below 1e6 in full."""
     if abs(value) < 1e6 and value == int(value):
@@ -91,7 +88,7 @@ def count(n: int, thing: str) -> str:
 
 
 def worst_first(scores: Iterable[Score]) -> list[Score]:
-    """Returns the scores that have a limit: missed ones first, each part by falling normalized loss."""
+    """Returns the scores that have a limit. Missed ones come first, then those with the largest loss."""
     judged = (score for score in scores if score.limit is not None)
     return sorted(judged, key=lambda score: (score.passed, -score.normalized_loss))
 
@@ -109,7 +106,7 @@ def relation(score: Score, most: int | None = None) -> str:
     return f"{name} {value} {sign} {limit}"
 
 
-def drawn_again(score: Score) -> str:
+def interval_text(score: Score) -> str:
     """Returns the bootstrap interval of a score, like ``17.4 to 23.2``; empty if there is none."""
     if score.interval is None:
         return ""
@@ -133,7 +130,7 @@ def few(names: Sequence[str], most: int) -> str:
 
 
 def shorten(text: str, most: int) -> str:
-    """Returns ``text`` of at most ``most`` characters. It is cut between words and ends in dots then."""
+    """Returns ``text``, cut between words to ``most`` characters. A text that was cut ends in dots."""
     if len(text) <= most:
         return text
     cut = text[: most - 3]
@@ -142,12 +139,15 @@ def shorten(text: str, most: int) -> str:
 
 def middle(text: str, most: int) -> str:
     """Returns ``text`` of at most ``most`` characters, with dots in place of its middle."""
-    end = (most - 3) * 2 // 3  # of a path, the end tells most
+    end = (most - 3) * 2 // 3  # the end of a path tells more than its start
     return text if len(text) <= most else f"{text[: most - 3 - end]}...{text[len(text) - end :]}"
 
 
 def fitted(text: str, most: int = WIDTH) -> str:
-    """Returns ``text`` of at most ``most`` characters: long names lose their middle, then words go."""
+    """Returns ``text`` of at most ``most`` characters.
+
+    The middle of long names is left out first, then words at the end.
+    """
     words = text.split(" ")
     for word in sorted(words, key=len, reverse=True):
         beyond = sum(map(len, words)) + len(words) - 1 - most

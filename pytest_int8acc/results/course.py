@@ -13,6 +13,8 @@ _OfEngines = Literal["layer-precisions", "engine-layers", "latency"]
 _OfDiagnosis = Literal["stages", "causes", "layers", "ranges", "calibrations"]
 #: A step after the verdict.
 Part = Literal[_OfSearch, _OfEngines, _OfDiagnosis, "repair", "fix", "reproducer", "worst-samples"]
+#: What ended the work after a verdict early: the time that it may take, or Ctrl-C.
+StopKind = Literal["seconds-spent", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Phase:
 class Stop:
     """Why the work after the verdict ended early."""
 
-    kind: Literal["seconds-spent", "interrupted"]
+    kind: StopKind
     max_seconds: float
     """The limit on the time of all steps after the verdict, in seconds."""
     left_out: tuple[Part, ...]

@@ -16,6 +16,7 @@ from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.report.text import failure
+from pytest_int8acc.report.view import CaseView
 
 
 @pytest.mark.parametrize("certify", [False, True])
@@ -31,7 +32,7 @@ def test_a_search_that_has_cost_enough_says_that_its_set_may_be_too_large(
     assert outcome.minimal == certify
     assert outcome.ending.kind == ("proven" if certify else "cut-short")
     if not certify:
-        assert "Layers kept out of INT8 (some may be innocent)" in failure(conclude(measured, None))
+        assert "Layers kept out of INT8 (some may be innocent)" in failure(CaseView(conclude(measured, None)))
 
 
 def test_native_kernels_that_disagree_with_the_simulation_are_said(tmp_path: Path) -> None:

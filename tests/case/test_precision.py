@@ -53,7 +53,7 @@ def judged(project: Path, spec: str, criteria: str = "[{sqnr_db: 10}]") -> CaseR
 
 
 def short(result: CaseResult) -> list[str]:
-    lines = failure(result).splitlines()
+    lines = failure(CaseView(result)).splitlines()
     assert len(lines) <= 15
     assert max(map(len, lines)) <= 110
     return lines
@@ -94,7 +94,7 @@ def test_more_than_a_tenth_in_another_format_is_red(
     assert statement in CaseView(result).status
     assert statement in CaseView(result).headline
     assert result.search is None  # no layer that leaves INT8 mends it
-    assert plain_result(result)["precision"]["text"] in CaseView(result).headline
+    assert plain_result(CaseView(result))["precision"]["text"] in CaseView(result).headline
 
 
 def test_the_failure_says_what_ran_and_what_to_do(project: Path, told: Told) -> None:

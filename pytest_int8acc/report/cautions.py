@@ -1,0 +1,284 @@
+"""Reasons to doubt a verdict, as sentences. Some of them fail a case even if it meets all limits.
+
+These are blind criteria (useless outputs pass, too) and an engine that ran in another format than asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from pytest_int8acc.report.catalogue import DEAD, PARTS, STOPS, Caution, Why
+from pytest_int8acc.report.why import is_jumpy, jump_text
+from pytest_int8acc.report.words import (
+    NAME,
+    count,
+    few,
+    interval_text,
+    middle,
+    name_of,
+    number,
+    pairs_text,
+    percent,
+    relation,
+)
+from pytest_int8acc.results import (
+    CaseResult,
+    Finding,
+    LayerShare,
+    PrecisionContract,
+    Role,
+    Score,
+    Stop,
+    by_rule,
+)
+from pytest_int8acc.results.precision import MAX_REFUTED
+from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric, DeadCandidate
+
+#: A caution is shown if the engine does not tell the format of more than this share of the MACs asked for in
+#: the format of the case.
+_MUCH_UNTOLD = 0.5
+#: Smaller shares of the MACs would be printed as 0 %.
+_LEAST_PRINTED = 0.0005
+#: How many layers a sentence names.
+_NAMED_LAYERS = 2
+
+
+def problems(result: CaseResult) -> list[str]:
+    """Returns what fails a case apart from its limits: the formats that ran, and blind criteria."""
+    found = []
+    if result.precision is not None and result.precision.is_broken:
+        found.append(_refuted(result.precision))
+    return [*found, *_blind_problems(result)]
+
+
+def cautions(result: CaseResult) -> list[str]:
+    """Returns all reasons to doubt the verdict, the worst first."""
+    texts = []
+    if broken := [f for f in result.findings if f.source == "lint" and f.severity == "error"]:
+        rules = [f"{group[0].rule} ({count(len(group), 'node')})" for group in by_rule(broken)]
+        texts.append(Caution.REFUSED.format(rules=", ".join(rules)))
+    texts += [_unsteady(result, score) for score in result.unsteady[:1]]
+    texts += [*_formats(result), *_hidden(result), *_blind_cautions(result), *result.warnings]
+    if result.stopped is not None:
+        texts.append(stop_text(result.stopped, result.low_format))
+    data = [f for f in result.findings if f.source == "data" and f.severity != "note"]
+    texts += [rule_line(group) for group in by_rule(f for f in data if not is_mismatch(result, f))]
+    if result.diagnosis is not None and result.diagnosis.jumps and not is_jumpy(result):
+        texts.append(jump_text(result.diagnosis.jumps, NAME))
+    search = result.search
+    if search is not None and search.found and search.fixed_pairs:  # a failed search names them itself
+        texts.append(Caution.FIXED_PAIRS.format(pairs=pairs_text(search.fixed_pairs)))
+    return _unique(texts)
+
+
+def warnings(result: CaseResult) -> list[str]:
+    """Returns the reasons to doubt the verdict that were known before the search."""
+    return _unique([*_formats(result), *result.warnings])
+
+
+def _unique(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def is_mismatch(result: CaseResult, finding: Finding) -> bool:
+    """Returns whether a finding is the preprocessing mismatch that the diagnosis blames."""
+    mismatch = result.diagnosis.preprocessing_mismatch if result.diagnosis is not None else ""
+    return finding.source == "data" and finding.rule == mismatch
+
+
+def rule_line(group: Sequence[Finding]) -> str:
+    """Returns the first finding of a rule, and the number of others."""
+    more = f" (and {len(group) - 1} more like it)" if len(group) > 1 else ""
+    return f"'{group[0].subject}': {group[0].text}{more}"
+
+
+def stop_text(stop: Stop, low_format: str) -> str:
+    """Returns what ended the work after the verdict early, and which steps were left out."""
+    left = ", ".join(PARTS[part].format(format=low_format) for part in stop.left_out)
+    return STOPS[stop.kind].format(seconds=number(stop.max_seconds), left=left or "nothing")
+
+
+def _unsteady(result: CaseResult, score: Score) -> str:
+    """Returns why other samples might reverse the verdict, and which samples carry most of the error."""
+    facts = {"score": name_of(score, NAME), "interval": interval_text(score)}
+    for output in result.outputs:
+        if output.name == score.subject and output.heavy:
+            return Caution.UNSTEADY_SAMPLES.format(
+                **facts,
+                heavy=len(output.heavy),
+                samples=output.samples,
+                worst=", ".join(map(str, output.heavy[:3])) + (", ..." if len(output.heavy) > 3 else ""),
+            )
+    return Caution.UNSTEADY.format(**facts, limit=number(score.limit or 0.0))
+
+
+def _hidden(result: CaseResult) -> Iterator[str]:
+    """Yields errors that limits on all samples together hide: NaN in both forms, and far smaller samples."""
+    for output in result.outputs:
+        name = f"'{middle(output.name, NAME)}'"
+        if output.nan_share and not output.problem:
+            yield Caution.NAN_IN_BOTH.format(output=name, share=output.nan_share)
+        if (small := output.small) is not None:
+            yield Caution.SMALL_SAMPLES.format(
+                small=small.count,
+                samples=output.samples,
+                ratio=small.ratio,
+                score=relation(small.alone, NAME),
+            )
+
+
+# The formats that were asked for, and those that ran
+
+
+def precision_text(contract: PrecisionContract) -> str:
+    """Returns text like ``asked: 86 % of the MACs in INT8, 14 % in FP16; ran: 84 % in INT8, 16 % untold``."""
+    asked = _shares(contract.asked)
+    if contract.realized is None:
+        return asked
+    untold = 1.0 - sum(contract.realized.values())
+    ran = _shares(contract.realized, "" if asked else " of the MACs")
+    parts = [ran] if ran else []
+    parts += [f"{percent(untold)} untold"] if untold >= _LEAST_PRINTED else []
+    return "; ".join([*([f"asked: {asked}"] if asked else []), f"ran: {', '.join(parts)}"])
+
+
+def _shares(shares: Mapping[str, float], of: str = " of the MACs") -> str:
+    """Returns shares by format. Shares of 0 are left out, except for the first format."""
+    kept = [(name, share) for place, (name, share) in enumerate(shares.items()) if share or not place]
+    first = [f"{percent(share)}{of} in {name.upper()}" for name, share in kept[:1]]
+    return ", ".join([*first, *(f"{percent(share)} in {name.upper()}" for name, share in kept[1:])])
+
+
+def layers_text(layers: Sequence[LayerShare], count: int) -> str:
+    """Returns the largest layers with their share and the format that they ran in, and how many more."""
+    named = []
+    for layer in layers[:_NAMED_LAYERS]:
+        ran = "" if layer.ran is None else f" in {layer.ran.upper()}"
+        named.append(f"'{middle(layer.name, NAME)}'{ran} ({percent(layer.share)})")
+    more = f" and {count - len(named)} more" if count > len(named) else ""
+    return ", ".join(named) + more
+
+
+def _refuted(contract: PrecisionContract) -> str:
+    formats = dict.fromkeys(layer.ran.upper() for layer in contract.misplaced if layer.ran is not None)
+    caution = Caution.RAN_IN if formats else Caution.RAN_OTHERWISE
+    return caution.format(
+        share=percent(contract.refuted), format=contract.low.upper(), others=" and ".join(formats)
+    )
+
+
+def precision_why(contract: PrecisionContract) -> str:
+    """Returns what a wrong format means for the scores, and which layers ran in it."""
+    low = contract.low.upper()
+    if contract.identical:
+        return Why.IDENTICAL.format(format=low)
+    fastest = contract.source == "candidate" and contract.can_obey
+    why = Why.FASTEST_FORMAT if fastest else Why.OTHER_FORMAT
+    return why.format(format=low, layers=layers_text(contract.misplaced, contract.misplaced_count))
+
+
+def _formats(result: CaseResult) -> Iterator[str]:
+    """Yields cautions on layers that ran in another format than asked for, or were not asked for."""
+    contract = result.precision
+    if contract is None or not contract.asked:
+        for engine in result.engines:
+            if engine.role == Role.INT8 and engine.weighted and not engine.int8 and not engine.untold:
+                runs = "1 layer runs" if engine.weighted == 1 else f"{engine.weighted} layers run"
+                yield Caution.NO_LAYER.format(format=result.low_format, layers=runs)
+    if contract is None:
+        return
+    low = contract.low.upper()
+    if contract.policy != "off" and contract.refuted > MAX_REFUTED and not contract.is_broken:
+        yield f"{_refuted(contract)}: {layers_text(contract.misplaced, contract.misplaced_count)}"
+    if contract.policy != "off" and contract.untold > _MUCH_UNTOLD and not contract.obeyed:
+        can_obey = contract.can_obey and contract.source == "candidate"
+        untold = Caution.UNTOLD_CAN_OBEY if can_obey else Caution.UNTOLD
+        yield untold.format(share=percent(contract.untold), format=low)
+    if contract.realized is None and contract.identical:
+        yield Caution.IDENTICAL.format(format=low)
+    share = contract.asked.get(contract.low, 1.0)
+    if share < contract.least_share:
+        if low == "INT8":
+            asked = Caution.FEW_QUANTIZED if share else Caution.NONE_QUANTIZED
+        else:
+            asked = Caution.FEW_ASKED if share else Caution.NONE_ASKED
+        yield asked.format(
+            share=percent(share),
+            format=low,
+            layers=layers_text(contract.left_out, contract.left_out_count),
+            accepted=math.floor(100 * share) / 100,
+        )
+
+
+# Blind criteria
+
+
+def _blind_problems(result: CaseResult) -> list[str]:
+    """Returns why a pass would say nothing, a sentence each; none if the criteria can fail."""
+    blind = result.blind
+    if blind is None or not result.is_blind:
+        return []
+    if at_chance := [_chance_text(metric) for metric in blind.at_chance if metric.as_well]:
+        return at_chance
+    near = blind.too_near
+    if near is not None and is_lost(near):
+        output, sqnr_db = f"'{middle(near.subject, NAME)}'", number(near.value)
+        return [Caution.LOST.format(output=output, format=result.low_format, sqnr_db=sqnr_db)]
+    outputs = " and ".join(_dead_text(dead) for dead in blind.undetected if dead.is_fatal)
+    return [Caution.TOO_WEAK.format(outputs=outputs)]
+
+
+def _blind_cautions(result: CaseResult) -> Iterator[str]:
+    """Yields what the criteria do not notice, as far as it does not fail the case."""
+    blind = result.blind
+    if blind is None:
+        return
+    for metric in blind.at_chance:
+        if not (metric.as_well and result.is_blind):
+            yield _chance_text(metric)
+    # The first line of a failure names the fatal ones, unless it names a metric at chance.
+    named = result.is_blind and not any(metric.as_well for metric in blind.at_chance)
+    missed = [dead for dead in blind.undetected if not (named and dead.is_fatal)]
+    if not missed:
+        return
+    outputs = few([_dead_text(dead) for dead in missed], 2)
+    changed = [f"'{middle(dead.output, NAME)}'" for dead in missed if dead.output]
+    if result.blind_reason:
+        yield Caution.ACCEPTED.format(reason=middle(result.blind_reason, NAME), outputs=outputs)
+    elif changed and not named:
+        yield Caution.UNNOTICED_OUTPUT.format(outputs=outputs, output=changed[0])
+    else:
+        yield Caution.UNNOTICED.format(outputs=outputs)
+
+
+def is_lost(score: Score) -> bool:
+    """Returns whether the SQNR of an output misses the default limit, so that useless outputs do as well."""
+    return score.limit is not None and score.limit <= DEFAULT_SQNR_DB
+
+
+def is_users(metric: ChanceMetric) -> bool:
+    """Returns whether the metric is a function or class of the user, named ``file.py:name``."""
+    return ":" in metric.metric
+
+
+def _dead_text(dead: DeadCandidate) -> str:
+    output = f"'{middle(dead.output, NAME)}'" if dead.output else "every output"
+    return DEAD[dead.kind].format(output=output)
+
+
+def _chance_text(metric: ChanceMetric) -> str:
+    if metric.is_constant:
+        caution = Caution.CHANCE_SAME
+    elif not metric.as_well:
+        caution = Caution.CHANCE_NEAR
+    elif is_users(metric) and metric.baseline != metric.chance:
+        caution = Caution.CHANCE_BETTER
+    else:
+        caution = Caution.CHANCE_LABELS
+    return caution.format(
+        metric=middle(metric.metric, NAME),
+        baseline=number(metric.baseline),
+        chance=number(metric.chance),
+        better="lower" if metric.baseline < metric.chance else "higher",
+    )

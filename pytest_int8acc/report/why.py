@@ -1,0 +1,380 @@
+"""Why a case fails, in sentences: causes of layers, stages, line fits, odd ranges, and the whole case."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pytest_int8acc.report.catalogue import ABLATIONS, CAUSES, FITS, HINT, STAGES, SYMPTOMS, Why
+from pytest_int8acc.report.words import NAME, count, few, middle, pairs_text, percent
+from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LineFit, StageLine
+from pytest_int8acc.results.causes import Ablation, Cause, Jump, OddRanges, Stage
+
+#: If one of these stages fails first, quantization is not at fault, and *Why* names the stage alone.
+_NOT_BY_QUANTIZATION = ("FP32 ONNX", "FP16", "engine FP16", "engine INT8")
+#: If one of these stages fails first, a node that chooses among values may be the reason.
+_FLOAT_STAGES = ("FP16", "engine FP16")
+
+
+class _Number(float):
+    """A number that templates can also show in percent, by the format ``%``, as in ``{clipped:%}``."""
+
+    def __format__(self, spec: str) -> str:
+        return percent(self) if spec == "%" else super().__format__(spec)
+
+
+class _Facts(dict[str, str | _Number]):
+    """The facts that the templates of a symptom use, by name.
+
+    The numbers of the cause are in the dictionary. The entries of ``FACTS`` are computed when asked for,
+    since most of them need numbers that only some causes have.
+    """
+
+    def __init__(self, cause: Cause, low_format: str) -> None:
+        numbers = {**cause.numbers, "amax": cause.amax, "reach": cause.reach}
+        super().__init__({name: _Number(value) for name, value in numbers.items() if value is not None})
+        self["format"] = low_format
+        self.cause = cause
+
+    def __missing__(self, name: str) -> str | _Number:
+        return FACTS[name](self.cause)
+
+
+# The cause of one layer
+
+
+def cause_text(cause: Cause, low_format: str) -> str:
+    """Returns what was measured, in a sentence with its numbers, and the share of the loss by the trial."""
+    sentence = SYMPTOMS[cause.symptom].sentence.format_map(_Facts(cause, low_format))
+    shown = HINT if cause.evidence is None else _ablation_text(cause)
+    return "; ".join(filter(None, [sentence, shown]))
+
+
+def cause_clause(cause: Cause, low_format: str) -> str:
+    """Returns what was measured in a few words, without the names of tensors."""
+    return SYMPTOMS[cause.symptom].clause.format_map(_Facts(cause, low_format))
+
+
+def cause_brief(cause: Cause, low_format: str) -> str:
+    """Returns the clause of a cause, and the share of the loss by the trial with the name of its tensor."""
+    return "; ".join(filter(None, [cause_clause(cause, low_format), _ablation_text(cause, named=True)]))
+
+
+def cause_advice(cause: Cause, low_format: str) -> str:
+    """Returns what to do about a cause."""
+    own = SYMPTOMS[cause.symptom].advice
+    return (own or CAUSES[cause.kind].advice).format(format=low_format)
+
+
+def _ablation_text(cause: Cause, *, named: bool = False) -> str:
+    """Returns text like ``channel 7 explains 97 % of the loss on 32 samples``; empty without a trial.
+
+    Args:
+        cause: The cause that the trial showed.
+        named: Whether the text contains the name of the tensor.
+    """
+    ablation = cause.ablation
+    if ablation is None:
+        return ""
+    name = f"'{middle(ablation.tensor, NAME)}'" if named else ""
+    facts = {
+        "it": name or "it",
+        "of_it": f" of {name}" if name else "",
+        "channels": _channels(cause),
+        "explain": "explains" if len(cause.channels) == 1 else "explain",
+        "scales": "a scale for each part" if cause.symptom == "uneven-parts" else "one scale per channel",
+    }
+    chance = ", so chance has a part in it" if ablation.beyond else ""
+    text = f"{ABLATIONS[ablation.kind].format_map(facts)} {share_text(ablation)}{chance}"
+    if ablation.kind == "range":
+        return text
+    for other in cause.tried:
+        if other.kind == "range" and other.tensor == ablation.tensor:
+            text += f", another range {percent(other.share)}"
+    return text
+
+
+def share_text(ablation: Ablation, whose: str = "the") -> str:
+    """Returns text like ``97 % of the loss on 32 samples``.
+
+    ``loss alone`` means that all other layers were in high precision during the trial.
+    """
+    samples = f" on {ablation.samples} samples" if ablation.samples is not None else ""
+    loss = f"{whose} loss{' alone' * ablation.alone}{samples}"
+    return f"more than {loss}" if ablation.beyond else f"{percent(ablation.share)} of {loss}"
+
+
+def _channels(cause: Cause) -> str:
+    large = [str(channel) for channel in cause.channels]
+    return f"channel{'s' * (len(large) > 1)} {few(large, 5)}"
+
+
+def _named_channels(cause: Cause) -> str:
+    return f"{_channels(cause)} of '{cause.tensor}' reach{'es' * (len(cause.channels) == 1)}"
+
+
+def _ratio_to_usual(cause: Cause, to_what: str) -> str:
+    """Returns how far the greatest value lies above the 99.9th percentile; empty if that is 0."""
+    usual = cause.numbers["p99.9"]
+    return f", {(cause.amax or 0.0) / usual:.3g}x {to_what}" if usual else ""
+
+
+def _left(cause: Cause) -> str:
+    """Returns which SQNR the format keeps, or that an attention mask takes nearly all of the codes."""
+    if cause.masked:
+        return (
+            f"'{cause.tensor}' reaches {cause.amax:.3g}, as a mask does, and what is small beside that "
+            "shares a few codes"
+        )
+    return f"'{cause.tensor}' keeps {cause.numbers['sqnr_db']:.3g} dB"
+
+
+def _short_left(cause: Cause) -> str:
+    if cause.masked:
+        return f"values of {cause.amax:.3g}, as of a mask, take the codes"
+    whose = "weight" if "factor_least" in cause.numbers else "input"
+    return f"its {whose} keeps {cause.numbers['sqnr_db']:.3g} dB"
+
+
+def _many_scales(cause: Cause) -> str:
+    scales = round(cause.numbers["scales"])
+    if scales == 1:
+        return f"the scale of weight '{cause.tensor}' is"
+    return f"{cause.numbers['scales_off']:g} of {scales} scales of weight '{cause.tensor}' are"
+
+
+def _how_far(cause: Cause) -> str:
+    factor = cause.numbers["factor"]
+    return f"up to {factor:.3g}x too wide" if factor > 1 else f"down to {factor:.3g} of what they must reach"
+
+
+def _below_best(cause: Cause) -> _Number:
+    return _Number(max(cause.numbers["best_sqnr_db"] - cause.numbers["sqnr_db"], 0.0))
+
+
+#: The facts of a cause that are texts or combine several numbers, by the name that templates use.
+FACTS: Mapping[str, Callable[[Cause], str | _Number]] = {
+    "tensor": lambda cause: cause.tensor,
+    "node": lambda cause: cause.node,
+    "op_type": lambda cause: cause.op_type,
+    "short_op": lambda cause: middle(cause.op_type, 20),
+    "precision": lambda cause: cause.format.upper(),
+    "zero_point_type": lambda cause: cause.format,
+    "named_others": lambda cause: ", ".join(f"'{name}'" for name in cause.others),
+    "named_channels": _named_channels,
+    "many_channels": lambda cause: count(max(len(cause.channels), 1), "channel"),
+    "times": lambda cause: _ratio_to_usual(cause, "the 99.9th percentile"),
+    "times_usual": lambda cause: _ratio_to_usual(cause, "most others"),
+    "codes_unused": lambda cause: _Number(1 - cause.numbers["codes_used"]),
+    "below_best": _below_best,
+    "left": _left,
+    "short_left": _short_left,
+    "many_scales": _many_scales,
+    "how_far": _how_far,
+}
+
+
+# Stages and line fits
+
+
+def stage_title(stage: Stage, low_format: str) -> str:
+    """Returns the name of a stage, like ``engine FP8``."""
+    return STAGES[stage].title.format(format=low_format)
+
+
+def stage_text(line: StageLine, low_format: str) -> str:
+    """Returns what it means if this stage is the first that fails; empty if the stage passes."""
+    if line.together is not None:
+        return Why.TOGETHER.format(stage=stage_title(line.together, low_format))
+    if line.passed:
+        return ""
+    parts = [STAGES[line.name].meaning.format(format=low_format)]
+    parts += [f"'{name}': {problem}" for name, problem in line.problems.items()]
+    before = stage_title(line.against, low_format)
+    parts += [_fit_phrase(name, fit, before) for name, fit in line.fits.items()]
+    return "; ".join(filter(None, parts))
+
+
+def stage_meaning(diagnosis: Diagnosis, low_format: str) -> str:
+    """Returns the name and the meaning of the first stage that fails; empty if none fails."""
+    first = first_line(diagnosis)
+    if first is None:
+        return ""
+    jumps = diagnosis.jumps if first.name in _FLOAT_STAGES else ()
+    text = jump_text(jumps) if jumps else stage_text(first, low_format)
+    return f"{stage_title(first.name, low_format)}: {text}" if text else ""
+
+
+def first_line(diagnosis: Diagnosis) -> StageLine | None:
+    """Returns the first stage that misses a limit; None if all meet theirs."""
+    return next((stage for stage in diagnosis.stages if stage.name == diagnosis.first_stage), None)
+
+
+def fit_note(fit: LineFit, low_format: str) -> str:
+    """Returns what a slope far from 1 or an offset suggests; empty if the line is near the baseline."""
+    facts = _fit_facts(fit) | {"format": low_format}
+    return "; ".join(FITS[meaning].sentence.format_map(facts) for meaning in fit.meanings)
+
+
+def _fit_phrase(output: str, fit: LineFit | None, before: str) -> str:
+    """Returns how an output differs from the one of ``before``; empty if it does not, or no line fits."""
+    if fit is None or not fit.meanings:
+        return ""
+    facts = _fit_facts(fit) | {"before": before}
+    clauses = [FITS[meaning].clause.format_map(facts) for meaning in fit.meanings]
+    return f"'{output}' comes out {' and '.join(clauses)}"
+
+
+def _fit_facts(fit: LineFit) -> dict[str, float | str]:
+    """Returns slope, offset and shift; ``deviations`` is the shift in standard deviations of the baseline."""
+    deviations = abs(fit.shift) / fit.deviation if fit.deviation else math.inf
+    return {"slope": fit.slope, "offset": fit.offset, "shift": fit.shift, "deviations": deviations}
+
+
+# The whole case
+
+
+def why_texts(result: CaseResult) -> Iterator[str]:
+    """Yields why the case fails in one sentence, the fullest first; one empty text without a diagnosis."""
+    diagnosis, low = result.diagnosis, result.low_format
+    if diagnosis is None or diagnosis.met is None:
+        yield ""
+        return
+    line = first_line(diagnosis)
+    title = stage_title(diagnosis.first_stage, low) if diagnosis.first_stage is not None else ""
+    meaning = stage_text(line, low) if line is not None else ""
+    if diagnosis.met:
+        met = Why.MET_BUT_STAGE if title else Why.MET
+        yield met.format(format=low, stage=title)
+    elif is_jumpy(result):
+        yield jump_text(diagnosis.jumps)
+        yield jump_text(diagnosis.jumps, NAME)
+    elif line is not None and line.name in _NOT_BY_QUANTIZATION and not line.passed:
+        yield f"{title}: {meaning}"
+    else:
+        yield from _faults(result, diagnosis, meaning)
+
+
+def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[str]:
+    """Yields the preprocessing mismatch, and the ranges, layers or Q/DQ pairs at fault, the fullest first."""
+    mismatches = [
+        f.text for f in result.findings if f.source == "data" and f.rule == diagnosis.preprocessing_mismatch
+    ]
+    parts = mismatches[:1]
+    culprits = result.search.culprits if result.search is not None else ()
+    layers = [""]
+    if diagnosis.ranges is not None:
+        parts.append(_of_ranges(diagnosis.ranges))
+    elif any(culprit.cause is not None or culprit.inside for culprit in culprits):
+        layers = list(_of_culprits(culprits, result.low_format))
+    elif diagnosis.fixed_pairs:
+        parts.append(_of_pairs(result.findings, diagnosis.fixed_pairs))
+    if meaning and not parts and not layers[0]:
+        yield meaning
+        return
+    fits = [_fit_phrase(output.name, output.fit, "the baseline") for output in result.outputs]
+    fit = next(filter(None, fits), "")
+    unknown = "" if result.stopped else Why.UNKNOWN
+    for layer in layers:
+        yield "; ".join(filter(None, [*parts, layer, fit])) or unknown
+        yield "; ".join(filter(None, [*parts, layer])) or unknown
+
+
+def is_jumpy(result: CaseResult) -> bool:
+    """Returns whether a node that chooses among values makes the outputs incomparable.
+
+    It does if no plan passes, or if FP16 fails before INT8.
+    """
+    diagnosis, search = result.diagnosis, result.search
+    if diagnosis is None or not diagnosis.jumps:
+        return False
+    hopeless = search is not None and search.ending.kind in ("high-fails", "nothing-left")
+    return hopeless or diagnosis.first_stage in _FLOAT_STAGES
+
+
+def jump_text(jumps: Sequence[Jump], most: int | None = None) -> str:
+    """Returns which node turns small errors into jumps; its name has at most ``most`` characters."""
+    first = jumps[0]
+    more = f" (and {count(len(jumps) - 1, 'more node')})" if len(jumps) > 1 else ""
+    node = middle(first.node, most or len(first.node))
+    return Why.CHOICE.format(op_type=first.op_type, node=node, more=more)
+
+
+def _of_pairs(findings: Sequence[Finding], fixed: Sequence[str]) -> str:
+    """Returns the Q/DQ nodes that are part of every plan, or a pair whose Q and DQ disagree."""
+    unequal = [f for f in findings if f.rule == "unequal-pair"]
+    if not unequal:
+        return Why.PAIRS.format(pairs=pairs_text(fixed))
+    more = f" (and {len(unequal) - 1} more alike)" if len(unequal) > 1 else ""
+    return Why.UNEQUAL_PAIR.format(node=unequal[0].subject, finding=unequal[0].text, more=more)
+
+
+def _of_ranges(ranges: OddRanges) -> str:
+    """Returns how many dynamic ranges do not fit the data, and by which factors."""
+    parts, faults = [], []
+    if ranges.wide:
+        many = _some(ranges.wide, ranges.count)
+        parts.append(Why.WIDE_RANGES.format(many=many, span=_span(ranges.wide)))
+        faults.append("too wide")
+    if ranges.narrow:
+        many = _some(ranges.narrow, ranges.count)
+        parts.append(Why.NARROW_RANGES.format(many=many, span=_span(ranges.narrow)))
+        faults.append("too narrow")
+    said, fault = ", ".join(parts), " and ".join(faults)
+    if not ranges.by_hand:
+        return Why.RANGES_OF_OTHERS.format(ranges=said, fault=fault)
+    values = ", ".join(f"{value:g}" for value in ranges.by_hand)
+    shared = "a few dynamic ranges" if len(ranges.by_hand) > 1 else "one dynamic range"
+    return Why.RANGES_BY_HAND.format(ranges=said, few=shared, values=values, fault=fault)
+
+
+def _some(part: Sequence[float], count: int) -> str:
+    return f"all {count}" if len(part) == count else f"{len(part)} of {count}"
+
+
+def _span(factors: Sequence[float]) -> str:
+    """Returns the least and the greatest factor as text; one of them if both are nearly equal."""
+    low, high = min(factors), max(factors)
+    said = [f"{factor:,.0f}" if factor >= 100 else f"{factor:.2g}" for factor in (low, high)]
+    return said[0] if high < 1.1 * low else " to ".join(said)
+
+
+def _of_culprits(culprits: Sequence[Culprit], low_format: str) -> Iterator[str]:
+    """Yields one culprit with its cause, the fullest first; of several, how many each kind of cause has."""
+    if len(culprits) == 1:
+        yield from _of_culprit(culprits[0], low_format)
+        return
+    kinds = Counter(culprit.cause.kind for culprit in culprits if culprit.cause is not None)
+    parts = []
+    for kind, n in kinds.most_common():
+        parts.append(f"{CAUSES[kind].plural.format(format=low_format)} in {count(n, 'layer')}")
+    inside = [culprit for culprit in culprits if culprit.inside and culprit.cause is None]
+    if inside:
+        parts.append(f"{count(len(inside), 'layer')} {_in_body(inside)}")
+    yield "; ".join(parts)
+
+
+def _of_culprit(culprit: Culprit, low_format: str) -> Iterator[str]:
+    cause = culprit.cause
+    full = Why.LAYER.format(op_type=culprit.op_type, layer=culprit.layer)
+    brief = Why.LAYER.format(op_type=middle(culprit.op_type, NAME), layer=middle(culprit.layer, NAME))
+    if cause is None:
+        yield from (f"{name}, {_in_body([culprit])}" for name in (full, brief))
+        return
+    yield f"{full}: {cause_text(cause, low_format)}"
+    short = replace(
+        cause,
+        tensor=middle(cause.tensor, NAME),
+        node=middle(cause.node, NAME),
+        op_type=middle(cause.op_type, NAME),
+        others=tuple(middle(name, NAME) for name in cause.others[:2]),
+    )
+    yield f"{brief}: {cause_text(short, low_format)}"
+    yield f"{brief}: {cause_brief(short, low_format)}"
+
+
+def _in_body(culprits: Sequence[Culprit]) -> str:
+    nodes = " and ".join(sorted({culprit.inside for culprit in culprits}))
+    return Why.IN_BODY.format(nodes=nodes)
