@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from pytest_int8acc.results import Part, PhaseName
 from pytest_int8acc.results.causes import CauseKind, Stage, Symptom, TakenKind
@@ -75,6 +75,16 @@ class ChangeWords:
     """A few words that recommend the change."""
     sentence: str
     """The change in detail."""
+
+
+@dataclass(frozen=True)
+class StopWords:
+    """The words about one reason why the work after a verdict ended early."""
+
+    sentence: str
+    """What ended the work, and which steps were left out."""
+    no_fix: str
+    """Why there is no fix, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -603,28 +613,19 @@ PHASES: Mapping[PhaseName, str] = {
 }
 
 #: What ended the work after a verdict early.
-STOPS: Mapping[StopKind, str] = {
-    "interrupted": "interrupted (Ctrl-C) after the verdict; left out, in whole or in part: {left}",
-    "seconds-spent": (
-        "the {seconds} s that max-seconds allows after a verdict are spent; left out, in whole or in part: "
-        "{left}"
+STOPS: Mapping[StopKind, StopWords] = {
+    "interrupted": StopWords(
+        sentence="interrupted (Ctrl-C) after the verdict; left out, in whole or in part: {left}",
+        no_fix="none found before Ctrl-C; run again",
+    ),
+    "seconds-spent": StopWords(
+        sentence=(
+            "the {seconds} s that max-seconds allows after a verdict are spent; left out, in whole or in "
+            "part: {left}"
+        ),
+        no_fix="none found in the time; give it more: --int8acc-max-seconds N",
     ),
 }
-
-#: Each enumeration of kinds and the table that has a row for each of its values.
-TABLES: tuple[tuple[Any, Mapping[Any, Any]], ...] = (
-    (Symptom, SYMPTOMS),
-    (CauseKind, CAUSES),
-    (TakenKind, ABLATIONS),
-    (Stage, STAGES),
-    (EndingKind, ENDINGS),
-    (StopKind, STOPS),
-    (Meaning, FITS),
-    (ChangeKind, CHANGES),
-    (DeadKind, DEAD),
-    (Part, PARTS),
-    (PhaseName, PHASES),
-)
 
 
 class Why:
@@ -779,10 +780,8 @@ class Advice:
 
 
 class NoFix:
-    """Why a failed case has no fix, and what to do."""
+    """Why a failed case has no fix, and what to do. ``STOPS`` has the words for a case that was stopped."""
 
-    INTERRUPTED = "none found before Ctrl-C; run again"
-    OUT_OF_TIME = "none found in the time; give it more: --int8acc-max-seconds N"
     ENDED = "none found: {ending}"
     FIXED_PAIRS = "none found: Q/DQ is left in the model that no plan takes off"
     HIGH_FAILS = "none found: with every layer out of {format} the criteria fail too"

@@ -96,7 +96,7 @@ def rule_line(group: Sequence[Finding]) -> str:
 def stop_text(stop: Stop, low_format: str) -> str:
     """Returns what ended the work after the verdict early, and which steps were left out."""
     left = ", ".join(PARTS[part].format(format=low_format) for part in stop.left_out)
-    return STOPS[stop.kind].format(seconds=number(stop.max_seconds), left=left or "nothing")
+    return STOPS[stop.kind].sentence.format(seconds=number(stop.max_seconds), left=left or "nothing")
 
 
 def _unsteady(result: CaseResult, score: Score) -> str:

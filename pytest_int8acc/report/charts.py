@@ -1,4 +1,7 @@
-"""Charts and pictures of a page as numbers for SVG: histograms, bars, graphs, samples."""
+"""The charts and pictures of the page as numbers for SVG: histograms, bars, graphs, samples.
+
+Lengths are in units of the ``viewBox`` of an SVG, and y grows downward.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +16,36 @@ from pytest_int8acc.report.words import middle, number
 from pytest_int8acc.results import Culprit, LayerError, Tradeoff, View, Wire
 from pytest_int8acc.results.causes import Cause
 
-#: Width of every chart, heights of a curve and of a histogram, in units of their own.
+#: The width of every chart, the height of a curve, and the height of a histogram.
 WIDTH, CURVE_HEIGHT, HEIGHT = 480.0, 120.0, 96.0
-#: Layers in a chart of bars at most.
+#: The maximum number of layers in a chart of bars.
 _LAYERS = 40
-#: How many times the greatest value the axis may reach, to show a scale that is too wide.
-_BEYOND = 4.0
+#: The axis of a histogram ends at the reach of the scale, but at most at this many times the greatest value.
+_MAX_AXIS = 4.0
+#: Width and height of a box in a graph, the distance from one box to the next one below, and the length of a
+#: wire between boxes.
 _BOX, _ROW, _GAP = (150.0, 48.0), 58.0, 15.0
+#: The maximum number of characters of a name in a box.
 _NAME = 22
-#: Smallest normalized loss that a chart shows. The largest one is its inverse. At 1 a score is at its limit.
+#: The least normalized loss that a trade-off chart shows. The greatest is the inverse, and 1 is the limit.
 _LEAST = 1e-4
+#: The title of a box that is no node, by the kind of its wire.
 _ENDS = {"input": "input", "constant": "weights", "output": "output"}
 
 
 @dataclass(frozen=True)
 class Box:
-    """A node, or an end of the model, and the wire that joins it to the culprit in the middle."""
+    """A box in a graph: a node, an input, an output or a constant, with its wire to the culprit."""
 
     x: float
     y: float
     lines: tuple[str, ...]
     name: str
-    """In full."""
+    """The full name, which a browser shows as a tip."""
     kind: str
-    """CSS classes of the box."""
+    """The CSS classes of the box."""
     wire: str = ""
-    """SVG path; empty for the culprit itself."""
+    """The wire as an SVG path; empty for the culprit itself."""
 
     width, height = _BOX
 
@@ -50,8 +57,9 @@ class Drawing:
     height: float
     boxes: tuple[Box, ...]
     said: str
-    """The same in words."""
+    """The graph in words, for readers who do not see it."""
     more: int
+    """The number of neighbours that are left out."""
 
 
 def drawing(culprit: Culprit, culprits: Sequence[str]) -> Drawing | None:
@@ -97,7 +105,7 @@ def _said(wire: Wire) -> str:
 
 
 def png(view: View) -> str:
-    """Returns a picture as a data URI of a PNG; empty if its rows are no valid picture."""
+    """Returns a sample as a data URI of a PNG; empty if it is no picture, or its rows are damaged."""
     try:
         rows = [base64.b64decode(row, validate=True) for row in view.rows]
     except ValueError:
@@ -118,11 +126,11 @@ def png(view: View) -> str:
 
 @dataclass(frozen=True)
 class Curves:
-    """Curves of one or two tensors on one scale."""
+    """The curves of one or two tensors, drawn on one scale."""
 
     views: tuple[View, ...]
     paths: tuple[str, ...]
-    """Points of an SVG polyline, by view."""
+    """For each view, the points of an SVG polyline."""
     low: str
     high: str
 
@@ -134,7 +142,7 @@ def curves(views: Iterable[View]) -> Curves | None:
     if not values:
         return None
     low, high = min(values), max(values)
-    half = high / 2 - low / 2 or 1.0  # halves: none overflows
+    half = high / 2 - low / 2 or 1.0  # the whole difference could overflow
 
     def points(view: View) -> str:
         step = WIDTH / max(len(view.values) - 1, 1)
@@ -146,24 +154,23 @@ def curves(views: Iterable[View]) -> Curves | None:
 
 @dataclass(frozen=True)
 class Chart:
-    """What a trade-off's plans reach, against the multiply-accumulates that they take out of INT8."""
+    """The chart of a trade-off: x is the share of the MACs in high precision, y the score of the plan."""
 
     dots: tuple[tuple[float, float], ...]
+    """The position of each plan."""
     limit: float
-    """Height of the criterion's limit."""
+    """The y of the criterion's limit."""
 
     @property
     def path(self) -> str:
-        """Points of an SVG polyline."""
+        """The points of an SVG polyline through all plans."""
         return " ".join(f"{x:.1f},{y:.1f}" for x, y in self.dots)
 
 
 def chart(tradeoff: Tradeoff) -> Chart:
-    """Returns the chart of a trade-off: less error is higher, in decibels relative to the limit."""
-    normalized_losses = [
-        min(max(point.score.normalized_loss, _LEAST), 1 / _LEAST) for point in tradeoff.points
-    ]
-    reserves = [-10 * math.log10(normalized_loss) for normalized_loss in normalized_losses]
+    """Returns the chart of a trade-off. Less error is higher, in decibels relative to the limit."""
+    losses = [min(max(point.score.normalized_loss, _LEAST), 1 / _LEAST) for point in tradeoff.points]
+    reserves = [-10 * math.log10(loss) for loss in losses]
     low, high = min(*reserves, 0.0), max(*reserves, 0.0)
     widest = max(point.share for point in tradeoff.points) or 1.0
 
@@ -176,34 +183,36 @@ def chart(tradeoff: Tradeoff) -> Chart:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of a chart of layers."""
+    """One layer in the chart of all layers."""
 
     label: str
     kind: str
+    """The operator of the layer."""
     width: float
-    """In percent."""
+    """The error that the layer makes alone, in percent of the longest bar."""
     rest: float
-    """In percent: the error with everything in INT8."""
+    """The error with all layers in the low format, in percent of the longest bar."""
     text: str
     marked: bool
-    """A culprit."""
-    engine: str = ""
-    """With all in INT8, between engines; empty where they do not show it."""
-    skipped: int = 0
-    """Layers before it that are left out."""
+    """Whether the layer is a culprit."""
+    engine: str
+    """The error between engines with all layers in the low format; empty if engines do not show it."""
+    skipped: int
+    """The number of layers before this one that are left out."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A vertical line on a histogram; ``beyond``: it lies off the right edge."""
+    """A vertical line on a histogram."""
 
     x: float
     text: str
-    beyond: bool = False
+    beyond: bool
+    """Whether the value lies beyond the right edge. The line is drawn at the edge then."""
 
     @property
     def anchor(self) -> str:
-        """Which end of the text stands at the line."""
+        """The end of the text that is at the line, as SVG's ``text-anchor``."""
         return "end" if self.x > WIDTH / 2 else "start"
 
 
@@ -216,12 +225,12 @@ class Bin:
     width: float
     height: float
     clipped: bool
-    """Its values lie beyond what the scale can express."""
+    """Whether its values lie beyond the reach of the scale."""
 
 
 @dataclass(frozen=True)
 class HistogramChart:
-    """The absolute values of one tensor, and how far its scale reaches."""
+    """The histogram of the absolute values of one tensor, and the reach of its scale."""
 
     title: str
     bins: tuple[Bin, ...]
@@ -230,13 +239,14 @@ class HistogramChart:
     right: str
     """The value at the right edge."""
     used: float | None
-    """Share of the scale's reach that the values take, in percent; None where they go beyond it."""
+    """The greatest value in percent of the scale's reach; None if the value is beyond it."""
 
 
 def layer_bars(layers: Sequence[LayerError], culprits: Sequence[str]) -> list[Bar]:
-    """Returns a bar per layer in the graph's order: the error of the layer alone, as a share of the signal.
+    """Returns a bar for each layer, in the order of the graph.
 
-    If there are more than ``_LAYERS``, the culprits and the worst layers are shown.
+    Errors are root mean squares, as a share of the signal. If there are more than ``_LAYERS`` layers, only
+    the culprits and the worst layers have a bar.
     """
 
     def rank(place: int) -> tuple[bool, tuple[bool, float]]:
@@ -245,20 +255,24 @@ def layer_bars(layers: Sequence[LayerError], culprits: Sequence[str]) -> list[Ba
     kept = sorted(sorted(range(len(layers)), key=rank)[:_LAYERS])
     shares = [(_share(layers[i].alone_sqnr_db), _share(layers[i].sqnr_db)) for i in kept]
     longest = max((value for pair in shares for value in pair if math.isfinite(value)), default=0.0) or 1.0
-    return [
-        Bar(
-            label=layer.layer,
-            kind=layer.op_type,
-            width=_percent(alone / longest),
-            rest=_percent(rest / longest),
-            text=f"{number(100 * alone, 3)} % ({number(layer.alone_sqnr_db, 3)} dB)",
-            engine="" if layer.engine_sqnr_db is None else f"{number(layer.engine_sqnr_db, 3)} dB",
-            marked=layer.layer in culprits,
-            skipped=i - before - 1,
+    bars = []
+    before = -1
+    for place, (alone, rest) in zip(kept, shares, strict=True):
+        layer = layers[place]
+        bars.append(
+            Bar(
+                label=layer.layer,
+                kind=layer.op_type,
+                width=_percent(alone / longest),
+                rest=_percent(rest / longest),
+                text=f"{number(100 * alone, 3)} % ({number(layer.alone_sqnr_db, 3)} dB)",
+                marked=layer.layer in culprits,
+                engine="" if layer.engine_sqnr_db is None else f"{number(layer.engine_sqnr_db, 3)} dB",
+                skipped=place - before - 1,
+            )
         )
-        for i, before, (alone, rest) in zip(kept, [-1, *kept], shares, strict=False)
-        for layer in [layers[i]]
-    ]
+        before = place
+    return bars
 
 
 def error_rank(layer: LayerError) -> tuple[bool, float]:
@@ -271,11 +285,11 @@ def histogram(cause: Cause) -> HistogramChart | None:
     values = cause.histogram
     if values is None or not values.counts or len(values.edges) != len(values.counts) + 1:
         return None
-    if min(values.counts) < 0:  # in a report that somebody changed
+    if min(values.counts) < 0:  # only in a report.json that somebody changed
         return None
     amax = cause.amax if cause.amax is not None else values.edges[-1]
     reach = cause.reach
-    right = max(values.edges[-1], min(reach or 0.0, _BEYOND * amax))
+    right = max(values.edges[-1], min(reach or 0.0, _MAX_AXIS * amax))
     if not (math.isfinite(right) and right > 0):
         return None
     tallest = math.log1p(max(values.counts)) or 1.0
@@ -302,7 +316,7 @@ def _mark(value: float, right: float, what: str) -> Mark | None:
 
 
 def _share(sqnr_db: float) -> float:
-    """Returns the ratio of the noise's to the signal's root mean square; inf if it cannot be computed."""
+    """Returns the root mean square of the noise over that of the signal; inf if the SQNR is nan."""
     if math.isnan(sqnr_db):
         return math.inf
     return float(10 ** min(-sqnr_db / 20, 300))

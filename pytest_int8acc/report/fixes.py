@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_int8acc.errors import listed
-from pytest_int8acc.report.catalogue import CHANGES, STAGES, Advice, ChangeKind, NoFix, Remedy
+from pytest_int8acc.report.catalogue import CHANGES, STAGES, STOPS, Advice, ChangeKind, NoFix, Remedy
 from pytest_int8acc.report.cautions import is_lost, is_mismatch, is_users, layers_text
 from pytest_int8acc.report.search import reason
 from pytest_int8acc.report.why import first_line, is_jumpy
@@ -225,7 +225,7 @@ def _no_fix(result: CaseResult) -> Iterator[str]:
     """Yields why there is no fix and what to do, the fullest first."""
     search, stopped = result.search, result.stopped
     if stopped is not None:
-        yield NoFix.INTERRUPTED if stopped.kind == "interrupted" else NoFix.OUT_OF_TIME
+        yield STOPS[stopped.kind].no_fix
     elif search is not None and search.found:
         yield reason(search)
     elif search is not None:

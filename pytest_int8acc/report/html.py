@@ -1,6 +1,6 @@
-"""``report.html``: one page that needs nothing else, and the piece of it that pytest-html shows.
+"""``report.html``, a page that needs no other file, and the part of it that pytest-html shows for a case.
 
-Every text is escaped by jinja2; beyond that a content security policy lets no script run but the page's own.
+jinja2 escapes every text. In addition, a content security policy allows only the page's own script.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import jinja2
 
 _FOLDER = "report/templates"
-#: The page may load nothing and run one script, which is allowed by its hash.
+#: The content security policy: the page loads nothing, and only the script with this hash may run.
 _POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
     "base-uri 'none'; form-action 'none'"
@@ -39,16 +39,16 @@ _POLICY = (
 
 @dataclass(frozen=True)
 class Section:
-    """A case of the page: its verdict, and all that is said of it."""
+    """One case of the page."""
 
     anchor: str
     entry: Mapping[str, Any]
     view: CaseView | None
-    """None where the case was not measured."""
+    """The view of the case; None if it was not measured."""
     said: str
-    """The case in a line."""
+    """The case in one line."""
     message: str
-    """Why the case did not pass, where neither its view nor ``said`` tells it."""
+    """Why the case did not pass; empty if the view or ``said`` tells it."""
     files: Mapping[str, Sequence[FileView]]
 
     @property
@@ -58,7 +58,12 @@ class Section:
 
 
 def page(report: Report, texts: Mapping[str, str]) -> str:
-    """Returns the whole page; ``texts`` are the contents of files that cases wrote, by path."""
+    """Returns the whole page.
+
+    Args:
+        report: All cases.
+        texts: The contents of small files that the cases wrote, by path.
+    """
     environment = _environment()
     script = _source(environment, "script.js")
     digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
@@ -88,7 +93,7 @@ def _section(anchor: str, entry: Mapping[str, Any], report: Report, texts: Mappi
 
 
 def fragment(details: Mapping[str, Any]) -> str:
-    """Returns scores and culprits of one case as HTML for another page; ``details`` is its plain result."""
+    """Returns scores and culprits of one case as HTML for pytest-html; ``details`` is the plain result."""
     view = CaseView(restore(details))
     said = view.status if view.result.passed else view.failure_line
     return _environment().get_template("fragment.html").render(view=view, said=said)
@@ -96,7 +101,7 @@ def fragment(details: Mapping[str, Any]) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    """Returns jinja2's environment with the templates. Making it is slow."""
+    """Returns jinja2's environment with the templates. It is made once, because that is slow."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -132,6 +137,6 @@ def _compiled() -> jinja2.BytecodeCache | None:
 
 
 def _source(environment: jinja2.Environment, name: str) -> str:
-    """Returns a file of this package. It goes into the page unescaped."""
+    """Returns the text of a file of this package, which the page contains unescaped."""
     assert environment.loader is not None
     return environment.loader.get_source(environment, name)[0].strip()

@@ -1,4 +1,4 @@
-"""The Markdown of GitHub's step summary: a table of cases, then culprits and fix of those that failed.
+"""The report as Markdown for GitHub's step summary: all cases, then culprits and fix of each failed case.
 
 https://docs.github.com/actions/reference/workflow-commands-for-github-actions#adding-a-job-summary
 """
@@ -10,20 +10,29 @@ from pathlib import Path
 from typing import Any
 
 from pytest_int8acc.names import in_markdown
-from pytest_int8acc.report.json import BAD, Report
+from pytest_int8acc.report.json import BAD, Report, Verdict
 from pytest_int8acc.report.text import counts_text, entry_text, finding_lines, stage_lines
 from pytest_int8acc.report.view import CaseView
 from pytest_int8acc.report.words import count, first_fitting, shorten
 
 #: The maximum size of a step's summary in bytes. GitHub shows nothing of a larger one.
 LIMIT = 1 << 20
-_SIGNS = {"passed": "✅", "failed": "❌", "error": "💥", "skipped": "⏭️"}
+_SIGNS: Mapping[Verdict, str] = {
+    "passed": "✅",
+    "failed": "❌",
+    "error": "💥",
+    "skipped": "⏭️",
+    "xfailed": "⚠️",
+    "xpassed": "⚠️",
+}
+#: The maximum number of culprits of a case.
 _CULPRITS = 20
+#: The maximum number of characters of a cell, and of a message.
 _CELL = 300
 
 
 def append_summary(path: Path, report: Report) -> None:
-    """Appends the report to the step's file; parts beyond GitHub's limit are counted.
+    """Appends the report to the file at ``path``, as far as GitHub's limit allows.
 
     Raises:
         OSError: The file cannot be written.
@@ -39,7 +48,7 @@ def append_summary(path: Path, report: Report) -> None:
 def summary(report: Report, limit: int = LIMIT) -> str:
     """Returns the report as Markdown of at most ``limit`` bytes."""
     cases = report.cases
-    # Failed cases come first, since the end may be cut off.
+    # The end may be cut off, so failed cases come first.
     ordered = [c for c in cases if c["verdict"] in BAD] + [c for c in cases if c["verdict"] not in BAD]
     parts = [f"## {report.formats} accuracy: {in_markdown(counts_text(report))}\n\n"]
     parts += [_error(error) for error in report.errors]
@@ -66,9 +75,8 @@ def _fitting(parts: list[str], limit: int) -> str:
 
 
 def _row(entry: Mapping[str, Any], view: CaseView | None) -> str:
-    sign = _SIGNS.get(entry["verdict"], "⚠️")
     cells = (
-        f"{sign} {entry['verdict']}",
+        f"{_SIGNS[entry['verdict']]} {entry['verdict']}",
         in_markdown(shorten(entry["nodeid"], _CELL)),
         in_markdown(shorten(entry_text(entry, view), _CELL)),
         f"{entry['seconds']:.1f}",

@@ -1,7 +1,8 @@
-"""The JSON Schema of ``report.json``; ``python -m pytest_int8acc.report.schema`` writes the shipped file.
+"""The JSON Schema (draft 07) of ``report.json``.
 
-Draft 07. New keys may come at any time, so unknown ones are valid; a key that goes away or changes its
-meaning raises ``version``.
+``python -m pytest_int8acc.report.schema`` writes the file ``schema.json`` that is shipped. Unknown keys are
+valid, because new keys may be added at any time. A key that is removed or changes its meaning raises
+``version``.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def text() -> str:
 
 
 def _plain(schema: Any) -> Any:
-    """Returns ``schema`` with one-line descriptions and infinite numbers, without titles and defaults."""
+    """Returns ``schema`` without titles and defaults. Its numbers can be infinite, as in ``report.json``."""
     if isinstance(schema, list):
         return [_plain(inner) for inner in schema]
     if not isinstance(schema, dict):
@@ -134,7 +135,7 @@ def _plain(schema: Any) -> Any:
     said = {"description": " ".join(schema["description"].split())} if "description" in schema else {}
     if schema.get("type") == "number":
         return _NUMBER | said
-    if schema.get("type") == "array":  # a tuple's lengths say nothing here
+    if schema.get("type") == "array":  # the length of a tuple does not matter to readers
         return {"type": "array", "items": _plain(schema["items"])} | said
     if "properties" in schema:
         inner = {name: _plain(value) for name, value in schema["properties"].items()}
