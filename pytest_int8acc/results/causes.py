@@ -1,4 +1,4 @@
-"""Where and why INT8 loses accuracy, and what mends it; ``report/`` says it in words."""
+"""Where and why a case loses accuracy, and what mends it, as numbers and enumerations."""
 
 from __future__ import annotations
 
@@ -11,136 +11,184 @@ from pytest_int8acc.results.evidence import Evidence
 from pytest_int8acc.results.samples import WorstSample
 from pytest_int8acc.results.scores import LineFit, Score
 
-_ModelStage = Literal["framework", "FP32 ONNX", "FP16", "Q/DQ in ONNX Runtime"]
-_EngineStage = Literal["engine FP16", "engine FP32", "engine INT8", "implicit INT8"]
-#: A step of the way from the framework to the INT8 engine.
-Stage = Literal[_ModelStage, _EngineStage]
-_OfScale = Literal["scale-too-wide", "saturation", "zero-point", "zero-scale", "missing-scale"]
-_OfTensor = Literal["activation-outliers", "weight-outliers", "weight-scale", "wrong-axis"]
-_OfRest = Literal["mismatched-scales", "sensitive-op", "accumulated-noise", "engine-only", "non-determinism"]
-_OfLow = Literal["overflow", "underflow", "cancellation", "rounding"]
-_OfFloat = Literal["fp16-around"]
-CauseKind = Literal[_OfScale, _OfTensor, _OfRest, _OfFloat, _OfLow]
-_Range = Literal["range-too-wide", "cut-off", "one-sided"]
-_Scale = Literal["vanishing-scale", "vanishing-weight-scale", "no-scale"]
-_Values = Literal["large-channels", "large-values", "stretched-range", "uneven-parts", "range-of-partner"]
-_Codes = Literal["few-codes", "weight-scales-off", "scales-of-other-axis", "one-scale-for-channels"]
-_Weight = Literal["large-weights", "large-idle-weights"]
-_Place = Literal["quantized-inputs", "after-softmax", "after-gelu", "product-of-activations", "decoding"]
-_Whole = Literal["noise-adds-up", "engine-differs", "engine-rounds", "within-noise", "fp16-around"]
-_Beyond = Literal["beyond-range", "reads-beyond-range", "constant-beyond-range"]
-_Vanishing = Literal["vanishing-values", "vanishing-constant"]
-_Digits = Literal["cancelling", "needs-digits"]
-_Low = Literal[_Beyond, _Vanishing, _Digits]
-#: What a tensor, its scale or its surroundings show.
-Symptom = Literal[_Range, _Scale, _Values, _Codes, _Weight, _Place, _Whole, _Low]
+#: A step on the way from the framework to the engine.
+Stage = Literal[
+    "framework",
+    "FP32 ONNX",
+    "FP16",
+    "Q/DQ in ONNX Runtime",
+    "engine FP16",
+    "engine FP32",
+    "engine INT8",
+    "implicit INT8",
+]
+#: Why a layer loses accuracy. The last four are causes in FP16 and BF16.
+CauseKind = Literal[
+    "scale-too-wide",
+    "saturation",
+    "zero-point",
+    "zero-scale",
+    "missing-scale",
+    "activation-outliers",
+    "weight-outliers",
+    "weight-scale",
+    "wrong-axis",
+    "mismatched-scales",
+    "sensitive-op",
+    "accumulated-noise",
+    "engine-only",
+    "non-determinism",
+    "fp16-around",
+    "overflow",
+    "underflow",
+    "cancellation",
+    "rounding",
+]
+#: What a tensor, its scale or the nodes around it show. Each symptom belongs to one kind of cause.
+Symptom = Literal[
+    "range-too-wide",
+    "cut-off",
+    "one-sided",
+    "vanishing-scale",
+    "vanishing-weight-scale",
+    "no-scale",
+    "large-channels",
+    "large-values",
+    "stretched-range",
+    "uneven-parts",
+    "range-of-partner",
+    "few-codes",
+    "weight-scales-off",
+    "scales-of-other-axis",
+    "one-scale-for-channels",
+    "large-weights",
+    "large-idle-weights",
+    "quantized-inputs",
+    "after-softmax",
+    "after-gelu",
+    "product-of-activations",
+    "decoding",
+    "noise-adds-up",
+    "engine-differs",
+    "engine-rounds",
+    "within-noise",
+    "fp16-around",
+    "beyond-range",
+    "reads-beyond-range",
+    "constant-beyond-range",
+    "vanishing-values",
+    "vanishing-constant",
+    "cancelling",
+    "needs-digits",
+]
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Absolute values of one tensor."""
+    """A histogram of the absolute values of one tensor."""
 
     edges: tuple[float, ...]
-    """One more than ``counts``."""
+    """The edges of the bins, one more than ``counts``."""
     counts: tuple[int, ...]
 
 
-#: What was taken back. activation, constants: not quantized; range: one scale that fits the data; channels:
-#: scales of their own for the large ones; per-channel: one for each; fp32: FP32 in place of FP16 around it.
+#: What an ablation changes. activation, constants: they are not quantized. range: the tensor has one scale
+#: that fits the data. channels: the large channels have scales of their own. per-channel: each channel has a
+#: scale. fp32: FP32 replaces FP16 around the layer.
 TakenKind = Literal["activation", "constants", "range", "channels", "per-channel", "fp32"]
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """One thing about a culprit taken back by itself, other culprits out of INT8, and what came of it."""
+    """A trial that changes one thing about a culprit, with the other culprits in high precision."""
 
     kind: TakenKind
     tensor: str
-    """The activation; of several constants the noisiest; empty for all that surrounds the culprit."""
+    """The activation, or the noisiest of several constants; empty if the trial changes no tensor."""
     share: float
-    """Of the squared error that the culprit adds to the outputs, the part that went; 0 to 1."""
+    """The part of the culprit's squared error in the outputs that the change removes, from 0 to 1."""
     met: bool
-    """The outputs of the samples looked at met the criteria."""
+    """Whether the outputs of the samples met the criteria."""
     samples: int | None = None
-    """How many were looked at, drawn at random; None: all."""
+    """The number of samples, drawn at random; None if all were used."""
     beyond: bool = False
-    """Far more went than the culprit adds: what else rounds decides as well, so the part means little."""
+    """Whether far more error went than the culprit adds. Then other rounding plays a part, and ``share``
+    means little."""
     alone: bool = False
-    """All else was out of INT8, not other culprits only."""
+    """Whether all other layers were in high precision, and not only the other culprits."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a group loses accuracy in INT8: what the guilty tensor shows, and what was measured of it."""
+    """Why a group loses accuracy in the low format, and what was measured."""
 
     kind: CauseKind
     symptom: Symptom
-    """What was seen."""
     tensor: str = ""
-    """The guilty tensor; the noisiest one where none is guilty."""
+    """The tensor at fault, or the noisiest one if none is."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """SQNR in dB, shares and factors by name."""
+    """The numbers that were measured, like SQNR in dB, by their names in ``report/catalogue.py``."""
     histogram: Histogram | None = None
     amax: float | None = None
-    """Greatest absolute value seen."""
+    """The greatest absolute value of the tensor on the samples."""
     reach: float | None = None
-    """Greatest absolute value that the scale can express: 127 steps."""
+    """The greatest absolute value that the scale can express."""
     channels: Mapping[int, float] = field(default_factory=dict)
-    """Channels at fault with their greatest absolute values, the largest first."""
+    """The channels at fault with their greatest absolute values, the largest first."""
     others: tuple[str, ...] = ()
-    """Other tensors that explain it: the one whose scale is shared, those that lack a scale."""
+    """Other tensors that explain the cause: one that shares the scale, or those that lack a scale."""
     node: str = ""
     """The node where tensors meet or values are made."""
     op_type: str = ""
-    """Of that node, or of the group's leader."""
+    """The operator of ``node``, or of the group's first node."""
     format: str = ""
-    """The number format that does not hold the scale, or the type of the zero point."""
+    """The number format that cannot hold a scale or a value, or the type of the zero point."""
     ablation: Ablation | None = None
-    """What shows the cause; None where nothing was tried, or told nothing."""
+    """The trial that shows the cause; None if none was made, or none showed anything."""
     tried: tuple[Ablation, ...] = ()
-    """All that was taken back, in order."""
+    """All trials about the layer, in order."""
     masked: bool = False
-    """The few greatest values are a mask, and all that INT8 keeps."""
+    """Whether the few greatest values are an attention mask, beside which other values lose their codes."""
     evidence: Evidence | None = None
-    """The trial, or the verdict, that shows the cause; None: the cause is a hint."""
+    """The trial or the verdict that shows the cause; None if the cause is only a hint."""
 
     def showing(
         self, kind: CauseKind, symptom: Symptom, numbers: Mapping[str, float] | None = None, **facts: Any
     ) -> Cause:
-        """The same tensor as a cause of this kind, with further numbers and fields."""
+        """Returns a cause of another kind about the same tensor, with further numbers and fields."""
         merged = {**self.numbers, **(numbers or {})}
         return replace(self, kind=kind, symptom=symptom, numbers=merged, **facts)
 
 
 @dataclass(frozen=True)
 class OddRanges:
-    """Dynamic ranges of a network, most of which do not fit what their tensors hold."""
+    """The dynamic ranges of a network, if most of them do not fit the values of their tensors."""
 
     count: int
-    """Of all ranges."""
+    """The number of all ranges."""
     wide: tuple[float, ...] = ()
-    """Of those too wide, what they express over what their tensors reach."""
+    """For each range that is too wide, the range over the greatest value of its tensor."""
     narrow: tuple[float, ...] = ()
-    """Of those too narrow, what their tensors reach over what they express."""
+    """For each range that is too narrow, the greatest value of its tensor over the range."""
     by_hand: tuple[float, ...] = ()
-    """The values they take most often, where these are few for so many tensors, as if set by hand."""
+    """The most frequent ranges, if many tensors share a few of them, as in ranges set by hand."""
 
 
 @dataclass(frozen=True)
 class StageLine:
-    """One step of the way from the framework to the INT8 engine, compared with a step before."""
+    """One step on the way from the framework to the engine, compared with an earlier one."""
 
     name: Stage
     passed: bool
     scores: tuple[Score, ...]
     against: Stage
-    """The step before that it was compared with."""
+    """The earlier step that it was compared with."""
     problems: Mapping[str, str] = field(default_factory=dict)
-    """Why outputs fail whatever their scores, by name."""
+    """Why outputs fail whatever their scores, by the name of the output."""
     fits: Mapping[str, LineFit] = field(default_factory=dict)
-    """Where it fails: the outputs that lie on another line than the step before, by name."""
+    """If the step fails, the line fits of the outputs that differ by a factor or an offset, by name."""
     together: Stage | None = None
-    """The step that it leaves by more than the limit though no step between them does; None elsewhere."""
+    """The step against which it misses a limit, although no single step between the two does; else None."""
 
 
 @dataclass(frozen=True)
@@ -150,13 +198,13 @@ class LayerError:
     layer: str
     op_type: str
     sqnr_db: float
-    """With everything in INT8."""
+    """The SQNR with all groups in the low format."""
     cosine: float
     alone_sqnr_db: float
-    """With this group alone in INT8: the error made here, without the error passed on."""
+    """The SQNR with this group alone in the low format: its own error, without that of earlier groups."""
     alone_cosine: float
     engine_sqnr_db: float | None = None
-    """With everything in INT8, between engines of TensorRT; None where they do not show it."""
+    """The SQNR between TensorRT engines with all groups in the low format; None if they do not show it."""
     engine_cosine: float | None = None
 
 
@@ -175,17 +223,17 @@ class Migration:
     """Range moved from the channels of activations into the weights that read them."""
 
     alpha: float
-    """How much of an activation's spread goes to the weights."""
+    """How much of the spread between an activation's channels moves into the weights, from 0 to 1."""
     folded: tuple[str, ...] = ()
-    """Nodes that took factors."""
+    """Earlier nodes whose weights were divided by the factors."""
     inserted: tuple[str, ...] = ()
-    """Mul nodes that had to be inserted."""
+    """Mul nodes that were inserted where no earlier node could take the factors."""
 
 
-#: How a remedy changes the model. unfuse: more outputs break up fusions of the engine. fuse: norms that are
-#: spelled out in parts become one node each. recalibrate: other scales. migrate: range moved into weights,
-#: and other scales. mixed: other scales for some culprits, high precision for others. high: high precision
-#: for all culprits.
+#: How a remedy changes the model. unfuse: more outputs break up fusions of the engine. fuse: norms that
+#: consist of several nodes become one node each. recalibrate: other scales. migrate: range moved into
+#: weights, and other scales. mixed: other scales for some culprits, high precision for others. high: high
+#: precision for all culprits.
 RemedyKind = Literal["unfuse", "fuse", "recalibrate", "migrate", "mixed", "high"]
 
 
@@ -195,29 +243,30 @@ class Repair:
 
     kind: RemedyKind
     layers: tuple[str, ...]
-    """Layers that leave INT8; empty where none has to."""
+    """The layers that leave the low format; empty if none has to."""
     rescales: tuple[Rescale, ...]
     evidence: Evidence
     """The build that met the criteria, with its scores."""
     verified: bool
-    """It met them with a reserve: it would on other samples like these."""
+    """Whether it met the criteria with a reserve, so that it would also meet them on other samples."""
     price: float
-    """Share of the multiply-accumulates that leaves INT8."""
+    """The share of the multiply-accumulates that leaves the low format."""
     precision: str = "fp16"
-    """What layers run in that leave INT8."""
+    """The format of the layers that leave the low format."""
     culprits: int = 0
-    """Layers that the search found."""
+    """The number of layers that the search found."""
     weights: tuple[str, ...] = ()
-    """Constants whose scales are taken from their values anew."""
+    """The constants that get new scales from their values."""
     migration: Migration | None = None
     data: str = ""
-    """The calibration data that ranges come from; empty: the compared inputs themselves."""
+    """The calibration data of the new scales; empty if they come from the compared inputs."""
     latency: Latency | None = None
-    """Of its engine; None where it was not timed."""
+    """The latency of its engine; None if it was not timed."""
     outputs: tuple[str, ...] = ()
-    """Tensors that the engine gives beside the model's outputs, so that nothing is fused across them."""
+    """Tensors that the engine returns in addition to the model's outputs, so that it does not fuse across
+    them."""
     fused: tuple[str, ...] = ()
-    """Last nodes of norms in parts that become one node each."""
+    """The last node of each norm that consists of several nodes and becomes one node."""
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -236,14 +285,14 @@ class CalibrationLine:
 
 @dataclass(frozen=True)
 class Jump:
-    """A node that turns small errors into jumps: what it chooses by can be compared, what it gives cannot."""
+    """A node that chooses among values, like TopK, and so turns small errors into jumps."""
 
     node: str
     op_type: str
     tensors: tuple[str, ...]
-    """What it chooses by."""
+    """The inputs that decide the choice. They can be compared, while the outputs of the node cannot."""
     outputs: tuple[str, ...] = ()
-    """What is judged behind it."""
+    """The judged outputs of the model that depend on the choice."""
 
 
 @dataclass(frozen=True)
@@ -251,21 +300,21 @@ class Diagnosis:
     """Why a case fails, and what mends it."""
 
     met: bool | None = None
-    """INT8 meets its criteria of accuracy; None where a case was mended without a diagnosis."""
+    """Whether the candidate meets its criteria of accuracy; None if a case was mended without a diagnosis."""
     stages: tuple[StageLine, ...] = ()
     first_stage: Stage | None = None
-    """The first stage that leaves its limit; None where none does."""
+    """The first stage that misses a limit; None if none does."""
     ranges: OddRanges | None = None
     preprocessing_mismatch: str = ""
-    """Rule of the finding that tells what is wrong with the calibration data; empty where none counts."""
+    """The rule of the finding that explains the failure by the preparation of the data; else empty."""
     fixed_pairs: tuple[str, ...] = ()
-    """Q/DQ nodes that no plan takes off."""
+    """Q/DQ nodes that no plan removes."""
     repairs: tuple[Repair, ...] = ()
-    """Those that meet the criteria, cheapest first."""
+    """The remedies that meet the criteria, the cheapest first."""
     layers: tuple[LayerError, ...] = ()
     calibrations: tuple[CalibrationLine, ...] = ()
     notes: tuple[str, ...] = ()
     jumps: tuple[Jump, ...] = ()
-    """Where the float model chooses among values, on the way to its outputs."""
+    """The nodes of the float model that choose among values on the way to its outputs."""
     worst: tuple[WorstSample, ...] = ()
-    """The worst sample of each of a few outputs that fail; none where no report is written."""
+    """The worst sample of each of a few outputs that fail; empty if no report is written."""

@@ -5,14 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-#: setup: model, data and golden are read. runs: both forms are built, run and scored. proof: the plan of the
-#: search is built and run. causes: the diagnosis.
+#: A phase of a case. setup: model, data and golden are read. runs: both forms are built, run and scored.
+#: proof: the plan of the search is built and run. causes: stages and causes are looked for. repair: remedies
+#: are tried.
 PhaseName = Literal["setup", "calibration", "runs", "search", "proof", "causes", "repair", "files"]
-_OfSearch = Literal["search", "proof", "certification", "fewer-layers", "reserve", "alone", "tradeoff"]
-_OfEngines = Literal["layer-precisions", "engine-layers", "latency"]
-_OfDiagnosis = Literal["stages", "causes", "layers", "ranges", "calibrations"]
-#: A step after the verdict.
-Part = Literal[_OfSearch, _OfEngines, _OfDiagnosis, "repair", "fix", "reproducer", "worst-samples"]
+#: A step after the verdict, which can be left out if the time is spent.
+Part = Literal[
+    "search",
+    "proof",
+    "certification",
+    "fewer-layers",
+    "reserve",
+    "alone",
+    "tradeoff",
+    "layer-precisions",
+    "engine-layers",
+    "latency",
+    "stages",
+    "causes",
+    "layers",
+    "ranges",
+    "calibrations",
+    "repair",
+    "fix",
+    "reproducer",
+    "worst-samples",
+]
 #: What ended the work after a verdict early: the time that it may take, or Ctrl-C.
 StopKind = Literal["seconds-spent", "interrupted"]
 
@@ -39,7 +57,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Doing:
-    """What a case is doing, and its progress."""
+    """The phase that a case is in, and its progress."""
 
     phase: PhaseName
     thing: str = ""

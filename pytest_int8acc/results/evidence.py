@@ -1,4 +1,4 @@
-"""What a verdict, a cause or a remedy rests on: what ran, where, on which samples, and with which scores."""
+"""The evidence for a verdict, a cause or a remedy: what ran, where, on which samples, with which scores."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class SampleSet:
 
     count: int
     digest: str = ""
-    """Of the whole data that they are taken from; empty where it is not known."""
+    """The digest of the data that they are taken from; empty if it is not known."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What was spent."""
+    """The cost of a trial, a search or a verdict."""
 
     runs: float = 0.0
-    """Inference, in runs over all samples."""
+    """The inference, in runs over all samples."""
     seconds: float = field(default=0.0, compare=False)
-    """Wall clock; two costs that differ in nothing else are equal."""
+    """The wall-clock time. It is ignored when two costs are compared."""
     builds: int = 0
-    """Models or engines that were built."""
+    """The number of models or engines that were built."""
 
     def __sub__(self, other: Cost) -> Cost:
         return Cost(self.runs - other.runs, self.seconds - other.seconds, self.builds - other.builds)
@@ -43,16 +43,16 @@ class Cost:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a claim rests on. A claim without evidence is a hint."""
+    """What shows that a verdict, a cause or a remedy is right."""
 
     subject: Subject
     place: Place
     proved_on: SampleSet
-    """The samples that the scores are of."""
+    """The samples on which the scores were measured."""
     chosen_on: SampleSet | None = None
-    """The samples by which a plan was chosen; None where nothing was chosen."""
+    """The samples on which a plan was chosen; None if nothing was chosen."""
     scores: tuple[Score, ...] = ()
-    """Empty for a trial that measures nothing but the loss."""
+    """The scores; empty for a trial that only measures the normalized loss."""
     realized: PrecisionContract | None = None
-    """The formats in which the layers ran; None where the runtime does not tell."""
+    """The formats in which the layers ran; None if the runtime does not tell."""
     cost: Cost = Cost()

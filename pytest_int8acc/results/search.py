@@ -1,4 +1,4 @@
-"""A precision search: the culprits it found, and what it tried."""
+"""The outcome of a precision search: its culprits, its trials, and why it ended."""
 
 from __future__ import annotations
 
@@ -8,18 +8,29 @@ from typing import Literal, get_args
 from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.results.scores import Score
 
-_Certain = Literal["proven", "int8-passes", "high-fails", "nothing-left", "plan-fails"]
-_Through = Literal["first", "last", "worst", "visited"]
+#: Why a search ended before its strategy did. cut-short: a plan passes, and a cheaper one would cost too many
+#: more trials.
 _Early = Literal["trials-spent", "seconds-spent", "interrupted", "cut-short"]
-#: Why a search ended. proven: each group kept high, sent back to INT8 alone, fails. int8-passes: nothing has
-#: to leave INT8. high-fails: INT8 is not the cause. nothing-left: only without INT8 they are met.
-#: plan-fails: the plan to certify fails. first, last, worst, visited: the strategy is through, with the first
-#: or last groups high, those that add most error, or some. cut-short: a plan passes, a cheaper one would cost
-#: too many more trials.
-EndingKind = Literal[_Certain, _Through, _Early]
+#: Why a search ended. proven: with any one group of the plan back in the low format, the criteria fail.
+#: int8-passes: no group has to leave the low format. high-fails: the criteria fail with all groups in high
+#: precision. nothing-left: the criteria are only met with all groups in high precision. plan-fails: the plan
+#: to certify fails. first, last, worst, visited: the strategy ended with the first groups in high precision,
+#: the last, those that add most error, or those that it chose on its way.
+EndingKind = Literal[
+    "proven",
+    "int8-passes",
+    "high-fails",
+    "nothing-left",
+    "plan-fails",
+    "first",
+    "last",
+    "worst",
+    "visited",
+    _Early,
+]
 
 
-#: The version of the format of ``plan.yaml``; no other is read.
+#: The version of the format of ``plan.yaml``. Files of another version are refused.
 PLAN_VERSION = 4
 
 
@@ -31,49 +42,47 @@ class Wire:
     kind: Literal["node", "input", "constant", "output"]
     """The neighbour: another node, or the model's own input, constant or output."""
     node: str = ""
-    """The neighbour's name, where it is a node."""
+    """The neighbour's name, if it is a node."""
     op_type: str = ""
-    """Of that node."""
+    """The neighbour's operator, if it is a node."""
     format: str = ""
-    """The number format in which it is read: ``int8``, ``fp16``."""
+    """The number format in which the tensor is read, like ``int8`` or ``fp16``."""
     scale: float | None = None
-    """The step between codes, the greatest where channels have their own; None where it is not quantized."""
+    """The scale, or the greatest of several; None if the tensor is not quantized."""
     scales: int = 0
-    """How many there are: 1 per tensor, more per channel, 0 where it is not quantized."""
+    """The number of scales: 1 per tensor, more per channel, 0 if the tensor is not quantized."""
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The graph around one group, in INT8."""
+    """The tensors that one group reads and writes, in the low format."""
 
     inputs: tuple[Wire, ...]
     outputs: tuple[Wire, ...]
-    """A wire for each reader."""
+    """A wire for each reader of the group's output."""
     more: int = 0
-    """Wires that are left out."""
+    """The number of wires that are left out."""
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """A group of the plan found: it must leave INT8."""
+    """A group that must leave the low format."""
 
     layer: str
-    """The ONNX node that leads the group."""
+    """The name of the group: that of its first ONNX node."""
     op_type: str
     nodes: tuple[str, ...]
     worst_alone: Score | None
-    """The judged score nearest to its limit, or farthest beyond it, when this group alone runs in INT8.
-
-    None where all are perfect, and where the runs that may be spent on this were spent.
-    """
+    """The worst judged score with this group alone in the low format; None if all scores are perfect, or the
+    budget was spent before."""
     price: float
-    """Its multiply-accumulates, as a share of those of all groups."""
+    """The share of the multiply-accumulates of all groups that this group has."""
     cause: Cause | None = None
     neighbours: Neighbours | None = None
-    """The graph around it; None where it was not looked at."""
+    """The tensors around the group; None if they were not looked at."""
     inside: str = ""
-    """``If``, ``Loop`` or ``Scan`` where it lies in a body of such a node, where causes are not looked for;
-    empty in the main graph."""
+    """``If``, ``Loop`` or ``Scan`` if the group lies in the body of such a node, where causes are not looked
+    for; empty in the main graph."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +92,9 @@ class TrialLine:
     high: tuple[str, ...]
     passed: bool
     loss: float
-    """The worst criterion's, 1 at the limit."""
+    """The normalized loss of the worst criterion, 1 at its limit."""
     cost: float
-    """In runs over all samples."""
+    """The cost of the trial, in runs over all samples."""
     why: str
 
 
@@ -107,103 +116,104 @@ class Ending:
 
     kind: EndingKind
     high: int = 0
-    """Groups kept high."""
+    """The number of groups in high precision."""
     groups: int = 0
-    """Of so many."""
+    """The number of all groups."""
     max_trials: int = 0
-    """The budget of trials, where that was spent."""
+    """The budget of trials, if it was spent."""
     max_seconds: float = 0.0
-    """The budget of time, where that was spent."""
+    """The budget of time in seconds, if it was spent."""
 
     @property
     def early(self) -> bool:
-        """True where a budget or Ctrl-C ended the search before the strategy did."""
+        """Whether a budget or Ctrl-C ended the search before its strategy did."""
         return self.kind in get_args(_Early)
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What came of proving a plan by built models alone."""
+    """The outcome of certifying a plan, which builds every model instead of simulating it."""
 
     builds: int
     passed: bool
-    """Each culprit, sent back to INT8 in a built model, breaks the criteria."""
+    """Whether each culprit, put back into the low format in a built model, breaks the criteria."""
     ending: Ending
 
 
 @dataclass(frozen=True)
 class TradeoffPoint:
-    """One plan that was tried on a few samples."""
+    """One plan of a trade-off, tried on a few samples."""
 
     layers: int
-    """The first so many of the trade-off's layers are kept high."""
+    """The plan keeps this many of the trade-off's first layers in high precision."""
     share: float
-    """Of the multiply-accumulates of all groups, those of these layers."""
+    """The share of all multiply-accumulates that these layers have."""
     score: Score
-    """Of the criterion that all of INT8 misses most."""
+    """The score of the criterion that is missed most with all groups in the low format."""
 
 
 @dataclass(frozen=True)
 class Tradeoff:
-    """What keeping more layers out of INT8 buys, where the noise of many adds up."""
+    """How the score improves with more layers in high precision, if the noise of many layers adds up."""
 
     layers: tuple[str, ...]
-    """By the error that they are foretold to take with them per price, the most first."""
+    """The layers by the error that each is expected to remove per price, the largest first."""
     points: tuple[TradeoffPoint, ...]
-    """From nothing kept high on."""
+    """The plans that were tried. The first keeps no layer in high precision."""
     samples: int
-    """On which each was tried."""
+    """The number of samples on which each plan was tried."""
 
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """What a precision search found, and what came of building it."""
+    """The plan that a precision search found, and the result of building it."""
 
     strategy: str
     precision: str
-    """What the culprits run in instead of INT8."""
+    """The format of the culprits in the fixed model."""
     culprits: tuple[Culprit, ...]
     found: bool
-    """The plan met the criteria in the search."""
+    """Whether the plan met the criteria in the search."""
     minimal: bool
-    """Each culprit, sent back to INT8, breaks the criteria."""
+    """Whether each culprit, put back into the low format, breaks the criteria."""
     verified: bool
-    """The fixed model was built and run by the case's own backend, on all samples, and met the criteria with
-    a reserve: it would on other samples like these."""
+    """Whether the case's own backend built the fixed model, ran it on all samples, and met the criteria with
+    a reserve, so that it would also meet them on other samples like these."""
     fixed: tuple[Score, ...]
-    """The fixed model's scores; empty where none was built."""
+    """The scores of the fixed model; empty if none was built."""
     ending: Ending
     trials: tuple[TrialLine, ...]
     probes: int
     cost: float
-    """Trials and probes together, in runs over all samples."""
+    """The cost of trials and probes together, in runs over all samples."""
     builds: int
     seconds: float
     int8_share: float
-    """Share of the multiply-accumulates of all groups that stays in INT8, or in ``low``."""
+    """The share of the multiply-accumulates of all groups that stays in the low format."""
     held_out: int
-    """Samples that the search did not see and the proof did."""
+    """The number of samples that the proof used and the search did not."""
     notes: tuple[str, ...] = ()
     table: tuple[LayerLine, ...] = ()
     price_ms: float | None = None
-    """The fixed engine's median latency less the INT8 engine's; None where no engine was timed."""
+    """The median latency of the fixed engine minus that of the candidate's engine; None if not timed."""
     certificate: Certificate | None = None
-    """None where none was wanted, or there was nothing to certify."""
+    """The outcome of certifying the plan; None if that was not asked for, or there is no plan."""
     fixed_pairs: tuple[str, ...] = ()
     """Q/DQ nodes that are part of every plan: blocked, FP8, INT4, or no pair."""
     low: str = ""
-    """What groups run in that no plan keeps high, ``fp16`` or ``bf16``; empty for INT8."""
+    """The low format of the search, ``fp16`` or ``bf16``; empty for INT8."""
     joined: tuple[str, ...] = ()
-    """Groups in FP32 beside the culprits, so that there are fewer Casts between."""
+    """Groups between culprits that run in FP32 as well, so that fewer Casts are needed."""
     casts: int | None = None
-    """Casts of the fixed model that the float model has not; None for INT8, and where none was built."""
+    """The number of Casts that the fixed model adds; None for INT8, or if none was built."""
     with_reserve: tuple[str, ...] = ()
-    """Layers that the fix keeps high, where the culprits alone meet the criteria on these samples only."""
+    """The layers that the fix keeps in high precision, if they are others than the culprits. They keep the
+    criteria with a reserve, which the culprits alone do not."""
     tradeoff: Tradeoff | None = None
-    """None where no noise adds up, or a plan keeps all in INT8."""
+    """None if no noise adds up, or no layer has to leave the low format."""
 
     def without_plan(self) -> SearchOutcome:
-        """The same, where a plan that keeps nothing in INT8 is none."""
+        """Returns the outcome without a plan, for a plan that would keep no group in the low format."""
         early, groups = self.ending.early, self.ending.groups
         ending = self.ending if early else Ending("nothing-left", groups=groups)
         kept = replace(self, culprits=(), with_reserve=(), fixed=(), ending=ending)
@@ -211,10 +221,10 @@ class SearchOutcome:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """Layers that the fix keeps high."""
+        """The layers that the fix keeps in high precision."""
         return self.with_reserve or tuple(culprit.layer for culprit in self.culprits)
 
     @property
     def spare(self) -> int:
-        """How many layers the fix keeps high beyond the culprits."""
+        """The number of layers that the fix keeps in high precision in addition to the culprits."""
         return max(len(self.kept) - len(self.culprits), 0)
