@@ -1,7 +1,7 @@
 """The error of every group's output: with all of INT8, with that group alone in INT8, and between engines.
 
 The first is what arrives there, the second what is made there. Two models give both, each in one run: one
-with all in INT8, and one with nothing in INT8 that holds each group once more in INT8 (see graph/twins.py).
+with all in INT8, and one with nothing in INT8 that holds each group once more in INT8.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.dataset import real_rows
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.instrument import with_quantized_twins
-from pytest_int8acc.graph.model import giving
 from pytest_int8acc.graph.network import Network
-from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.types import FLOAT, value_types
+from pytest_int8acc.graph.plan import apply, with_outputs
 from pytest_int8acc.observers.collect import CHUNK_BYTES, cut_batches, row_sizes
 from pytest_int8acc.observers.edges import FirstSamples
 from pytest_int8acc.results import LayerError, Role
@@ -57,9 +55,8 @@ def layer_errors(
         DataError: The inputs cannot be read.
     """
     watched = outputs_of_groups(seen)
-    shown = _with_outputs(seen, watched)
-    plain, alone = with_quantized_twins(shown, watched)
-    models = plain, apply(shown)
+    plain, alone = with_quantized_twins(seen, watched)
+    models = plain, with_outputs(apply(seen), watched.values())
     row = 3 * 4 * sum(row_sizes(seen.model, watched.values()).values())
     few = FirstSamples(inputs, seen.model, min(samples, max(_LEAST, _BYTES // max(row, 1))))
     engines = [sessions.exact(model, optimized=False) for model in models]  # they run a few times
@@ -84,15 +81,6 @@ def outputs_of_groups(network: Network) -> dict[str, str]:
             last = max((name for name in group.nodes if name in order), key=order.__getitem__)
             found[group.name] = nodes[last].output[0]
     return found
-
-
-def _with_outputs(network: Network, watched: Mapping[str, str]) -> Network:
-    """The network with the watched tensors as outputs of its model."""
-    types, known = value_types(network.model), {output.name for output in network.model.outputs}
-    inner_tensors_read = {
-        tensor: types.get(tensor, FLOAT) for tensor in watched.values() if tensor not in known
-    }
-    return replace(network, model=giving(network.model, inner_tensors_read))
 
 
 def _rows(baseline: Array, candidate: Array) -> F64:

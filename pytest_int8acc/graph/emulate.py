@@ -1,16 +1,16 @@
-"""FP16, BF16 and FP8 arithmetic spelled out in FP32, for ONNX Runtime on a CPU.
+"""Spells out FP16, BF16 and FP8 arithmetic in FP32, for ONNX Runtime on a CPU.
 
-ONNX Runtime computes FP16 operators on the CPU in FP32 and takes away the casts between them. Results are
-then more accurate than an engine's, and an overflow does not show. Here every FP16 result is rounded by a
-pair of Cast nodes, which stay: computed in FP32, rounded to FP16 (overflow to inf, subnormals kept), as
-kernels do that accumulate in FP32. Not rounded are results that are FP16 numbers already (of operators that
-move or select values), and those of DequantizeLinear: in an engine these never exist, since INT8 kernels
-scale their integer sums directly.
+ONNX Runtime computes FP16 operators on the CPU in FP32 and removes the casts between them. Its results are
+more accurate than an engine's, and hide overflow. Here every operator computes in FP32, and a pair of Cast
+nodes rounds its result to FP16, with overflow to inf and with subnormal numbers. Engines do the same where
+they accumulate in FP32. Two kinds of results are not rounded. Operators that move or select values give FP16
+numbers already. Results of DequantizeLinear do not exist in an engine, whose INT8 kernels scale their integer
+sums directly.
 
 FP8 is rounded by additions in FP32, which ONNX Runtime computes faster than its own FP8 kernels. Adding g to
 x and subtracting g again rounds x to a multiple of the distance of floats around g. With g = 2^20 |x| that is
-the distance of E4M3 numbers around x, and where x lies halfway between two of them, g is an even multiple of
-it, so that ties go to even. For subnormal numbers g is 1.5 * 2^14 (T. J. Dekker, 'A floating-point technique
+the distance of E4M3 numbers around x. Halfway between two E4M3 numbers, g is an even multiple of the
+distance, so ties go to even. For subnormal numbers g is 1.5 * 2^14 (T. J. Dekker, 'A floating-point technique
 for extending the available precision', 1971).
 """
 
@@ -30,26 +30,27 @@ from pytest_int8acc.graph.model import Model, is_external, put_constant
 from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16, signature, value_types
 from pytest_int8acc.tensors import Array
 
-#: Operators that give values of their input, or 0: rounding before or after them is the same.
+#: Operators whose results are values of their inputs, perhaps negated, or 0. Rounding before them is the same
+#: as rounding behind them.
 _SELECTING = frozenset(
     {"Relu", "Clip", "Max", "Min", "Where", "Concat", "Pad", "Neg", "Abs", "GlobalMaxPool"}
 )
 
-#: Attributes with which an operator other than Cast chooses the type of its result.
+#: Attributes that set the result type of an operator other than Cast.
 _TYPE_ATTRIBUTES = frozenset({"dtype", "output_dtype"})
 _HALVES = frozenset({FLOAT16, BFLOAT16})
 
 
 def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
-    """``model`` with all FP16 and BF16 tensors of its main graph in FP32, rounded to these formats.
+    """``model`` with all FP16 and BF16 tensors of its main graph in FP32, rounded to their format.
 
     Inputs, outputs and node names stay. Nodes of other domains, and nodes that hold graphs, stay in FP16. A
-    model without FP16, or in which it is spelled out already, is returned as it is.
+    model without FP16 and BF16, or with all of it spelled out already, is returned as it is.
 
     Args:
-        model: In normal form.
-        rounded_before: Names of nodes that must read rounded values, even where they only move or select
-            them, because their inputs may be quantized.
+        model: A model in normal form.
+        rounded_before: Names of nodes that must read rounded values, because their inputs may be quantized.
+            A value that only such a node reads is rounded before the node, even if the node selects values.
     """
     if _is_spelled_out(model):
         return model
@@ -60,7 +61,7 @@ def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
 
 
 def _is_spelled_out(model: Model) -> bool:
-    """Whether all FP16 tensors lie between two Casts. Types need not be inferred for this."""
+    """Whether every 16-bit tensor lies between two Casts. This needs no type inference."""
     graphs = list(all_graphs(model.graph))
     nodes = [node for graph in graphs for node in graph.node]
     if any(t.data_type in _HALVES for graph in graphs for t in graph.initializer):
@@ -78,11 +79,13 @@ def _is_spelled_out(model: Model) -> bool:
 
 
 def casts_to_half(graph: onnx.GraphProto) -> bool:
-    """Whether a Cast to FP16 or BF16 is among the nodes of a graph, or of those inside them."""
+    """Whether a graph, or a graph inside its nodes, has a Cast to FP16 or BF16."""
     return any(n.op_type == "Cast" and attribute(n, "to", 0) in _HALVES for n in all_nodes(graph))
 
 
 class _Emulation:
+    """Rewrites a model so that its 16-bit tensors become rounded FP32 tensors."""
+
     def __init__(self, model: Model, types: dict[str, int], rounded_before: Collection[str]) -> None:
         self.rounded_before = frozenset(rounded_before)
         self.model, self.index = model, model.index
@@ -90,13 +93,14 @@ class _Emulation:
         self.opset = model.opset
         self.half = {name: data_type for name, data_type in types.items() if data_type in _HALVES}
         self.public = {value.name for value in model.graph.input} | self.index.public
+        """Tensors that stay in FP16 under their own name, next to an FP32 tensor of the same values."""
         for node in model.graph.node:
             if signature(node, self.opset) is None:
                 self.public.update(node.input, node.output)
         self.wide: dict[str, str] = {}
         """FP16 tensor to the name of the FP32 tensor that replaces it."""
         self.unrounded: set[str] = set()
-        """FP32 tensors that are not rounded, because the result of their only reader is."""
+        """FP32 tensors that are not rounded, because their only reader is rounded instead."""
 
     def done(self) -> Model:
         self._widen_constants()
@@ -121,7 +125,7 @@ class _Emulation:
                 put_constant(tensor, name, values, self.editor.weights)
 
     def _rewritten(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """``node`` in FP32 with roundings of its results, or unchanged with Casts of its results to FP32."""
+        """``node`` in FP32 with its results rounded, or as it is with its 16-bit results cast to FP32."""
         formals = signature(node, self.opset)
         halves = [name for name in node.output if name in self.half]
         if node.op_type == "Cast":
@@ -136,16 +140,16 @@ class _Emulation:
         follows = all(f.variable in bound for f, name in made if name in halves)
         if node.op_type == "DequantizeLinear":
             follows = node.input[1] in self.half
-            refill(node.attribute, [a for a in node.attribute if a.name != "output_dtype"])  # its scale's
+            refill(node.attribute, [a for a in node.attribute if a.name != "output_dtype"])
         node.input[:] = [self.wide.get(name, name) for name in node.input]
         if follows:
             yield from self._rounded(node, halves)
-        else:  # its own attributes say FP16
+        else:  # an attribute of the node sets the type of its results
             yield node
             yield from (self._widen(name) for name in halves)
 
     def _rounded(self, node: onnx.NodeProto, halves: list[str]) -> Iterator[onnx.NodeProto]:
-        """``node``, and a rounding after each result that is not an FP16 number already."""
+        """``node``, and a pair of Casts behind each result that may not be a 16-bit number already."""
         exact = node.op_type == "DequantizeLinear" or (
             keeps_values(node) and self.unrounded.isdisjoint(node.input)
         )
@@ -168,9 +172,9 @@ class _Emulation:
         yield from after
 
     def _left_to_reader(self, name: str) -> bool:
-        """Whether the only reader of ``name`` keeps values, so that it can be rounded behind the reader.
+        """Whether a tensor can be rounded behind its only reader, because the reader keeps values.
 
-        Runtimes can then still fuse the two, such as a convolution and its Relu.
+        ONNX Runtime can then still fuse the two nodes, such as a convolution and its Relu.
         """
         reader = None if name in self.public else self.index.only_reader(name)
         if reader is None or reader.name in self.rounded_before:
@@ -179,7 +183,7 @@ class _Emulation:
         return keeps_values(reader) and computed == [name]
 
     def _cast(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """A Cast to 16 bits followed by a Cast to FP32; a Cast from 16 bits reads the FP32 tensor."""
+        """A Cast to 16 bits followed by a Cast back, or a Cast from 16 bits that reads the FP32 tensor."""
         source, result = node.input[0], node.output[0]
         node.input[0] = self.wide.get(source, source)
         if result in self.half:
@@ -192,7 +196,7 @@ class _Emulation:
             yield node
 
     def _widen(self, name: str) -> onnx.NodeProto:
-        """A Cast to FP32 of a tensor that stays in FP16."""
+        """A Cast to FP32 of a tensor that stays in 16 bits."""
         self.wide[name] = self.editor.unique(f"{name}_wide")
         return self._cast_node(name, self.wide[name], FLOAT)
 
@@ -202,26 +206,27 @@ class _Emulation:
 
 
 def keeps_values(node: onnx.NodeProto) -> bool:
-    """Whether each result of a node is a value of its inputs, perhaps negated or without sign, or 0."""
+    """Whether each result of a node is a value of its inputs, perhaps with another sign, or 0."""
     return node.op_type in _SELECTING or moves_values(node)
 
 
-#: FP32 has 24 digits, E4M3 4.
+#: Ratio of g to |x|: FP32 has 24 binary digits and E4M3 has 4, so 20 digits are dropped.
 _SPLIT = 2.0**20
+#: Minimum of g, which rounds subnormal E4M3 numbers.
 _LEAST = 1.5 * FP8.normal * _SPLIT
 
 
 def spell_out_fp8(model: Model) -> Model:
-    """``model`` with FP8 spelled out in FP32. Results are equal, but for signs of zeros.
+    """``model`` with FP8 spelled out in FP32. Results are equal, except for signs of zeros.
 
-    Constants, and pairs with one scale in FP32, are spelled out. Other nodes stay. A model without FP8 is
-    returned as it is.
+    Q/DQ pairs with a single FP32 scale, and constants, are spelled out. Other nodes stay in FP8. A model
+    without FP8 is returned as it is.
     """
     return _Speller(model).done() if holds_fp8(model) else model
 
 
 def holds_fp8(model: Model) -> bool:
-    """Whether the model has a constant in FP8, as the zero points of FP8 pairs are."""
+    """Whether a model has a constant in FP8. Each FP8 Q/DQ pair has one, its zero point."""
     return any(t.data_type == FP8.element_type for t in all_initializers(model.graph))
 
 
@@ -232,7 +237,7 @@ class _Speller:
         self.editor = model.edit()
         self.constants = model.constants()
         self.inputs = {i.name for i in model.inputs if i.dtype == np.float32 and i.shape == ()}
-        """Scales that are inputs."""
+        """Model inputs that can be the single scale of a pair."""
         bounds = {"lowest": FP8.lowest, "highest": FP8.highest, "split": _SPLIT, "least": _LEAST}
         self.values = {
             name: self.editor.add_constant(f"fp8_{name}", np.array(value, np.float32))
@@ -240,13 +245,12 @@ class _Speller:
         }
 
     def done(self) -> Model:
-        """The model with FP8 spelled out."""
         for graph in list(all_graphs(self.editor.graph)):
             refill(graph.node, list(self._nodes(graph)))
         return self.editor.done()
 
     def _nodes(self, graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-        """The nodes of one graph, those of FP8 spelled out."""
+        """The nodes of one graph, with FP8 spelled out."""
         small = {t.name: numpy_helper.to_array(t) for t in graph.initializer if not is_external(t)}
         known = {**self.constants, **small}
         read = Counter(name for node in all_nodes(graph) for name in node.input)
@@ -267,7 +271,7 @@ class _Speller:
                 yield node
 
     def _is_plain(self, node: onnx.NodeProto, known: Mapping[str, Array]) -> bool:
-        """Whether a node quantizes to FP8, or back, by one scale in FP32."""
+        """Whether a node is a QuantizeLinear or DequantizeLinear of FP8 with a single FP32 scale."""
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or len(node.input) < 3:
             return False
         scale, zero = known.get(node.input[1]), known.get(node.input[2])
@@ -277,7 +281,7 @@ class _Speller:
         return one and zero is not None and zero.dtype == FP8.dtype and attribute(node, "saturate", 1) == 1
 
     def _rounded(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Nodes that compute the codes of a QuantizeLinear as FP32 numbers."""
+        """Nodes that compute the FP8 codes of a QuantizeLinear, held in FP32."""
         nodes, value = list[onnx.NodeProto](), self.values
 
         def add(op_type: str, *read: str) -> str:

@@ -1,4 +1,4 @@
-"""What the graph tells of its tensors before it runs: signs, spread of NaN, choices, joined outputs."""
+"""Properties of tensors that follow from the graph alone: signs, NaN, choices, and joined outputs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from itertools import accumulate, pairwise
 import onnx
 
 from pytest_int8acc.graph.index import Index, attribute, captured
-from pytest_int8acc.graph.layout import AFFINE, ALIKE, MAX_STEPS, RESHAPING, ChannelTracer, reshaped_axis
+from pytest_int8acc.graph.layout import ALIKE, MAX_STEPS, RESHAPING, ChannelTracer
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
 from pytest_int8acc.tensors import Dim
 
-#: Operators whose results are not negative where their inputs are not.
+#: Operators whose results are not negative if their inputs are not negative.
 _KEEP_SIGN = {
     *("AveragePool", "Concat", "Flatten", "GlobalAveragePool", "GlobalMaxPool", "Identity", "MaxPool"),
     *("Reshape", "Squeeze", "Transpose", "Unsqueeze"),
 }
-#: Operators that make NaN of a NaN in any input, at any place.
+#: Operators whose output holds a NaN if any element of any input is NaN.
 _KEEP_NAN = {
     *("Abs", "Add", "BatchNormalization", "Clip", "Concat", "Conv", "Div", "Erf", "Exp", "Flatten", "Gelu"),
     *("Gemm", "GlobalAveragePool", "Identity", "InstanceNormalization", "LayerNormalization", "LeakyRelu"),
@@ -29,16 +29,17 @@ _KEEP_NAN = {
 }
 
 
-#: Operators that choose among values, so that a small change of an input can change a result completely.
+#: Operators that choose among values. A small change of an input can change their result completely.
 CHOOSING = frozenset(
     {"NonMaxSuppression", "TopK", "ArgMax", "ArgMin", "Hardmax", "NonZero", "Unique", "EfficientNMS_TRT"}
     | {"BatchedNMS_TRT", "EfficientNMS_ONNX_TRT"}
 )
+#: Operators that read only the shape of their input.
 _OF_SHAPES = frozenset({"Shape", "Size", "ConstantOfShape"})
 
 
 def not_negative(model: Model) -> set[str]:
-    """Tensors without negative values: of Relu, of Clip from 0 on, and of operators that keep the sign."""
+    """Names of tensors that have no negative values, because of a Relu or Clip before them."""
     constants, found = model.constants(), set[str]()
 
     def is_floored(node: onnx.NodeProto) -> bool:
@@ -56,7 +57,7 @@ def not_negative(model: Model) -> set[str]:
 
 
 def shown_at(model: Model, outputs: Collection[str]) -> set[str]:
-    """Tensors in which a NaN at any place makes a NaN in one of ``outputs``; with the outputs."""
+    """Names of tensors in which any NaN causes a NaN in one of ``outputs``, and the outputs themselves."""
     found = set(outputs)
     for node in reversed(model.graph.node):
         if node.op_type in _KEEP_NAN and found.intersection(node.output) and _sees_all(node):
@@ -65,7 +66,7 @@ def shown_at(model: Model, outputs: Collection[str]) -> set[str]:
 
 
 def _sees_all(node: onnx.NodeProto) -> bool:
-    """Whether every input value has an effect on the output; False for convolutions that may skip some."""
+    """Whether every input value has an effect on the output. A convolution may skip values by its strides."""
     if node.op_type != "Conv":
         return True
     strides, dilations = attribute(node, "strides", []), attribute(node, "dilations", [])
@@ -77,9 +78,9 @@ def _sees_all(node: onnx.NodeProto) -> bool:
 
 
 def choices(model: Model, outputs: Collection[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Nodes that choose among computed floats, each with these floats and with dependent ``outputs``.
+    """Name of each node that chooses among floats, with these floats and the outputs that depend on it.
 
-    Of several such nodes in a row, the first one counts. Nodes without outputs behind them are left out.
+    Behind such a node, further ones are left out. Nodes on which no output depends are left out, too.
     """
     types, index = value_types(model), model.index
     behind: dict[str, frozenset[str]] = {}
@@ -96,9 +97,9 @@ def choices(model: Model, outputs: Collection[str]) -> dict[str, tuple[tuple[str
 
 
 def _floats_before(node: onnx.NodeProto, index: Index, types: Mapping[str, int]) -> Iterator[str]:
-    """The computed floats that a node reads, and the floats that inputs of other types were made of.
+    """The computed floats that a node depends on, through tensors of other types or directly.
 
-    Tensors that depend on shapes alone are skipped.
+    Tensors that depend on shapes alone are left out.
     """
     for name in node.input:
         before = index.producer.get(name)
@@ -110,15 +111,15 @@ def _floats_before(node: onnx.NodeProto, index: Index, types: Mapping[str, int])
             yield from _floats_before(before, index, types)
 
 
-#: A tensor's name that says what it holds, like ``boxes``; exporters' names have digits and slashes.
+#: A tensor's name that is a plain word, like ``boxes``. Names that exporters make have digits and slashes.
 _WORD = re.compile(r"[A-Za-z]+(_[A-Za-z]+)*")
-#: Kind of segments whose values are between 0 and 1, because of the operator that makes them.
+#: Kind of a segment with values between 0 and 1, made by an operator of ``_SCORING``.
 SCORES = "scores"
 #: Operators whose results are scores.
 _SCORING = frozenset({"Sigmoid", "Softmax", "HardSigmoid"})
 #: Operators that pick some of the elements of their first input.
 _PICKING = frozenset({"Transpose", "Slice", "Split", "Gather", "ReduceMax", "MaxPool", "Expand", "Tile"})
-#: Nodes that are visited at most, for one model.
+#: Maximum number of nodes that are visited for one model.
 _MAX_NODES = 4096
 
 _Shape = tuple[Dim, ...]
@@ -126,25 +127,26 @@ _Shape = tuple[Dim, ...]
 
 @dataclass(frozen=True)
 class Segment:
-    """A range along an axis of a tensor that comes from one tensor."""
+    """A range of indices along an axis of an output, whose values come from one tensor."""
 
     size: int
+    """Number of indices."""
     kind: str
     """``scores`` or empty."""
     tensor: str
-    """The tensor that is joined."""
+    """Name of the tensor that the values come from."""
 
     @property
     def label(self) -> str:
-        """The name of the segment: its kind, or its tensor's name where that is a plain word; else empty."""
+        """The kind of the segment, else its tensor's name if that is a plain word, else empty."""
         return self.kind or (self.tensor if _WORD.fullmatch(self.tensor) else "")
 
 
 def joined(model: Model, output: str) -> tuple[int, tuple[Segment, ...]] | None:
-    """The axis along which an output is joined, and its segments; None where it is not joined.
+    """The axis along which an output is concatenated, and its segments; None if it is not concatenated.
 
-    Axis 0, which counts the samples, is skipped. Of several axes the first one with scores and other values
-    is taken.
+    Axis 0, which counts the samples, is skipped. The first axis with both scores and other values is
+    preferred.
     """
     joiner = _Joiner(model)
     if not joiner.reaches_concat(output):
@@ -164,7 +166,7 @@ def holds_scores(model: Model, output: str) -> bool:
 
 
 class _Joiner:
-    """Follows an output backwards into the tensors that it is joined of."""
+    """Follows an output backwards to the tensors that are concatenated to it."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -173,7 +175,7 @@ class _Joiner:
         self._steps = 0
 
     def reaches_concat(self, tensor: str) -> bool:
-        """Whether a Concat is found on the way back. This is faster than looking at shapes."""
+        """Whether a Concat lies before a tensor. This check needs no shape inference."""
         for _ in range(MAX_STEPS):
             node = self._made.get(tensor)
             if node is None:
@@ -187,13 +189,13 @@ class _Joiner:
         return False
 
     def segments(self, tensor: str, axis: int, depth: int) -> list[Segment] | None:
-        """The segments of a tensor along an axis; None where sizes are not known."""
+        """The segments of a tensor along an axis; None if sizes are not known."""
         self._steps += 1
         node = self._made.get(tensor)
         found = None
         if node is not None and depth < MAX_STEPS and self._steps < _MAX_NODES:
             found = self._joined(node, tensor, axis, depth + 1)
-        if found is not None and len(found) == 1:  # a factor may have changed the unit
+        if found is not None and len(found) == 1:  # an operator behind the segment may change its kind
             name = tensor if _WORD.fullmatch(tensor) else found[0].tensor
             return [replace(found[0], kind=self.kind(tensor), tensor=name)]
         if found is not None:
@@ -207,19 +209,10 @@ class _Joiner:
             return self._of_concat(node, axis, depth)
         if source is None:
             return None
-        if node.op_type == "Transpose":
-            rank = len(self._tracer.shape(tensor) or ())
-            perm = attribute(node, "perm", list(reversed(range(rank))))
-            return self.segments(source, int(perm[axis]), depth)
-        if node.op_type in RESHAPING:
-            before = reshaped_axis(self._tracer.shape(source), self._tracer.shape(tensor), axis)
-            return None if before is None else self.segments(source, before, depth)
         if node.op_type in ("Slice", "Split"):
             return self._of_cut(node, tensor, axis, depth)
-        ranks = {len(self._tracer.shape(name) or ()) for name in (source, tensor)}
-        if node.op_type in AFFINE and len(ranks) > 1:
-            return None
-        return self.segments(source, axis, depth)
+        before = self._tracer.axis_before(node, source, tensor, axis)
+        return None if before is None else self.segments(source, before, depth)
 
     def _of_concat(self, node: onnx.NodeProto, axis: int, depth: int) -> list[Segment] | None:
         rank = len(self._tracer.shape(node.output[0]) or ())
@@ -237,7 +230,7 @@ class _Joiner:
     def _with_deduced(
         self, node: onnx.NodeProto, axis: int, inputs: Sequence[list[Segment] | None]
     ) -> list[list[Segment] | None]:
-        """The inputs of a Concat; a single unknown one gets the rest of the total size."""
+        """The segments of the inputs of a Concat. A single unknown size follows from the total."""
         total = self._tracer.size(node.output[0], axis)
         missing = [i for i, segments in enumerate(inputs) if segments is None]
         if total is None or len(missing) != 1:
@@ -249,7 +242,7 @@ class _Joiner:
         return found
 
     def _of_cut(self, node: onnx.NodeProto, tensor: str, axis: int, depth: int) -> list[Segment] | None:
-        """The segments that are left of the input of a Slice or Split."""
+        """The segments of the output of a Slice or Split."""
         parts, inner = self._tracer.parts(node, tensor), self.segments(node.input[0], axis, depth)
         if inner is None or parts is None or axis not in parts:
             return None if parts is None else inner
@@ -258,7 +251,7 @@ class _Joiner:
         return _cut(inner, start, stop) if step == 1 else None
 
     def kind(self, tensor: str, depth: int = 0) -> str:
-        """``scores`` where all elements of a tensor come from a Sigmoid or Softmax; else empty."""
+        """``scores`` if all elements of a tensor come from a Sigmoid or Softmax, else empty."""
         node = self._made.get(tensor)
         self._steps += 1
         if node is None or depth > MAX_STEPS or self._steps > _MAX_NODES:
@@ -267,15 +260,13 @@ class _Joiner:
             return SCORES
         if node.op_type in ALIKE | RESHAPING | _PICKING:
             return self.kind(node.input[0], depth + 1)
-        if node.op_type == "Concat":  # of scores
-            return SCORES if all(self.kind(name, depth + 1) for name in node.input) else ""
-        if node.op_type == "Mul":  # of an objectness and classes; a factor that is constant has another unit
+        if node.op_type in ("Concat", "Mul"):  # products of scores, as of objectness and classes, are scores
             return SCORES if all(self.kind(name, depth + 1) for name in node.input) else ""
         return ""
 
 
 def _cut(segments: Iterable[Segment], start: int, stop: int) -> list[Segment]:
-    """The segments from ``start`` to ``stop``."""
+    """The segments between two indices along their axis."""
     found, place = list[Segment](), 0
     for segment in segments:
         low, high = max(start, place), min(stop, place + segment.size)
@@ -286,9 +277,9 @@ def _cut(segments: Iterable[Segment], start: int, stop: int) -> list[Segment]:
 
 
 def _aligned(rows: Sequence[list[Segment]]) -> list[Segment] | None:
-    """One list of segments for several along the same axis: cut wherever one of them is cut.
+    """One list of segments for tensors that are concatenated along another axis.
 
-    A segment is of scores where all of its parts are.
+    It is cut at every index where one of the tensors is cut. A segment has a kind if all its parts have it.
     """
     ends = [list(accumulate(segment.size for segment in row)) for row in rows]
     if not ends or len({row[-1] for row in ends if row}) != 1:

@@ -1,7 +1,7 @@
-"""Number formats: the numbers that each one holds, and how other numbers are rounded to them.
+"""Number formats: the range and precision of each, and rounding to it.
 
-Only this module knows the range of a format. A quantized layer holds codes: numbers of a narrow format that
-become real numbers by a scale, as in ONNX QuantizeLinear and DequantizeLinear. A new format is one more
+Only this module knows the range of a format. A quantized tensor holds codes: numbers of a narrow format that
+a scale turns into real numbers, as in ONNX QuantizeLinear and DequantizeLinear. A new format is one more
 record in ``FORMATS``.
 """
 
@@ -20,58 +20,58 @@ from pytest_int8acc.tensors import Array
 
 @dataclass(frozen=True)
 class Format:
-    """A number format of weights and activations; rounding is to the nearest, half to even."""
+    """A number format of weights and activations. Rounding is to the nearest number, half to even."""
 
     name: str
-    """As in specs, plans and results: ``fp16``, ``int8``."""
+    """The name in specs, plans and results, such as ``fp16`` or ``int8``."""
     dtype: np.dtype[np.generic]
-    """What NumPy and ONNX hold its numbers in."""
+    """The NumPy dtype of the numbers."""
     lowest: float
-    """The least finite number; an int where the format is of integers."""
+    """The least finite number. It is an int for formats of integers."""
     highest: float
-    """The greatest finite number; an int where the format is of integers."""
+    """The greatest finite number. It is an int for formats of integers."""
     smallest: float
     """The smallest number above 0."""
     normal: float
-    """From here on numbers have all their digits; smaller ones are multiples of ``smallest``."""
+    """The smallest normal number. Smaller (subnormal) numbers are multiples of ``smallest``."""
     saturates: bool
-    """Whether numbers beyond the range become its end; otherwise they become inf."""
+    """Whether numbers beyond the range become the end of the range. Otherwise they become inf."""
     is_target: bool = False
-    """Whether TensorRT quantizes to it. Other formats of codes are only read from models of other tools."""
+    """Whether TensorRT quantizes to this format. Models of other tools have more formats of codes."""
     opset: int = 0
-    """The first opset in which the groups of a network can run in it."""
+    """The first opset in which the groups of a network can run in this format."""
     max_filter: float = math.inf
-    """Convolutions run in it whose filter has fewer weights per channel than this."""
+    """A convolution runs in this format only if its filter has fewer weights per channel."""
     has_deconvolutions: bool = True
-    """Whether ConvTranspose runs in it."""
+    """Whether ConvTranspose runs in this format."""
 
     @property
     def levels(self) -> float:
-        """The greatest code of a symmetric range, so that its scale is amax / levels: 127 of INT8."""
+        """The greatest code of a symmetric range, such as 127 for INT8: scale = amax / levels."""
         return (self.highest - self.lowest) // 2
 
     @property
     def symmetric(self) -> Format:
-        """The format that TensorRT takes in its place, with zero points of 0: itself, or INT8."""
+        """The format that TensorRT takes in place of this one: itself if it is a target, otherwise INT8."""
         return self if self.is_target else INT8
 
     @property
     def codes(self) -> tuple[Format, ...]:
-        """Formats of the codes that a model quantized to this format may hold."""
+        """The formats that codes may have in a model that is quantized to this format."""
         return tuple(known for known in FORMATS.values() if known.takes_scales and known.symmetric is self)
 
     @property
     def takes_scales(self) -> bool:
-        """Whether its numbers are codes, which a scale gives their worth."""
+        """Whether its numbers are codes, which a scale turns into real numbers."""
         return self.saturates
 
     @property
     def element_type(self) -> int:
-        """ONNX's element type of its numbers, such as ``TensorProto.FLOAT16``."""
+        """ONNX's element type, such as ``TensorProto.FLOAT16``."""
         return int(helper.np_dtype_to_tensor_dtype(self.dtype))
 
     def step(self, codes: Array) -> Array:
-        """The distance from each code, float64 of any shape, to the next one away from 0."""
+        """The distance from each code to the next code away from 0, for float64 codes of any shape."""
         relative = 0.0 if self._integer else self.smallest / self.normal
         exponents = np.floor(np.log2(np.maximum(np.abs(codes), self.normal)))
         return np.maximum(np.exp2(exponents) * relative, self.smallest)
@@ -81,7 +81,7 @@ class Format:
         return np.zeros(scale.shape, self.dtype)
 
     def round(self, values: Array | float) -> Array:
-        """``values``, of any shape, as numbers of this format, in its dtype."""
+        """``values``, of any shape, rounded to this format, in its dtype."""
         wide = np.asarray(values)
         return self._held(np.rint(wide) if self._integer else wide)
 
@@ -91,16 +91,16 @@ class Format:
         """ONNX QuantizeLinear: ``saturate(round(values / scale) + zero_point)``.
 
         Args:
-            values: Any shape. Computed in float64 where they are that, otherwise in float32 as ONNX does.
+            values: Numbers of any shape. float64 is computed in float64, all else in float32 as in ONNX.
             scale: Shape () or (channels,).
             zero_point: Shaped like ``scale``, or 0.
-            axis: Where the channels lie; None for a single scale.
+            axis: The channel axis; None: a single scale.
 
         Returns:
             Codes in the format's dtype.
         """
         wide = _wide(values)
-        with np.errstate(over="ignore"):  # what is beyond FP32 saturates, too
+        with np.errstate(over="ignore"):  # quotients that overflow FP32 saturate, too
             steps = np.asarray(values.astype(wide, copy=False) / along(scale, axis, values.ndim).astype(wide))
         if self._integer:
             np.rint(steps, out=steps)
@@ -115,7 +115,7 @@ class Format:
         axis: int | None = None,
         dtype: DTypeLike = np.float32,
     ) -> Array:
-        """ONNX DequantizeLinear, computed in ``dtype`` and given in it: ``(codes - zero_point) * scale``."""
+        """ONNX DequantizeLinear, ``(codes - zero_point) * scale``, computed and returned in ``dtype``."""
         steps = np.asarray(codes).astype(dtype)
         steps -= along(zero_point, axis, codes.ndim).astype(dtype)
         steps *= along(scale, axis, codes.ndim).astype(dtype)
@@ -124,7 +124,7 @@ class Format:
     def fake_quantize(
         self, values: Array, scale: Array | float, zero_point: Array | float = 0, axis: int | None = None
     ) -> Array:
-        """``values`` as their codes give them back, in float64 where they are that, otherwise in float32."""
+        """``values`` quantized and dequantized. float64 stays float64, all else becomes float32."""
         codes = self.quantize(values, scale, zero_point, axis)
         return self.dequantize(codes, scale, zero_point, axis, _wide(values))
 
@@ -142,7 +142,7 @@ class Format:
 
 
 def along(values: Array | float, axis: int | None, ndim: int) -> Array:
-    """``values`` shaped to broadcast along ``axis`` of an array of ``ndim`` dimensions."""
+    """``values``, a scalar or a vector, shaped to broadcast along ``axis`` of ``ndim`` dimensions."""
     array = np.asarray(values)
     if axis is None or array.ndim == 0:
         return array.reshape(())
@@ -150,10 +150,10 @@ def along(values: Array | float, axis: int | None, ndim: int) -> Array:
 
 
 def format_of(dtype: DTypeLike) -> Format:
-    """The format whose numbers a dtype holds, such as that of a zero point.
+    """The format with this dtype.
 
     Raises:
-        KeyError: No format is held in this dtype.
+        KeyError: No format has this dtype.
     """
     return _BY_DTYPE[np.dtype(dtype)]
 
@@ -177,7 +177,7 @@ def _integers(dtype: DTypeLike, *, is_target: bool = False) -> Format:
 
 
 def _floats(name: str, dtype: DTypeLike, fraction: int, exponent: int, *, opset: int = 0) -> Format:
-    """A format of IEEE 754 by the bits of its fraction and its least exponent."""
+    """A format of IEEE 754, from the bits of its fraction and its least exponent."""
     highest, normal = (2 - 2.0**-fraction) * 2.0 ** (1 - exponent), 2.0**exponent
     return Format(
         name=name,
@@ -193,17 +193,17 @@ def _floats(name: str, dtype: DTypeLike, fraction: int, exponent: int, *, opset:
 
 INT8 = _integers("int8", is_target=True)
 UINT8 = _integers("uint8")
-#: Biases are quantized to it.
+#: The format of quantized biases.
 INT32 = _integers("int32")
 INTEGERS = (INT8, UINT8, _integers("int16"), _integers("uint16"), INT32)
 
 FP32 = _floats("fp32", "float32", 23, -126)
 FP16 = _floats("fp16", "float16", 10, -14)
-#: Convolutions, pools and most other operators take BF16 from opset 22 on.
+#: BF16 needs opset 22, the first in which convolutions and pools take it.
 BF16 = _floats("bf16", ml_dtypes.bfloat16, 7, -126, opset=22)
 
-#: E4M3 of ONNX and TensorRT, without inf ('FP8 Formats for Deep Learning', arXiv:2209.05433). NVIDIA's
-#: ModelOpt leaves ConvTranspose and large filters out of FP8.
+#: FP8 is E4M3 without inf, as in ONNX and TensorRT ('FP8 Formats for Deep Learning', arXiv:2209.05433). As in
+#: NVIDIA's ModelOpt, ConvTranspose and filters of 32 weights or more do not run in it.
 FP8 = Format(
     name="fp8",
     dtype=np.dtype(ml_dtypes.float8_e4m3fn),
@@ -218,8 +218,8 @@ FP8 = Format(
     has_deconvolutions=False,
 )
 
-#: The register: every format by its name.
+#: All formats, by name.
 FORMATS = {known.name: known for known in (*INTEGERS, FP32, FP16, BF16, FP8)}
-#: The formats that groups of a network are quantized to.
+#: The formats that TensorRT quantizes to.
 TARGETS = tuple(known for known in FORMATS.values() if known.is_target)
 _BY_DTYPE = {known.dtype: known for known in FORMATS.values()}

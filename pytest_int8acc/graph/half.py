@@ -1,10 +1,10 @@
-"""FP32 to FP16 or BF16: the model that a strongly typed TensorRT engine holds.
+"""Converts FP32 models to FP16 or BF16, as strongly typed TensorRT engines hold them.
 
-Every operator whose ONNX schema allows float16 computes in it. The model's inputs and outputs keep their
-types, with Cast nodes at the borders. In FP32 remain: operators and inputs that ONNX does not allow in FP16,
-operators of other domains, graphs inside If, Loop and Scan, arithmetic on shapes (FP16 holds every integer
-only up to 2048), and the nodes that the caller keeps. BF16 lifts the opset to 22, where ONNX allows it in
-convolutions and pools.
+Every operator whose ONNX schema allows the 16-bit type computes in it. The model's inputs and outputs keep
+their types, with Cast nodes at the borders. The following remain in FP32: operators and inputs for which ONNX
+does not allow the type, operators of other domains, graphs inside If, Loop and Scan, arithmetic on shapes
+(FP16 holds every integer only up to 2048), and the nodes that the caller keeps. BF16 needs opset 22, from
+which on ONNX allows it in convolutions and pools.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytest_int8acc.graph.formats import BF16, FP16, FP32, Format
 from pytest_int8acc.graph.index import attribute, refill, subgraphs
 from pytest_int8acc.graph.layout import WEIGHTED
 from pytest_int8acc.graph.load import lift
-from pytest_int8acc.graph.model import Editor, Model, put_constant
+from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.graph.opsets import QDQ_OPSET
 from pytest_int8acc.graph.qdq import is_qdq
 from pytest_int8acc.graph.types import (
@@ -38,13 +38,13 @@ from pytest_int8acc.graph.types import (
 )
 from pytest_int8acc.tensors import Array, did_you_mean
 
-#: Scales that FP16 rounding changes by more than this share are reported. Normal numbers change by 2**-11.
+#: Maximum relative change of a scale by rounding to FP16 that is not reported. FP16 has few digits below
+#: 2**-14; above, rounding changes numbers by at most 2**-11.
 COARSE = 0.01
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum"})
-#: Operators whose attribute chooses the type of the output. They stay in FP32.
+#: Operators with an attribute for the type of their output. They stay in FP32.
 _SELF_TYPED = frozenset({"RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli", "BitCast"})
-_INT32 = int(onnx.TensorProto.INT32)
+#: The floating-point types, each with the suffix of the names of tensors that are cast to it.
 _SUFFIX = {known.element_type: known.name for known in (FP32, FP16, BF16)}
 
 
@@ -54,10 +54,9 @@ class Fp16Model:
 
     model: Model
     wide: Model
-    """The same model in FP32, in the same opset and with statistics of norms combined."""
+    """The same model in FP32: in the same opset, and with the same changes to its BatchNormalizations."""
     overflows: tuple[str, ...] = ()
-    """One sentence for each constant with finite numbers that became inf. It names the constant and its
-    readers."""
+    """A sentence for each constant with finite numbers that became inf, with its name and its readers."""
     notes: tuple[str, ...] = ()
 
 
@@ -65,10 +64,9 @@ def to_fp16(model: Model, keep_fp32: Collection[str] = (), low: Format = FP16) -
     """``model`` (normal form, float or Q/DQ) in FP16 or BF16, except the nodes named in ``keep_fp32``.
 
     Names of nodes, inputs and outputs stay. A tensor keeps its name for its new type unless it is an output,
-    or read inside an If, Loop or Scan. Q/DQ scales become FP16, which lifts the opset to 19 where it is
-    lower; a scale below the smallest FP16 number, 2**-24, is raised to it. The statistics of a
-    BatchNormalization are combined with its scale and bias before. A model that computes in FP16 already
-    keeps the types that its author gave it, and only ``keep_fp32`` applies.
+    or read inside an If, Loop or Scan. Q/DQ scales become FP16, which needs opset 19. A scale below the
+    smallest FP16 number, 2**-24, is raised to it. BatchNormalizations are changed as by ``combine_norms``. A
+    model that computes in FP16 already keeps its types, and only ``keep_fp32`` applies.
 
     Raises:
         ModelError: A name in ``keep_fp32`` is no node's, or the opset cannot be lifted.
@@ -101,14 +99,14 @@ def _check_kept(model: Model, keep_fp32: Collection[str]) -> None:
 
 
 def _prepared(model: Model, low: Format, keep_fp32: Collection[str]) -> Model:
-    """``model`` in an opset that allows the types, with statistics of norms combined into scale and bias."""
+    """``model`` in an opset that allows the types of ``low``, after ``combine_norms``."""
     quantized = any(node.op_type in _QDQ for node in model.graph.node)
     least = max(low.opset, QDQ_OPSET if quantized else 0)
     return combine_norms(lift(model, least), keep_fp32)
 
 
 def narrow_nodes(model: Model, low: Format) -> tuple[dict[str, Narrow], dict[str, Array]]:
-    """Nodes that compute in ``low`` unless they are kept in FP32, by name, and all constants in FP32.
+    """The nodes that can compute in ``low``, by name, and all constants of the model in FP32.
 
     Raises:
         ModelError: The opset of ``model``, in normal form, cannot be lifted.
@@ -125,7 +123,7 @@ def narrow_nodes(model: Model, low: Format) -> tuple[dict[str, Narrow], dict[str
 
 
 class _Typing:
-    """The types in which each tensor is made and read. They are decided before the model is changed."""
+    """The types in which each tensor is made and read after a conversion, decided before any change."""
 
     def __init__(self, model: Model, types: dict[str, int], keep_fp32: Collection[str], low: int) -> None:
         self.types = types
@@ -135,12 +133,12 @@ class _Typing:
         self.needed: dict[str, set[int]] = {}
         """Types in which each tensor must exist after the conversion."""
         self.required: list[dict[int, int]] = []
-        """For each node, input position to the type that is read there; positions that take any type are
-        absent."""
+        """For each node, input position to the type that is read there. Inputs that may have any type are
+        left out."""
         self.public = model.index.public
-        """Tensors that must keep their name together with their type, such as outputs."""
+        """Tensors whose name must stand for the same type as before, such as outputs."""
         self.foreign: set[str] = set()
-        """Operators without a usable ONNX schema: those of other domains, and those that hold graphs."""
+        """Operators without a usable ONNX schema: operators of other domains, and nodes that hold graphs."""
         self.bound: set[str] = set()
         """Nodes with an input or output in the low type."""
         self._keep, self._low, self._name = frozenset(keep_fp32), low, model.name
@@ -151,7 +149,7 @@ class _Typing:
             if formals is None:
                 self.foreign.add(f"{node.domain}.{node.op_type}".lstrip("."))
         for name in self.public & types.keys():
-            if self.made[name] in _SUFFIX and types[name] not in _SUFFIX:  # where inference gave up before
+            if self.made[name] in _SUFFIX and types[name] not in _SUFFIX:
                 kind = TensorProto.DataType.Name(types[name])
                 raise ModelError(f"{model.name}: '{name}' is declared {kind}, and the model makes floats")
             self.needed.setdefault(name, set()).add(types[name])
@@ -167,7 +165,7 @@ class _Typing:
             if name not in self.types or _takes_any(node):
                 continue
             required[i] = self.types[name]
-            if formals and not (node.op_type == "Resize" and i == 1):  # its region of interest: coordinates
+            if formals and not (node.op_type == "Resize" and i == 1):  # input 1 holds coordinates
                 required[i] = bound.get(formals.inputs[i].variable, required[i])
             self.needed.setdefault(name, set()).add(required[i])
         self.required.append(required)
@@ -175,22 +173,18 @@ class _Typing:
             for name, formal in zip(node.output, formals.outputs, strict=True):
                 self.made[name] = bound.get(formal.variable, self.types.get(name, 0))
         if node.op_type == "DequantizeLinear" and bound and required[1] != self.types[node.input[1]]:
-            self.made[node.output[0]] = required[
-                1
-            ]  # before opset 23 by the schema, since then by an attribute
+            # The result has the type of the scale. Since opset 23 the schema no longer says so.
+            self.made[node.output[0]] = required[1]
 
     def _bind(self, node: onnx.NodeProto, formals: Signature) -> dict[str, int]:
-        """Type variable of the node to the floating type that it takes.
-
-        Empty where the node stays as it is.
-        """
+        """Type variable of a node's schema to its floating type; empty where the node stays as it is."""
         kept = node.name in self._keep
         if node.op_type in _SELF_TYPED or _takes_any(node):
             return {}
         if any(name not in self.types for name, _ in pairs(node, formals)):
-            return {}  # sequences, and what operators unknown to ONNX hand on
-        if node.op_type == "DequantizeLinear" and self.types[node.input[0]] == _INT32:
-            return {}  # a bias: its scale is a product of two, often below what FP16 holds
+            return {}  # types are unknown for sequences, and behind operators that ONNX does not know
+        if node.op_type == "DequantizeLinear" and self.types[node.input[0]] == TensorProto.INT32:
+            return {}  # the scale of a bias is a product of two scales, and often too small for FP16
         if not kept and not self._shapes.isdisjoint(node.output):
             return {}
         high = {FLOAT: self._low, FLOAT16: FLOAT16, BFLOAT16: BFLOAT16}
@@ -209,7 +203,10 @@ class _Typing:
         return bound
 
     def _retype_cast(self, node: onnx.NodeProto) -> None:
-        """Let a Cast to FP32 that is read in 16 bits only cast to that type, but for shape arithmetic."""
+        """Change a Cast to FP32 whose result is read only in one 16-bit type to a Cast to that type.
+
+        Shape arithmetic stays in FP32.
+        """
         name = node.output[0] if node.output else ""
         if (
             node.op_type == "Cast"
@@ -222,19 +219,22 @@ class _Typing:
 
 
 def _takes_any(node: onnx.NodeProto) -> bool:
-    """Whether the type of the input of ``node`` has no effect on its output."""
+    """Whether ``node`` gives the same output for an input of any type."""
     return node.op_type in ("Cast", "Shape", "Size") and node.domain in ("", "ai.onnx")
 
 
 def _shape_tensors(model: Model) -> set[str]:
-    """Tensors computed from Shape, Size and constants alone, up to a weighted operator or a table."""
+    """Tensors that are computed from shapes and constants alone.
+
+    The results of weighted operators, and of look-ups in constant tables, are left out: they hold features.
+    """
     constant = set(model.index.constants)
     shapes: set[str] = set()
     for node in model.graph.node:
         names = [name for name in node.input if name]
         if node.op_type in ("Shape", "Size"):
             shapes.update(node.output)
-        elif not names or subgraphs(node) or node.op_type in _WEIGHTED | _QDQ:
+        elif not names or subgraphs(node) or node.op_type in WEIGHTED | _QDQ | {"Einsum"}:
             continue
         elif constant.issuperset(names):
             constant.update(node.output)
@@ -246,7 +246,7 @@ def _shape_tensors(model: Model) -> set[str]:
 
 
 class _Rewrite:
-    """Applies a typing: converts constants, and casts each tensor once where it is needed in two types."""
+    """Converts constants to the types of a typing, and casts each tensor that is needed in two types once."""
 
     def __init__(self, model: Model, typing: _Typing) -> None:
         self.overflows: list[str] = []
@@ -279,7 +279,10 @@ class _Rewrite:
         return editor.done()
 
     def _casts(self, name: str, *, keeps_name: bool) -> Iterator[onnx.NodeProto]:
-        """Cast nodes from the type in which ``name`` is made to each other type in which it is needed."""
+        """A Cast of a tensor to each type in which it is needed, other than the type in which it is made.
+
+        ``keeps_name`` says that the name of the tensor must stand for the same type as before.
+        """
         typing = self._typing
         made, before = typing.made.get(name, 0), typing.types.get(name, 0)
         if made not in _SUFFIX:
@@ -321,12 +324,15 @@ class _Rewrite:
 
 
 def _readers(model: Model, typing: _Typing) -> tuple[dict[str, list[str]], set[str]]:
-    """Tensor to the nodes that read it in FP16 and that an inf in it would harm; and the Q/DQ scales."""
+    """Tensor to the names of the nodes that read it in FP16, and the names of the Q/DQ scales.
+
+    Bounds of Clip are left out of the first: a bound that becomes inf does no harm.
+    """
     readers: dict[str, list[str]] = {}
     scales: set[str] = set()
     for node, required in zip(model.graph.node, typing.required, strict=True):
         for i, target in required.items():
-            if target == FLOAT16 and not (node.op_type == "Clip" and i > 0):  # an inf bound is no bound
+            if target == FLOAT16 and not (node.op_type == "Clip" and i > 0):
                 readers.setdefault(node.input[i], []).append(node.name)
         if node.op_type in _QDQ:
             scales.add(node.input[1])
@@ -334,7 +340,7 @@ def _readers(model: Model, typing: _Typing) -> tuple[dict[str, list[str]], set[s
 
 
 def _set_types(node: onnx.NodeProto, typing: _Typing) -> None:
-    """Update attributes that choose a type: ``to`` of Cast, and ``output_dtype`` of DequantizeLinear."""
+    """Set the type attributes of a node: ``to`` of a Cast, ``output_dtype`` of a DequantizeLinear."""
     made = typing.made.get(node.output[0]) if node.output else None
     for said in list(node.attribute):
         if (node.op_type, said.name) == ("Cast", "to") and made:
@@ -345,13 +351,14 @@ def _set_types(node: onnx.NodeProto, typing: _Typing) -> None:
 
 @dataclass(frozen=True, eq=False)
 class HalfConstant:
-    """A constant in FP16, with notes on numbers that changed much."""
+    """A constant in FP16, with sentences about numbers that rounding changed much."""
 
     values: Array
     overflow: str = ""
-    """A sentence naming the constant and its readers where finite numbers became inf, else empty."""
+    """A sentence about finite numbers that became inf, with the constant's name and readers; or empty."""
     note: str = ""
-    """A sentence where a scale was raised above zero or rounded coarsely, or all numbers vanished."""
+    """A sentence about a scale that was raised above 0 or changed by more than ``COARSE``, or about numbers
+    that all became 0; or empty."""
 
 
 def to_half(name: str, values: Array, readers: Sequence[str], *, is_scale: bool) -> HalfConstant:
@@ -359,37 +366,43 @@ def to_half(name: str, values: Array, readers: Sequence[str], *, is_scale: bool)
 
     A Q/DQ scale that would become zero is raised to 2**-24 instead: TensorRT takes positive scales only.
     """
-    wide = np.asarray(values)  # a mapped file is read here, one weight at a time
+    wide = np.asarray(values)
     half = FP16.round(wide)
     if not wide.size:
         return HalfConstant(half)
     who = f"'{name}' (read by {', '.join(readers)})"
-    extent = max(-wide.min(), wide.max())  # abs() would copy the weight; nan where it holds one
+    extent = max(-wide.min(), wide.max())  # without abs(), which would copy the weight
     note = ""
     if is_scale:
-        half, note = _positive_scale(who, wide, half)
+        note = _scale_note(who, wide, half)
+        half = _positive(wide, half)
     elif 0 < extent < FP16.smallest and not half.any():
         note = f"{who}: all numbers vanish in FP16 (largest {extent:g}, FP16 ends at 2**-24)"
     return HalfConstant(half, "" if extent <= FP16.highest else _overflow(who, wide, half), note)
 
 
 def scale_in(scale: Array, dtype: DTypeLike) -> Array:
-    """Q/DQ scales in float16 or float32, above zero."""
+    """Q/DQ scales as float16 or float32. Scales above 0 stay above 0."""
     if dtype == np.float16 and scale.dtype == np.float32:
-        return to_half("", scale, (), is_scale=True).values
+        return _positive(scale, FP16.round(scale))
     return scale.astype(dtype, copy=False)
 
 
-def _positive_scale(who: str, wide: Array, half: Array) -> tuple[Array, str]:
+def _positive(wide: Array, half: Array) -> Array:
+    """Scales in FP16, with those that rounding made 0 raised to the smallest FP16 number."""
+    return np.where((half == 0) & (wide > 0), np.float16(FP16.smallest), half)
+
+
+def _scale_note(who: str, wide: Array, half: Array) -> str:
+    """A sentence about a scale that was raised above 0, or changed by more than ``COARSE``; else empty."""
     vanished = (half == 0) & (wide > 0)
     if vanished.any():
-        note = f"scale {who}: {_count_of(vanished)} below what FP16 holds, raised to 2**-24"
-        return np.where(vanished, np.float16(FP16.smallest), half), note
+        return f"scale {who}: {_count_of(vanished)} below what FP16 holds, raised to 2**-24"
     normal = np.isfinite(half) & (wide > 0)
     change = np.abs(half[normal] / wide[normal] - 1).max(initial=0)
     if change > COARSE:
-        return half, f"scale {who}: changes by up to {change:.1%} in FP16, which has few digits below 2**-14"
-    return half, ""
+        return f"scale {who}: changes by up to {change:.1%} in FP16, which has few digits below 2**-14"
+    return ""
 
 
 def _overflow(who: str, wide: Array, half: Array) -> str:
@@ -405,39 +418,36 @@ def _count_of(mask: Array) -> str:
 
 
 def combine_norms(model: Model, keep: Collection[str]) -> Model:
-    """``model`` with the statistics of each BatchNormalization combined with its scale and bias.
+    """``model`` with mean, variance and epsilon of each BatchNormalization folded into its scale and bias.
 
-    Mean and variance become 0 and 1, epsilon 0. TensorRT's parser (onnx-tensorrt) combines them in FP32, too,
-    so a variance that FP16 cannot hold does no harm. Nodes named in ``keep``, nodes in training mode, and
-    nodes whose parameters are no FP32 constants stay as they are.
+    Mean and variance become 0 and 1, epsilon 0. TensorRT's parser (onnx-tensorrt) folds them in FP32, too, so
+    a variance that FP16 cannot hold does no harm. Nodes named in ``keep``, nodes in training mode, and nodes
+    whose parameters are no FP32 constants stay as they are.
     """
-    constants, editor, found = model.constants(), model.edit(), False
+    constants, editor, changed = model.constants(), model.edit(), False
     for node in editor.graph.node:
-        arrays = [constants.get(name) for name in node.input[1:]]
-        plain = node.op_type == "BatchNormalization" and node.domain == "" and node.name not in keep
-        if plain and all(array is not None and array.dtype == np.float32 for array in arrays):
-            found |= _combine(node, [array for array in arrays if array is not None], editor)
-    return editor.done() if found else model
-
-
-def _combine(node: onnx.NodeProto, arrays: list[Array], editor: Editor) -> bool:
-    if attribute(node, "training_mode", 0):
-        return False
-    scale, bias, mean, variance = (array.astype(np.float64) for array in arrays)
-    factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
-    combined = {"scale": factor, "bias": bias - mean * factor, "mean": 0 * mean, "variance": 0 * mean + 1}
-    for i, (part, array) in enumerate(combined.items(), 1):
-        node.input[i] = editor.add_constant(f"{node.name}/{part}", array.astype(np.float32))
-    kept = [a for a in node.attribute if a.name != "epsilon"]
-    refill(node.attribute, [*kept, helper.make_attribute("epsilon", 0.0)])
-    return True
+        if node.op_type != "BatchNormalization" or node.domain or node.name in keep:
+            continue
+        arrays = [constants[name] for name in node.input[1:] if name in constants]
+        if [array.dtype for array in arrays] != [np.float32] * 4 or attribute(node, "training_mode", 0):
+            continue
+        scale, bias, mean, variance = (array.astype(np.float64) for array in arrays)
+        factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
+        zeros = np.zeros_like(mean)
+        parts = {"scale": factor, "bias": bias - mean * factor, "mean": zeros, "variance": zeros + 1}
+        for index, (part, array) in enumerate(parts.items(), 1):
+            node.input[index] = editor.add_constant(f"{node.name}/{part}", array.astype(np.float32))
+        kept = [a for a in node.attribute if a.name != "epsilon"]
+        refill(node.attribute, [*kept, helper.make_attribute("epsilon", 0.0)])
+        changed = True
+    return editor.done() if changed else model
 
 
 def half_nodes(model: Model) -> tuple[str, ...]:
-    """Names of nodes of an FP32 model that TensorRT must keep in FP16 when the model is to run in FP16.
+    """Names of the nodes of an FP32 model whose precision must be set to FP16 for TensorRT to run it in FP16.
 
-    In a model with Q/DQ these are the products without dequantized inputs: a precision set on layers that
-    TensorRT fuses with Q/DQ would break up its INT8 kernels.
+    In a model with Q/DQ these are only the products without dequantized inputs: setting the precision of
+    layers that TensorRT fuses with Q/DQ would break up its INT8 kernels.
     """
     narrow, _ = narrow_nodes(model, FP16)
     nodes = [node for node in model.graph.node if node.name in narrow]

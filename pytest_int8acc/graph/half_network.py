@@ -1,4 +1,4 @@
-"""Networks in 16 bits: groups that run in FP16 or BF16, and INT8 networks with FP16 around their groups."""
+"""Networks of FP16 or BF16 groups, and INT8 networks with FP16 around their groups."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from pytest_int8acc.graph.norms import fuse_norms
 from pytest_int8acc.graph.opsets import QDQ_OPSET
 from pytest_int8acc.graph.types import FLOAT16, computes_in_half, value_types
 
-#: Operators that give values of their operand, or bounds, so that rounding before or after them is the same.
+#: Operators whose results are values of their first input, perhaps negated, or bounds. They belong to the
+#: group of the node before them, because rounding before them is the same as rounding behind them.
 _SELECTING = frozenset({"Relu", "Clip", "Neg", "Abs"})
-#: Longest run of groups that is moved to FP32 at once to save a Cast.
+#: Maximum number of connected groups that are moved to FP32 at once to save a Cast.
 _GAP = 3
 
 
 def low_network(model: Model, low: Format) -> Network:
     """The network of ``model`` with a group for each node that computes in ``low``.
 
-    Nodes behind it that only move or select its values belong to the group.
+    Nodes behind such a node that only move or select its values belong to its group.
 
     Args:
-        model: Float, in normal form. For BF16 its opset is lifted to 22.
+        model: A float model in normal form. For BF16 its opset is lifted to 22.
         low: FP16 or BF16.
 
     Raises:
-        ModelError: The model computes in 16 bits already, nothing in it can, or its opset cannot be lifted.
+        ModelError: The model computes in 16 bits already, no node of it can, or its opset cannot be lifted.
     """
     if computes_in_half(model, value_types(model)):
         raise ModelError(
@@ -63,7 +64,7 @@ def low_network(model: Model, low: Format) -> Network:
 
 
 def fused(network: Network, norms: Collection[str]) -> Network:
-    """The network with each of these spelled-out norms fused to one node; its groups are found again.
+    """The network with each of these spelled-out norms fused to one node, and with new groups.
 
     Raises:
         ModelError: As for ``fuse_norms``.
@@ -72,10 +73,10 @@ def fused(network: Network, norms: Collection[str]) -> Network:
 
 
 def fewer_casts(network: Network, high: Collection[str]) -> tuple[str, ...]:
-    """Groups that are moved to FP32, besides the groups ``high``, so that the model needs fewer Casts.
+    """Groups to move to FP32 together with the groups ``high``, so that the model needs fewer Casts.
 
-    None of them holds a convolution or product. The search is greedy: it takes one group, or a run of up to
-    three connected groups, as long as each step saves a Cast.
+    Groups with a convolution or product are never moved. The search is greedy: each step takes the first
+    group, or run of up to ``_GAP`` connected groups, that saves a Cast.
     """
     wiring = _Wiring(network)
     kept, added = set(high), list[str]()
@@ -86,7 +87,7 @@ def fewer_casts(network: Network, high: Collection[str]) -> tuple[str, ...]:
 
 
 class _Wiring:
-    """The tensors at which groups meet."""
+    """The tensors at which groups meet, with the groups that make and read them."""
 
     def __init__(self, network: Network) -> None:
         index: Index = network.model.index
@@ -99,10 +100,11 @@ class _Wiring:
             if all(nodes[name].op_type not in WEIGHTED for name in group.nodes)
         }
         self.makers: dict[str, str | None] = {}
+        """Tensor to the group that makes it; None stands for nodes that are always in FP32."""
         self.readers: dict[str, set[str | None]] = {}
+        """Tensor to the groups that read it; None stands for nodes that are always in FP32."""
         self.touched: dict[str, set[str]] = {group.name: set() for group in network.groups}
-        """Group to the tensors that it reads or makes. In ``makers`` and ``readers``, None stands for nodes
-        in FP32."""
+        """Group to the tensors that it reads or makes."""
         outputs = {value.name for value in network.model.graph.output}
         inputs = [value.name for value in network.model.graph.input]
         for tensor in (*inputs, *index.producer):
@@ -119,7 +121,7 @@ class _Wiring:
                 self.touched[group or ""].add(tensor)
 
     def savings(self, kept: Collection[str]) -> Iterator[tuple[str, ...]]:
-        """Runs of groups that save a Cast when they are kept in FP32, too."""
+        """Runs of groups that save a Cast when they are in FP32 together with the groups ``kept``."""
         for first in self._adjacent(kept, kept):
             run: tuple[str, ...] = (first,)
             while len(run) <= _GAP:
@@ -132,7 +134,7 @@ class _Wiring:
                 run = (*run, following)
 
     def _adjacent(self, groups: Collection[str], known: Collection[str]) -> Iterable[str]:
-        """Groups without products that share a tensor with ``groups`` and are not in ``known``, in order."""
+        """Groups without weighted nodes that share a tensor with ``groups`` and are not in ``known``."""
         shared = {t for name in groups for t in self.touched[name]}
         return (n for n in self.touched if n in self.light and n not in known and self.touched[n] & shared)
 
@@ -145,17 +147,17 @@ class _Wiring:
         return count
 
 
+#: A node's name and the position of one of its inputs.
 _Place = tuple[str, int]
-"""A node's name and the position of an input."""
 
 
 def network_to_fp16(network: Network) -> Network:
-    """The network with its model in FP16 (see ``to_fp16``), and with scales in the type of their tensors.
+    """The network with its model in FP16 (see ``to_fp16``), and with each scale in the type of its tensor.
 
     ``apply(network_to_fp16(network), plan)`` computes the same as ``to_fp16(apply(network, plan)).model``.
-    Where the reader of an edge stays in FP32, and at biases quantized to int32, a Cast before the reader gets
-    the edge. A network that computes in FP16 already keeps its own types. Bodies of If, Loop and Scan stay as
-    they are.
+    Where the reader of an edge stays in FP32, a Cast is put before the reader, and the edge moves to it. The
+    same holds for int32 biases, which stay in FP32 themselves. A network that computes in FP16 already keeps
+    its types. Bodies of If, Loop and Scan stay as they are.
 
     Raises:
         ModelError: The opset cannot be lifted to 19, where FP16 Q/DQ begins.
@@ -164,7 +166,7 @@ def network_to_fp16(network: Network) -> Network:
     marked, markers = _mark(network.model, edges)
     if not computes_in_half(network.model, value_types(network.model)):
         marked = lift(marked, QDQ_OPSET)
-    # Int32 constants are biases: their scale is a product of two, often below what FP16 holds.
+    # Int32 constants are biases. Their scale is a product of two scales, and often too small for FP16.
     biases = (e for e in edges if e.quantization.values is not None and e.quantization.format is INT32)
     wide = [markers[edge.node, edge.index] for edge in biases]
     halved, places = _unmark(to_fp16(marked, wide).model, markers)
@@ -172,16 +174,16 @@ def network_to_fp16(network: Network) -> Network:
 
 
 def emulate_network(network: Network) -> Network:
-    """The network with FP16 spelled out in FP32 (see ``emulate_half``), as an exact run computes it."""
+    """The network with FP16 spelled out in FP32, see ``emulate_half``."""
     places = {(edge.node, edge.index): (edge.node, edge.index) for edge in network.edges}
     return _rewired(network, emulate_half(network.model, {node for node, _ in places}), places)
 
 
 def _mark(model: Model, edges: list[Edge]) -> tuple[Model, dict[_Place, str]]:
-    """``model`` with a marker node in place of each pair, and the names of the markers by place.
+    """``model`` with a marker node before each quantized input, and the name of the marker by place.
 
-    The types of the tensors around the markers are decided by ``to_fp16``. A Neg keeps types and is never
-    folded. The marked model is not run.
+    ``to_fp16`` then decides the types before and behind each marker. A marker is a Neg, because a Neg keeps
+    types and is never folded. The marked model is not run.
     """
     editor = model.edit()
     places = by_node(edges)
@@ -198,7 +200,7 @@ def _mark(model: Model, edges: list[Edge]) -> tuple[Model, dict[_Place, str]]:
 
 
 def _unmark(model: Model, markers: Mapping[_Place, str]) -> tuple[Model, dict[_Place, _Place]]:
-    """``model`` without markers, and the new place of each edge: its reader, or a Cast before it."""
+    """``model`` without markers, and old to new place of each edge: at its reader, or at a Cast before it."""
     editor = model.edit()
     marked = {name: place for place, name in markers.items()}
     source: dict[str, tuple[str, _Place]] = {}
@@ -218,7 +220,7 @@ def _unmark(model: Model, markers: Mapping[_Place, str]) -> tuple[Model, dict[_P
 
 
 def _rewired(network: Network, model: Model, places: Mapping[_Place, _Place]) -> Network:
-    """The network on ``model``, with edges at new places and scales in the type of the tensors there."""
+    """The network with another model, edges at new places, and scales in the types of the tensors there."""
     nodes, types = model.index.nodes, value_types(model)
     known: dict[tuple[int, bool], Quantization] = {}
 
@@ -227,7 +229,7 @@ def _rewired(network: Network, model: Model, places: Mapping[_Place, _Place]) ->
         tensor = nodes[node].input[index]
         half = types.get(tensor) == FLOAT16
         key = id(edge.quantization), half
-        if key not in known:  # shared arrays stay shared
+        if key not in known:  # edges that share a quantization go on to share one
             scale = edge.quantization.scale
             own = np.dtype(np.float32) if scale.dtype == np.float16 else scale.dtype
             scale = scale_in(scale, np.float16 if half else own)

@@ -1,8 +1,9 @@
-"""One model for all plans of a network: precisions of groups and scales of activations are its inputs.
+"""The instrument: one model that runs every plan of a network, and models that measure rounding errors.
 
-Each node that a group quantizes or rounds becomes an ``If`` on the switch of its group. One branch computes
-in the low format, the other one in high precision, and only the chosen branch runs. A trial is then one
-inference without a new session.
+The instrument has the precisions of groups and the scales of activations as inputs. Each node that a group
+quantizes or rounds becomes an ``If`` on the switch of its group. One branch computes in the low format, the
+other one in high precision, and only the chosen branch runs. A trial is then one inference without a new
+session.
 
 An ``If`` holds a region: the node and the nodes that ONNX Runtime fuses with it. Convolutions keep ONNX
 Runtime's blocked layout (NCHWc), which makes most of the speed, only inside one branch. A switch for each
@@ -15,7 +16,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -25,6 +26,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from pytest_int8acc.errors import assert_never
 from pytest_int8acc.graph.emulate import keeps_values
 from pytest_int8acc.graph.formats import FP16, Format
 from pytest_int8acc.graph.half import narrow_nodes
@@ -33,22 +35,22 @@ from pytest_int8acc.graph.index import Index, all_graphs, refill, subgraphs
 from pytest_int8acc.graph.layout import WEIGHTED, ChannelAxes
 from pytest_int8acc.graph.model import APART_BYTES, Editor, Model, end_with, put_constant
 from pytest_int8acc.graph.network import Edge, Group, Network, Precision, Quantization, TensorScale, by_node
-from pytest_int8acc.graph.plan import QdqWriter
+from pytest_int8acc.graph.plan import QdqWriter, with_outputs
 from pytest_int8acc.graph.types import FLOAT, value_types
 from pytest_int8acc.tensors import Array
 
-#: Nodes that ONNX Runtime fuses into the convolution or product before them, or runs in its blocked layout.
+#: Operators that ONNX Runtime fuses into the convolution before them, or runs in the same blocked layout.
 _FUSED_AFTER = frozenset(
     {"Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "BatchNormalization"}
     | {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
 )
-#: ONNX Runtime packs the weights of these nodes, and frees the plain ones, only where they lie outside an If.
+#: Products whose weights lie outside an If, since only there ONNX Runtime packs them and frees the originals.
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What one run computes: the values of the inputs that the instrument adds. They are read-only."""
+    """The plan of one run, as read-only values of the inputs that the instrument adds to the model."""
 
     inputs: Mapping[str, Array]
 
@@ -60,15 +62,16 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class _ScaleInput:
-    """One scale that is an input."""
+    """An input of the instrument that is the scale of an activation."""
 
     name: str
+    """Name of the input."""
     tensor: str
-    """The activation of the network whose scale it is."""
+    """Name of the activation in the network."""
     default: Array
     """The scale that the network gives the activation."""
     in_half: bool
-    """The built model stores this scale in FP16, so it is rounded to FP16 and never 0."""
+    """Whether the built model stores this scale in FP16. It is then rounded to FP16, and never to 0."""
 
     def value(self, scales: Mapping[str, TensorScale]) -> Array:
         """The scale that a plan gives the tensor, else the network's; float32, of the same shape."""
@@ -80,23 +83,24 @@ class _ScaleInput:
 
 @dataclass(frozen=True, eq=False)
 class Instrument:
-    """A model that runs every plan of a network; see :func:`build_instrument`."""
+    """A model that runs every plan of a network."""
 
     network: Network
     as_run: Network
-    """The network with all of its rounding spelled out in FP32."""
+    """The network with its FP16 rounding spelled out in FP32."""
     model: Model
-    """The network's model with further inputs: the switches, bool [groups], and float32 scales."""
+    """The network's model with more inputs: one of all switches, bool [groups], and float32 scales."""
     groups: tuple[str, ...]
     """Group names in the order of the switches."""
     switch: str
     """Name of the input of all switches."""
     _scales: tuple[_ScaleInput, ...]
     _defaults: Mapping[str, Array]
+    """The network's own scales, by the name of their input."""
 
     @property
     def own_scales(self) -> dict[str, float]:
-        """The network's own scale of each activation that has a single scale."""
+        """The network's own scale of each activation that is quantized per tensor."""
         return {scale.tensor: float(scale.default) for scale in self._scales if not scale.default.ndim}
 
     def setting(
@@ -109,18 +113,24 @@ class Instrument:
 
 
 def build_instrument(network: Network, rest: Precision = "fp32") -> Instrument:
-    """The instrument of a network, in which no group is left out.
+    """The instrument of a network.
 
-    With all switches off it computes what the network's model does, with all on what ``apply`` with the empty
-    plan gives. In FP16 and BF16 it computes what ``emulate_half`` of ``to_fp16`` with the other groups' nodes
-    kept does, as far as FP32 sums in another order do. Inputs and outputs keep their names and types.
+    With all switches off it computes the same as the network's model. With all on it computes the same as the
+    model of the empty plan (``apply``). In FP16 and BF16 the two may differ by the order of FP32 sums. Inputs
+    and outputs keep their names and types.
 
     Args:
-        network: What plans are tried on.
+        network: The network that plans are tried on.
         rest: The precision of everything that is not quantized. FP16 is spelled out in FP32.
     """
-    halved = network if rest == "fp32" else network_to_fp16(network)
-    as_run = network if rest == "fp32" else emulate_network(halved)
+    match rest:
+        case "fp32":
+            halved = as_run = network
+        case "fp16":
+            halved = network_to_fp16(network)
+            as_run = emulate_network(halved)
+        case _:
+            assert_never(rest)
     switched = as_run if network.low.takes_scales else network
     editor = switched.model.edit()
     names = tuple(group.name for group in switched.groups)
@@ -138,7 +148,11 @@ def build_instrument(network: Network, rest: Precision = "fp32") -> Instrument:
 
 
 def _add_switches(editor: Editor, groups: Sequence[str]) -> tuple[str, list[str], onnx.NodeProto]:
-    """Add the input of all switches: its name, the name of each switch, and the node that makes these."""
+    """Add the input of all switches, bool [groups].
+
+    Returns:
+        The name of the input, the name of the tensor of each switch, and the Split that makes these tensors.
+    """
     switch = editor.unique("int8acc_switch")
     names = [editor.unique(f"{name}_switch") for name in groups]
     ones = editor.add_constant("int8acc_ones", np.ones(len(names), np.int64))
@@ -150,7 +164,7 @@ def _add_switches(editor: Editor, groups: Sequence[str]) -> tuple[str, list[str]
 def _add_scales(
     editor: Editor, network: Network, halved: Network, as_run: Network
 ) -> dict[tuple[str, bytes], _ScaleInput]:
-    """Add an input for each scale of an activation; keys are of :func:`_scale_key`."""
+    """Add an input for each scale of an activation; the keys are those of :func:`_scale_key`."""
     scales: dict[tuple[str, bytes], _ScaleInput] = {}
     for edge, half, run in zip(network.edges, halved.edges, as_run.edges, strict=True):
         key = _scale_key(run)
@@ -170,17 +184,20 @@ def _scale_key(edge: Edge) -> tuple[str, bytes]:
 
 @dataclass(eq=False)
 class _Branch:
-    """A branch of an If under construction, and its names for tensors of the graph around it."""
+    """One branch of an If while it is written."""
 
     label: str
+    """``then`` or ``else``."""
     is_low: bool
+    """Whether the branch computes in the low format."""
     pairs: QdqWriter
     constants: list[TensorProto]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
+    """Tensor of the network to the name of its copy in the branch."""
 
     def graph(self, name: str, results: Mapping[str, int]) -> onnx.GraphProto:
-        """The graph that gives ``results``, tensor to element type, which have names of their own inside."""
+        """The branch as a graph whose outputs are the copies of ``results``, which maps tensor to type."""
         infos = [helper.make_tensor_value_info(self.names[r], results[r], None) for r in results]
         return helper.make_graph(self.nodes, f"{name}/{self.label}", [], infos, self.constants)
 
@@ -194,28 +211,29 @@ def _add_constant(editor: Editor, constants: list[TensorProto], preferred: str, 
 
 
 class _Writer(ABC):
-    """Writes a network's nodes, each region as an If; subclasses know how the low format rounds."""
+    """Writes a network's nodes, each region as an If. Subclasses know how the low format rounds."""
 
     def __init__(self, editor: Editor, network: Network, switches: Sequence[str]) -> None:
         self.editor, self.network = editor, network
         self.graph, self.index = network.model.graph, network.model.index
         self.types, self.constants = value_types(network.model), network.model.constants()
         self.switches: dict[str, str] = {}
-        """Switch of each node that belongs to a group."""
+        """Node that belongs to a group to the name of the group's switch."""
         for group, switch in zip(network.groups, switches, strict=True):
             self.switches.update(dict.fromkeys(group.nodes, switch))
         self._outside_constants: dict[object, str] = {}
+        """Constants in the low format that lie outside of all branches, each under a key of its values."""
 
     @abstractmethod
     def regions(self) -> dict[str, list[onnx.NodeProto]]:
-        """Nodes of one If in topological order, by the name of the node at whose place the If stands."""
+        """The nodes of each If in topological order, by the name of the node whose place the If takes."""
 
     @abstractmethod
     def connect(self, node: onnx.NodeProto, original: onnx.NodeProto, branch: _Branch) -> None:
-        """Give ``node``, the copy of ``original`` in ``branch``, the inputs that it reads there."""
+        """Set the inputs of ``node``, which is the copy of ``original`` in ``branch``."""
 
     def form(self, original: onnx.NodeProto, branch: _Branch) -> onnx.NodeProto:
-        """The node to be copied into ``branch``."""
+        """The form of a node that is copied into ``branch``."""
         return original
 
     def write_region(self, nodes: Sequence[onnx.NodeProto], branch: _Branch) -> None:
@@ -224,11 +242,11 @@ class _Writer(ABC):
             self._copy(node, branch)
 
     def outside(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """A node that is in no region, with what stands before it."""
+        """A node that is in no region, and new nodes that must stand before it."""
         yield node
 
     def nodes(self) -> Iterator[onnx.NodeProto]:
-        """The network's nodes in topological order, each once: in the branches of an If, or outside."""
+        """The nodes of the instrument in topological order: an If for each region, and all other nodes."""
         regions = self.regions()
         inside = {node.name for region in regions.values() for node in region}
         for node in self.graph.node:
@@ -245,12 +263,12 @@ class _Writer(ABC):
     def choose(
         self, switch: str, name: str, results: Mapping[str, int], fill: Callable[[_Branch], None]
     ) -> onnx.NodeProto:
-        """An If that makes ``results``, tensor to element type; ``fill`` writes each of its branches."""
+        """An If that makes ``results``, which maps tensor to element type. ``fill`` writes one branch."""
         graphs: dict[str, Any] = {}
         for label, is_low in (("then", True), ("else", False)):
             constants: list[TensorProto] = []
-            # The writer of pairs refers to the list and not to the branch, which refers to it: a circle of
-            # references would keep the weights in memory after the case has ended.
+            # The branch refers to the writer of pairs. So the writer may refer to the list of constants, but
+            # not to the branch: a reference cycle would keep the weights in memory after the case has ended.
             pairs = QdqWriter(self.editor, partial(_add_constant, self.editor, constants))
             branch = _Branch(label, is_low, pairs, constants)
             fill(branch)
@@ -258,7 +276,7 @@ class _Writer(ABC):
         return helper.make_node("If", [switch], list(results), self.editor.unique(f"{name}/If"), **graphs)
 
     def _copy(self, original: onnx.NodeProto, branch: _Branch) -> None:
-        """Add ``original`` to ``branch`` under names of its own."""
+        """Add a copy of ``original`` to ``branch``, with new names of the node and its outputs."""
         node = copy.deepcopy(self.form(original, branch))
         node.name = self.editor.unique(f"{original.name}/{branch.label}")
         self.connect(node, original, branch)
@@ -268,9 +286,9 @@ class _Writer(ABC):
         branch.nodes.append(node)
 
     def is_movable(self, name: str) -> bool:
-        """Whether a tensor is a constant that may lie in branches.
+        """Whether a tensor is a constant that may be copied into branches.
 
-        It is small, or one node alone reads it and is no product.
+        It must be small, or have a single reader that is no product.
         """
         array, reader = self.constants.get(name), self.index.only_reader(name)
         if array is None or name in self.index.public:
@@ -278,7 +296,7 @@ class _Writer(ABC):
         return array.nbytes <= APART_BYTES or (reader is not None and reader.op_type not in _PRODUCTS)
 
     def local(self, name: str, branch: _Branch) -> str:
-        """The branch's name for a tensor; a constant moves inside where it may."""
+        """The name of a tensor in a branch. A movable constant is copied into the branch."""
         if name not in branch.names:
             local = name
             if self.is_movable(name):
@@ -288,9 +306,9 @@ class _Writer(ABC):
         return branch.names[name]
 
     def low_constant(self, name: str, key: object, make: Callable[[], Array], branch: _Branch) -> str:
-        """The branch's name for what ``make`` gives in place of the constant ``name``.
+        """The name, in a branch, of a constant's values in the low format, which ``make`` returns.
 
-        It lies in the branch where the constant may, else around all branches, once for each ``key``.
+        They lie in the branch where the constant is movable, else outside, once for each ``key``.
         """
         preferred = f"{name}/{self.network.low.name}"
         if self.is_movable(name):
@@ -301,7 +319,7 @@ class _Writer(ABC):
 
 
 class _QuantizingWriter(_Writer):
-    """Rounds by pairs of Q/DQ on the network's edges. Constants are quantized and dequantized beforehand."""
+    """Rounds by Q/DQ pairs on the network's edges. Constants are stored already dequantized."""
 
     def __init__(
         self,
@@ -315,6 +333,7 @@ class _QuantizingWriter(_Writer):
         self.edges = by_node(network.edges)
         self.body_edges = by_node(edge for group in network.groups for edge in group.body_edges)
         self.made_of_constants: set[str] = set()
+        """Tensors that nodes compute from constants alone."""
         for node in self.graph.node:
             names = [name for name in node.input if name]
             constant = (n in self.constants or n in self.made_of_constants for n in names)
@@ -335,7 +354,10 @@ class _QuantizingWriter(_Writer):
         return regions
 
     def _before(self, node: onnx.NodeProto, leader: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Nodes that make, of constants, what ``node`` alone reads: a weight's Transpose, a bias's Cast."""
+        """Nodes that compute inputs of ``node`` from constants, such as the Transpose of its weights.
+
+        Only ``node`` reads their results.
+        """
         for name in dict.fromkeys(node.input):
             made_by = self.index.producer.get(name)
             if made_by is None or self._follower(made_by) is None:
@@ -346,7 +368,7 @@ class _QuantizingWriter(_Writer):
                 yield made_by
 
     def _after(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Nodes that ONNX Runtime fuses with ``node``, and that read nothing else that is computed."""
+        """Nodes behind ``node`` that ONNX Runtime fuses with it, and whose other inputs are constants."""
         last = node
         while (following := self._follower(last)) is not None:
             fits = following.op_type in _FUSED_AFTER and following.name not in self.switches
@@ -356,7 +378,7 @@ class _QuantizingWriter(_Writer):
             last = following
 
     def _follower(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        """The node that alone reads all that ``node`` makes, one tensor."""
+        """The only reader of a node that has one output; None for other nodes."""
         return self.index.only_reader(node.output[0]) if len(node.output) == 1 else None
 
     def connect(self, node: onnx.NodeProto, original: onnx.NodeProto, branch: _Branch) -> None:
@@ -368,9 +390,10 @@ class _QuantizingWriter(_Writer):
                 node.input[index] = self.local(name, branch)
 
     def outside(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """A node with each quantized input chosen by an If of its own, also those of nodes in its bodies.
+        """A node, and an If for each of its quantized inputs, which chooses between the two precisions.
 
-        Weights that a body reads are chosen once, before the node.
+        Quantized inputs of nodes in its bodies get an If, too. The If of weights stands before the node, so
+        that it runs once and not in each step of a Loop.
         """
         node = copy.deepcopy(node)
         for edge in self.edges.get(node.name, ()):
@@ -389,7 +412,7 @@ class _QuantizingWriter(_Writer):
         yield node
 
     def _chosen(self, node: onnx.NodeProto, edge: Edge) -> onnx.NodeProto:
-        """An If that gives ``edge`` quantized or as it is, and that ``node`` is made to read."""
+        """An If that returns the tensor of ``edge`` quantized or as it is. ``node`` is made to read it."""
         base = f"{edge.node}_input{edge.index}"
         result = node.input[edge.index] = self.editor.unique(f"{base}_chosen")
 
@@ -405,7 +428,7 @@ class _QuantizingWriter(_Writer):
         return self.choose(self.switches[edge.node], base, {result: kind}, fill)
 
     def _quantize(self, node: onnx.NodeProto, edge: Edge, branch: _Branch) -> None:
-        """Have ``node`` read ``edge`` in the low format: behind a pair, or as a constant."""
+        """Have ``node`` read an activation behind a Q/DQ pair, or a constant already dequantized."""
         quantization = edge.quantization
         if quantization.values is not None:
             make = quantization.dequantize
@@ -417,11 +440,10 @@ class _QuantizingWriter(_Writer):
 
 
 class _CastingWriter(_Writer):
-    """Rounds the results of nodes by pairs of Casts, as ``emulate_half`` does in the typed model.
+    """Rounds the results of nodes by pairs of Casts, as ``emulate_half`` does.
 
-    What a group in the low format reads of others is rounded once more, which changes nothing where the node
-    that makes it rounded it. Constants are rounded beforehand, so that both branches of a product keep theirs
-    packed.
+    A group in the low format also rounds its inputs that other groups make, since those may run in FP32.
+    Constants are stored already rounded: ONNX Runtime then packs the weights of both branches.
     """
 
     def __init__(self, editor: Editor, network: Network, switches: Sequence[str]) -> None:
@@ -429,7 +451,7 @@ class _CastingWriter(_Writer):
         self.narrow, constants = narrow_nodes(network.model, network.low)
         self.constants |= constants
         self.made = {t: switch for name, switch in self.switches.items() for t in self.narrow[name].outputs}
-        """Tensor that a group makes in the low format to the switch of that group."""
+        """Tensor that a group makes in the low format to the name of the group's switch."""
 
     def regions(self) -> dict[str, list[onnx.NodeProto]]:
         regions: dict[str, list[onnx.NodeProto]] = {}
@@ -441,7 +463,7 @@ class _CastingWriter(_Writer):
         return regions
 
     def _is_rounded_already(self, node: onnx.NodeProto) -> bool:
-        """Whether a node is the same in both branches: it keeps values that its own group has rounded."""
+        """Whether a node needs no If, because it only keeps values that its own group has rounded."""
         own = self.switches[node.name]
         return keeps_values(node) and all(
             self.made.get(node.input[i]) == own or self._is_exact(node.input[i])
@@ -457,7 +479,7 @@ class _CastingWriter(_Writer):
         return np.asarray(self.network.low.round(self.constants[name]), np.float32)
 
     def _region(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """A node, and those nodes of its group behind it that alone read it and keep values."""
+        """A node, and the chain of nodes behind it that belong to its group and only keep its values."""
         yield node
         while len(node.output) == 1:
             reader = self.index.only_reader(node.output[0])
@@ -488,7 +510,7 @@ class _CastingWriter(_Writer):
                 node.input[index] = branch.names.get(name, name)
 
     def write_region(self, nodes: Sequence[onnx.NodeProto], branch: _Branch) -> None:
-        """As in the base class; results are rounded, but those of a node that only keeps rounded values."""
+        """Add the nodes of a region to a branch, and round its results where it computes new values."""
         super().write_region(nodes, branch)
         if not branch.is_low or keeps_values(nodes[0]):
             return
@@ -496,11 +518,11 @@ class _CastingWriter(_Writer):
             branch.names[name] = self._round(branch.names[name], branch)
 
     def is_movable(self, name: str) -> bool:
-        """As in the base class; constants that only the typed model has always lie in branches."""
+        """Whether a constant may be copied into branches. Those that only the typed model has always may."""
         return name in self.constants and (name not in self.index.constants or super().is_movable(name))
 
     def _round(self, tensor: str, branch: _Branch) -> str:
-        """Have a branch round a tensor to the low format; the name of the result."""
+        """Round a tensor in a branch to the low format and return the name of the result."""
         for kind in (self.network.low.element_type, FLOAT):
             made = self.editor.unique(f"{tensor}/Cast")
             branch.nodes.append(helper.make_node("Cast", [tensor], [made], self.editor.unique(made), to=kind))
@@ -510,36 +532,38 @@ class _CastingWriter(_Writer):
 
 @dataclass(frozen=True)
 class Piece:
-    """An activation that one group quantizes, or all of its constants."""
+    """A part of a split group: one activation that the group quantizes, or all of its constants."""
 
     tensors: tuple[str, ...]
-    """The activation, or the constants."""
+    """Name of the activation, or names of the constants."""
     given: str
-    """The group that quantizes as before."""
+    """Name of the new group that quantizes the piece with the network's scale."""
     other: str = ""
-    """The group that quantizes an activation otherwise; empty for constants."""
+    """Name of the new group that quantizes an activation with any other scale; empty for constants."""
     scaled: str = ""
-    """What a plan gives scales to for ``other``."""
+    """The tensor whose scale a plan sets for the group ``other``."""
     axis: int | None = None
-    """Of those scales, the channels of the activation; None: one for all."""
+    """The channel axis of an activation whose other scale is per channel; None: per tensor."""
     channels: int = 0
-    """Along that axis."""
+    """Number of channels along ``axis``; 0 without an axis."""
 
 
 def split_groups(
     network: Network, groups: Collection[str], shapes: Mapping[str, Sequence[int]]
 ) -> tuple[Network, Mapping[str, tuple[Piece, ...]]]:
-    """The network with some groups split into their edges, and the pieces by group; bodies stay whole.
+    """The network with some groups split into their edges, and the pieces of each split group.
 
-        x → Identity (scales as given) → Identity (other scales) → reader
+    Two Identity nodes are put before each reader of an activation, and each is a group of its own:
 
-    Each Identity is a group of its own. With the first in INT8 and the second out of it, the network computes
-    the same as before. With both out of INT8, the reader reads the tensor as it is.
+        activation → Identity (the network's scale) → Identity (any other scale) → reader
+
+    With the first in INT8 and the second in high precision, the network computes the same as before. With
+    both in high precision, the reader reads the activation as it is. Groups in bodies stay whole.
 
     Args:
-        network: In FP32.
+        network: A network in FP32.
         groups: Names of the groups to split.
-        shapes: Of the activations that they quantize, in a run.
+        shapes: Shapes of the activations that these groups quantize, in a run.
     """
     splitter = _Splitter(network, shapes)
     left, pieces = list[Group](), dict[str, tuple[Piece, ...]]()
@@ -564,10 +588,10 @@ class _Splitter:
         self._has_fixed_sizes = all(
             info.shape and all(isinstance(size, int) for size in info.shape[1:]) for info in self.model.inputs
         )
-        """Whether the sizes of all inputs are fixed but for the batch; those of activations are then, too."""
+        """Whether all inputs have fixed sizes, except for the batch. All activations then have them, too."""
 
     def split(self, group: Group) -> tuple[list[Group], tuple[Piece, ...]]:
-        """The groups and pieces that one group becomes; equal quantizations of one tensor stay together."""
+        """The groups and pieces that one group becomes. Readers with equal scales share the Identities."""
         order = self.model.index.order
         constants = tuple(edge for edge in group.edges if edge.quantization.values is not None)
         activations = [edge for edge in group.edges if edge.quantization.values is None]
@@ -591,7 +615,7 @@ class _Splitter:
         return groups, tuple(pieces)
 
     def done(self) -> Model:
-        """The model with the nodes that were put in."""
+        """The model with the new Identity nodes."""
         nodes: list[onnx.NodeProto] = []
         for node in self.editor.graph.node:
             nodes += [*self._before[node.name], node]
@@ -599,14 +623,14 @@ class _Splitter:
         return self.editor.done()
 
     def _identity(self, edge: Edge, tensor: str, quantization: Quantization) -> Group:
-        """A group of one Identity before the reader of ``edge``."""
+        """A new group of one Identity of ``tensor``, which is put before the reader of ``edge``."""
         name = self.editor.unique(f"{tensor}/edge")
         node = helper.make_node("Identity", [tensor], [self.editor.unique(f"{name}/out")], name)
         self._before[edge.node].append(node)
         return Group(name, "Identity", (name,), (Edge(name, 0, tensor, quantization),))
 
     def _fixed_axis(self, edge: Edge) -> int | None:
-        """The axis of an activation's channels, where these are as many in every run."""
+        """The channel axis of an activation whose number of channels is the same in every run; else None."""
         index, node = self.model.index, self.model.index.nodes[edge.node]
         axis = self.axes.of(edge.tensor, (node, edge.index))
         if axis is None or not self.shapes.get(edge.tensor):
@@ -619,59 +643,56 @@ class _Splitter:
 
 
 def _placeholder(channels: int, axis: int | None, given: Quantization) -> Quantization:
-    """A quantization whose scales a plan sets: symmetric, per channel where there is an axis."""
+    """A symmetric quantization with scales of 1, in place of which a plan sets others."""
     scale = np.ones(() if axis is None else channels, given.scale.dtype)
     return Quantization(scale, given.format.symmetric.zeros(scale), axis)
 
 
-#: Measurements of a tensor: the sums of squares of its rounding error and of its values, its greatest
-#: magnitude, and how many of its values are rounded to 0 although they are not 0.
-MEASUREMENTS = ("noise", "signal", "peak", "lost")
-
-
 def with_quantized_twins(network: Network, watched: Mapping[str, str]) -> tuple[Model, dict[str, str]]:
-    """The network's float model, and a quantized twin of the nodes of each watched group.
+    """The network's float model, with a quantized copy (twin) of the nodes of each watched group.
+
+    All twins read values of the float model. So each shows the error that its group alone makes.
 
     Args:
         network: Its types are those that are run; no plan applied.
         watched: Group to a tensor that its nodes, or nodes behind them, make.
 
     Returns:
-        The model, with the twins of the watched tensors among its outputs; group to its twin tensor's name.
+        The model, whose outputs include the watched tensors and their twins; group to its twin tensor's name.
     """
-    writer, types = QdqWriter(network.model.edit()), value_types(network.model)
-    twins = [_Twin(group.name, by_node(group.edges)) for group in network.groups if group.name in watched]
+    writer, index = QdqWriter(network.model.edit()), network.model.index
+    twins: list[_Twin] = []
     copied: dict[str, list[_Twin]] = defaultdict(list)
-    for twin in twins:
-        for name in _between(twin.edges, watched[twin.group], network.model.index):
-            copied[name].append(twin)
+    for group in network.groups:
+        if group.name in watched:
+            twin = _Twin(group.name, by_node(group.edges))
+            twins.append(twin)
+            first = min((index.order[name] for name in twin.edges), default=0)
+            for name in _makers(watched[group.name], index, first):
+                copied[name].append(twin)
     nodes: list[onnx.NodeProto] = []
     for node in writer.editor.graph.node:
         nodes.append(node)
         for twin in copied[node.name]:
-            nodes.extend(twin.of(node, writer))
+            if node.name in twin.edges or not twin.names.keys().isdisjoint(node.input):
+                nodes.extend(twin.of(node, writer))
     writer.editor.set_nodes(nodes)
     made = {twin.group: twin.names.get(watched[twin.group], watched[twin.group]) for twin in twins}
-    outputs = writer.editor.graph.output
-    known = {value.name for value in outputs}
-    for group, tensor in watched.items():
-        if made[group] not in known:
-            outputs.append(helper.make_tensor_value_info(made[group], types.get(tensor, FLOAT), None))
-    return writer.editor.done(), made
+    return with_outputs(writer.editor.done(), [*watched.values(), *made.values()]), made
 
 
 @dataclass(eq=False)
 class _Twin:
-    """The nodes of one group once more, from its quantized edges to its watched tensor."""
+    """The copies of the nodes from one group's quantized edges to its watched tensor."""
 
     group: str
     edges: Mapping[str, list[Edge]]
-    """Node to its edges of this group."""
+    """Node to its edges that belong to the group."""
     names: dict[str, str] = field(default_factory=dict)
-    """Tensor to its twin."""
+    """Tensor of the network to the name of its twin."""
 
     def of(self, node: onnx.NodeProto, writer: QdqWriter) -> Iterator[onnx.NodeProto]:
-        """The twin of ``node``, with its Q/DQ before it."""
+        """The copy of ``node``, and the Q/DQ pairs before it."""
         twin = copy.deepcopy(node)
         twin.name = writer.editor.unique(f"{node.name}/twin")
         twin.input[:] = [self.names.get(name, name) for name in twin.input]
@@ -683,57 +704,39 @@ class _Twin:
         yield twin
 
 
-def _between(starts: Collection[str], tensor: str, index: Index) -> set[str]:
-    """The nodes on all paths from the nodes ``starts`` to ``tensor``.
-
-    Nodes behind the producer of ``tensor`` are not visited.
-    """
-    end = index.producer.get(tensor)
-    if end is None:
-        return set()
-    last = index.order[end.name]
-
-    def following(name: str) -> list[str]:
-        readers = (node.name for made in index.nodes[name].output for node, _ in index.readers(made))
-        return [reader for reader in readers if index.order[reader] <= last]
-
-    after = _reachable((name for name in starts if index.order[name] <= last), following)
-
-    def preceding(name: str) -> list[str]:
-        makers = (index.producer.get(read) for read in index.nodes[name].input)
-        return [maker.name for maker in makers if maker is not None and maker.name in after]
-
-    return _reachable({end.name} & after, preceding)
-
-
-def _reachable(starts: Iterable[str], neighbours: Callable[[str], Iterable[str]]) -> set[str]:
-    """The nodes that are reached from ``starts``, with these."""
-    found = set(starts)
-    left = list(found)
+def _makers(tensor: str, index: Index, first: int) -> set[str]:
+    """Names of the nodes that ``tensor`` depends on, from the topological position ``first`` on."""
+    found: set[str] = set()
+    left = [tensor]
     while left:
-        for name in neighbours(left.pop()):
-            if name not in found:
-                found.add(name)
-                left.append(name)
+        node = index.producer.get(left.pop())
+        if node is not None and node.name not in found and index.order[node.name] >= first:
+            found.add(node.name)
+            left.extend(node.input)
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class RoundedTwins:
-    """A model whose outputs are measurements of rounding errors."""
-
-    model: Model
-    measurements: Mapping[str, tuple[str, ...]]
-    """Tensor that a node makes to its outputs, one for each of ``MEASUREMENTS``, float32 []."""
+#: The measurements of a tensor's rounding, in the order of the outputs of :func:`with_rounded_twins`: the sum
+#: of squared errors, the sum of squared values, the greatest magnitude, and the number of values that become
+#: 0 although they are not 0.
+MEASUREMENTS = ("noise", "signal", "peak", "lost")
 
 
-def with_rounded_twins(model: Model, nodes: Collection[str], low: Format) -> RoundedTwins:
-    """``model`` with a twin of each of ``nodes`` that reads rounded values, and whose results are rounded.
+def with_rounded_twins(
+    model: Model, nodes: Collection[str], low: Format
+) -> tuple[Model, dict[str, tuple[str, ...]]]:
+    """A model that measures the rounding error of each of ``nodes`` when it alone runs in FP16 or BF16.
+
+    Each node gets a copy (twin) that reads rounded values, and whose results are rounded.
 
     Args:
-        model: In FP32 and normal form; its own outputs are left out.
+        model: In FP32 and normal form.
         nodes: Names of nodes of the main graph without graphs inside.
         low: FP16 or BF16, to which values are rounded.
+
+    Returns:
+        The model, without the outputs of ``model``; tensor that a node makes to its outputs, one float32
+        scalar for each of ``MEASUREMENTS``.
     """
     writer = _RoundingWriter(model, low)
     for node in model.graph.node:
@@ -743,17 +746,19 @@ def with_rounded_twins(model: Model, nodes: Collection[str], low: Format) -> Rou
     writer.editor.set_nodes(writer.nodes)
     outputs = (name for names in writer.measurements.values() for name in names)
     end_with(writer.editor, dict.fromkeys(outputs, FLOAT))
-    return RoundedTwins(writer.editor.done(), writer.measurements)
+    return writer.editor.done(), writer.measurements
 
 
 class _RoundingWriter:
+    """Writes twins of nodes, and the nodes that measure their errors."""
+
     def __init__(self, model: Model, low: Format) -> None:
         self.editor: Editor = model.edit()
         self.low, self.types = low, value_types(model)
         self.nodes: list[onnx.NodeProto] = []
         self.zero = self.editor.add_constant("int8acc_zero", np.zeros((), np.float32))
         self.rounded: dict[str, str] = {}
-        """Tensor to its rounded self."""
+        """Tensor to the name of its rounded copy."""
         self.measurements: dict[str, tuple[str, ...]] = {}
 
     def add_twin(self, node: onnx.NodeProto) -> None:
@@ -775,7 +780,7 @@ class _RoundingWriter:
                 self.measurements[name] = self._measure(name, self._round(own))
 
     def _add(self, op_type: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node; the name of its output."""
+        """Add a node and return the name of its output."""
         result = self.editor.unique(f"{inputs[0]}/{op_type}")
         name = self.editor.unique(result)
         self.nodes.append(helper.make_node(op_type, inputs, [result], name, **attributes))
@@ -785,7 +790,7 @@ class _RoundingWriter:
         return self._add("Cast", self._add("Cast", tensor, to=self.low.element_type), to=FLOAT)
 
     def _measure(self, tensor: str, rounded: str) -> tuple[str, str, str, str]:
-        """The outputs that compare two tensors; infinities of one sign are equal."""
+        """Add the nodes of all ``MEASUREMENTS`` and return their outputs. Equal infinities have no error."""
         is_same, error = self._add("Equal", tensor, rounded), self._add("Sub", rounded, tensor)
         noise = self._add("ReduceSumSquare", self._add("Where", is_same, self.zero, error), keepdims=0)
         signal = self._add("ReduceSumSquare", tensor, keepdims=0)

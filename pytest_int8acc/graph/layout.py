@@ -1,6 +1,6 @@
-"""Where TensorRT wants Q/DQ, where tensors have their channels, and which nodes change precision together.
+"""The places where TensorRT wants Q/DQ, and the axes on which weights and activations have their channels.
 
-The rules are those of TensorRT's developer guide, 'Q/DQ layer-placement recommendations':
+Q/DQ is placed by TensorRT's developer guide, 'Q/DQ layer-placement recommendations':
 
 - Every input of a weighted node (Conv, ConvTranspose, Gemm, MatMul) is quantized: activations per tensor,
   constant weights per channel. The bias stays float, and the output is not quantized.
@@ -8,9 +8,9 @@ The rules are those of TensorRT's developer guide, 'Q/DQ layer-placement recomme
   and the Add fuse into one INT8 kernel.
 - A grouped convolution needs a multiple of 4 channels per group, unless it is depthwise.
 
-FP8 goes to the same places, but for ConvTranspose and large filters, which NVIDIA's ModelOpt leaves out.
+FP8 goes to the same places, except ConvTranspose and large filters, which NVIDIA's ModelOpt leaves out.
 
-Each weighted node, and each residual Add, is one group.
+Each weighted node, and each residual Add, is a group: its inputs change precision together.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, LeftHigh, Network, Quantization
 from pytest_int8acc.tensors import Array, Dim, did_you_mean
 
-#: Operators with weights, which have INT8 kernels.
+#: Operators that multiply by weights and have INT8 kernels.
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-#: Operators that only move values: TensorRT moves Q backward through them, and DQ forward.
+#: Operators that only move values. TensorRT moves a QuantizeLinear backward through them, and a
+#: DequantizeLinear forward.
 COMMUTING = frozenset(
     {"Identity", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "MaxPool", "Slice", "Split"}
     | {"Dropout", "Gather", "DepthToSpace", "SpaceToDepth", "Expand", "Tile"}
@@ -44,45 +45,44 @@ ALIKE = frozenset(
 )
 #: Operators that keep the order of elements and change the shape.
 RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-#: Operators of two inputs that scale or shift their elements where one input is a constant.
+#: Operators that scale or shift the elements of one input if the other input is a constant.
 AFFINE = frozenset({"Mul", "Add", "Sub", "Div"})
-#: Operators that make channels of their own, and the axis of these.
+#: Operators whose output has one channel for each of their filters or scales, and the axis of the channels.
 MADE_CHANNELS = {
     **dict.fromkeys(("Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization"), 1),
     **dict.fromkeys(("Gemm", "MatMul", "LayerNormalization", "RMSNormalization"), -1),
 }
-#: Nodes on one path that a graph is followed back at most.
+#: Maximum number of nodes on one path when a graph is followed backwards.
 MAX_STEPS = 64
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One input of one node that is to be quantized.
-
-    ``axis`` is the channel axis of a constant; None: per tensor.
-    """
+    """One input of one node that is to be quantized."""
 
     node: str
     index: int
+    """Position among the node's inputs."""
     tensor: str
     constant: bool
     axis: int | None = None
+    """The channel axis of a constant with a scale per channel; None: per tensor."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where Q/DQ goes in a float model, before scales are known."""
+    """The inputs of a float model that are to be quantized, before scales are known."""
 
     slots: Mapping[str, tuple[Slot, ...]]
-    """Group name to its slots, in topological order."""
+    """Group name to the inputs of its node that are quantized, in topological order."""
     left_high: Mapping[str, LeftHigh]
     """Weighted nodes that stay in high precision, with the reason."""
     shared: tuple[frozenset[str], ...]
-    """Sets of activations that must have one scale, because they meet in a Concat."""
+    """Sets of activations that must share one scale, because they meet in a Concat."""
 
     @property
     def activations(self) -> tuple[str, ...]:
-        """Activations that need a scale, each once, in topological order, with those of ``shared``."""
+        """Names of all activations that need a scale, each once."""
         used = [s.tensor for slots in self.slots.values() for s in slots if not s.constant]
         joined = [t for tensors in self.shared for t in sorted(tensors)]
         return tuple(dict.fromkeys([*used, *joined]))
@@ -111,7 +111,7 @@ def find_groups(model: Model, exclude: Sequence[str] = (), low: Format = INT8) -
 
 
 class _Finder:
-    """Finds the quantized inputs of one node after the other."""
+    """Finds the inputs to quantize, node by node in topological order."""
 
     def __init__(self, model: Model, exclude: Sequence[str], low: Format) -> None:
         self.low = low
@@ -120,9 +120,11 @@ class _Finder:
         self.values = model.values()
         self.left_high: dict[str, LeftHigh] = {}
         self.excluded = match_nodes(model, exclude)
-        self.in_int8: set[str] = set()
+        self.in_low: set[str] = set()
+        """Names of the weighted nodes found so far that are quantized."""
 
     def slots_of(self, node: onnx.NodeProto) -> tuple[Slot, ...]:
+        """The inputs of a node to quantize; a weighted node without any gets an entry in ``left_high``."""
         if node.domain not in ("", "ai.onnx"):
             return ()
         if node.op_type in WEIGHTED:
@@ -130,7 +132,7 @@ class _Finder:
             if reason is not None:
                 self.left_high[node.name] = reason
                 return ()
-            self.in_int8.add(node.name)
+            self.in_low.add(node.name)
             return tuple(self._slot(node, index) for index in (0, 1))
         residual = self._residual_input(node) if node.op_type == "Add" else None
         if residual is not None and node.name not in self.excluded:
@@ -153,10 +155,13 @@ class _Finder:
         if node.op_type.startswith("Conv"):
             if node.input[1] not in self.constants:
                 return LeftHigh("computed-weights")
-            kind = _without_kernel(node, self.constants[node.input[1]], self.low)
-            if kind:
-                return LeftHigh("no-kernel", (kind, self.low.name.upper()))
-            return unfit_groups(node, self.constants[node.input[1]])
+            weight, low = self.constants[node.input[1]], self.low.name.upper()
+            if node.op_type == "ConvTranspose" and not self.low.has_deconvolutions:
+                return LeftHigh("no-kernel", (node.op_type, low))
+            size = math.prod(weight.shape[2:])
+            if node.op_type == "Conv" and size >= self.low.max_filter:
+                return LeftHigh("no-kernel", (f"a filter of {size} weights", low))
+            return unfit_groups(node, weight)
         return None
 
     def _slot(self, node: onnx.NodeProto, index: int) -> Slot:
@@ -165,28 +170,28 @@ class _Finder:
         return Slot(node.name, index, node.input[index], array is not None, axis)
 
     def _residual_input(self, node: onnx.NodeProto) -> int | None:
-        """Index of the Add's residual where its other input is a convolution in INT8; None for other Adds."""
+        """Position of an Add's residual whose other input is a quantized convolution; None for other Adds."""
         if len(node.input) != 2 or any(name in self.constants for name in node.input):
             return None
         shapes = [info.shape if (info := self.values.get(name)) else None for name in node.input]
         if None not in shapes and shapes[0] != shapes[1]:
             return None  # a broadcast, not a residual
         order = self.index.order
-        made = [fusable_convolution(self.index, name, self._is_int8) for name in node.input]
+        made = [
+            fusable_convolution(self.index, name, lambda found: found.name in self.in_low)
+            for name in node.input
+        ]
         fused = [(order[conv.name], i) for i, conv in enumerate(made) if conv is not None]
         return 1 - max(fused)[1] if fused else None
 
-    def _is_int8(self, node: onnx.NodeProto) -> bool:
-        return node.name in self.in_int8
-
 
 def match_nodes(model: Model, patterns: Sequence[str], groups: Sequence[str] = ()) -> dict[str, LeftHigh]:
-    """Nodes and groups whose name one of the fnmatch ``patterns`` matches, with the pattern as the reason.
+    """Names of nodes and groups that a pattern matches, each with the pattern as the reason to leave it high.
 
     Args:
-        model: Its main graph's nodes are matched.
-        patterns: Of names.
-        groups: More names, those of groups in bodies.
+        model: The model whose main graph's nodes are matched.
+        patterns: fnmatch patterns.
+        groups: Names of groups in bodies, which are matched as well.
 
     Raises:
         ModelError: A pattern matches no node.
@@ -216,40 +221,28 @@ def unfit_groups(node: onnx.NodeProto, weight: Array) -> LeftHigh | None:
     return LeftHigh("odd-channels", (str(per_group[0]), str(per_group[1])))
 
 
-def _without_kernel(node: onnx.NodeProto, weight: Array, low: Format) -> str:
-    """A description of a convolution that has no kernel in ``low``; empty for others."""
-    if node.op_type != "Conv":
-        return "" if low.has_deconvolutions else node.op_type
-    size = math.prod(weight.shape[2:])
-    return f"a filter of {size} weights" if size >= low.max_filter else ""
+def _shared_scales(model: Model, slots: Mapping[str, tuple[Slot, ...]]) -> list[frozenset[str]]:
+    """Sets of tensors that meet in a Concat whose result is quantized.
 
-
-def _shared_scales(model: Model, slots: Mapping[str, tuple[Slot, ...]]) -> Iterator[frozenset[str]]:
-    """Tensors that meet in a Concat whose result is quantized: equal scales let Q move through the Concat.
-
-    Only tensors that are quantized elsewhere, too, bind the scale. A tensor that only the Concat reads is
-    quantized with the scale of its result anyway.
+    With equal scales, TensorRT can move a QuantizeLinear through the Concat. Only tensors that are quantized
+    elsewhere bind the scale: what only the Concat reads is quantized with the scale of its result anyway.
     """
     quantized = {s.tensor for group in slots.values() for s in group if not s.constant}
-    joined: dict[str, set[str]] = {}
+    found: list[frozenset[str]] = []
     for node in model.graph.node:
-        if node.op_type != "Concat":
-            continue
-        after = quantized.intersection(_forward(model.index, node.output[0]))
-        before = quantized.intersection(t for name in node.input for t in _backward(model.index, name))
-        together = after | before
-        if not after or len(together) < 2:
-            continue
-        parts = [together, *(joined[tensor] for tensor in together & joined.keys())]
-        whole = max(parts, key=len)
-        for part in parts:  # the smaller into the greatest, so that a tensor moves few times
-            joined.update(dict.fromkeys(part if part is not whole else together, whole))
-            whole |= part
-    yield from {id(tensors): frozenset(tensors) for tensors in joined.values()}.values()
+        if node.op_type == "Concat":
+            after = quantized.intersection(_forward(model.index, node.output[0]))
+            before = quantized.intersection(t for name in node.input for t in _backward(model.index, name))
+            together = after | before
+            if after and len(together) > 1:
+                others = [tensors for tensors in found if tensors.isdisjoint(together)]
+                joined = [tensors for tensors in found if not tensors.isdisjoint(together)]
+                found = [*others, frozenset(together.union(*joined))]
+    return found
 
 
 def _backward(index: Index, tensor: str) -> Iterator[str]:
-    """``tensor``, and the tensors before it from which nodes only moved its values."""
+    """``tensor``, and the tensors before it from which nodes only move values to it."""
     yield tensor
     while (node := index.producer.get(tensor)) is not None and moves_values(node):
         tensor = node.input[0]
@@ -257,7 +250,7 @@ def _backward(index: Index, tensor: str) -> Iterator[str]:
 
 
 def _forward(index: Index, tensor: str) -> Iterator[str]:
-    """``tensor``, and the tensors behind it to which nodes only moved its values."""
+    """``tensor``, and the tensors behind it to which nodes only move its values."""
     reached = [tensor]
     for name in reached:
         yield name
@@ -266,7 +259,7 @@ def _forward(index: Index, tensor: str) -> Iterator[str]:
 
 
 def origins(model: Model) -> dict[str, str]:
-    """Output of each node that only moves values to the input that it comes from."""
+    """Each output of a node that only moves values, mapped to the input that its values come from."""
     return {name: node.input[0] for node in model.graph.node if moves_values(node) for name in node.output}
 
 
@@ -278,14 +271,14 @@ def moves_values(node: onnx.NodeProto) -> bool:
 
 
 def quantize(model: Model, layout: Layout, scales: Mapping[str, float], low: Format = INT8) -> Network:
-    """The Network of ``model`` with every slot of ``layout`` quantized symmetrically.
+    """The network of ``model`` with every input of ``layout`` quantized symmetrically.
 
     A group without a scale stays in high precision, with an entry in ``left_high``.
 
     Args:
-        model: The float model that ``layout`` was made for; for FP8 of opset 19 or later.
-        layout: From ``find_groups``.
-        scales: Activation tensor to scale (amax / ``low.levels``); may miss some.
+        model: The float model that ``layout`` was made for. FP8 needs opset 19.
+        layout: The result of ``find_groups``.
+        scales: Activation to its scale, amax / ``low.levels``. Some may be missing.
         low: INT8 or FP8.
 
     Raises:
@@ -297,9 +290,14 @@ def quantize(model: Model, layout: Layout, scales: Mapping[str, float], low: For
 
     def edge(slot: Slot) -> Edge:
         key = slot.tensor, slot.axis
-        if key not in made:  # readers of one tensor share its scale, and its codes
+        if key not in made:  # readers of one tensor share its scale and its codes
             if slot.constant:
-                made[key] = _of_weight(slot, constants[slot.tensor], model.name, low)
+                weight = constants[slot.tensor]
+                if not np.isfinite(weight).all():
+                    raise ModelError(
+                        f"{model.name}: weight '{slot.tensor}' of '{slot.node}' holds nan or inf"
+                    )
+                made[key] = quantize_weight(weight, slot.axis, low)
             else:
                 scale = np.array(known[slot.tensor], np.float32)
                 made[key] = Quantization(scale, low.zeros(scale))
@@ -318,36 +316,29 @@ def quantize(model: Model, layout: Layout, scales: Mapping[str, float], low: For
 
 
 def quantize_weight(weight: Array, axis: int | None, low: Format = INT8) -> Quantization:
-    """A constant quantized symmetrically: scale = max|w| / levels, per slice of ``axis`` or for the whole.
+    """A constant quantized symmetrically, with the scale max|w| / ``low.levels``.
 
-    The codes of INT8 are -127 to 127, as those of TensorRT's own quantizers. A scale below 2**-14, where FP16
-    has few digits, is raised to the next number that FP16 holds: in FP16 the codes would stand for other
-    values.
+    The codes of INT8 are -127 to 127, as in TensorRT. A scale below 2**-14, where FP16 has few digits, is
+    raised to the next FP16 number. Otherwise it would change when the model runs in FP16.
 
     Args:
-        weight: Any shape, finite.
+        weight: Finite numbers, of any shape.
         axis: The channel axis, or None for one scale.
         low: INT8 or FP8.
     """
     others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis)
-    # Two passes instead of abs(): a mapped weight is never copied whole.
+    # Not max(abs(weight)): abs() would copy a weight that is mapped from a file.
     amax = np.maximum(weight.max(axis=others), -weight.min(axis=others)).astype(np.float32)
     scale, step = amax / np.float32(low.levels), np.float32(FP16.smallest)
     scale = np.where(scale < np.float32(FP16.normal), np.ceil(scale / step) * step, scale)
-    # A channel that is all zeros is zeros at any scale above 0.
+    # A channel of zeros may have any scale above 0.
     scale = np.where(amax > 0, scale, 1 / low.levels).astype(np.float32)
     codes = low.quantize(weight, scale, axis=axis)
     return Quantization(scale, low.zeros(scale), axis, codes)
 
 
-def _of_weight(slot: Slot, weight: Array, model: str, low: Format) -> Quantization:
-    if not np.isfinite(weight).all():
-        raise ModelError(f"{model}: weight '{slot.tensor}' of '{slot.node}' holds nan or inf")
-    return quantize_weight(weight, slot.axis, low)
-
-
 def _joined(layout: Layout, scales: Mapping[str, float]) -> dict[str, float]:
-    """``scales`` with the greatest scale of each set of tensors that must have one scale."""
+    """``scales``, with the same scale for all tensors of a shared set: the greatest one of the set."""
     joined = dict(scales)
     for tensors in layout.shared:
         present = [t for t in tensors if t in scales]
@@ -358,9 +349,9 @@ def _joined(layout: Layout, scales: Mapping[str, float]) -> dict[str, float]:
 def fusable_convolution(
     index: Index, tensor: str, is_quantized: Callable[[onnx.NodeProto], bool]
 ) -> onnx.NodeProto | None:
-    """The quantized convolution that makes ``tensor``, with a BatchNormalization behind it or not.
+    """The quantized convolution whose result is ``tensor``, perhaps after a BatchNormalization.
 
-    None where another node makes the tensor, or where it has several readers.
+    None where another node makes the tensor, or where the tensor has several readers.
     """
     node = index.producer.get(tensor)
     if node is None or index.only_reader(tensor) is None:
@@ -374,10 +365,10 @@ def fusable_convolution(
 
 
 def output_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
-    """The axis of output channels at input ``index`` of a weighted node; None for an input without any.
+    """The axis of an input of a weighted node that becomes the channel axis of the output; None if none does.
 
-    That is K of a convolution's KCRS weights, the second axis of a deconvolution's CKRS weights, and the
-    output columns (rows for a left operand) of a matrix.
+    For the KCRS weights of a convolution this is K, and for the CKRS weights of a deconvolution also K. For
+    the right operand of a product it is the axis of columns, for the left operand the axis of rows.
     """
     if node.op_type.startswith("Conv"):
         return int(node.op_type == "ConvTranspose") if index == 1 else None
@@ -386,21 +377,20 @@ def output_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
 
 
 def channel_parameters(node: onnx.NodeProto) -> dict[int, int]:
-    """Inputs that scale or shift each output channel of a node, and the axis of the channels in each.
+    """Positions of the inputs that scale or shift each output channel, each with the axis of the channels.
 
-    These are the weights and the bias of a Conv, Gemm or MatMul, and the scale and the bias of a norm. Of
-    other nodes there are none.
+    These are the weights and the bias of a Conv, Gemm or MatMul, and the scale and the bias of a norm. Other
+    nodes have none.
     """
     if node.op_type in ("Gemm", "MatMul"):
-        is_transposed = bool(attribute(node, "transB", 0))
-        return {1: 0 if is_transposed else 1, 2: -1}
+        return {1: 0 if attribute(node, "transB", 0) else 1, 2: -1}
     if node.op_type in MADE_CHANNELS and node.op_type != "ConvTranspose":
         return {1: 0, 2: 0}
     return {}
 
 
 def scales_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
-    """The axis of per-channel scales that TensorRT takes for a weighted node's constant; None: per tensor."""
+    """The axis of the scales that TensorRT takes for a constant of a weighted node; None: per tensor."""
     if node.op_type == "ConvTranspose" and attribute(node, "group", 1) != 1:
         return None
     if not node.op_type.startswith("Conv") and rank != 2:
@@ -408,15 +398,8 @@ def scales_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
     return output_axis(node, index, rank)
 
 
-def input_channels(node: onnx.NodeProto, weight: Array) -> int:
-    """How many input channels the weight of a Conv, Gemm or MatMul has, those of all groups together."""
-    if node.op_type == "Conv":
-        return int(weight.shape[1] * attribute(node, "group", 1))
-    return int(weight.shape[1 if attribute(node, "transB", 0) else 0])
-
-
 def by_input(weight: Array, node: onnx.NodeProto) -> Array:
-    """A weight as [groups, outputs, inputs per group, ...]; a matrix as [1, outputs, inputs]."""
+    """The weight of a Conv as [groups, outputs, inputs per group, ...], that of a product as [1, out, in]."""
     if node.op_type == "Conv":
         groups = attribute(node, "group", 1)
         return weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
@@ -424,7 +407,7 @@ def by_input(weight: Array, node: onnx.NodeProto) -> Array:
 
 
 def by_weight(factors: Array, weight: Array, node: onnx.NodeProto) -> Array:
-    """Numbers per input channel, [channels], shaped to multiply the weight of a Conv, Gemm or MatMul."""
+    """Factors per input channel, [channels], in a shape that multiplies the weight of a Conv or product."""
     if node.op_type != "Conv":
         return along(factors, 1 if attribute(node, "transB", 0) else 0, 2)
     groups = factors.size // weight.shape[1]
@@ -436,9 +419,15 @@ def by_weight(factors: Array, weight: Array, node: onnx.NodeProto) -> Array:
 
 
 def summed_axis(op_type: str, index: int, rank: int, mixes: bool = False) -> int | None:
-    """The axis of channels that a node sums over at input ``index``, or takes for channels; None: no axis.
+    """The channel axis of an activation of this rank, as its reader treats it; None below rank 2.
 
-    ``mixes`` says that the node is one of :func:`mixing`, which sums over the rows of its input 1.
+    A weighted node sums over the channels. For other readers axis 1 is taken, but the last one at rank 3.
+
+    Args:
+        op_type: Operator of the reader.
+        index: Position at which it reads the activation.
+        rank: Number of axes.
+        mixes: The reader is a product of :func:`mixing`. Channels of its second input are on the last axis.
     """
     if rank < 2:
         return None
@@ -450,7 +439,7 @@ def summed_axis(op_type: str, index: int, rank: int, mixes: bool = False) -> int
 
 
 def mixing(model: Model) -> frozenset[str]:
-    """Names of products behind a Softmax, which take weighted means of rows, as attention does."""
+    """Names of the products whose first input is a Softmax: weighted means of rows, as in attention."""
     found = set[str]()
     for node in model.graph.node:
         before = model.index.producer.get(node.input[0]) if node.op_type == "MatMul" else None
@@ -468,10 +457,14 @@ class ChannelAxes:
         self.tracer, self._mixing = ChannelTracer(model), mixing(model)
 
     def of(self, tensor: str, reader: tuple[onnx.NodeProto, int] | None) -> int | None:
-        """The axis of a tensor's channels for a reader, given as a node and the index of its input.
+        """The channel axis of a tensor for a reader; None where there is none, or the rank is not known.
 
-        A weighted reader decides by itself. For other readers the node that makes the channels decides, and
-        the reader only where the graph does not tell. None: no axis, or the rank is not known.
+        A weighted reader decides the axis alone. For other readers the axis follows from the node that made
+        the channels, if it is found.
+
+        Args:
+            tensor: An activation.
+            reader: A node and the position at which it reads the tensor; None for an output of the model.
         """
         axis = None
         if reader is None or reader[0].op_type not in WEIGHTED:
@@ -484,9 +477,9 @@ class ChannelAxes:
 
 
 def channel_axes(model: Model, tensors: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Tensor to the axis of its channels and its rank; for the first weighted reader, else for the first one.
+    """Tensor to its channel axis and its rank. The first weighted reader decides, else the first reader.
 
-    Tensors are left out whose rank is not known, or whose channels lie on the first axis.
+    Tensors of unknown rank, and tensors with channels on axis 0, are left out.
     """
     axes, found = ChannelAxes(model), dict[str, tuple[int, int]]()
     for tensor in tensors:
@@ -499,7 +492,7 @@ def channel_axes(model: Model, tensors: Iterable[str]) -> dict[str, tuple[int, i
 
 
 def output_channel_axis(model: Model, output: str) -> int | None:
-    """The axis of a model output's channels: where they were made, else the last of two or three axes."""
+    """The channel axis of a model output: the axis on which a node made channels, else the last of 2 or 3."""
     tracer = ChannelTracer(model)
     rank = len(tracer.shape(output) or ())
     if rank < 2:
@@ -508,7 +501,7 @@ def output_channel_axis(model: Model, output: str) -> int | None:
 
 
 def moved_axis(axis: int, rank: int, moves: Iterable[onnx.NodeProto]) -> int | None:
-    """The axis that ``axis`` of a tensor of ``rank`` becomes behind ``moves``; None where nodes mix axes."""
+    """The position of a tensor's axis behind Transposes; None if one of the nodes does anything else."""
     axis %= rank
     for node in moves:
         if node.op_type == "Transpose":
@@ -522,7 +515,7 @@ def moved_axis(axis: int, rank: int, moves: Iterable[onnx.NodeProto]) -> int | N
 
 
 class ChannelTracer:
-    """Follows tensors backwards through nodes that move, pick or scale their elements."""
+    """Follows the axes and elements of tensors backwards through nodes that move, pick or scale elements."""
 
     def __init__(self, model: Model) -> None:
         self._model, self._constants = model, model.constants()
@@ -543,7 +536,7 @@ class ChannelTracer:
         return size if isinstance(size, int) else None
 
     def source(self, node: onnx.NodeProto) -> str | None:
-        """The input whose elements a node gives, moved, picked or scaled; None where it computes others."""
+        """The input whose elements a node only moves, picks or scales; None for nodes that do more."""
         if node.op_type in ALIKE | RESHAPING or node.op_type in ("Transpose", "Slice", "Split"):
             return str(node.input[0])
         if node.op_type in AFFINE:
@@ -616,7 +609,7 @@ class ChannelTracer:
         return {axis % rank: slice(start, end, step) for axis, start, end, step in cuts}
 
     def channels(self, tensor: str, steps: int = 0) -> int | None:
-        """The axis of the channels that a node made; None where the graph does not tell, or axis 0."""
+        """The axis of a tensor on which a node before it made channels; None if it is axis 0 or not found."""
         node, shape = self._made.get(tensor), self.shape(tensor)
         if node is None or not shape or steps > MAX_STEPS:
             return None
@@ -631,16 +624,21 @@ class ChannelTracer:
         axis = None if before is None else self.channels(before, steps + 1)
         if before is None or axis is None:
             return None
-        if node.op_type == "Transpose":
-            return moved_axis(axis, rank, [node]) or None
-        if node.op_type not in RESHAPING:
-            return axis if len(self.shape(before) or ()) == rank else None
-        kept = [place for place in range(1, rank) if reshaped_axis(self.shape(before), shape, place) == axis]
+        kept = [place for place in range(1, rank) if self.axis_before(node, before, tensor, place) == axis]
         return kept[0] if kept else None
 
+    def axis_before(self, node: onnx.NodeProto, source: str, output: str, axis: int) -> int | None:
+        """The axis of a node's input ``source`` that becomes ``axis`` of its output; None if none does."""
+        before, after = self.shape(source), self.shape(output)
+        if node.op_type == "Transpose":
+            return int(attribute(node, "perm", range(len(after or ()))[::-1])[axis])
+        if node.op_type in RESHAPING:
+            return _reshaped_axis(before, after, axis)
+        return axis if len(before or ()) == len(after or ()) else None
 
-def reshaped_axis(before: tuple[Dim, ...] | None, after: tuple[Dim, ...] | None, axis: int) -> int | None:
-    """The axis of a tensor that a reshape keeps as ``axis``; None where it splits or merges it."""
+
+def _reshaped_axis(before: tuple[Dim, ...] | None, after: tuple[Dim, ...] | None, axis: int) -> int | None:
+    """The axis before a reshape that becomes ``axis`` after it; None where it is split or merged."""
     if before is None or after is None or axis >= len(after):
         return None
     for place, size in enumerate(before):
@@ -648,7 +646,7 @@ def reshaped_axis(before: tuple[Dim, ...] | None, after: tuple[Dim, ...] | None,
             continue
         if _product(before[place + 1 :]) == _product(after[axis + 1 :]) is not None:
             return place
-        is_first = before[:place] == after[:axis] or place == axis == 1  # behind the axis of samples alone
+        is_first = before[:place] == after[:axis] or place == axis == 1  # axis 0 counts samples in both
         if is_first and axis:
             return place
     return None

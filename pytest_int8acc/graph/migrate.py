@@ -1,13 +1,13 @@
-"""Migration: evens out the channels of an activation against the weights or activation that read them.
+"""Range migration: evens out the channels of an activation against its weights or another activation.
 
-Migration divides each channel of an activation by a factor and multiplies the weights that read it by the
-same one, so the float function stays (SmoothQuant, arXiv:2211.10438, section 4; between two convolutions it
-is cross-layer equalization, arXiv:1906.04721, section 4.1). In the product of a query and a key the key is
-multiplied. The division is folded into the node that makes the activation:
+Migration divides each channel of an activation by a factor, and multiplies the weights that read the channel
+by the same factor. The float function stays. This is SmoothQuant (arXiv:2211.10438, section 4), and between
+two convolutions cross-layer equalization (arXiv:1906.04721, section 4.1). In the product of a query and a
+key, the key is multiplied. The division is folded into the node that makes the activation:
 
     LayerNorm, Conv, Gemm, MatMul, Mul, Div ──→ Relu, pools, Reshape, Transpose, Split ──→ activation
 
-Where no node can take the division, or others read the activation too, a Mul is inserted before the readers.
+A Mul is inserted before the readers where no node can take the division, or other nodes read the activation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from pytest_int8acc.graph.layout import (
     by_input,
     by_weight,
     channel_parameters,
-    input_channels,
     mixing,
     quantize_weight,
 )
@@ -39,26 +38,27 @@ from pytest_int8acc.tensors import Array
 
 @dataclass(frozen=True)
 class Site:
-    """An activation whose channels can be evened out against its readers."""
+    """An activation whose channels can be evened out against the weights or activation that multiply it."""
 
     tensor: str
     axis: int
-    """The axis of its channels: 1 for convolutions, -1 for products."""
+    """Channel axis of the activation: 1 for convolutions, -1 for products."""
     rank: int
-    """The rank of the activation, for convolutions only."""
+    """Rank of the weights, which is the rank of the activation of a convolution; 0 with a partner."""
     channels: int
     readers: tuple[str, ...]
-    """Nodes that read it at input 0 and constant weights at input 1; the one product of two activations."""
+    """Names of the nodes that multiply the activation by constant weights, or of one product of two
+    activations."""
     partner: str = ""
-    """The activation at input 1 of a product, summed over along its second to last axis; empty for
-    weights."""
+    """The second activation of a product, such as the key of attention; empty for weights."""
     heads: int = 1
-    """Number of blocks of channels along the third to last axis, as the heads of attention are."""
+    """Number of attention heads, on the third to last axis, that have channels of their own."""
     seen: tuple[str, ...] = ()
-    """Tensors that have all of its channels, and all of its partner's, along one axis: for statistics."""
+    """A tensor that has all channels of the activation along one axis, and one for the partner. Statistics of
+    the channels are collected there."""
 
     def shape(self, side: int) -> tuple[int, ...]:
-        """The shape in which factors broadcast with the activation (side 0) or its partner (side 1)."""
+        """The shape in which factors multiply the activation (side 0) or its partner (side 1)."""
         if not self.partner:
             return (-1, *[1] * (self.rank - 2)) if self.axis == 1 else (-1,)
         blocks = (self.heads,) if self.heads > 1 else ()
@@ -67,15 +67,15 @@ class Site:
 
 @dataclass(frozen=True, eq=False)
 class Migrated:
-    """A network after migration. The tensors of ``touched`` have other values, so they need new scales."""
+    """A network after migration."""
 
     network: Network
     touched: tuple[str, ...]
-    """Quantized activations whose values changed."""
+    """Quantized activations whose values changed. They need new scales."""
     folded: tuple[str, ...]
-    """Nodes whose constants were divided by the factors."""
+    """Names of the nodes whose constants were divided by the factors."""
     inserted: tuple[str, ...]
-    """Mul nodes that had to be inserted."""
+    """Names of the Mul nodes that were inserted."""
 
 
 def sites(network: Network) -> dict[str, Site]:
@@ -96,7 +96,7 @@ def find_site(network: Network, tensor: str) -> Site | None:
 
 
 def weight_maxima(network: Network, site: Site) -> Array:
-    """Greatest magnitude of the weights that read each channel, float32 [channels]."""
+    """Greatest magnitude of the weights that multiply each channel, float32 [channels]."""
     constants, nodes = network.model.constants(), network.model.index.nodes
     found = np.zeros(site.channels, np.float32)
     for reader in site.readers:
@@ -108,17 +108,16 @@ def weight_maxima(network: Network, site: Site) -> Array:
 
 
 def migrate(network: Network, factors: Mapping[str, Array]) -> Migrated:
-    """Divide channels of activations by factors and multiply what reads them: SmoothQuant.
+    """Divide channels of activations by factors, and multiply their weights or partner by the same factors.
 
-    The function of the float model stays the same, up to float rounding. Weights that change are quantized
-    anew along their axis. The activations of ``touched`` must be calibrated anew.
+    The function of the float model stays the same, up to float rounding. Weights that change get new scales.
 
     Args:
-        network: Any.
-        factors: Activation with a site to its factors, above 0, float32 [channels].
+        network: Any network.
+        factors: Activation to its factors, above 0, float32 [channels].
 
     Raises:
-        ModelError: There is no site for a tensor, or its factors are not one number above 0 per channel.
+        ModelError: A tensor has no site, or its factors are not one number above 0 per channel.
     """
     touched: dict[str, None] = {}
     folded: dict[str, None] = {}
@@ -189,7 +188,7 @@ class _Search:
         self._mixing = mixing(network.model)
 
     def site(self, tensor: str) -> Site | None:
-        """The site of ``tensor``; None where no weights read it, or they differ in the number of channels."""
+        """The site of an activation; None where nothing multiplies its channels that could take factors."""
         reading = self.index.readers(tensor)
         readers = [node.name for node, position in reading if position == 0 and self._weighs(node.name)]
         if not readers:
@@ -197,9 +196,9 @@ class _Search:
         first = self.nodes[readers[0]]
         axis = 1 if first.op_type == "Conv" else -1
         channels = self._input_channels(first)
-        for node in (self.nodes[reader] for reader in readers):
-            is_convolution = node.op_type == "Conv"
-            if is_convolution != (axis == 1) or self._input_channels(node) != channels:
+        for reader in readers:
+            node = self.nodes[reader]
+            if (node.op_type == "Conv") != (axis == 1) or self._input_channels(node) != channels:
                 return None
         rank = self.constants[first.input[1]].ndim
         return Site(tensor, axis, rank, channels, tuple(readers), seen=(tensor,))
@@ -214,10 +213,11 @@ class _Search:
         return node.op_type == "Conv" or self.constants[node.input[1]].ndim == 2
 
     def _input_channels(self, node: onnx.NodeProto) -> int:
-        return input_channels(node, self.constants[node.input[1]])
+        weight = by_input(self.constants[node.input[1]], node)
+        return int(weight.shape[0] * weight.shape[2])
 
     def _product(self, tensor: str) -> Site | None:
-        """The site of a query whose channels are summed over with those of a key."""
+        """The site of the first of two activations in a product, such as a query; None for other tensors."""
         reading = self.index.readers(tensor)
         products = [node for node, position in reading if node.op_type == "MatMul" and position == 0]
         if len(products) != 1 or products[0].name in self._mixing:
@@ -236,16 +236,16 @@ class _Search:
         return replace(found, seen=(tensor, node.input[1]))
 
     def _in_a_row(self, site: Site, side: int) -> str:
-        """The first tensor on the way to the factors that has all channels along its last axis; or empty."""
+        """The first tensor on the way up that has all channels along its last axis; empty if none has."""
         for way in self.ways(site, side) or ():
             if way.which.size == site.channels and way.lies_on(-1):
                 return way.tensor
         return ""
 
     def ways(self, site: Site, side: int) -> list[Way] | None:
-        """Tensors from the site's tensor (side 0) or partner (side 1) up to the node that takes the factors.
+        """Tensors from the activation (side 0) or partner (side 1) up to the node that takes the factors.
 
-        None where no node can take them.
+        None where no node can take the factors.
         """
         tensor = site.partner if side else site.tensor
         reading = [(node.name, position) for node, position in self.index.readers(tensor)]
@@ -256,6 +256,7 @@ class _Search:
         return self._up(Way(tensor, _of_rank(which, max(rank, which.ndim))))
 
     def _up(self, way: Way) -> list[Way] | None:
+        """``way``, and the tensors before it up to the node that takes the factors; None if no node does."""
         node = self.index.producer.get(way.tensor)
         if node is None or node.domain not in ("", "ai.onnx"):
             return None
@@ -272,7 +273,7 @@ class _Search:
         return [way] if takes else None
 
     def _takes(self, node: onnx.NodeProto, way: Way) -> bool:
-        """Whether dividing constants of the node by the factors divides its output by them."""
+        """Whether the node has constants that, divided by the factors, divide its output by them."""
         if node.op_type in ("Mul", "Div"):
             is_factor = node.op_type == "Mul" or node.input[1] in self.constants
             return is_factor and self._constant_fits(node, way.which)
@@ -285,12 +286,12 @@ class _Search:
         return is_known and on_axis and weight.shape[axes[1]] == way.which.size
 
     def _is_number(self, node: onnx.NodeProto) -> bool:
-        """Whether the node multiplies or divides by one number: nodes before it may take the factors."""
+        """Whether the node multiplies or divides by one number. Nodes before it may then take the factors."""
         given = [self.constants[name] for name in node.input if name in self.constants]
         return node.op_type in ("Mul", "Div") and [array.size for array in given] == [1]
 
     def _constant_fits(self, node: onnx.NodeProto, which: Array) -> bool:
-        """Whether one of two inputs is a constant that can take the factors."""
+        """Whether one of two inputs is a constant whose shape fits the factors."""
         shapes = [self.constants[name].shape for name in node.input if name in self.constants]
         if len(node.input) != 2 or len(shapes) != 1:
             return False
@@ -298,13 +299,13 @@ class _Search:
         return all(have == count or 1 in (have, count) for have, count in sizes)
 
     def _before(self, node: onnx.NodeProto, way: Way) -> Iterator[Way]:
-        """Inputs of a node that may have the factors of its output, each with the places of its channels."""
+        """The inputs of a node that can be divided in place of its output."""
         source, which = node.input[0], way.which
         varying = [name for name in node.input if name not in self.constants]
         if node.op_type in _HOMOGENEOUS or (node.op_type in _POOLS and way.lies_on(1)):
             yield Way(source, which)
         elif node.op_type == "MatMul" and len(varying) == 2:
-            if which.ndim == 1 or which.shape[-2] == 1:  # factors of columns, which the second input makes
+            if which.ndim == 1 or which.shape[-2] == 1:  # columns of the output come from the second input
                 yield from self._way(varying[1], which)
         elif self._is_number(node) or (node.op_type == "Add" and self._constant_fits(node, which)):
             yield from self._way(varying[0], which)
@@ -317,13 +318,13 @@ class _Search:
                 yield Way(source, before)
 
     def _way(self, tensor: str, which: Array) -> Iterator[Way]:
-        """The way through an operand, which may have fewer axes than the result."""
+        """The way through an operand of a node, which may have fewer axes than the node's output."""
         rank = len(self.tracer.shape(tensor) or which.shape)
         if max(which.shape[: which.ndim - rank], default=1) == 1:
             yield Way(tensor, _of_rank(which, rank))
 
     def _is_parted(self, tensor: str) -> bool:
-        """Whether all readers of a tensor take disjoint parts of it along one axis."""
+        """Whether all readers of a tensor take parts of it along one axis that do not overlap."""
         reading = self.index.readers(tensor)
         if tensor in self.index.public or any(position for _, position in reading):
             return False
@@ -344,7 +345,7 @@ def _of_rank(which: Array, rank: int) -> Array:
 
 
 class _Edit:
-    """One edit of a network: replaces constants, inserts a Mul, and updates the edges."""
+    """One edit of a network: it replaces constants, inserts Mul nodes, and updates the edges."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -355,14 +356,14 @@ class _Edit:
         self.moved: dict[tuple[str, int], str] = {}
 
     def scale_weights(self, site: Site, factors: Array) -> None:
-        """Multiply the weights that read the site by ``factors``; a site with a partner has none."""
+        """Multiply the weights of a site by ``factors``. A site with a partner has no weights."""
         for reader in () if site.partner else site.readers:
             node = self.nodes[reader]
             weight = self.constants[node.input[1]]
             self.replace_constant(reader, 1, weight * by_weight(factors, weight, node))
 
     def replace_constant(self, node: str, index: int, array: Array) -> None:
-        """Let one node read ``array`` in place of its constant. Other readers keep the old constant."""
+        """Let a node read ``array`` in place of a constant. Other readers keep the old constant."""
         old = self.nodes[node].input[index]
         array = np.ascontiguousarray(array, self.constants[old].dtype)
         name = self.editor.add_constant(f"{old}_migrated", array)
@@ -371,14 +372,15 @@ class _Edit:
         self.moved[node, index] = name
 
     def divide(self, name: str, way: Way, factors: Array) -> None:
-        """Divide the constants of a node so that its output is divided by the factors of a way."""
+        """Divide constants of the node ``name``, so that its output is divided by the factors."""
         for index, array in divided(self.nodes[name], way, factors, self.constants).items():
             self.replace_constant(name, index, array)
 
     def insert_mul(self, site: Site, side: int, factors: Array) -> tuple[str, str]:
-        """Insert a Mul between the site's tensor (side 0) or partner (side 1) and the readers.
+        """Insert a Mul between the site's activation (side 0) or partner (side 1) and its readers.
 
-        Its name and output.
+        Returns:
+            The names of the Mul and of its output.
         """
         tensor = site.partner if side else site.tensor
         dtype = np.float32 if site.partner else self.constants[self.nodes[site.readers[0]].input[1]].dtype
@@ -393,11 +395,11 @@ class _Edit:
         nodes = list(self.editor.graph.node)
         first = next(i for i, node in enumerate(nodes) if node.name in site.readers)
         self.editor.set_nodes([*nodes[:first], mul, *nodes[first:]])
-        self.nodes = {node.name: node for node in self.editor.graph.node}  # which are copies now
+        self.nodes = {node.name: node for node in self.editor.graph.node}  # set_nodes copies
         return name, result
 
     def done(self) -> Network:
-        """The network with edges at their new tensors, and with changed constants quantized anew."""
+        """The edited network, with edges at their new tensors, and changed constants quantized anew."""
         network = replace(self.network, model=self.editor.done())
 
         def followed(edge: Edge) -> Edge:
@@ -411,7 +413,7 @@ class _Edit:
 
 
 def _requantized(old: Quantization, array: Array) -> Quantization:
-    """The quantization of a changed constant: with a new scale, but for int32, which keeps its scale."""
+    """The quantization of a changed constant. It gets a new scale, unless it is an int32 bias."""
     if old.format is INT32:
         return replace(old, values=old.quantize(array))
     fresh = quantize_weight(array, old.axis, old.format.symmetric)
@@ -419,9 +421,9 @@ def _requantized(old: Quantization, array: Array) -> Quantization:
 
 
 def divided(node: onnx.NodeProto, way: Way, factors: Array, constants: dict[str, Array]) -> dict[int, Array]:
-    """New constants of a node, by position, that divide its output by the factors of a way.
+    """Position to the new constant there, so that the output of ``node`` is divided by the factors.
 
-    The node takes the factors, or is an Add on the way there.
+    The node takes the factors, or is an Add on the way to the node that does.
     """
     spread, found = way.spread(factors), {}
     if node.op_type in ("Mul", "Div", "Add"):

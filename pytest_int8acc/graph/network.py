@@ -1,4 +1,4 @@
-"""Network and plan: a float model with groups of quantizable edges, and the changes that a plan makes."""
+"""Networks and plans: a float model with groups of quantizable edges, and the changes that a plan makes."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ LeftHighKind = Literal[
 
 @dataclass(frozen=True, eq=False)
 class Quantization:
-    """Parameters that quantize one tensor to INT8 or FP8: ``q = saturate(round(x / scale) + zero_point)``.
+    """The parameters of a QuantizeLinear or DequantizeLinear, and the codes of a constant.
 
-    The operators are ONNX QuantizeLinear and DequantizeLinear; rounding is half to even.
+    ``code = saturate(round(x / scale) + zero_point)``, where rounding is half to even.
     """
 
     scale: Array
-    """float32, or float16 where the model read has that; shape () per tensor, (channels,) per channel."""
+    """float32, or float16 if the quantized model that was read has float16 scales. The shape is () per tensor
+    and (channels,) per channel."""
     zero_point: Array
-    """Same shape as ``scale``. Its dtype is that of the format; models that are read may have others than
-    INT8."""
+    """Same shape as ``scale``. Its dtype is that of the codes, such as int8 or uint8."""
     axis: int | None = None
-    """The channel axis; None per tensor."""
+    """The channel axis; None: per tensor."""
     values: Array | None = None
-    """A constant's codes, where the tensor is a constant."""
+    """The codes of a constant; None for an activation."""
 
     @property
     def format(self) -> Format:
@@ -53,20 +53,20 @@ class Quantization:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is per tensor and symmetric, in INT8 or FP8."""
+        """Whether the quantization is per tensor and symmetric, in INT8 or FP8."""
         return self.axis is None and self.is_symmetric
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether it is symmetric: INT8 or FP8 with all zero points 0."""
+        """Whether the format is INT8 or FP8, and all zero points are 0."""
         return self.format is self.format.symmetric and not self.zero_point.any()
 
     def quantize(self, values: Array) -> Array:
-        """The codes of ``values``, of any shape that has the channels; see ``Format.quantize``."""
+        """The codes of ``values``, which may have any shape with as many channels along the axis."""
         return self.format.quantize(values, self.scale, self.zero_point, self.axis)
 
     def dequantize(self) -> Array:
-        """The dequantized values of the constant: in the dtype of the scale, computed in float32."""
+        """The dequantized values of the constant, computed in float32 and returned in the scale's dtype."""
         assert self.values is not None
         wide = self.format.dequantize(self.values, self.scale, self.zero_point, self.axis)
         return wide.astype(self.scale.dtype, copy=False)
@@ -85,23 +85,23 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Nodes that change precision together. A group has the name of its leading node.
-
-    In a body of an If, Loop or Scan, that name follows the names of the nodes around the body, as in
-    ``loop/linear``.
-    """
+    """Nodes that change precision together."""
 
     name: str
+    """Name of the leading node. In a body of an If, Loop or Scan, the names of the nodes around the body come
+    before it, as in ``loop/linear``."""
     op_type: str
+    """Operator of the leading node."""
     nodes: tuple[str, ...]
     edges: tuple[Edge, ...]
-    """Edges at nodes of the main graph."""
+    """Quantized inputs of nodes in the main graph."""
     body_edges: tuple[Edge, ...] = ()
-    """Edges at nodes in a body; such a group has no ``edges``. A plan can only keep it in high precision."""
+    """Quantized inputs of nodes in a body. A group with such edges has no others. A plan can only keep it in
+    high precision."""
 
 
-#: The reasons why a node stays in high precision, each with its text; braces stand for the facts.
-_LEFT_HIGH = {
+#: The text of each reason why a node stays in high precision. Braces stand for the facts.
+_LEFT_HIGH: Mapping[LeftHighKind, str] = {
     "no-scale": "no scale for {tensors}",
     "excluded": "excluded by '{0}'",
     "planned": "kept in {0} by the plan",
@@ -121,7 +121,7 @@ class LeftHigh:
 
     kind: LeftHighKind
     facts: tuple[str, ...] = ()
-    """The values for the braces in the text of ``kind``, such as the tensors that have no scale."""
+    """The values of the braces in the text, such as the names of tensors without a scale."""
 
     @property
     def text(self) -> str:
@@ -136,13 +136,14 @@ class Network:
     model: Model
     groups: tuple[Group, ...]
     left_high: Mapping[str, LeftHigh] = field(default_factory=dict)
-    """Weighted nodes that are in no group, each with the reason."""
+    """Name of each weighted node that is in no group, with the reason."""
     notes: tuple[str, ...] = ()
+    """Sentences about how the quantized model was read."""
     fixed_pairs: tuple[str, ...] = ()
-    """Q/DQ nodes that no plan can remove, because they are blocked, in INT4, or no pair. The name of one in a
-    body follows the names of the nodes around the body."""
+    """Names of Q/DQ nodes that no plan can remove, because they are blocked, in INT4, or no pair. In a body,
+    the names of the nodes around the body come before the name."""
     low: Format = INT8
-    """The format of its groups where no plan keeps them in high precision: INT8, FP8, FP16 or BF16."""
+    """The format of the groups that no plan keeps in high precision: INT8, FP8, FP16 or BF16."""
 
     @property
     def edges(self) -> Iterator[Edge]:
@@ -152,22 +153,18 @@ class Network:
 
 @dataclass(frozen=True, eq=False)
 class TensorScale:
-    """The scale that a plan gives one tensor, for all its readers.
-
-    Codes of a constant are made by rounding.
-    """
+    """The scale that a plan gives one tensor, for all its readers."""
 
     scale: Array
     """float32, above 0; shape () per tensor, (channels,) per channel."""
     axis: int | None = None
-    """The channel axis; None per tensor."""
+    """The channel axis; None: per tensor."""
     zero_point: Array | None = None
-    """Same shape as ``scale``; its dtype is the quantized type. None: symmetric, in the format of the
-    network."""
+    """Same shape as ``scale``. Its dtype is that of the codes. None: all 0, in the format of the network."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is per tensor and symmetric, in INT8 or FP8."""
+        """Whether the scale is per tensor and symmetric, in INT8 or FP8."""
         zero_point = np.zeros((), INT8.dtype) if self.zero_point is None else self.zero_point
         return Quantization(self.scale, zero_point, self.axis).is_plain
 
@@ -177,30 +174,30 @@ def symmetric(scale: float) -> TensorScale:
     return TensorScale(np.array(scale, np.float32))
 
 
-#: Marks a field of a plan whose entries mean the same in any order.
+#: Metadata of a field of ``Plan`` whose entries may be in any order.
 ANY_ORDER = MappingProxyType({"any_order": True})
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """All changes that a remedy makes to a network; ``graph.plan.apply`` builds the model."""
+    """All changes that a remedy makes to a network. ``graph.plan.apply`` builds the changed model."""
 
     high: Mapping[str, Precision] = field(default_factory=dict, metadata=ANY_ORDER)
-    """Group name to the high precision that the group runs in."""
+    """Name of each group that leaves the low format, with its high precision."""
     scales: Mapping[str, TensorScale] = field(default_factory=dict, metadata=ANY_ORDER)
-    """Quantized tensor to its new scale. The tensor may be one that a move makes."""
+    """Quantized tensor to its new scale. The tensor may be new, made by a move."""
     moves: Mapping[str, Array] = field(default_factory=dict)
     """Activation to factors above 0, float32 [channels]. Its channels are divided by the factors, and the
-    weights that read it are multiplied by them. The moves are made in this order."""
+    weights that multiply it are multiplied by them. The order of the entries is the order of the moves."""
     outputs: tuple[str, ...] = ()
     """Tensors that become extra outputs of the engine, because TensorRT fuses no layers across an output."""
     fused: tuple[str, ...] = ()
-    """Norms spelled out in several nodes that are fused to one node each, before all other changes. They
-    exist in FP16 and BF16 networks only."""
+    """Names of norms that are spelled out in several nodes. Each is fused to one node before other changes.
+    Only plans of FP16 and BF16 networks have them."""
 
 
 def by_node(edges: Iterable[Edge]) -> dict[str, list[Edge]]:
-    """Node to the edges at its inputs; an empty list for nodes without edges."""
+    """Node to the edges at its inputs. For a node without edges, the list is empty."""
     found: dict[str, list[Edge]] = defaultdict(list)
     for edge in edges:
         found[edge.node].append(edge)

@@ -1,11 +1,8 @@
-"""Fuses LayerNorm and RMSNorm that are spelled out in several nodes to one node each.
+"""Fuses each LayerNorm and RMSNorm that is spelled out in several nodes to one node.
 
-The fused nodes compute in FP32 inside.
-
-ONNX has LayerNormalization from opset 17 on and RMSNormalization from 23 on; their ``stash_type`` says FP32,
-and so do ONNX Runtime's kernels and TensorRT's parser, whatever the types of input and output are. In a norm
-that is spelled out, the squares, or their mean, overflow FP16 from inputs of about 256 on, and an epsilon
-below 2**-24 becomes 0.
+A fused node computes in FP32 inside, also where its input and output are FP16: ONNX's default ``stash_type``
+demands it, and ONNX Runtime's kernels and TensorRT's parser do it. In FP16, a norm that is spelled out
+overflows when it squares inputs above 256, and an epsilon below 2**-24 becomes 0.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.opsets import raise_opset
 from pytest_int8acc.tensors import Array, Dim, did_you_mean
 
-#: The first opset of each operator.
+#: The operators of fused norms, each with its first opset.
 OPSETS = {"LayerNormalization": 17, "RMSNormalization": 23}
 
 
@@ -36,24 +33,24 @@ class Norm:
     name: str
     """The name of its last node, and of the fused node."""
     op_type: str
-    """A key of ``OPSETS``."""
+    """The operator of the fused node, a key of ``OPSETS``."""
     x: str
-    """The tensor that is normalized over its last axes."""
+    """The tensor that the norm normalizes over its last axes."""
     epsilon: float
     scale: Array
-    """float32, with the sizes of these axes."""
+    """float32, with the sizes of the normalized axes."""
     bias: Array | None
     nodes: frozenset[str]
-    """Names of the nodes that are no longer needed once the norm is fused, with the last node."""
+    """Names of the nodes that the fused node replaces."""
 
 
 def find_norms(model: Model) -> dict[str, Norm]:
     """The spelled-out norms of a model in normal form, by name, in topological order.
 
-    LayerNorm is (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon), and RMSNorm the same without the mean
-    subtracted. A square may be a product, the root a power, and the quotient a product with a reciprocal. A
-    constant scale behind it, and a constant bias behind a LayerNorm, belong to the norm where they have the
-    sizes of the axes.
+    LayerNorm is (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon). RMSNorm is
+    x / sqrt(mean(x**2) + epsilon). A square may be a product, the root a power, and the quotient a product
+    with a reciprocal. A constant scale behind the quotient belongs to the norm where it has the sizes of the
+    normalized axes, and so does a constant bias behind a LayerNorm.
 
     Raises:
         ModelError: The model contradicts itself.
@@ -67,7 +64,7 @@ def fuse_norms(model: Model, names: Collection[str]) -> Model:
     """``model`` with each of these norms fused to one node, in an opset that has the operators.
 
     Raises:
-        ModelError: A name is no norm's, or the opset cannot be lifted.
+        ModelError: No norm has one of these names, or the opset cannot be lifted.
     """
     norms = find_norms(model)
     for name in names:
@@ -94,12 +91,20 @@ def fuse_norms(model: Model, names: Collection[str]) -> Model:
     return editor.done()
 
 
-#: Parts of a quotient of a value and the root of the mean of its squares: value, mean, epsilon, nodes.
-_Spread = tuple[str, onnx.NodeProto, float, list[onnx.NodeProto]]
-#: A tensor, and the nodes that lead from it.
-_Way = tuple[str, list[onnx.NodeProto]]
-#: The tensor that epsilon is added to, epsilon, and the nodes from there on.
-_Plus = tuple[str, float, list[onnx.NodeProto]]
+#: A tensor, the exponent of a power of it, and the nodes that compute the power.
+_Power = tuple[str, float, list[onnx.NodeProto]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Quotient:
+    """A value divided by the root of the mean of its squares plus epsilon."""
+
+    value: str
+    mean: onnx.NodeProto
+    """The ReduceMean of the squares."""
+    epsilon: float
+    nodes: list[onnx.NodeProto]
+    """The nodes that compute the quotient."""
 
 
 class _Finder:
@@ -110,37 +115,36 @@ class _Finder:
         self.constants = model.constants()
         self.shapes = {name: info.shape for name, info in model.values().items()}
 
-    def norm(self, quotient: onnx.NodeProto) -> Norm | None:
-        """The norm whose division is the node ``quotient``, with its scale and bias.
-
-        None where there is none.
-        """
-        spread = next(self._spreads(quotient), None)
-        axes = None if spread is None else self._axes(spread[1])
-        if spread is None or axes is None:
+    def norm(self, node: onnx.NodeProto) -> Norm | None:
+        """The norm whose division is ``node``, with its scale and bias; None for other nodes."""
+        found = next(self._quotients(node), None)
+        axes = None if found is None else self._axes(found.mean)
+        if found is None or axes is None:
             return None
-        x, _, epsilon, path = spread
-        op_type, centre = "RMSNormalization", self._centre(x, axes)
-        if centre is not None:
-            op_type, (x, nodes) = "LayerNormalization", centre
-            path += nodes
+        x, op_type, path = found.value, "RMSNormalization", found.nodes
+        centre = self._made(x, "Sub")
+        mean = None if centre is None else self._made(centre.input[1], "ReduceMean")
+        is_centred = mean is not None and self._axes(mean) == axes
+        if centre is not None and mean is not None and is_centred and mean.input[0] == centre.input[0]:
+            x, op_type, path = centre.input[0], "LayerNormalization", [mean, centre, *path]
         shape = self.shapes.get(x)
         sizes = None if shape is None else shape[len(shape) - axes :]
-        path.append(quotient)
         scale = self._constant_behind(path, "Mul", sizes, axes)
         if scale is None:
-            if sizes is None or not all(isinstance(size, int) for size in sizes):
-                return None  # of what size its scale has to be is not known
-            scale = np.ones([size for size in sizes if isinstance(size, int)], np.float32)
-        bias = self._constant_behind(path, "Add", scale.shape, axes) if centre is not None else None
-        return Norm(path[-1].name, op_type, x, epsilon, scale, bias, self._unneeded(path))
+            known = [size for size in sizes or () if isinstance(size, int)]
+            if len(known) < axes:
+                return None
+            scale = np.ones(known, np.float32)
+        bias = self._constant_behind(path, "Add", scale.shape, axes) if x != found.value else None
+        return Norm(path[-1].name, op_type, x, found.epsilon, scale, bias, self._unneeded(path))
 
     def _constant_behind(
         self, path: list[onnx.NodeProto], op_type: str, sizes: Sequence[Dim] | None, axes: int
     ) -> Array | None:
-        """The constant that the only reader of the path's result multiplies or adds.
+        """The constant that the only reader of a path's result multiplies it by, or adds to it.
 
-        That node joins the path.
+        The reader is appended to ``path``. None where there is no such reader, or the constant does not have
+        the ``sizes`` of the normalized axes.
         """
         made = path[-1].output[0]
         reader = self.index.only_reader(made)
@@ -158,57 +162,45 @@ class _Finder:
         path.append(reader)
         return array.reshape(known)
 
-    def _spreads(self, node: onnx.NodeProto) -> Iterator[_Spread]:
+    def _quotients(self, node: onnx.NodeProto) -> Iterator[_Quotient]:
         """Each reading of a node as a value divided by the root of the mean of its squares."""
-        if node.op_type not in ("Div", "Mul") or node.domain or len(node.input) != 2:
+        if node.op_type not in ("Div", "Mul") or node.domain:
             return
         for value, divisor in _orders(node):
-            found = self._root(divisor) if node.op_type == "Div" else self._inverse_root(divisor)
-            for variance, epsilon, path in () if found is None else self._plus_epsilon(*found):
-                mean = self._made(variance, "ReduceMean")
-                square = None if mean is None else self._square(mean.input[0])
-                if mean is not None and square is not None and self._are_same(square[0], value):
-                    yield value, mean, epsilon, [*square[1], mean, *path]
+            root = self._power(divisor)
+            if root is None or root[1] != (0.5 if node.op_type == "Div" else -0.5):
+                continue
+            plus = self._made(root[0], "Add")
+            for variance, added in () if plus is None else _orders(plus):
+                mean, epsilon = self._made(variance, "ReduceMean"), self._scalar(added)
+                if plus is None or mean is None or epsilon is None or not 0 < epsilon < np.inf:
+                    continue
+                square = self._power(mean.input[0])
+                if square is not None and square[1] == 2 and self._are_same(square[0], value):
+                    centre = self._made(square[0], "Sub")
+                    before = [] if centre is None else [centre]
+                    nodes = [*before, *square[2], mean, plus, *root[2], node]
+                    yield _Quotient(value, mean, epsilon, nodes)
 
-    def _root(self, tensor: str) -> _Way | None:
-        """The tensor whose square root this tensor is, and the nodes between them."""
-        node = self._made(tensor, "Sqrt") or self._power(tensor, 0.5)
-        return None if node is None else (node.input[0], [node])
-
-    def _inverse_root(self, tensor: str) -> _Way | None:
-        """The tensor whose inverse square root this tensor is, and the nodes between them."""
-        node = self._made(tensor, "Reciprocal", "Div")
-        if node is not None and (node.op_type == "Reciprocal" or self._scalar(node.input[0]) == 1.0):
-            found = self._root(node.input[-1])
-            return None if found is None else (found[0], [*found[1], node])
-        power = self._power(tensor, -0.5)
-        return None if power is None else (power.input[0], [power])
-
-    def _plus_epsilon(self, tensor: str, path: list[onnx.NodeProto]) -> Iterator[_Plus]:
-        """Each reading of a tensor as a sum with an epsilon above 0."""
-        node = self._made(tensor, "Add")
-        for variance, added in () if node is None else _orders(node):
-            epsilon = self._scalar(added)
-            if node is not None and epsilon is not None and 0 < epsilon < np.inf:
-                yield variance, epsilon, [node, *path]
-
-    def _square(self, tensor: str) -> _Way | None:
-        """The tensor whose square this tensor is, and the nodes, with the Sub before them."""
-        node = self._power(tensor, 2.0) or self._made(tensor, "Mul")
-        if node is None or (node.op_type == "Mul" and node.input[0] != node.input[1]):
+    def _power(self, tensor: str) -> _Power | None:
+        """The reading of a tensor as a power of another one; None where no node computes a power."""
+        node = self._made(tensor, "Sqrt", "Pow", "Mul", "Reciprocal", "Div")
+        if node is None:
             return None
-        return node.input[0], [*self._makers(node.input[0]), node]
-
-    def _centre(self, tensor: str, axes: int) -> _Way | None:
-        """The tensor of which this tensor is the difference to its mean over these axes, and the nodes."""
-        node = self._made(tensor, "Sub")
-        mean = None if node is None else self._made(node.input[1], "ReduceMean")
-        if node is None or mean is None or mean.input[0] != node.input[0] or self._axes(mean) != axes:
+        if node.op_type == "Sqrt":
+            return node.input[0], 0.5, [node]
+        if node.op_type == "Pow":
+            exponent = self._scalar(node.input[1])
+            return None if exponent is None else (node.input[0], exponent, [node])
+        if node.op_type == "Mul":
+            return (node.input[0], 2.0, [node]) if node.input[0] == node.input[1] else None
+        if node.op_type == "Div" and self._scalar(node.input[0]) != 1.0:
             return None
-        return node.input[0], [mean, node]
+        inverse = self._power(node.input[-1])
+        return None if inverse is None else (inverse[0], -inverse[1], [*inverse[2], node])
 
     def _axes(self, mean: onnx.NodeProto) -> int | None:
-        """The number of axes of a mean over the last axes that keeps them; None for any other mean."""
+        """The number of axes of a mean over the last axes that keeps them as size 1; None for other means."""
         given = attribute(mean, "axes", None)
         if given is None and len(mean.input) > 1 and mean.input[1] in self.constants:
             given = self.constants[mean.input[1]].reshape(-1).tolist()
@@ -219,12 +211,12 @@ class _Finder:
         return len(last) if last == list(range(-len(last), 0)) else None
 
     def _are_same(self, one: str, other: str) -> bool:
-        """Whether two tensors are the same difference. Some exporters write the Sub twice."""
+        """Whether two tensors hold the same values, also where an exporter wrote their Sub twice."""
         nodes = [self._made(tensor, "Sub") for tensor in (one, other)]
         return one == other or (None not in nodes and len({tuple(node.input) for node in nodes if node}) == 1)
 
     def _unneeded(self, path: Sequence[onnx.NodeProto]) -> frozenset[str]:
-        """Names of the nodes of a path that only nodes of the path read, and of its last node."""
+        """Names of the nodes of a path whose results no node outside the path reads, and of the last node."""
         gone = {path[-1].name}
         for node in sorted(path, key=lambda node: -self.index.order[node.name]):
             readers = [reader.name for name in node.output for reader, _ in self.index.readers(name)]
@@ -232,27 +224,19 @@ class _Finder:
                 gone.add(node.name)
         return frozenset(gone)
 
-    def _makers(self, tensor: str) -> list[onnx.NodeProto]:
-        node = self.index.producer.get(tensor)
-        return [] if node is None or node.op_type != "Sub" else [node]
-
     def _made(self, tensor: str, *op_types: str) -> onnx.NodeProto | None:
-        """The node that makes a tensor, where it is of one of these types."""
+        """The node that makes a tensor, if it is one of these standard operators; else None."""
         node = self.index.producer.get(tensor)
         return node if node is not None and not node.domain and node.op_type in op_types else None
 
-    def _power(self, tensor: str, exponent: float) -> onnx.NodeProto | None:
-        node = self._made(tensor, "Pow")
-        return node if node is not None and self._scalar(node.input[1]) == exponent else None
-
     def _scalar(self, tensor: str) -> float | None:
-        """A constant of one number."""
+        """The value of a constant of one element; None for other tensors."""
         array = self.constants.get(tensor)
         return None if array is None or array.size != 1 else float(array.reshape(()))
 
 
 def _orders(node: onnx.NodeProto) -> Iterator[tuple[str, str]]:
-    """The two operands in each order that gives the same result."""
+    """The two operands of a node, in each order that gives the same result."""
     one, other = node.input
     yield one, other
     if node.op_type != "Div":

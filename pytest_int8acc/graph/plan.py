@@ -1,4 +1,4 @@
-"""Applies plans to networks: the only place that changes precisions, scales and ranges of a model."""
+"""Applies plans to networks. No other module changes precisions, scales or ranges of a model."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import DTypeLike
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import Format
 from pytest_int8acc.graph.half import scale_in
 from pytest_int8acc.graph.half_network import fused
 from pytest_int8acc.graph.index import all_graphs, refill
@@ -35,20 +33,20 @@ from pytest_int8acc.tensors import Array, did_you_mean
 
 
 def apply(network: Network, plan: Plan | None = None) -> Model:
-    """The model of ``moved(network, plan)`` with Q/DQ on every edge of every group that stays in INT8.
+    """The model of a network under a plan, with Q/DQ on every edge of every group that stays in INT8 or FP8.
 
-    Each edge gets a pair of its own, so a group can leave INT8 without any effect on other readers of its
-    tensors. With all groups in high precision and no moves, the result is the float model itself.
+    Each edge gets a Q/DQ pair of its own. So a group can leave INT8 without any effect on other readers of
+    its tensors. With all groups in high precision and no moves, the result is the float model itself.
 
     Raises:
-        ModelError: As for ``moved``.
+        ModelError: The plan does not fit the network, see ``moved``.
     """
     plan = plan or Plan()
     network = moved(network, plan)
     low = [group for group in network.groups if group.name not in plan.high]
     edges = by_node(edge for group in low for edge in (*group.edges, *group.body_edges))
     writer = QdqWriter(network.model.edit())
-    # Bodies come first, because refilling a graph copies its nodes together with their bodies.
+    # Bodies are refilled before the graphs around them, because refilling a graph copies the bodies in it.
     for graph in reversed(list(all_graphs(writer.editor.graph))):
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
@@ -60,13 +58,13 @@ def apply(network: Network, plan: Plan | None = None) -> Model:
 
 
 def moved(network: Network, plan: Plan) -> Network:
-    """The network after the plan's fusions, scales and moves; its groups keep their precision.
+    """The network after the plan's fusions, scales and moves. All groups stay in low precision.
 
-    After each move the plan's scales are set again, for the tensors that the move made.
+    A move makes new tensors. They get their scale from the plan, if it has one for them.
 
     Args:
-        network: Any. Where constants get other scales, it must be the float network, not the one in FP16.
-        plan: Its ``high`` is only checked for names that exist.
+        network: Any network. If the plan has scales of constants, its model must be in FP32.
+        plan: The groups of ``high`` must exist, but are not changed.
 
     Raises:
         ModelError: The plan names a group, norm or tensor that is not there, a scale does not fit its tensor,
@@ -97,7 +95,7 @@ def merge(network: Network, first: Plan, second: Plan) -> Plan:
             raise ModelError(f"'{tensor}' is moved by the case's plan already; it cannot be moved again")
     scales = {**first.scales, **second.scales}
     if first.moves and second.scales:
-        # A reader of a moved tensor reads a new tensor. The second plan's scale of the old tensor is not its.
+        # A moved reader reads a new tensor, so the second plan's scale of the old tensor is not for it.
         after = moved(network, first)
         for old, new in zip(network.edges, after.edges, strict=True):
             if new.tensor != old.tensor and old.tensor in second.scales and new.tensor not in scales:
@@ -113,7 +111,7 @@ def merge(network: Network, first: Plan, second: Plan) -> Plan:
 
 
 def plan_key(plan: Plan, ignored: Collection[str] = ()) -> object:
-    """A hashable key: equal for two plans that agree in every field but the ``ignored`` ones."""
+    """A hashable key, equal for plans that agree in every field except the ``ignored`` ones."""
     kept = (part for part in fields(plan) if part.name not in ignored)
     return tuple(_key(getattr(plan, part.name), any_order="any_order" in part.metadata) for part in kept)
 
@@ -130,33 +128,34 @@ def _key(value: object, *, any_order: bool = False) -> object:
 
 
 def computed_floats(model: Model) -> dict[str, int]:
-    """Element types of the floating-point tensors that nodes of the main graph make, outputs left out."""
+    """Element type of each floating-point tensor that a node of the main graph makes, without outputs."""
     types, own = value_types(model), {output.name for output in model.outputs}
     made = (name for node in model.graph.node for name in node.output)
     return {name: types[name] for name in made if types.get(name) in (FLOAT, FLOAT16) and name not in own}
 
 
 def with_outputs(model: Model, tensors: Iterable[str]) -> Model:
-    """The model with further outputs; tensors that are outputs already are skipped.
+    """The model with further outputs. Tensors that are outputs already are skipped.
 
     Raises:
-        ModelError: No node computes a tensor in floating point.
+        ModelError: No node of the main graph computes a tensor.
     """
-    inner = [tensor for tensor in tensors if tensor not in {output.name for output in model.outputs}]
+    own = {output.name for output in model.outputs}
+    inner = [tensor for tensor in dict.fromkeys(tensors) if tensor not in own]
     if not inner:
         return model
-    types = computed_floats(model)
+    types = value_types(model)
     for tensor in inner:
-        if tensor not in types:
-            raise ModelError(f"{model.name}: '{tensor}' cannot be an output: no node computes it as floats")
-    return giving(model, {tensor: types[tensor] for tensor in inner})
+        if tensor not in model.index.producer:
+            raise ModelError(f"{model.name}: '{tensor}' cannot be an output: no node computes it")
+    return giving(model, {tensor: types.get(tensor, FLOAT) for tensor in inner})
 
 
 def guard(network: Network, plan: Plan) -> Network:
-    """The network for a search on top of ``plan``: moved, without the groups that the plan keeps high.
+    """The network under a plan, without the groups that the plan keeps in high precision.
 
     Raises:
-        ModelError: As for ``moved``.
+        ModelError: The plan does not fit the network, see ``moved``.
     """
     network = moved(network, plan)
     kept = tuple(group for group in network.groups if group.name not in plan.high)
@@ -165,32 +164,32 @@ def guard(network: Network, plan: Plan) -> Network:
 
 
 def fp32_nodes(network: Network, plan: Plan) -> set[str]:
-    """Nodes of the groups that ``plan`` keeps in FP32.
+    """Names of the nodes of groups that a plan keeps in FP32, without nodes in bodies.
 
-    Nodes in bodies are left out, since they always stay so.
+    Nodes in bodies are always in FP32.
     """
     kept = [group for group in network.groups if plan.high.get(group.name) == "fp32"]
     return {node for group in kept if not group.body_edges for node in group.nodes}
 
 
 class QdqWriter:
-    """Adds Q/DQ pairs before one reader at a time.
-
-    Pairs share equal scales, zero points and integer weights.
-    """
+    """Adds Q/DQ pairs to a graph. Pairs share the constants of scales, zero points and integer weights."""
 
     def __init__(self, editor: Editor, add: Callable[[str, Array], str] | None = None) -> None:
         self.editor = editor
         self.add = add or editor.add_constant
-        """Adds a constant: takes a preferred name and an array, returns the name that it got."""
+        """Adds a constant, from a preferred name and an array, and returns the name that it got."""
         self.names: dict[int, str] = {}
-        """Id of each array written so far to its name. The network keeps the arrays alive, so ids stay
-        unique."""
+        """``id`` of each array written so far to its name. No ``id`` is used twice, because the network keeps
+        the arrays alive."""
 
     def write(self, node: onnx.NodeProto, edge: Edge, scale: str | None = None) -> Iterator[onnx.NodeProto]:
-        """Nodes to put before ``node``, whose input ``edge.index`` is made to read the last one.
+        """The Q/DQ pair of ``edge``, to be put before ``node``, which is made to read it.
 
-        ``scale`` names a tensor that is to be the scale; None: the scale of the edge becomes a constant.
+        Args:
+            node: The reader.
+            edge: The input of the reader that is quantized.
+            scale: Name of a tensor that is the scale; None: the scale of the edge is added as a constant.
         """
         quantization = edge.quantization
         base = f"{edge.node}_input{edge.index}"
@@ -215,7 +214,7 @@ class QdqWriter:
 
 
 def quantized_tensors(network: Network) -> dict[str, Quantization]:
-    """Quantized tensor to the quantization of its first edge, in topological order."""
+    """Each quantized tensor with the quantization of its first edge, in topological order."""
     found: dict[str, Quantization] = {}
     for edge in network.edges:
         found.setdefault(edge.tensor, edge.quantization)
@@ -223,13 +222,12 @@ def quantized_tensors(network: Network) -> dict[str, Quantization]:
 
 
 def fresh_weights(network: Network, names: Iterable[str]) -> dict[str, TensorScale]:
-    """Symmetric scales of constants, calibrated anew from their values.
+    """New symmetric scales of constants, from their greatest magnitudes.
 
-    They are per channel along the axis that all readers need, or per tensor where readers need different
-    axes.
+    They are per channel if all readers of the constant need the same channel axis, otherwise per tensor.
 
     Raises:
-        ModelError: A name is no quantized constant.
+        ModelError: A name is not that of a quantized constant.
     """
     constants = network.model.constants()
     nodes = network.model.index.nodes
@@ -247,14 +245,14 @@ def fresh_weights(network: Network, names: Iterable[str]) -> dict[str, TensorSca
 
 
 def weight_axis(node: onnx.NodeProto, edge: Edge, rank: int) -> int | None:
-    """The axis of a constant's scales: what its weighted reader needs, else the present axis."""
+    """The channel axis of a constant's scales: the one that a weighted reader needs, else the present one."""
     if node.op_type in WEIGHTED and edge.index < 2:
         return scales_axis(node, edge.index, rank)
     return edge.quantization.axis
 
 
 def _with_scales(network: Network, scales: Mapping[str, TensorScale]) -> Network:
-    """The network with these scales, for the tensors that it has. Edges of one tensor share the arrays."""
+    """The network with the scales of those tensors that it has. Edges of one tensor share the arrays."""
     constants = network.model.constants() if scales else {}
     made: dict[tuple[str, bool, str], Quantization] = {}
 
@@ -268,16 +266,22 @@ def _with_scales(network: Network, scales: Mapping[str, TensorScale]) -> Network
             wrong = misfit(scales[edge.tensor], None if array is None else array.shape)
             if wrong:
                 raise ModelError(f"{network.model.name}: the plan's scale of '{edge.tensor}': {wrong}")
-            made[key] = _quantization(scales[edge.tensor], old.scale.dtype, array, network.low)
+            chosen = scales[edge.tensor]
+            scale = scale_in(np.asarray(chosen.scale, np.float32), old.scale.dtype)
+            zero_point = network.low.zeros(scale) if chosen.zero_point is None else chosen.zero_point
+            fresh = Quantization(scale, zero_point, chosen.axis)
+            made[key] = fresh if array is None else replace(fresh, values=fresh.quantize(array))
         return replace(edge, quantization=made[key])
 
     return with_edges(network, scaled) if scales else network
 
 
 def misfit(chosen: TensorScale, shape: tuple[int, ...] | None = None) -> str:
-    """The fault of a scale for a constant of ``shape``, or for an activation (None).
+    """What is wrong with a scale, for messages; empty if nothing is.
 
-    Empty if there is none.
+    Args:
+        chosen: The scale.
+        shape: Shape of the constant that it is for; None: it is for an activation.
     """
     scale = chosen.scale
     if not (np.isfinite(scale) & (scale > 0)).all():
@@ -295,13 +299,6 @@ def misfit(chosen: TensorScale, shape: tuple[int, ...] | None = None) -> str:
     return ""
 
 
-def _quantization(chosen: TensorScale, dtype: DTypeLike, constant: Array | None, low: Format) -> Quantization:
-    scale = scale_in(np.asarray(chosen.scale, np.float32), dtype)
-    zero_point = low.zeros(scale) if chosen.zero_point is None else chosen.zero_point
-    found = Quantization(scale, zero_point, chosen.axis)
-    return found if constant is None else replace(found, values=found.quantize(constant))
-
-
 def _check_names(network: Network, plan: Plan, tensors: Collection[str]) -> None:
     groups = {group.name for group in network.groups}
     for what, names, known in (("group", plan.high, groups), ("quantized tensor", plan.scales, tensors)):
@@ -312,7 +309,7 @@ def _check_names(network: Network, plan: Plan, tensors: Collection[str]) -> None
 
 
 def activation_scales(network: Network) -> dict[str, float]:
-    """Activation to its scale, for activations that are quantized per tensor."""
+    """The scale of each activation that is quantized per tensor."""
     return {
         edge.tensor: float(edge.quantization.scale)
         for edge in network.edges

@@ -1,15 +1,15 @@
-"""Reads a Q/DQ model (ModelOpt, ONNX Runtime, QAT) into a Network: float model, groups, scales.
+"""Reads a Q/DQ model (from ModelOpt, ONNX Runtime or QAT) as a network: float model, groups and scales.
 
-Each reader of a dequantized tensor becomes an edge with the pair's own scale, zero point and type. So
-applying the empty plan gives back a model that runs bit for bit as the one read, and any group can leave
-INT8. Quantized constants keep their codes.
+Each reader of a dequantized tensor becomes an edge with the scale, zero point and type of the pair. Quantized
+constants keep their codes. So the empty plan gives back a model that computes the same bits as the one read,
+and any group can leave INT8.
 
-Pairs in bodies of If, Loop and Scan become edges of groups of their own. Constants that take their place lie
-in the main graph, where the body reads them.
+Pairs in bodies of If, Loop and Scan become edges of groups of their own. Their constants move to the main
+graph, from where the body reads them.
 
-Where the float original is given, what the quantizer took from it is put back: rounded weights, and
-activations folded into ranges. An asymmetric quantizer that ends a range at 0 leaves out the Relu before it
-(ONNX Runtime's QDQRemovableActivation), because the codes saturate in its place.
+If the float original is given, two things are restored from it: weights before rounding, and activation
+functions that the quantizer removed. ONNX Runtime removes a Relu or Clip whose range the codes enforce by
+saturation (QDQRemovableActivation).
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ from pytest_int8acc.graph.opsets import TRT_FP8
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Array
 
-#: Attributes of an ordinary pair. block_size=0 is the default, so it is ordinary, too.
+#: Attributes that a pair may have to be read. Others, such as block_size, may only be 0, their default.
 _PLAIN_ATTRIBUTES = frozenset({"axis", "saturate", "output_dtype"})
+#: Quantized operators of ONNX Runtime's operator format.
 _OPERATOR_FORMAT = frozenset(
     {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm"}
 )
-#: Names of the formats of these element types of codes, as messages give them.
+#: Element types of codes, each with the name of the format in messages.
 _OTHER_TYPES: Mapping[int, str] = {
     **{known.element_type: known.name.upper() for known in TARGETS},
     TensorProto.FLOAT8E5M2: "FP8 E5M2",
@@ -58,18 +59,19 @@ _OTHER_TYPES: Mapping[int, str] = {
     TensorProto.INT4: "INT4",
     TensorProto.UINT4: "UINT4",
 }
+#: Operators that quantize to one format only, each with the name of the format in messages.
 _OTHER_OPERATORS: Mapping[str, str] = {
     "TRT_MXFP8DynamicQuantize": "MXFP8",
     "TRT_FP4DynamicQuantize": "NVFP4",
     **dict.fromkeys(TRT_FP8, FP8.name.upper()),
     "TRT_INT4DequantizeLinear": "INT4 by TensorRT's own operators",
 }
-#: The quantized tensor, or a float constant in place of a constant's codes, and its quantization.
+#: The float tensor that readers get in place of a Q/DQ pair, and the quantization of the pair.
 _Pair = tuple[str, Quantization]
 
 
 def is_qdq(model: Model) -> bool:
-    """Whether the model has a DequantizeLinear, in bodies of If, Loop and Scan, too."""
+    """Whether the model, or a body of its If, Loop and Scan nodes, has a DequantizeLinear."""
     return any(node.op_type == "DequantizeLinear" for node in all_nodes(model.graph))
 
 
@@ -93,7 +95,7 @@ def check_formats(model: Model, low: Format = INT8) -> None:
 
 
 def _types_of_all(model: Model) -> dict[str, int]:
-    """Element types of tensors of the main graph, and of tensors in bodies as far as known."""
+    """Element type of each tensor of the main graph and of all bodies, as far as it is known."""
     types: dict[str, int] = {}
     for body in bodies(model.inferred):
         types.update((tensor.name, int(tensor.data_type)) for tensor in body.graph.initializer)
@@ -104,17 +106,16 @@ def _types_of_all(model: Model) -> dict[str, int]:
 def read_qdq(
     model: Model, original: Model | None = None, exclude: Sequence[str] = (), low: Format = INT8
 ) -> Network:
-    """The Network of a model that holds Q/DQ pairs already.
+    """The network of a model that has Q/DQ pairs already.
 
     Args:
         model: The Q/DQ model in normal form.
-        original: The float model that it was made from. Groups in high precision get its weights, and a Relu
-            that was folded into a range is put back.
+        original: The float model that it was made from; see ``restore``.
         exclude: fnmatch patterns of names of nodes whose Q/DQ is removed.
-        low: INT8, with all formats of integers, or FP8.
+        low: INT8, which stands for all formats of integers, or FP8.
 
     Raises:
-        ModelError: The model has no Q/DQ pair, or none of such codes, is in ONNX Runtime's operator format,
+        ModelError: The model has no Q/DQ pair of the format ``low``, or is in ONNX Runtime's operator format,
             or a pattern of ``exclude`` matches no node.
     """
     operators = sorted({node.op_type for node in all_nodes(model.graph)} & _OPERATOR_FORMAT)
@@ -148,17 +149,17 @@ def read_qdq(
 
 @dataclass(frozen=True, eq=False)
 class _Scope:
-    """Tensors that nodes of one graph can read: those of the graph, and those of the graphs around it."""
+    """The tensors that nodes of a graph can read: tensors of the graph and of the graphs around it."""
 
     path: str
-    """Names of the nodes around the graph, a slash after each; empty for the main graph."""
+    """Names of the nodes around the graph, each followed by a slash; empty for the main graph."""
     constants: ChainMap[str, Array] = field(default_factory=ChainMap)
     producer: ChainMap[str, onnx.NodeProto] = field(default_factory=ChainMap)
     pairs: ChainMap[str, _Pair] = field(default_factory=ChainMap)
-    """Dequantized tensor to the pair that makes it."""
+    """Name of each dequantized tensor to the pair that makes it."""
 
     def around(self, node: onnx.NodeProto, graph: onnx.GraphProto) -> _Scope:
-        """The scope of a ``graph`` inside ``node``, without the pairs of that graph."""
+        """The scope of ``graph``, which lies inside ``node``, before its own pairs are known."""
         return _Scope(
             f"{self.path}{node.name}/",
             self.constants.new_child(body_constants(graph)),
@@ -168,19 +169,20 @@ class _Scope:
 
 
 class _Reader:
-    """Removes the pairs of a model, in bodies of If, Loop and Scan, too."""
+    """Removes the Q/DQ pairs of a model and of all bodies of its If, Loop and Scan nodes."""
 
     def __init__(self, model: Model, low: Format) -> None:
         self.model = model
         self.formats = frozenset(known.dtype for known in low.codes)
         self.editor = model.edit()
         self.constants_read = 0
+        """Number of quantized constants."""
         self.edges: list[Edge] = []
         self.fixed: list[str] = []
-        """Q/DQ nodes that stay. The name of one in a body follows the names of the nodes around the body."""
+        """Names of the Q/DQ nodes that stay. In a body, the names of the nodes around it come before."""
 
     def strip(self) -> tuple[Model, list[Edge]]:
-        """The model without its pairs, and the edges of these pairs, in all graphs."""
+        """The model without its pairs, and the edges that the pairs become."""
         graph = self.editor.graph
         made = {name: node for node in graph.node for name in node.output if name}
         self._strip(graph, _Scope("", ChainMap(self.model.constants()), ChainMap(made)))
@@ -188,7 +190,7 @@ class _Reader:
         return self.editor.done(), self.edges
 
     def _strip(self, graph: onnx.GraphProto, scope: _Scope) -> None:
-        """Remove the pairs of one graph and of the graphs inside its nodes."""
+        """Remove the pairs of a graph and of the graphs inside its nodes."""
         for node in graph.node:
             if node.op_type == "DequantizeLinear":
                 pair = self._pair(node, scope)
@@ -203,6 +205,7 @@ class _Reader:
         self._rewire(graph, scope)
 
     def _pair(self, node: onnx.NodeProto, scope: _Scope) -> _Pair | None:
+        """The pair that a DequantizeLinear ends; None where it stays as it is."""
         parameters = self._parameters(node, scope)
         if parameters is None:
             return None
@@ -231,11 +234,11 @@ class _Reader:
         return source, quantization
 
     def _stand_in(self, node: onnx.NodeProto, values: Array) -> str:
-        """Name of a new constant of the main graph that replaces the output of ``node``."""
+        """Add a constant to the main graph that replaces the output of ``node``, and return its name."""
         return self.editor.add_constant(f"{node.output[0]}_float", values)
 
     def _parameters(self, node: onnx.NodeProto, scope: _Scope) -> tuple[Array, Array, int | None] | None:
-        """Scale, zero point and channel axis; None where the node is no ordinary Q or DQ."""
+        """Scale, zero point and channel axis of a Q or DQ node; None where these cannot be read."""
         if any(a.name not in _PLAIN_ATTRIBUTES for a in node.attribute if a.i or a.type != a.INT):
             return None
         scale = scope.constants.get(node.input[1])
@@ -255,7 +258,7 @@ class _Reader:
         if scale.size == 1:
             return scale.reshape(()), zero_point.reshape(()), None
         if scale.ndim != 1:
-            return None  # blocked
+            return None  # a scale per block
         return scale, zero_point, attribute(node, "axis", 1)
 
     def _check(self, node: onnx.NodeProto, scale: Array, axis: int | None, values: Array) -> None:
@@ -268,10 +271,10 @@ class _Reader:
             )
 
     def _rewire(self, graph: onnx.GraphProto, scope: _Scope) -> None:
-        """Make readers of pairs read the sources of the pairs, as edges, and drop nodes without readers.
+        """Remove the pairs of a graph whose inner graphs are done, and record an edge for each reader.
 
-        Where a dequantized tensor is an output of a graph, or is quantized again, an Identity replaces the
-        pair and has the edge. The graphs inside the nodes must have been rewired before.
+        If a dequantized tensor is an output of a graph, or is quantized again, an Identity replaces the pair
+        and becomes the reader.
         """
         own, pairs = scope.pairs.maps[0], scope.pairs
         public = {value.name for value in graph.output}.union(*map(captured, graph.node))
@@ -298,7 +301,7 @@ class _Reader:
 
 
 def _code_type(node: onnx.NodeProto, scope: _Scope) -> np.dtype[np.generic]:
-    """The type of codes without a zero point: their own, otherwise uint8 by the ONNX standard."""
+    """The dtype of the codes of a Q or DQ node without a zero point. The default of ONNX is uint8."""
     if node.input[0] in scope.constants and node.op_type == "DequantizeLinear":
         return scope.constants[node.input[0]].dtype
     maker = scope.producer.get(node.input[0]) if node.op_type == "DequantizeLinear" else node
@@ -307,7 +310,7 @@ def _code_type(node: onnx.NodeProto, scope: _Scope) -> np.dtype[np.generic]:
 
 
 def _lone_quantizers(graph: onnx.GraphProto) -> list[str]:
-    """Path of each QuantizeLinear that is left and that other nodes than a DequantizeLinear read."""
+    """Name of each QuantizeLinear whose codes are an output, or are read by more than DequantizeLinear."""
     read = {value.name for each in all_graphs(graph) for value in each.output}
     for node in all_nodes(graph):
         if node.op_type != "DequantizeLinear":
@@ -326,11 +329,11 @@ def _same(a: tuple[Array, Array, int | None], b: tuple[Array, Array, int | None]
 
 
 def _grouped(model: Model, edges: Sequence[Edge]) -> list[Group]:
-    """Groups of the edges; a group is led by a weighted node, or else by the reader of the edge.
+    """The groups of the edges, in topological order. The leading node of a group is the reader of an edge.
 
-    A node that only moves a weight joins the group of the node that reads the weight, and an Identity the
-    group of the node before it. Groups of a body are sorted in at the node of the main graph that contains
-    the body.
+    There are two exceptions. If the reader only moves a weight, the weighted node behind it leads the group.
+    If the reader is an Identity, the node before it leads the group. A group in a body comes at the position
+    of the main graph's node that contains the body.
     """
     index, taken = model.index, set(model.index.nodes)
     groups = list(_groups_of(index, edges))
@@ -344,7 +347,7 @@ def _grouped(model: Model, edges: Sequence[Edge]) -> list[Group]:
 
 
 def _groups_of(index: Index, edges: Sequence[Edge]) -> Iterator[Group]:
-    """The groups of the ``edges`` whose nodes are in the graph of ``index``."""
+    """The groups of those edges whose nodes are in the graph of ``index``."""
     members: dict[str, list[Edge]] = defaultdict(list)
     for edge in edges:
         if edge.node in index.nodes:
@@ -355,6 +358,7 @@ def _groups_of(index: Index, edges: Sequence[Edge]) -> Iterator[Group]:
 
 
 def _leader(edge: Edge, index: Index) -> str:
+    """Name of the leading node of an edge's group."""
     node = index.nodes[edge.node]
     if edge.quantization.values is not None and moves_values(node):
         moved: onnx.NodeProto | None = node
@@ -367,26 +371,27 @@ def _leader(edge: Edge, index: Index) -> str:
     return node.name
 
 
+#: Activation functions that quantizers remove, because codes saturate at the same bounds.
 _FOLDED = frozenset({"Relu", "Clip"})
 
 
 def restore(model: Model, edges: Sequence[Edge], original: Model, weights: int) -> tuple[Model, list[str]]:
-    """Put back the weights and activations of ``original`` that the quantizer took away.
+    """Restore the float weights and the activation functions that the quantizer removed.
 
-    A weight fits where it rounds to the codes that the Q/DQ model holds, give or take one step. Where most
-    weights fit, both models hold the same weights, and a weight that does not fit was quantized wrongly: it
-    is restored as well. Where most do not fit, the Q/DQ model was trained further (QAT), and its own weights
-    are right. An activation is put back where every range that reads it saturates at its bounds, so that
+    A float weight fits if it rounds to the codes of the Q/DQ model, with an error of at most one code. If
+    most weights fit, the models have the same weights, and a weight that does not fit was quantized wrongly:
+    all float weights are restored. Otherwise the Q/DQ model was trained further (QAT), and only weights that
+    fit are restored. A Relu or Clip is restored if all codes behind it saturate at its bounds, so that
     nothing changes in INT8.
 
     Args:
         model: The Q/DQ model without pairs.
-        edges: The edges of the pairs.
-        original: The float model that it was made from. Nodes and tensors are matched by name.
-        weights: How many quantized constants the Q/DQ model holds.
+        edges: The edges that the pairs became.
+        original: The float model that was quantized. Nodes and tensors are matched by name.
+        weights: Number of quantized constants in the Q/DQ model.
 
     Returns:
-        The model with weights and activations put back, and notes about them in sentences.
+        The restored model, and sentences about what was restored.
     """
     fitting, others = _weights(model, edges, original)
     wrong = others if len(others) < len(fitting) else {}
@@ -413,7 +418,7 @@ def restore(model: Model, edges: Sequence[Edge], original: Model, weights: int) 
 
 
 def folded(graph: onnx.GraphProto, original: Model) -> Iterator[tuple[onnx.NodeProto, onnx.NodeProto]]:
-    """Each node of ``graph`` that lost the Relu or Clip behind it in ``original``, with that activation."""
+    """Each node of ``graph`` that lacks the Relu or Clip behind it in ``original``, with the latter."""
     theirs = original.index.producer
     for node in graph.node:
         activation = theirs.get(node.output[0]) if node.output else None
@@ -427,7 +432,7 @@ def folded(graph: onnx.GraphProto, original: Model) -> Iterator[tuple[onnx.NodeP
 def _weights(
     model: Model, edges: Sequence[Edge], original: Model
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Float weights by the constant that they replace: weights that round to its codes, and all others."""
+    """Float weights that round to the codes of a constant, and all others, by the name of the constant."""
     theirs, mine = _read_constants(original), model.constants()
     fitting: dict[str, Array] = {}
     others: dict[str, Array] = {}
@@ -444,7 +449,7 @@ def _weights(
 
 
 def _read_constants(model: Model) -> dict[tuple[str, int], Array]:
-    """Node and input position to the constant that is read there, with nodes in bodies."""
+    """The constants that nodes read, also in bodies, by the node's name and the position of the input."""
     constants = model.constants()
     found = _read_in(model.graph, constants)
     for body in bodies(model.graph):
@@ -465,7 +470,7 @@ def _read_in(graph: onnx.GraphProto, constants: dict[str, Array]) -> dict[tuple[
 
 
 def _fits(weight: Array, quantization: Quantization) -> bool:
-    """Whether ``weight`` rounds to the codes of ``quantization``, give or take one step."""
+    """Whether ``weight`` rounds to the codes of a constant, with an error of at most one code."""
     values = quantization.values
     if values is None or not (quantization.scale > 0).all():
         return False
@@ -476,7 +481,7 @@ def _fits(weight: Array, quantization: Quantization) -> bool:
 def _restore_activations(
     editor: Editor, index: Index, edges: Sequence[Edge], original: Model
 ) -> tuple[list[str], list[str]]:
-    """Names of the activations put back, and of those that cannot be."""
+    """Restore removed activation functions; return the names of the restored and of all others."""
     ranges: dict[str, dict[tuple[str, int], Quantization]] = {}
     for edge in edges:
         ranges.setdefault(edge.tensor, {})[edge.node, edge.index] = edge.quantization
@@ -508,7 +513,7 @@ def _restore_activations(
 def _after(
     editor: Editor, node: onnx.NodeProto, activation: onnx.NodeProto, constants: dict[str, Array]
 ) -> onnx.NodeProto:
-    """A copy of ``activation``, put between ``node`` and its readers."""
+    """A copy of a Relu or Clip, connected between ``node`` and its readers."""
     restored = copy.deepcopy(activation)
     restored.name = editor.unique(activation.name)
     restored.output[0] = node.output[0]
@@ -520,16 +525,16 @@ def _after(
 
 
 def _read_by(index: Index, tensor: str) -> set[tuple[str, int]]:
-    """Nodes and input positions that read ``tensor``.
+    """Name and input position of each node that reads a tensor.
 
-    ``("", -1)`` stands for outputs and graphs inside nodes.
+    ``("", -1)`` is added if the tensor is an output, or a graph inside a node reads it.
     """
     found = {(node.name, position) for node, position in index.readers(tensor)}
     return found | {("", -1)} if tensor in index.public else found
 
 
 def _bounds(activation: onnx.NodeProto, constants: dict[str, Array]) -> tuple[float, float] | None:
-    """The lower and upper bound of a Relu or Clip; None where a bound is computed at run time."""
+    """The lower and upper bound of a Relu or Clip; None if a bound is computed at run time."""
     if activation.op_type == "Relu":
         return 0.0, math.inf
     found = [-math.inf, math.inf]
@@ -542,7 +547,7 @@ def _bounds(activation: onnx.NodeProto, constants: dict[str, Array]) -> tuple[fl
 
 
 def _cuts(quantization: Quantization, low: float, high: float) -> bool:
-    """Whether the codes saturate at ``low`` and ``high``, so that a Clip to these bounds changes no code."""
+    """Whether a Clip to these bounds changes no code, because codes saturate there or before."""
     codes = quantization.format
     if quantization.scale.size != 1 or not quantization.scale > 0:
         return False

@@ -54,13 +54,13 @@ def group_losses(network: Network, low: Format, inputs: Dataset, sessions: Sessi
         DataError: The inputs cannot be read.
     """
     groups = {node: group.name for group in network.groups for node in group.nodes}
-    alone = with_rounded_twins(network.model, groups.keys(), low)
+    model, measurements = with_rounded_twins(network.model, groups.keys(), low)
     makers = network.model.index.producer
-    found = {tensor: TensorLoss(tensor, makers[tensor].name) for tensor in alone.measurements}
-    engine = sessions.exact(alone.model, optimized=False)
+    found = {tensor: TensorLoss(tensor, makers[tensor].name) for tensor in measurements}
+    engine = sessions.exact(model, optimized=False)
     for batch in inputs.first(SAMPLES).batches():
         outputs = engine(batch.feed)
-        for tensor, names in alone.measurements.items():
+        for tensor, names in measurements.items():
             noise, signal, peak, lost = (float(outputs[name].item()) for name in names)
             old = found[tensor]
             found[tensor] = replace(

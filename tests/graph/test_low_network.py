@@ -119,13 +119,13 @@ def test_a_model_without_floats_is_refused() -> None:
 def test_what_each_node_loses_alone_is_what_rounding_its_operands_and_result_changes(low) -> None:
     model = model_of("a = Exp(x) b = Mul(a, a) y = Sub(b, x)")
     x = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32) * 3
-    alone = with_rounded_twins(model, ["node_of_b", "node_of_y"], low)
-    outputs = OrtEngine(alone.model)({"x": x})
+    twins_of, measurements = with_rounded_twins(model, ["node_of_b", "node_of_y"], low)
+    outputs = OrtEngine(twins_of)({"x": x})
     a = np.exp(x.astype(np.float64)).astype(np.float32)
     exact = {"b": a * a, "y": a * a - x}
     rounded = [np.asarray(low.round(v), np.float32) for v in (a, x, exact["b"])]
     twins = {"b": rounded[0] * rounded[0], "y": rounded[2] - rounded[1]}
-    for tensor, names in alone.measurements.items():
+    for tensor, names in measurements.items():
         found = dict(zip(MEASUREMENTS, (float(outputs[n]) for n in names), strict=True))
         twin = np.asarray(low.round(twins[tensor]), np.float32)
         assert found["signal"] == pytest.approx(np.square(exact[tensor]).sum(), rel=1e-4)
@@ -136,8 +136,8 @@ def test_what_each_node_loses_alone_is_what_rounding_its_operands_and_result_cha
 
 def test_infinities_that_are_there_in_fp32_are_no_loss() -> None:
     model = model_of("a = Log(x) y = Tanh(a)")
-    alone = with_rounded_twins(model, ["node_of_a", "node_of_y"], FP16)
-    outputs = OrtEngine(alone.model)({"x": np.array([[0.0, 1.0, 2.0, 0.0]], np.float32)})
-    noise = {tensor: float(outputs[names[0]]) for tensor, names in alone.measurements.items()}
+    twins_of, measurements = with_rounded_twins(model, ["node_of_a", "node_of_y"], FP16)
+    outputs = OrtEngine(twins_of)({"x": np.array([[0.0, 1.0, 2.0, 0.0]], np.float32)})
+    noise = {tensor: float(outputs[names[0]]) for tensor, names in measurements.items()}
     assert 0 <= noise["a"] < 1e-6
     assert 0 <= noise["y"] < 1e-6
