@@ -172,6 +172,20 @@ def test_values_beyond_the_scale_are_marked_as_clipped(whole: str) -> None:
     assert text_of(read).count("of the scale's reach") == 2, "the failed case and the one that may fail"
 
 
+@pytest.mark.parametrize("factor", [1e-20, 1e-3, 1.0, 1e20])
+def test_a_histogram_fills_its_frame_whatever_the_unit_of_its_values(
+    factor: float, pytester: pytest.Pytester
+) -> None:
+    result = case()
+    cause = result["search"]["culprits"][0]["cause"]
+    cause["histogram"]["edges"] = [factor * edge for edge in cause["histogram"]["edges"]]
+    cause["amax"], cause["reach"] = factor * cause["amax"], factor * cause["reach"]
+    bars = drawn(Reader(page(pytester, report(entry(result)))), "bin", "clipped")
+    first = drawn(Reader(page(pytester, report(entry(case())))), "bin", "clipped")
+    assert bars
+    assert [float(bar["x"] or 0) for bar in bars] == pytest.approx([float(bar["x"] or 0) for bar in first])
+
+
 def test_a_picture_is_a_png_of_its_pixels(whole: str) -> None:
     source = str(Reader(whole).all("img")[0]["src"])
     data = base64.b64decode(source.removeprefix("data:image/png;base64,"))

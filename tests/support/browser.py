@@ -83,6 +83,8 @@ class Page:
         self.call("Page.navigate", url=path.as_uri() + place)
         while not self._loaded:
             self._read()
+        # Two frames later the page has been painted, and Chromium drops no key.
+        self.value("new Promise(painted => requestAnimationFrame(() => requestAnimationFrame(painted)))")
 
     def media(self, media: str = "", scheme: str = "light") -> None:
         """As for print or screen, light or dark."""
