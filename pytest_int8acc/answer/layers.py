@@ -24,7 +24,7 @@ from pytest_int8acc.observers.edges import FirstSamples
 from pytest_int8acc.results import LayerError, Role
 from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.scores.sums import AT, F64, errors, samples_in
+from pytest_int8acc.scores.rows import AT, F64, errors, samples_in
 from pytest_int8acc.tensors import Array, Feed
 
 logger = logging.getLogger("pytest_int8acc")
@@ -87,7 +87,7 @@ def _rows(baseline: Array, candidate: Array) -> F64:
     """Rows of ``Sums``; nan where the two cannot be compared."""
     if baseline.shape != candidate.shape:
         return np.full((1, len(AT)), np.nan)
-    return errors(baseline, candidate, samples_in(baseline), full=False)
+    return errors(baseline, candidate, samples_in(baseline))
 
 
 def _scores(rows: Sequence[F64]) -> tuple[float, float]:

@@ -27,8 +27,8 @@ from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.names import in_code, in_markdown
 from pytest_int8acc.observers.edges import reach
 from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
-from pytest_int8acc.scores.metrics import sqnr_db
-from pytest_int8acc.scores.sums import errors
+from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.rows import errors
 from pytest_int8acc.tensors import Array, Feed, did_you_mean
 
 #: A piece shows an error where its SQNR is at most this many dB above the whole model's: half the noise
@@ -76,7 +76,7 @@ def shows(sqnr: float, whole: float) -> bool:
 
 def worst_sqnr(baseline: Mapping[str, Array], candidate: Mapping[str, Array]) -> float:
     """SQNR in dB of the output with the least; -inf where it cannot be computed, inf without outputs."""
-    values = [sqnr_db(errors(baseline[n], candidate[n], 1, full=False)) for n in baseline]
+    values = [METRICS["sqnr_db"](errors(baseline[n], candidate[n], 1)) for n in baseline]
     return min((-math.inf if math.isnan(value) else value for value in values), default=math.inf)
 
 

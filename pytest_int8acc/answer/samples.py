@@ -13,7 +13,7 @@ from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.observers.values import decibels
 from pytest_int8acc.results import Role, View, WorstSample
 from pytest_int8acc.results.samples import SampleRole
-from pytest_int8acc.scores.sums import F64
+from pytest_int8acc.scores.rows import F64
 from pytest_int8acc.tensors import Array, Feed
 
 #: Maximum number of samples of a case, of inputs of a sample, of pixels of a picture, of pixels in its width,

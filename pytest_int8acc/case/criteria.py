@@ -20,7 +20,7 @@ from pytest_int8acc.scores.criteria import (
     check_patterns,
 )
 from pytest_int8acc.scores.judge import Judge
-from pytest_int8acc.scores.measures import Tolerance
+from pytest_int8acc.scores.rows import Tolerance
 from pytest_int8acc.scores.split import NamedParts, Splitter, axis_of
 from pytest_int8acc.scores.tasks import LOWER_IS_BETTER, Task
 from pytest_int8acc.scores.user_metric import UserMetric

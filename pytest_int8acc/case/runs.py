@@ -21,9 +21,8 @@ from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.runtime.protocol import Backend, Engine
 from pytest_int8acc.runtime.run import lock_step
 from pytest_int8acc.scores.blind import Spread
-from pytest_int8acc.scores.judge import Comparison, Judge, Verdict
-from pytest_int8acc.scores.output_rows import sample_ratios
-from pytest_int8acc.scores.sums import samples_in
+from pytest_int8acc.scores.judge import Comparison, Judge, Verdict, sample_ratios
+from pytest_int8acc.scores.rows import samples_in
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array, Feed, Outputs, describe, did_you_mean
 

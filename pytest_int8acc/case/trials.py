@@ -13,10 +13,9 @@ import numpy as np
 from pytest_int8acc.results import Score
 from pytest_int8acc.results.scores import consistent
 from pytest_int8acc.scores.criteria import Criterion, kind_of
-from pytest_int8acc.scores.judge import Comparison, Judge
-from pytest_int8acc.scores.output_rows import Key, OutputRows
+from pytest_int8acc.scores.judge import Comparison, Judge, OutputRows
+from pytest_int8acc.scores.rows import AT, F64, PIECE, Key
 from pytest_int8acc.scores.shares import Share, Whole
-from pytest_int8acc.scores.sums import AT, F64, PIECE
 from pytest_int8acc.scores.user_metric import MetricRun, metric_scores
 from pytest_int8acc.search.types import Trial
 from pytest_int8acc.tensors import Array
@@ -73,16 +72,16 @@ class SampleBaseline:
             for metric_name in limits.limits
         ]
         own: list[Score] = []
-        for index, run in enumerate(self.itself.metrics):
+        for run in self.itself.baseline_metrics:
             self.feed(run, range(self.samples), self.outputs)
-            own += metric_scores(run.limit, self.itself.reference(index), run)
+            own += metric_scores(run, run)
         self.criteria = (
             *(limit.criterion for limit in self.limits),
             *(Criterion(s.subject, s.metric, s.limit, s.bound, "whole") for s in own if s.limit is not None),
         )
 
     def _compared_with_itself(self) -> Comparison:
-        itself = Comparison(self.judge, judged_only=True, of_itself=True)
+        itself = Comparison(self.judge, judged_only=True)
         first = {name: arrays[0] for name, arrays in self.outputs.items() if arrays}
         itself.open(list(self.outputs), list(self.outputs), first)
         for output in itself.outputs.values():

@@ -11,10 +11,9 @@ from dataclasses import replace
 from pytest_int8acc.errors import CriterionError, listed
 from pytest_int8acc.goldens.record import Accepted, GoldenError, Record
 from pytest_int8acc.results import Bound, CaseResult, Score
-from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits, check_fits, limits_for
+from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits, limits_for
 from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.scores.output_rows import compare_output
 from pytest_int8acc.scores.user_metric import UserMetric
 from pytest_int8acc.spec.criteria import MetricCriterion, RegressionCriterion
 from pytest_int8acc.spec.models import Case
@@ -168,8 +167,8 @@ def _all_scores(
             name, like.axis, {metric.name: unlimited}, like.rel_floor, tolerance=like.tolerance
         )
         try:
-            check_fits(metric, name, baseline, like.axis)
-            yield from compare_output(name, baseline, candidate, [wish]).scores
+            comparison = Judge([wish]).compare({name: [*baseline]}, {name: [*candidate]}, judged_only=True)
+            yield from comparison.results()[0].scores
         except CriterionError:  # it does not fit, or the baseline is not finite and nothing asks for it
             continue
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_int8acc.results import Interval, Score
-from pytest_int8acc.scores.measures import Measure
 from pytest_int8acc.scores.metrics import Metric
-from pytest_int8acc.scores.sums import AT, F64
+from pytest_int8acc.scores.rows import F64, Measure
 
 #: Number of bootstrap resamples.
 RESAMPLES = 400
@@ -26,9 +25,6 @@ _FARTHER = 0.2
 _FAR = 0.1
 #: Greatest number of samples in a resample for a metric of labels.
 _MOST = 2000
-#: Samples that together cause this ratio of the squared error are named, where they are fewer than a quarter
-#: of all samples.
-HEAVY, _FEW = 0.9, 0.25
 
 
 def interval(score: Score, rows: F64, metric: Metric) -> Interval | None:
@@ -50,7 +46,7 @@ def interval(score: Score, rows: F64, metric: Metric) -> Interval | None:
         each = metric.each(rows)
         drawn_samples = (np.concatenate([lots[i] for i in choice]) for choice in choices)
         return around(score, [metric.worst_but_spared(each[samples]) for samples in drawn_samples])
-    return around(score, [metric(drawn) for drawn in _drawn(rows, lots, choices, metric.measure)])
+    return around(score, [metric.of_row(row) for row in _drawn(rows, lots, choices, metric.measure)])
 
 
 def _is_open(score: Score, samples: int) -> bool:
@@ -59,22 +55,22 @@ def _is_open(score: Score, samples: int) -> bool:
     return score.limit is not None and not kept_by_far and samples > 1 and math.isfinite(score.value)
 
 
-def _drawn(
-    rows: F64, lots: Sequence[NDArray[np.intp]], choices: NDArray[np.int64], measure: Measure
-) -> Iterable[F64]:
-    """The rows of each resample; a single row of their sums where the metric reads no more than these."""
-    if measure.greatest is None:
-        return (rows[np.concatenate([lots[i] for i in choice])] for choice in choices)
-    each = (
-        rows[np.concatenate(lots)]
-        if len(lots) == len(rows)
-        else np.stack([measure.pool(rows[lot]) for lot in lots])
-    )
+def _drawn(rows: F64, lots: Sequence[NDArray[np.intp]], choices: NDArray[np.int64], measure: Measure) -> F64:
+    """Returns the pooled row of each resample, [resamples, columns].
+
+    Args:
+        rows: The rows of all samples, [samples, columns].
+        lots: The samples of each lot, by index.
+        choices: The lots of each resample, [resamples, lots].
+        measure: The measure of the rows.
+    """
+    pooled = np.stack([measure.pool(rows[lot]) for lot in lots])
     counts = np.stack([np.bincount(choice, minlength=len(lots)) for choice in choices])
-    drawn: F64 = np.einsum("dl,lf->df", counts, each)
+    with np.errstate(all="ignore"):  # inf and nan are results here
+        drawn: F64 = np.einsum("dl,lf->df", counts, pooled)
     for column in measure.greatest:
-        drawn[:, column] = np.where(counts > 0, each[:, column], 0.0).max(axis=1)
-    return drawn[:, None]
+        drawn[:, column] = np.where(counts > 0, pooled[:, column], -np.inf).max(axis=1)
+    return drawn
 
 
 def interval_of_labels(
@@ -116,17 +112,3 @@ def around(score: Score, others: Sequence[float], farther: float = _FARTHER) -> 
         met = [end for end in (logs.min(), logs.max()) if end != logs[0]]
         ends += [score.at_normalized_loss(math.exp(end + farther * (end - logs.mean()))) for end in met]
     return Interval(min(ends), max(ends), kept)
-
-
-def heavy(rows: F64) -> tuple[int, ...]:
-    """The few samples that cause 90 % of the squared error, the worst first; none where that takes many.
-
-    Args:
-        rows: Of ``ERRORS`` or ``SQUARES``, [samples, fields].
-    """
-    errors = np.nan_to_num(rows[:, AT["ee"]], posinf=0.0)
-    if not errors.any():
-        return ()
-    order = np.argsort(-errors, kind="stable")
-    many = int(np.searchsorted(np.cumsum(errors[order]), HEAVY * errors.sum())) + 1
-    return tuple(order[:many].tolist()) if many <= _FEW * len(rows) else ()

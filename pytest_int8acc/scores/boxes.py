@@ -11,7 +11,7 @@ from importlib import import_module
 import numpy as np
 
 from pytest_int8acc.errors import CriterionError, DataError
-from pytest_int8acc.scores.sums import F64
+from pytest_int8acc.scores.rows import F64
 from pytest_int8acc.tensors import Array
 
 #: Ultralytics' own values for validation: least score of a box; IoU above which a box is suppressed; greatest

@@ -10,8 +10,8 @@ from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.graph.flow import SCORES
 from pytest_int8acc.results import Bound, Score
 from pytest_int8acc.results.scores import DEFAULT_SQNR_DB
-from pytest_int8acc.scores.measures import REL_FLOOR, Options, Tolerance
 from pytest_int8acc.scores.metrics import METRICS, Metric, per_sample
+from pytest_int8acc.scores.rows import REL_FLOOR, Options, Tolerance
 from pytest_int8acc.scores.shares import Pool
 from pytest_int8acc.tensors import Array, Part, did_you_mean
 
@@ -19,8 +19,6 @@ from pytest_int8acc.tensors import Array, Part, did_you_mean
 DEFAULT_FLOAT = ("sqnr_db", DEFAULT_SQNR_DB)
 DEFAULT_EXACT = ("agreement", 0.99)
 
-#: Metrics that are relative to the size of the output.
-_RELATIVE = frozenset({"cosine", "sqnr_db", "psnr_db"})
 _KINDS = {"f": "floats", "i": "integers", "u": "integers", "b": "booleans", "S": "strings", "U": "strings"}
 
 
@@ -178,15 +176,19 @@ def limits_of_small_channels(
         if criterion.accepted and not fnmatchcase(part.name, criterion.output):
             continue
         own = criterion.accepted or criterion.output in (part.name, part.place)
-        kept = {metric: limit for metric, limit in criterion.limits.items() if own or metric in _RELATIVE}
+        kept = {
+            metric: limit
+            for metric, limit in criterion.limits.items()
+            if own or METRICS[metric].fits_channels
+        }
         if kept or not criterion.limits:
             found.append(replace(criterion, limits=kept, spared=criterion.spared if own else None))
     return found
 
 
-def default_limits(name: str, arrays: Sequence[Array]) -> list[OutputLimits]:
-    """The limit of an output that no criterion names: SQNR for floats, agreement for the rest."""
-    metric, limit = DEFAULT_FLOAT if not arrays or kind_of(arrays[0]) == "floats" else DEFAULT_EXACT
+def default_limits(name: str, array: Array) -> list[OutputLimits]:
+    """Returns the limit of an output that no criterion names: SQNR for floats, agreement for the rest."""
+    metric, limit = DEFAULT_FLOAT if kind_of(array) == "floats" else DEFAULT_EXACT
     return [OutputLimits(name, limits={metric: limit}, note="default limit")]
 
 
@@ -212,34 +214,29 @@ def check_patterns(criteria: Sequence[OutputLimits], outputs: Sequence[str]) -> 
                 )
 
 
-def check_fits(metric: Metric, name: str, arrays: Sequence[Array], axis: int) -> None:
-    """Raise CriterionError where ``metric`` cannot judge ``arrays``: wrong kind, axis or class count."""
-    kind = kind_of(arrays[0])
+def check_fits(metric: Metric, name: str, array: Array, axis: int) -> None:
+    """Raises CriterionError if ``metric`` cannot judge an array: wrong kind, class axis or class count."""
+    kind, shape = kind_of(array), array.shape
     if kind not in metric.kinds:
         fitting = ", ".join(m.name for m in METRICS.values() if kind in m.kinds and not m.min_classes)
         raise CriterionError(
             f"output '{name}': {metric.name} needs {' or '.join(metric.kinds)}, but the output holds {kind} "
-            f"({arrays[0].dtype}); " + (f"use one of: {fitting}" if fitting else "no metric can judge it")
+            f"({array.dtype}); " + (f"use one of: {fitting}" if fitting else "no metric can judge it")
         )
-    for shape in [array.shape for array in arrays] if metric.min_classes else ():
-        if not -len(shape) <= axis < len(shape):
-            wrong = f"along axis {axis}, but the output has shape {shape}"
-        elif axis % len(shape) == 0:
-            wrong = f"along axis {axis}, but axis 0 of shape {shape} counts the samples"
-        elif shape[axis] < metric.min_classes:
-            few = f"but axis {axis} of shape {shape} has {shape[axis]}"
-            wrong = f"needs at least {metric.min_classes} classes, {few}"
-        else:
-            continue
-        remedy = _remedy_for_classes(metric, shape)
-        raise CriterionError(f"output '{name}': {metric.name} {wrong}; {remedy}")
-
-
-def _remedy_for_classes(metric: Metric, shape: tuple[int, ...]) -> str:
-    """What to do where an output of this shape has too few classes along an axis."""
-    if any(size >= metric.min_classes for size in shape[1:]):
-        return "set `axis:` to its class axis, or use another metric, like sqnr_db"
-    fewer = [
-        m.name for m in METRICS.values() if m.min_classes and any(size >= m.min_classes for size in shape[1:])
-    ]
-    return f"use {' or '.join(fewer) or 'another metric, like sqnr_db'}"
+    if not metric.min_classes:
+        return
+    if not -len(shape) <= axis < len(shape):
+        wrong = f"along axis {axis}, but the output has shape {shape}"
+    elif axis % len(shape) == 0:
+        wrong = f"along axis {axis}, but axis 0 of shape {shape} counts the samples"
+    elif shape[axis] < metric.min_classes:
+        few = f"but axis {axis} of shape {shape} has {shape[axis]}"
+        wrong = f"needs at least {metric.min_classes} classes, {few}"
+    else:
+        return
+    largest = max(shape[1:], default=0)
+    remedy = "set `axis:` to its class axis, or use another metric, like sqnr_db"
+    if largest < metric.min_classes:
+        fewer = [m.name for m in METRICS.values() if 0 < m.min_classes <= largest]
+        remedy = f"use {' or '.join(fewer) or 'another metric, like sqnr_db'}"
+    raise CriterionError(f"output '{name}': {metric.name} {wrong}; {remedy}")

@@ -1,48 +1,84 @@
-"""The one judge: it compares a candidate with a baseline, keeps rows, and makes verdicts of them."""
+"""The judge: it compares a candidate with a baseline, keeps rows of numbers, and makes verdicts of them."""
 
 from __future__ import annotations
 
 import glob
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from pytest_int8acc.errors import CriterionError
-from pytest_int8acc.results import OutputResult, Score
+import numpy as np
+
+from pytest_int8acc.errors import BaselineNotFiniteError, CriterionError
+from pytest_int8acc.results import LineFit, OutputResult, Score
+from pytest_int8acc.results.scores import Meaning, SmallSamples
+from pytest_int8acc.scores.bootstrap import interval
 from pytest_int8acc.scores.criteria import (
     MetricLimit,
     OutputLimits,
+    check_fits,
     check_patterns,
+    default_limits,
+    kind_of,
     limits_for,
     limits_of_part,
     limits_of_small_channels,
 )
-from pytest_int8acc.scores.output_rows import OutputRows
+from pytest_int8acc.scores.metrics import METRICS, Metric
+from pytest_int8acc.scores.rows import (
+    AT,
+    DIVERGENCE,
+    ERRORS,
+    F64,
+    SQUARED,
+    Key,
+    Options,
+    Sums,
+    greatest_magnitude,
+    samples_in,
+)
 from pytest_int8acc.scores.split import Splitter
 from pytest_int8acc.scores.tasks import Labels
 from pytest_int8acc.scores.user_metric import MetricRun, UserMetric, metric_scores, of_samples
 from pytest_int8acc.tensors import Array, Feed, Outputs, Part
 
+#: An output fails if more than this ratio of its elements is NaN in both forms: NaN cannot be judged.
+_MAX_NAN_RATIO = 0.01
+#: The least correlation of candidate and baseline at which a line through them has a meaning.
+_MIN_CORRELATION = 0.8
+#: The least deviation of a line's slope from 1 that is reported. For a shift it is a ratio to the baseline's
+#: standard deviation. Such a line alone limits the SQNR to 20 dB.
+_MIN_MEANING = 0.1
+#: All values count as the same if their variance is below this ratio to their mean square: it is then within
+#: the rounding of the sums.
+_MAX_ROUNDING_RATIO = 1e-12
+#: A sample counts as small if its root mean square is this many times less than that of the largest sample.
+#: Its energy is then less than a thousandth, so the SQNR of all samples does not show its error.
+_MIN_SIZE_RATIO = 30.0
+#: Samples that together cause 90 % of the squared error are named, if they are at most a quarter of all.
+_HEAVY_ERROR_RATIO, _MAX_HEAVY_RATIO = 0.9, 0.25
+
 
 class Verdict(NamedTuple):
-    """Outputs and metrics of one candidate, judged."""
+    """The judged outputs and metrics of one candidate."""
 
     outputs: tuple[OutputResult, ...]
     metrics: tuple[Score, ...]
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """All scores, outputs first."""
+        """All scores, those of outputs first."""
         return tuple(score for output in self.outputs for score in output.scores) + self.metrics
 
     @property
     def passed(self) -> bool:
-        """True where every output and every metric passes."""
+        """Whether every output and every metric passes."""
         return all(output.passed for output in self.outputs) and all(score.passed for score in self.metrics)
 
     @property
     def holds(self) -> bool:
-        """True where it passes, and would on nearly all other samples like these."""
+        """Whether the candidate passes, and would pass on nearly all other samples of the same kind."""
         return self.passed and all(score.likely for score in self.scores)
 
 
@@ -51,47 +87,58 @@ class Judge:
     """The criteria of a case, ready to be applied to outputs."""
 
     limits: Sequence[OutputLimits] = ()
-    """An output that none of them names must keep the default limit, unless there are ``metrics``: SQNR 20
-    dB, or agreement 0.99 where it holds no floats."""
+    """The limits on outputs. An output that none of them names has the default limit, unless there are
+    ``metrics``."""
     metrics: Sequence[tuple[MetricLimit, UserMetric]] = ()
     labels: Labels = None
-    """For the metrics."""
+    """The labels that the metrics get."""
     splitter: Splitter = field(default_factory=Splitter)
-    """Which outputs are judged by their parts; shared by all that one case compares."""
+    """Decides which outputs are judged by their parts. All comparisons of a case share it."""
 
     def of_rows(self, rows: Sequence[int]) -> Judge:
-        """The same with the labels of some samples, by index."""
+        """Returns this judge with the labels of some samples, by index."""
         return replace(self, labels=of_samples(self.labels, rows))
 
     def on(self, outputs: Collection[str]) -> Judge:
-        """The limits on these outputs alone, without users' metrics."""
+        """Returns a judge of the limits on these outputs alone, without metrics."""
         limits = tuple(limit for limit in self.limits if any(limits_for(name, [limit]) for name in outputs))
         return replace(self, limits=limits, metrics=())
 
     def compare(
-        self, baseline: Outputs, candidate: Outputs, *, judged_only: bool = False, metrics: bool = True
+        self,
+        baseline: Outputs,
+        candidate: Outputs,
+        *,
+        like: Comparison | None = None,
+        judged_only: bool = False,
+        metrics: bool = True,
+        samples: int | None = None,
     ) -> Comparison:
-        """Compare outputs that are kept whole.
+        """Compares outputs that are kept whole.
 
         Args:
-            baseline: Its outputs, one array per batch, samples along the first axis.
-            candidate: Its outputs of the same data in the same batches.
+            baseline: The baseline's outputs, one array per batch, samples along the first axis.
+            candidate: The candidate's outputs of the same batches.
+            like: See ``Comparison``.
             judged_only: See ``Comparison``.
             metrics: See ``Comparison``.
+            samples: The number of samples in each batch; None: the size of the first axis.
 
         Raises:
             CriterionError: See ``Comparison.add``.
         """
-        comparison = Comparison(self, judged_only=judged_only, metrics=metrics)
+        comparison = Comparison(self, like, judged_only=judged_only, metrics=metrics)
         comparison.open(list(baseline), list(candidate), {n: a[0] for n, a in baseline.items() if a})
-        for arrays in zip(*baseline.values(), *(candidate[name] for name in baseline), strict=True):
-            ours = dict(zip(baseline, arrays[: len(baseline)], strict=True))
-            comparison.add(ours, dict(zip(baseline, arrays[len(baseline) :], strict=True)))
+        theirs = [candidate[name] for name in baseline]
+        for ours, others in zip(zip(*baseline.values(), strict=True), zip(*theirs, strict=True), strict=True):
+            comparison.add(
+                dict(zip(baseline, ours, strict=True)), dict(zip(baseline, others, strict=True)), samples
+            )
         return comparison
 
 
 class Comparison:
-    """One form compared with another batch by batch; rows are kept, arrays are not."""
+    """One form compared with another batch by batch. Rows are kept, and arrays are not."""
 
     def __init__(
         self,
@@ -100,51 +147,50 @@ class Comparison:
         *,
         judged_only: bool = False,
         metrics: bool = True,
-        of_itself: bool = False,
     ) -> None:
-        """Nothing is compared yet.
+        """Starts a comparison without any samples.
 
         Args:
             judge: The criteria.
-            like: Another form against the same baseline on the same samples, fed before: it knows the
-                baseline's values of users' metrics. None: the baseline is fed to users' metrics here.
+            like: A comparison of another form with the same baseline on the same samples, which has got all
+                its batches before. It knows the baseline's values of users' metrics. None: the baseline is
+                given to users' metrics here.
             judged_only: Leaves out what no limit on an output needs: other scores, the line, the worst
                 sample.
-            metrics: Whether users' metrics are fed.
-            of_itself: Whether the candidate is the baseline.
+            metrics: Whether users' metrics get the outputs.
 
         Raises:
             CriterionError: A user's metric takes other arguments.
         """
-        self.judge, self.judged_only, self._like = judge, judged_only, like
+        self.judge, self.judged_only = judge, judged_only
         self.outputs: dict[str, OutputRows] = {}
-        """By the name of an output, or of a part of one."""
-        fed = judge.metrics if metrics else ()
-        self.metrics = [MetricRun(limit, function, judge.labels) for limit, function in fed]
-        self._of_baseline = self.metrics
-        if not of_itself:
-            self._of_baseline = [MetricRun(*metric, judge.labels) for metric in fed if like is None]
-        self._references: list[float] = []
+        """The name of an output, or of a part of one, to its rows."""
+        self.metrics = self._metric_runs() if metrics else []
+        self._own_metrics = self._metric_runs() if metrics and like is None else []
+        self.baseline_metrics: list[MetricRun] = self._own_metrics if like is None else like.baseline_metrics
+        """Users' metrics of the baseline, in the order of ``metrics``."""
         self._samples = 0
 
+    def _metric_runs(self) -> list[MetricRun]:
+        return [MetricRun(limit, function, self.judge.labels) for limit, function in self.judge.metrics]
+
     def open(self, baseline: Sequence[str], candidate: Sequence[str], first: Mapping[str, Array]) -> None:
-        """Begin rows of each output, or of each of its parts.
+        """Begins the rows of each output, or of each of its parts.
 
         Args:
-            baseline: Names of its outputs.
-            candidate: Names of its outputs.
-            first: The baseline's arrays of the first batch; an output without one is not split.
+            baseline: The names of the baseline's outputs.
+            candidate: The names of the candidate's outputs.
+            first: The baseline's arrays of the first batch, by output.
 
         Raises:
             CriterionError: A criterion or the candidate does not fit.
         """
-        criteria, splitter = self.judge.limits, self.judge.splitter
-        parts = {name: self._parts(name, first) for name in baseline}
-        small = {name: part for name in baseline if (part := self._small_channels(name)) is not None}
-        every = [*(part for found in parts.values() for part in found), *small.values()]
-        named = [name for part in every for name in (part.name, part.place)]
-        pending = tuple(f"{glob.escape(name)}[" for name in baseline if splitter.is_pending(name))
-        known = [limits for limits in criteria if not limits.output.startswith(pending)]
+        found = {name: self._parts(name, array) for name, array in first.items()}
+        parts = [part for siblings, small in found.values() for part in (*siblings, small) if part]
+        named = [name for part in parts for name in (part.name, part.place)]
+        waiting = [name for name in baseline if self.judge.splitter.is_pending(name)]
+        of_parts_to_come = tuple(f"{glob.escape(name)}[" for name in waiting)
+        known = [limits for limits in self.judge.limits if not limits.output.startswith(of_parts_to_come)]
         check_patterns(known, [*baseline, *named])
         missing = [name for name in baseline if name not in candidate]
         if missing:
@@ -153,40 +199,51 @@ class Comparison:
                 f"{', '.join(candidate) or 'none'}; both models need the same output names"
             )
         for name in baseline:
-            limits = limits_for(name, criteria)
-            if not parts[name]:
-                self._open(name, limits, None)
-                if name in small and name in first:
-                    of_small = limits_of_small_channels(small[name], first[name].ndim, criteria)
-                    if of_small is not None:
-                        self._open(small[name].name, of_small, small[name])
-                continue
-            if accepted := [limit for limit in limits if limit.accepted]:
-                self._open(name, accepted, None)
-            for part in parts[name]:
-                self._open(part.name, limits_of_part(part, first[name], parts[name], criteria), part)
+            if name in first:
+                self._open_with_parts(name, first[name], *found[name])
+            else:
+                self._open(name, limits_for(name, self.judge.limits))
 
-    def _parts(self, output: str, first: Mapping[str, Array]) -> Sequence[Part]:
-        if output not in first or any(limits.unjudged for limits in limits_for(output, self.judge.limits)):
-            return ()
-        return self.judge.splitter.parts(output, first[output])
-
-    def _small_channels(self, output: str) -> Part | None:
-        """Small channels of an output that is judged, by the default limit or by others."""
+    def _parts(self, output: str, array: Array) -> tuple[Sequence[Part], Part | None]:
+        """Returns the parts that an output is split into, or its small channels. Few outputs have either."""
         limits = limits_for(output, self.judge.limits)
-        judged = not any(limit.unjudged for limit in limits) and (limits or not self.judge.metrics)
-        return self.judge.splitter.small_channels(output) if judged else None
+        if any(limit.unjudged for limit in limits):
+            return (), None
+        small = self.judge.splitter.small_channels(output)
+        return self.judge.splitter.parts(output, array), small if limits or not self.judge.metrics else None
 
-    def _open(self, name: str, limits: Sequence[OutputLimits], part: Part | None) -> None:
-        known = None if not limits and not self.judge.metrics else limits
-        self.outputs[name] = OutputRows(name, known, judged_only=self.judged_only, part=part)
+    def _open_with_parts(
+        self, output: str, array: Array, siblings: Sequence[Part], small: Part | None
+    ) -> None:
+        criteria = self.judge.limits
+        limits = limits_for(output, criteria)
+        accepted = [limit for limit in limits if limit.accepted]
+        if accepted or not siblings:
+            self._open(output, accepted if siblings else limits, array)
+        for part in siblings:
+            self._open(part.name, limits_of_part(part, array, siblings, criteria), array, part)
+        if small is not None:
+            of_small = limits_of_small_channels(small, array.ndim, criteria)
+            if of_small is not None:
+                self._open(small.name, of_small, array, small)
+
+    def _open(
+        self,
+        name: str,
+        limits: Sequence[OutputLimits],
+        array: Array | None = None,
+        part: Part | None = None,
+    ) -> None:
+        if not limits and not self.judge.metrics and array is not None:
+            limits = default_limits(name, array)
+        self.outputs[name] = OutputRows(name, limits, judged_only=self.judged_only, part=part)
 
     def add(self, baseline: Feed, candidate: Feed, rows: int | None = None) -> None:
-        """Compare the next batch.
+        """Compares the next batch.
 
         Args:
-            baseline: Its outputs.
-            candidate: Its outputs.
+            baseline: The baseline's outputs.
+            candidate: The candidate's outputs.
             rows: How many samples the batch holds; None: as many as the first axis of an output counts.
 
         Raises:
@@ -202,51 +259,446 @@ class Comparison:
         self._samples += rows
         for run in self.metrics:
             run.add(baseline, candidate, samples)
-        for run in self._of_baseline if self._of_baseline is not self.metrics else ():
+        for run in self._own_metrics:
             run.add(baseline, baseline, samples)
-
-    def reference(self, index: int) -> float:
-        """What a user's metric gives for the baseline, by its place; CriterionError unless it is finite."""
-        if self._like is not None:
-            return self._like.reference(index)
-        for run in self._of_baseline[len(self._references) : index + 1]:
-            self._references.append(run.reference("the baseline's outputs"))
-        return self._references[index]
-
-    def _baseline_run(self, index: int) -> MetricRun:
-        """A user's metric as it was fed with the baseline, by its place."""
-        return self._of_baseline[index] if self._like is None else self._like._baseline_run(index)
 
     def results(
         self, noise: Comparison | None = None, *, intervals: bool = False
     ) -> tuple[OutputResult, ...]:
-        """All outputs judged; see ``verdict``."""
+        """Returns all outputs, judged; see ``verdict``."""
         reruns = noise.outputs if noise is not None else {}
         return tuple(
             output.result(reruns.get(name), intervals=intervals) for name, output in self.outputs.items()
         )
 
     def verdict(self, noise: Comparison | None = None, *, intervals: bool = False) -> Verdict:
-        """All outputs and all metrics, judged before anything fails.
+        """Returns all outputs and all metrics, judged before anything fails.
 
         Args:
-            noise: The baseline and its second run, of these samples or of others; where users' metrics were
-                left out of it, the two are the same.
-            intervals: Whether samples are drawn again, to see how steady the verdict is.
+            noise: The baseline compared with its second run, on these samples or on others. If it has no
+                users' metrics, the two runs are the same.
+            intervals: Whether samples are resampled, to see how steady the verdict is.
 
         Raises:
             CriterionError: A limit stands on a baseline that is not finite, or a user's metric fails.
         """
         outputs = self.results(noise, intervals=intervals)
-        reruns = noise.metrics if noise is not None else []
+        reruns: Sequence[MetricRun | None] = [None] * len(self.metrics)
+        steady = noise is not None and not noise.metrics
+        if noise is not None and noise.metrics:
+            reruns = noise.metrics
         scores: list[Score] = []
-        for index, run in enumerate(self.metrics):
-            scores += metric_scores(
-                run.limit,
-                self.reference(index),
-                run,
-                reruns[index] if reruns else None,
-                steady=noise is not None and not reruns,
-                paired=self._baseline_run(index) if intervals else None,
-            )
+        for run, own, rerun in zip(self.metrics, self.baseline_metrics, reruns, strict=True):
+            scores += metric_scores(run, own, rerun, steady=steady, intervals=intervals)
         return Verdict(outputs, tuple(scores))
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Whether the numbers of two runs can be compared, and what the reader must know."""
+
+    comparable: bool = True
+    problem: str = ""
+    """Why the output fails, if it does."""
+    note: str = ""
+
+
+class OutputRows:
+    """The rows of one output, or of a part of one, and the scores that are made of them.
+
+    Relative errors need the greatest magnitude of the whole baseline. If a limit stands on one of them and
+    this magnitude is not known beforehand, arrays are held until the first score is asked for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        limits: Sequence[OutputLimits],
+        *,
+        judged_only: bool = False,
+        peak: float | None = None,
+        part: Part | None = None,
+        also: Sequence[Key] = (),
+    ) -> None:
+        """Starts without any rows.
+
+        Args:
+            name: The name of the output, or of the part.
+            limits: The limits on it.
+            judged_only: Leaves out scores without a limit, the line and the worst sample.
+            peak: The greatest magnitude of the whole baseline; None: it is not known yet.
+            part: The part of the output's arrays that is compared; None: all.
+            also: Rows that are kept, although no score is made of them.
+        """
+        self.name, self.limits, self.part = name, limits, part
+        self.dtype, self.kind, self.arrays, self.elements, self.samples = "", "", 0, 0, 0
+        self.difference = ""
+        """How kinds or shapes of the two forms differ, in words; empty if they do not."""
+        self._judged_only, self._peak, self._also = judged_only, peak, also
+        self._judged = [metric for limits in self.limits for metric in limits.limits]
+        self._greatest = [0.0, 0.0]
+        """The greatest finite magnitudes of baseline and candidate, if they are float64."""
+        self._tails: set[tuple[int, ...] | None] = set()
+        """The shapes of the arrays without the axis of the samples."""
+        self._rows: dict[Key, list[F64]] = {}
+        self._held: list[tuple[Array, Array, int]] = []
+
+    @property
+    def output(self) -> str:
+        """The name of the whole output."""
+        return self.name if self.part is None else self.part.output
+
+    def cut(self, array: Array) -> Array:
+        """Returns what is compared of an array of the output."""
+        return array if self.part is None else self.part.of(array)
+
+    def add(self, b: Array, c: Array, samples: int | None = None) -> None:
+        """Compares the next batch.
+
+        Args:
+            b: The baseline's array of the whole output.
+            c: The candidate's array.
+            samples: How many samples the arrays hold; None: the size of their first axis.
+
+        Raises:
+            CriterionError: A metric does not fit the output.
+        """
+        b, c = self.cut(b), self.cut(c)
+        tail = b.shape[1:] if b.ndim else None
+        if tail not in self._tails:
+            self._tails.add(tail)
+            if not self.arrays:
+                self._begin(b)
+            for limits in self.limits:
+                for metric in limits.limits:
+                    check_fits(METRICS[metric], self.name, b, limits.axis)
+        count = samples_in(b) if samples is None else samples
+        difference = _difference(self.arrays, b, c)
+        self.difference = self.difference or difference
+        self.arrays, self.elements = self.arrays + 1, self.elements + b.size
+        self.samples += count
+        if difference or not count:
+            return
+        for place, array in enumerate((b, c)):
+            if array.dtype == np.float64:
+                self._greatest[place] = max(self._greatest[place], greatest_magnitude(array))
+        waiting = [key for key in self._rows if key[0].needs_peak and self._peak is None]
+        self._make_rows([key for key in self._rows if key not in waiting], b, c, count, self._peak or 0.0)
+        if waiting:
+            self._held.append((b, c, count))
+
+    def _begin(self, b: Array) -> None:
+        """Decides by the first array of the baseline which rows are kept."""
+        self.dtype, self.kind = str(b.dtype), kind_of(b)
+        keys = [METRICS[m].measure.key(limits.options) for limits in self.limits for m in limits.limits]
+        keys += [metric.measure.key(Options()) for metric in self._shown()]
+        if self.kind == "floats" or any(measure.needs_peak for measure, _ in keys):
+            keys.append(ERRORS.key(Options()))
+        self._rows = {key: [] for key in (*keys, *self._also)}
+
+    def _make_rows(self, keys: Sequence[Key], b: Array, c: Array, count: int, peak: float) -> None:
+        with np.errstate(all="ignore"):  # inf and nan are results here
+            for measure, options in keys:
+                self._rows[measure, options].append(measure.rows(b, c, count, options, peak))
+
+    def _shown(self) -> list[Metric]:
+        """Returns the metrics that are shown without a limit, too.
+
+        Metrics of classes are among them if all arrays look like [samples, classes].
+        """
+        if self._judged_only:
+            return []
+        found = [metric for metric in METRICS.values() if self.kind in metric.shown_for]
+        if all(tail is not None and len(tail) == 1 and tail[0] >= 2 for tail in self._tails):
+            return found
+        return [metric for metric in found if not metric.min_classes]
+
+    @property
+    def shape(self) -> str:
+        """The shape over all samples, as text; the number of arrays if their shapes differ."""
+        tail = next(iter(self._tails)) if len(self._tails) == 1 else None
+        return f"{self.arrays} arrays" if tail is None else str((self.samples, *tail))
+
+    @property
+    def errors(self) -> F64:
+        """A row of ``Sums`` for each sample; none if nothing was summed."""
+        return self.rows(ERRORS.key(Options()))
+
+    @property
+    def sums(self) -> Sums:
+        """The sums over all samples. They are 0 for integers, unless a limit needs them."""
+        return Sums(*ERRORS.pool(self.errors).tolist())
+
+    @property
+    def latest_errors(self) -> F64:
+        """A row of ``Sums`` for each sample of the latest batch; none if nothing was summed."""
+        rows = self._rows.get(ERRORS.key(Options()))
+        return rows[-1] if rows else np.zeros((0, len(AT)))
+
+    @property
+    def peak(self) -> float | None:
+        """The greatest magnitude of the baseline; None if it is not known."""
+        peak = self.sums.peak
+        return None if not len(self.errors) or math.isnan(peak) else peak
+
+    def rows(self, key: Key) -> F64:
+        """Returns the rows of a measure, [samples, columns]."""
+        if self._held and key[0].needs_peak:
+            peak, held, self._held = self.peak or 0.0, self._held, []
+            for b, c, count in held:
+                self._make_rows([k for k in self._rows if k[0].needs_peak], b, c, count, peak)
+        rows = self._rows.get(key, [])
+        if len(rows) > 1:
+            rows[:] = [np.concatenate(rows)]
+        return rows[0] if rows else np.zeros((0, len(AT)))
+
+    def value(self, metric: Metric, options: Options, samples: Sequence[int] | None = None) -> float:
+        """Returns the score of some samples, by index, each as often as it is named; None: of all samples.
+
+        It is meaningful only if nothing forbids to compare, and nan if it cannot be computed.
+        """
+        rows = self.rows(metric.measure.key(options))
+        return metric(rows if samples is None else rows[list(samples)]) if len(rows) else math.nan
+
+    def result(self, noise: OutputRows | None = None, *, intervals: bool = False) -> OutputResult:
+        """Returns the output, judged: first a score for each limit, then scores without a limit.
+
+        If the numbers cannot be compared, scores with a limit are nan, and ``problem`` or ``note`` says why.
+
+        Args:
+            noise: The baseline compared with its second run, on these samples or on others.
+            intervals: Whether samples are resampled, to see where scores lie.
+
+        Raises:
+            CriterionError: Nothing was run, or a limit stands on a baseline that is not finite.
+        """
+        if not self.arrays:
+            raise CriterionError(
+                f"output '{self.name}' has no arrays: nothing was run; give at least one sample"
+            )
+        obstacle = self._obstacle()
+        unstable = noise is not None and bool(noise.difference)
+        rerun = None if unstable else noise
+        scores = []
+        for limits in self.limits:
+            for name, limit in limits.limits.items():
+                metric = limits.metric(name)
+                score = self._score(metric, limits, rerun, comparable=obstacle.comparable)
+                score = replace(score, limit=limit)
+                if intervals:
+                    rows = self.rows(metric.measure.key(limits.options))
+                    score = replace(score, interval=interval(score, rows, metric))
+                scores.append(score)
+        if obstacle.comparable:
+            usual = OutputLimits(self.name)
+            others = [metric for metric in self._shown() if metric.name not in self._judged]
+            scores += [self._score(metric, usual, rerun, comparable=True) for metric in others]
+        notes = [obstacle.note, "two runs of the baseline differ in shape: noise unknown" * unstable]
+        result = OutputResult(
+            name=self.name,
+            part_of="" if self.part is None else self.output,
+            dtype=self.dtype,
+            shape=self.shape,
+            scores=tuple(scores),
+            problem=obstacle.problem,
+            note="; ".join(filter(None, notes)),
+            samples=self.samples,
+            nan_share=self._nan_ratio,
+        )
+        if self._judged_only or not obstacle.comparable or self.kind != "floats":
+            return result
+        return replace(
+            result,
+            fit=_fit_line(self.sums),
+            worst_sample=_worst_sample(self.errors),
+            heavy=_heavy(self.errors),
+            small=self._small_samples(scores),
+        )
+
+    def _score(
+        self, metric: Metric, limits: OutputLimits, rerun: OutputRows | None, *, comparable: bool
+    ) -> Score:
+        """Returns the value of one metric, with its noise between two runs of the baseline."""
+        value, noise, notes = math.nan, None, [limits.note]
+        if comparable:
+            value = self.value(metric, limits.options)
+            if math.isnan(value):
+                notes.append("cannot be computed from these values")
+            elif metric.measure is DIVERGENCE and self._are_probabilities(limits):
+                notes.append(
+                    "the output holds probabilities already; kl takes their softmax again: too small"
+                )
+        if rerun is not None:
+            noise = rerun.value(metric, limits.options)
+            if math.isnan(noise):
+                noise = None
+                notes.append("two runs of the baseline cannot be compared: noise unknown")
+        note = "; ".join(filter(None, notes))
+        return Score(self.name, metric.name, value, bound=metric.bound, noise=noise, note=note)
+
+    def _are_probabilities(self, limits: OutputLimits) -> bool:
+        """Whether the baseline's class rows are nowhere negative and sum to 1, as after a softmax."""
+        _, count, probabilities = DIVERGENCE.pool(self.rows(DIVERGENCE.key(limits.options)))
+        return bool(count and probabilities == count)
+
+    def _obstacle(self) -> Obstacle:
+        """Returns what forbids to compare the candidate with the baseline.
+
+        Shapes that differ are a problem only with a limit, since the number of detections may well differ.
+        NaN in the candidate alone is always a problem.
+
+        Raises:
+            CriterionError: There is a limit, and the baseline is not finite, holds no element, or has
+                magnitudes whose squares leave float64.
+        """
+        judged = bool(self._judged)
+        if self.difference:
+            text = self.difference
+            return Obstacle(False, problem=text) if judged else Obstacle(False, note=text)
+        if not self.elements:
+            where = f"output '{self.name}' holds no element in {self.arrays} array(s)"
+            text = f"{where}: there is nothing to compare"
+            if judged:
+                raise CriterionError(
+                    f"{text}; give data for which it does, or put the limit on another output"
+                )
+            return Obstacle(False, note=text)
+        extreme = [not (size == 0 or SQUARED[0] <= size <= SQUARED[1]) for size in self._greatest]
+        if any(extreme):
+            baseline, candidate = self._greatest
+            text = (
+                f"output '{self.name}': the greatest magnitude is {baseline:.3g} in the baseline and "
+                f"{candidate:.3g} in the candidate; only magnitudes from {SQUARED[0]:g} to {SQUARED[1]:g} "
+                "can be compared, since float64 holds their squares"
+            )
+            if judged and extreme[0]:
+                raise CriterionError(f"{text}; scale the output in the model")
+            return Obstacle(False, problem=text) if judged else Obstacle(False, note=text)
+        return self._non_finite() if self.kind == "floats" else Obstacle()
+
+    @property
+    def _nan_ratio(self) -> float:
+        """The ratio of the elements that are NaN in both forms, 0 to 1."""
+        if self.kind != "floats" or not self.elements:
+            return 0.0
+        return float(self.errors[:, AT["nan"]].sum() / self.elements)
+
+    def _non_finite(self) -> Obstacle:
+        rows, total, note, problem = self.errors, self.elements, "", ""
+        same, lost, bad = (rows[:, AT[field]] for field in ("same", "lost", "bad"))
+        if bad.any() or same.sum() == total:
+            note = (
+                f"output '{self.name}': the baseline itself is not finite in {int(bad.sum()) or total} of "
+                f"{total} elements, first in sample {int(bad.astype(bool).argmax())}; "
+                "the candidate cannot be judged against it"
+            )
+            if self._judged:
+                raise BaselineNotFiniteError(note)
+        elif same.any():
+            note = f"{int(same.sum())} of {total} elements are the same NaN or inf in both and are left out"
+        if lost.any():
+            problem = (
+                f"NaN or inf in {int(lost.sum())} of {total} elements that are finite in the baseline, "
+                f"first in sample {int(lost.astype(bool).argmax())}"
+            )
+            return Obstacle(False, problem=problem, note=note)
+        unjudged = any(limits.unjudged for limits in self.limits)
+        if self._nan_ratio > _MAX_NAN_RATIO and not unjudged:
+            share = f"NaN in {self._nan_ratio:.2%} of the elements"
+            problem = f"{share}, in the baseline as well: nothing to judge"
+        return Obstacle(comparable=not bad.any() and same.sum() < total, problem=problem, note=note)
+
+    def _small_samples(self, scores: Sequence[Score]) -> SmallSamples | None:
+        """Returns far smaller samples that miss a limit by themselves, although all samples meet it.
+
+        A sample is small by ``_MIN_SIZE_RATIO``. None if there is no such sample, or if the small samples
+        meet every limit by themselves.
+        """
+        rows = self.errors
+        with np.errstate(all="ignore"):
+            size = np.sqrt(rows[:, AT["bb"]] / rows[:, AT["elements"]])
+        size = np.nan_to_num(size, nan=0.0, posinf=0.0)
+        few = (size > 0) & (size * _MIN_SIZE_RATIO < size.max(initial=0.0))
+        if not few.any():
+            return None
+        for limits in self.limits:
+            for name, limit in limits.limits.items():
+                metric = METRICS[name]
+                if limits.spared is not None or metric.measure is not ERRORS:
+                    continue
+                alone = Score(self.name, name, metric(rows[few]), limit, metric.bound)
+                together = next((s for s in scores if s.metric == name and s.limit == limit), None)
+                if not alone.passed and together is not None and together.passed:
+                    ratio = float(size.max() / size[few].max())
+                    return SmallSamples(int(few.sum()), ratio, alone)
+        return None
+
+
+def _difference(index: int, b: Array, c: Array) -> str:
+    """Returns how kind or shape of a candidate's batch differ from the baseline's; empty if they do not."""
+    if kind_of(b) != kind_of(c):
+        return f"the baseline holds {kind_of(b)} ({b.dtype}), the candidate {kind_of(c)} ({c.dtype})"
+    if b.shape == c.shape:
+        return ""
+    return (
+        f"shapes differ in batch {index}: the baseline has {b.shape}, the candidate {c.shape}; "
+        f"if a NonMaxSuppression decides the size, compare an output before it"
+    )
+
+
+def _fit_line(s: Sums) -> LineFit | None:
+    """Returns the least-squares line candidate = slope * baseline + offset; None for a constant baseline.
+
+    The correlation is Pearson's. It is 0 for a constant candidate.
+    """
+    if not s.elements:
+        return None
+    mean_b, mean_c = s.b / s.elements, s.c / s.elements
+    variance_b = s.bb / s.elements - mean_b**2
+    variance_c = s.cc / s.elements - mean_c**2
+    if variance_b <= _MAX_ROUNDING_RATIO * s.bb / s.elements:
+        return None
+    if variance_c <= _MAX_ROUNDING_RATIO * s.cc / s.elements:
+        return LineFit(0.0, mean_c, 0.0, ("constant",))
+    covariance = (s.bb + s.be) / s.elements - mean_b * mean_c
+    slope = covariance / variance_b
+    offset = mean_c - slope * mean_b
+    correlation = float(np.clip(covariance / math.sqrt(variance_b) / math.sqrt(variance_c), -1, 1))
+    shift, deviation = mean_c - mean_b, math.sqrt(variance_b)
+    meanings: list[Meaning] = []
+    if correlation > _MIN_CORRELATION:
+        if slope < 1 - _MIN_MEANING:
+            meanings.append("small")
+        elif slope > 1 + _MIN_MEANING:
+            meanings.append("large")
+        # Far from 0 a slope of 0.99 alone moves the offset, so the mean must have moved, too.
+        if min(abs(offset), abs(shift)) > _MIN_MEANING * deviation:
+            meanings.append("shifted")
+    return LineFit(slope, offset, correlation, tuple(meanings), shift, deviation)
+
+
+def sample_ratios(rows: F64) -> F64:
+    """Returns signal over noise, a ratio of powers, of each row of ``Sums``; inf if nothing differs."""
+    signal, noise, count = (rows[:, AT[field]] for field in ("bb", "ee", "elements"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where((noise == 0) | (count == 0), math.inf, signal / noise)
+
+
+def _worst_sample(rows: F64) -> int | None:
+    """Returns the index of the row of ``Sums`` with the lowest SQNR; None if no sample differs."""
+    ratio = sample_ratios(rows)
+    return int(ratio.argmin()) if len(ratio) and ratio.min() < math.inf else None
+
+
+def _heavy(rows: F64) -> tuple[int, ...]:
+    """Returns the few samples that cause 90 % of the squared error, the worst first; none if it takes many.
+
+    Args:
+        rows: The rows of ``Sums``, [samples, fields].
+    """
+    errors = np.nan_to_num(rows[:, AT["ee"]], posinf=0.0)
+    if not errors.any():
+        return ()
+    order = np.argsort(-errors, kind="stable")
+    many = int(np.searchsorted(np.cumsum(errors[order]), _HEAVY_ERROR_RATIO * errors.sum())) + 1
+    return tuple(order[:many].tolist()) if many <= _MAX_HEAVY_RATIO * len(rows) else ()

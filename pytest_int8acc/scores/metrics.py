@@ -1,12 +1,12 @@
 """The metrics that compare an output of two runs: one record each, in one register.
 
-Below, b is an element of the baseline, c the same element of the candidate; sums run over all elements of all
-samples unless a docstring says otherwise. Elements that are the same NaN or infinity in both are left out.
+To add a metric, write a function that computes its value from a row, and a record in ``METRICS``. Add a field
+of the same name to ``spec.criteria.OutputCriterion``. Then run ``python -m pytest_int8acc.spec.schema`` and
+``python docs/make_reference.py``. If no measure of ``rows`` or no share of ``shares`` fits, write one.
+Reports, goldens, the reference and the tests read the register.
 
-To add a metric, write a function that makes its value of rows, add a record to ``METRICS``, and its name to
-``spec.criteria.OutputCriterion``. Where no measure of ``measures`` or no share of ``shares`` fits, write one.
-The reference and the JSON Schema are made from the code. Reports show a friendlier name where
-``report.catalogue`` has one.
+In the docstrings, b is an element of the baseline and c the same element of the candidate. Sums run over all
+elements of all samples. An element is left out if both hold the same NaN or infinity.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pytest_int8acc.results import Bound, Score
-from pytest_int8acc.scores.measures import (
+from pytest_int8acc.scores.rows import (
+    AT,
+    COUNTED,
     DIVERGENCE,
     ERRORS,
+    F64,
     RELATIVE,
-    SQUARES,
     TOP1,
     TOP5,
     UNEQUAL,
@@ -30,127 +32,115 @@ from pytest_int8acc.scores.measures import (
     Options,
 )
 from pytest_int8acc.scores.shares import (
-    AbsoluteGreatest,
-    AbsoluteMean,
+    AbsoluteError,
     Angle,
     Decibels,
     Differing,
     Divergence,
     Flips,
     Flips5,
+    GreatestAbsoluteError,
+    GreatestRelativeError,
     MeanSquare,
     PeakDecibels,
-    RelativeGreatest,
-    RelativeMean,
+    RelativeError,
     Share,
-    Tolerated,
     Whole,
 )
-from pytest_int8acc.scores.sums import F64, sums_of
-from pytest_int8acc.scores.tolerance import TOLERANCE, tolerance
+from pytest_int8acc.scores.tolerance import TOLERANCE, Tolerated, tolerance
 from pytest_int8acc.tensors import Array
 
 
-def cosine(rows: F64) -> float:
+def cosine(row: F64) -> float:
     """Sum(b c) / (|b| |c|), in [-1, 1]: 1 is the same direction, whatever the length.
 
     All samples are taken as one vector, so large samples weigh more. Two zero vectors give 1, one of them 0,
     as in Polygraphy's CosineSimilarityCompareFunc. Blind to a common factor: use it with ``sqnr_db``.
     """
-    s = sums_of(rows)
-    if s.ee == 0:
+    bb, cc, be, ee = (float(row[AT[field]]) for field in ("bb", "cc", "be", "ee"))
+    if ee == 0:
         return 1.0
-    if s.bb == 0 or s.cc == 0:
+    if bb == 0 or cc == 0:
         return 0.0
-    return float(np.clip((s.bb + s.be) / (math.sqrt(s.bb) * math.sqrt(s.cc)), -1.0, 1.0))
+    return float(np.clip((bb + be) / (math.sqrt(bb) * math.sqrt(cc)), -1.0, 1.0))
 
 
-def sqnr_db(rows: F64) -> float:
+def sqnr_db(row: F64) -> float:
     """10 log10(sum b^2 / sum (b - c)^2), in dB: signal to quantization noise ratio.
 
     inf where nothing differs; -inf where the baseline is all zero and the candidate is not. The formula of
     ONNX Runtime's qdq_loss_debug and of Polygraphy's SnrCompareFunc.
     """
-    s = sums_of(rows)
-    return _decibels(s.bb, s.ee)
+    return _decibels(row[AT["bb"]], row[AT["ee"]])
 
 
-def psnr_db(rows: F64) -> float:
+def psnr_db(row: F64) -> float:
     """10 log10(peak^2 / mean (b - c)^2), in dB, with peak = max |b|: peak signal to noise ratio.
 
     inf where nothing differs; -inf where the baseline is all zero and the candidate is not. Polygraphy's
     PsnrCompareFunc takes max b for the peak, which fails where values are mostly negative.
     """
-    s = sums_of(rows)
-    return _decibels(s.peak**2 * s.elements, s.ee)
+    return _decibels(row[AT["peak"]] ** 2 * row[AT["elements"]], row[AT["ee"]])
 
 
-def max_abs(rows: F64) -> float:
+def max_abs(row: F64) -> float:
     """Max |b - c|, in the output's own unit; nan without elements."""
-    s = sums_of(rows)
-    return s.max_error if s.elements else math.nan
+    return float(row[AT["max_error"]])
 
 
-def mean_abs(rows: F64) -> float:
+def mean_abs(row: F64) -> float:
     """Mean |b - c|, in the output's own unit; nan without elements."""
-    s = sums_of(rows)
-    return s.absolute / s.elements if s.elements else math.nan
+    return float(row[AT["absolute"]] / row[AT["elements"]])
 
 
-def mse(rows: F64) -> float:
+def mse(row: F64) -> float:
     """Mean (b - c)^2, in the square of the output's own unit: mean squared error; nan without elements."""
-    s = sums_of(rows)
-    return s.ee / s.elements if s.elements else math.nan
+    return float(row[AT["ee"]] / row[AT["elements"]])
 
 
-def max_rel(rows: F64) -> float:
+def max_rel(row: F64) -> float:
     """Max of |b - c| / max(|b|, floor), a ratio; the floor is ``rel_floor`` (1e-3) of max |b|.
 
     inf where the floor and b are 0 and c is not; nan without elements.
     """
-    greatest, _, count = RELATIVE.pool(rows)
-    return float(greatest) if count else math.nan
+    return float(row[0])
 
 
-def mean_rel(rows: F64) -> float:
+def mean_rel(row: F64) -> float:
     """Mean of |b - c| / max(|b|, floor), a ratio; the floor is that of ``max_rel``; nan without elements."""
-    _, total, count = RELATIVE.pool(rows)
-    return float(total / count) if count else math.nan
+    return float(row[1] / row[RELATIVE.counted])
 
 
-def kl(rows: F64) -> float:
+def kl(row: F64) -> float:
     """Mean over rows of KL(softmax(b) || softmax(c)) along the class axis, in nats; 0 is the same.
 
     Made for logits: of probabilities it takes the softmax again and comes out too small. Kullback and Leibler
     (1951), as in ``torch.nn.KLDivLoss(reduction="batchmean")`` for 2-D outputs. nan where no row of the
     baseline has a finite maximum.
     """
-    total, count, _ = DIVERGENCE.pool(rows)
-    # A nan must stay one, so no plain max().
-    return float(np.maximum(total / count, 0.0)) if count else math.nan
+    return float(np.maximum(row[0] / row[COUNTED], 0.0))  # a nan must stay one, so no plain max()
 
 
-def top1_agreement(rows: F64) -> float:
+def top1_agreement(row: F64) -> float:
     """Share of rows in which baseline and candidate have the same greatest class, 0 to 1.
 
     A tie that the candidate alone has is no agreement. A row with NaN or +inf in the candidate disagrees.
     """
-    return _share(rows)
+    return float(row[0] / row[COUNTED])
 
 
-def top5_agreement(rows: F64) -> float:
+def top5_agreement(row: F64) -> float:
     """Share of rows in which the baseline's greatest class is among the candidate's five greatest, 0 to 1.
 
     This is top-5 accuracy with the baseline's answer as the label. Classes that tie with it in the candidate
     alone come before it. A row with NaN or +inf in the candidate disagrees.
     """
-    return _share(rows)
+    return float(row[0] / row[COUNTED])
 
 
-def agreement(rows: F64) -> float:
+def agreement(row: F64) -> float:
     """Share of elements with exactly the same value, 0 to 1; nan without elements."""
-    differ, count = UNEQUAL.pool(rows)
-    return float((count - differ) / count) if count else math.nan
+    return float((row[COUNTED] - row[0]) / row[COUNTED])
 
 
 def _decibels(signal: float, noise: float) -> float:
@@ -161,52 +151,69 @@ def _decibels(signal: float, noise: float) -> float:
     return 10.0 * (math.log10(signal) - math.log10(noise))
 
 
-def _share(rows: F64) -> float:
-    found, count = TOP1.pool(rows)[:2]
-    return float(found / count) if count else math.nan
-
-
 @dataclass(frozen=True, kw_only=True)
 class Metric:
     """All that is known of one metric."""
 
     name: str
-    """As in a spec."""
+    """The name in a spec. It ends with ``_db`` if the value is a ratio of powers in decibels."""
+    label: str
+    """The name in a report."""
+    unit: str
+    """The unit in a report, such as ``dB``; empty without a unit, or in the output's own unit."""
+    explained: str
+    """The explanation in a report. ``{format}`` stands for the low format of the case."""
     bound: Bound
-    """Whether a limit is the least (``min``) or the greatest (``max``) value accepted."""
+    """Whether a limit is the least value accepted (``min``) or the greatest one (``max``).
+
+    A greater value is better for ``min``. The value of equal outputs is the best one: inf in decibels, else 1
+    for ``min`` and 0 for ``max``.
+    """
     kinds: tuple[str, ...]
-    """What outputs may hold: floats, integers, booleans, strings."""
+    """The kinds of elements that an output may hold: floats, integers, booleans, strings."""
+    shown_for: tuple[str, ...]
+    """The kinds of elements for which a report shows the value without a limit, too."""
+    min_classes: int
+    """The least size of the class axis with which the metric can be anything but perfect; 0: it needs no
+    class axis."""
+    fits_channels: bool
+    """Whether a limit on a whole output is also put on its small channels by themselves. They may have
+    another unit, so the value must be a ratio to the energy of the baseline."""
     measure: Measure
     """Makes the rows, one for each sample."""
     value: Callable[[F64], float]
-    """Makes the metric's value of the rows of any samples, [samples, columns]."""
-    share: type[Share]
-    """What each sample uses up of a limit, for a search."""
-    min_classes: int = 0
-    """Least size of the class axis with which the metric can be anything but perfect; 0: needs no class
-    axis."""
-    squares: bool = False
-    """Whether it is made of squares of the values (see ``sums.SQUARED``)."""
+    """Computes the value from one row, of a sample or of several together. Something was compared in it."""
+    share: Callable[[float, Options, Whole], Share]
+    """Makes the shares of a limit, which each sample uses up, for a search."""
     spared: float | None = None
-    """The ratio of samples that may miss a limit, each judged by itself; None: all are judged together."""
+    """The ratio of samples that may miss a limit, if each sample is judged by itself; None: all samples are
+    judged together."""
 
     def __call__(self, rows: F64) -> float:
-        """The value of samples, from a row for each; nan where it cannot be computed."""
+        """Returns the value of several samples, from a row for each.
+
+        It is nan if there is nothing to compare, or if the value cannot be computed.
+        """
         if self.spared is not None:
             return self.worst_but_spared(self.each(rows))
-        with np.errstate(all="ignore"):  # inf and nan are answers here
-            return float(self.value(rows))
+        return self.of_row(self.measure.pool(rows))
+
+    def of_row(self, row: F64) -> float:
+        """Returns the value of the samples that one row stands for; nan if there is nothing to compare."""
+        if not row[self.measure.counted]:
+            return math.nan
+        with np.errstate(all="ignore"):  # inf and nan are results here
+            return self.value(row)
 
     def each(self, rows: F64) -> F64:
-        """The value of each sample by itself, [samples]."""
-        with np.errstate(all="ignore"):
-            return np.array([self.value(row[None]) for row in rows], np.float64)
+        """Returns the value of each sample by itself, [samples]."""
+        return np.array([self.of_row(row) for row in rows], np.float64)
 
     def worst_but_spared(self, values: F64) -> float:
-        """The value of the worst sample after those that are spared; nan counts as the worst of all.
+        """Returns the value of the worst sample after those that are spared. nan counts as the worst.
 
         Args:
-            values: Of each sample by itself, [samples].
+            values: The value of each sample by itself, [samples].
         """
         sign = 1.0 if self.bound == "min" else -1.0
         ranked = np.sort(np.where(np.isnan(values), -np.inf, sign * values))
@@ -214,31 +221,29 @@ class Metric:
         return math.nan if value == -math.inf and np.isnan(values).any() else sign * value
 
     def share_of(self, limit: float, options: Options, whole: Whole) -> Share:
-        """What samples use up of a limit on this metric.
+        """Returns the shares of a limit on this metric.
 
         Args:
             limit: The limit.
-            options: Those of the criterion.
-            whole: The baseline in all samples, with rows of ``measure``.
+            options: The options of the criterion.
+            whole: The baseline in all samples.
         """
         share = self.share(limit, options, whole)
-        return share if self.spared is None else _EachSample(self, share, limit, options, whole)
+        return share if self.spared is None else _EachSample(self, share)
 
 
 class _EachSample(Share):
-    """What a sample uses up of a limit that each must keep by itself, but for those that are spared."""
+    """Shares of a limit that each sample must meet by itself, apart from those that are spared."""
 
     pool = "rank"
 
-    def __init__(self, metric: Metric, together: Share, limit: float, options: Options, whole: Whole) -> None:
+    def __init__(self, metric: Metric, together: Share) -> None:
         self._metric, self._together, self.power = metric, together, together.power
-        super().__init__(limit, options, whole)
+        self.allowed = int((metric.spared or 0.0) * together.whole.samples)
+        super().__init__(together.limit, together.options, together.whole)
 
-    def _budget(self, whole: Whole) -> float:
+    def _budget(self) -> float:
         return 1.0
-
-    def _allowed(self, whole: Whole) -> int:
-        return int((self._metric.spared or 0.0) * whole.samples)
 
     def _used(self, rows: F64) -> F64:
         name, bound = self._metric.name, self._metric.bound
@@ -253,7 +258,7 @@ _FLOATS = ("floats",)
 _NUMBERS = ("floats", "integers")
 _EXACT = ("integers", "booleans", "strings")
 
-#: What the name of a metric begins with where each sample is judged by itself.
+#: What the name of a metric begins with in scores of samples that are each judged by themselves.
 PER_SAMPLE = "per_sample_"
 
 #: Every metric that a criterion on an output may name.
@@ -262,111 +267,182 @@ METRICS: Mapping[str, Metric] = {
     for metric in (
         Metric(
             name="cosine",
+            label="Cosine similarity",
+            unit="",
+            explained="of all elements of {format} and baseline; 1 is the same direction",
             bound="min",
             kinds=_NUMBERS,
-            measure=SQUARES,
+            shown_for=_FLOATS,
+            min_classes=0,
+            fits_channels=True,
+            measure=ERRORS,
             value=cosine,
             share=Angle,
-            squares=True,
         ),
         Metric(
             name="sqnr_db",
+            label="SQNR",
+            unit="dB",
+            explained="power of the baseline over that of {format}'s error; 20 dB: an error of 10 %",
             bound="min",
             kinds=_NUMBERS,
-            measure=SQUARES,
+            shown_for=_FLOATS,
+            min_classes=0,
+            fits_channels=True,
+            measure=ERRORS,
             value=sqnr_db,
             share=Decibels,
-            squares=True,
         ),
         Metric(
             name="psnr_db",
+            label="PSNR",
+            unit="dB",
+            explained="greatest |baseline| squared over the mean square of {format}'s error",
             bound="min",
             kinds=_NUMBERS,
+            shown_for=(),
+            min_classes=0,
+            fits_channels=True,
             measure=ERRORS,
             value=psnr_db,
             share=PeakDecibels,
-            squares=True,
         ),
         Metric(
             name="max_abs",
+            label="Greatest error",
+            unit="",
+            explained="greatest |{format} - baseline|, in the output's own unit",
             bound="max",
             kinds=_NUMBERS,
+            shown_for=_FLOATS,
+            min_classes=0,
+            fits_channels=False,
             measure=ERRORS,
             value=max_abs,
-            share=AbsoluteGreatest,
+            share=GreatestAbsoluteError,
         ),
         Metric(
             name="mean_abs",
+            label="Mean error",
+            unit="",
+            explained="mean |{format} - baseline|, in the output's own unit",
             bound="max",
             kinds=_NUMBERS,
+            shown_for=_FLOATS,
+            min_classes=0,
+            fits_channels=False,
             measure=ERRORS,
             value=mean_abs,
-            share=AbsoluteMean,
+            share=AbsoluteError,
         ),
         Metric(
             name="mse",
+            label="Mean squared error",
+            unit="",
+            explained="mean square of {format} less baseline; 0 is the same",
             bound="max",
             kinds=_NUMBERS,
-            measure=SQUARES,
+            shown_for=(),
+            min_classes=0,
+            fits_channels=False,
+            measure=ERRORS,
             value=mse,
             share=MeanSquare,
-            squares=True,
         ),
         Metric(
             name="max_rel",
+            label="Greatest relative error",
+            unit="",
+            explained="greatest |{format} - baseline| over |baseline|, with a floor",
             bound="max",
             kinds=_NUMBERS,
+            shown_for=(),
+            min_classes=0,
+            fits_channels=False,
             measure=RELATIVE,
             value=max_rel,
-            share=RelativeGreatest,
+            share=GreatestRelativeError,
         ),
         Metric(
             name="mean_rel",
+            label="Mean relative error",
+            unit="",
+            explained="mean |{format} - baseline| over |baseline|, with a floor",
             bound="max",
             kinds=_NUMBERS,
+            shown_for=(),
+            min_classes=0,
+            fits_channels=False,
             measure=RELATIVE,
             value=mean_rel,
-            share=RelativeMean,
+            share=RelativeError,
         ),
         Metric(
             name="kl",
+            label="KL divergence",
+            unit="nats",
+            explained="of {format}'s softmax from the baseline's, mean; 0 is the same",
             bound="max",
             kinds=_FLOATS,
+            shown_for=(),
+            min_classes=2,
+            fits_channels=False,
             measure=DIVERGENCE,
             value=kl,
             share=Divergence,
-            min_classes=2,
         ),
         Metric(
             name="top1_agreement",
+            label="Same top class",
+            unit="",
+            explained="share of samples whose first class is the baseline's",
             bound="min",
             kinds=_FLOATS,
+            shown_for=_FLOATS,
+            min_classes=2,
+            fits_channels=False,
             measure=TOP1,
             value=top1_agreement,
             share=Flips,
-            min_classes=2,
         ),
         Metric(
             name="top5_agreement",
+            label="Top class in top 5",
+            unit="",
+            explained="share of samples with the baseline's class among 5",
             bound="min",
             kinds=_FLOATS,
+            shown_for=(),
+            min_classes=6,
+            fits_channels=False,
             measure=TOP5,
             value=top5_agreement,
             share=Flips5,
-            min_classes=6,
         ),
         Metric(
             name="tolerance",
+            label="Tolerance used",
+            unit="",
+            explained="share of the tolerance that is used up; 1 is the limit",
             bound="max",
             kinds=_NUMBERS,
+            shown_for=(),
+            min_classes=0,
+            fits_channels=False,
             measure=TOLERANCE,
             value=tolerance,
             share=Tolerated,
         ),
         Metric(
             name="agreement",
+            label="Equal elements",
+            unit="",
+            explained="share of elements that are the same",
             bound="min",
             kinds=_EXACT,
+            shown_for=_EXACT,
+            min_classes=0,
+            fits_channels=False,
             measure=UNEQUAL,
             value=agreement,
             share=Differing,
@@ -376,5 +452,5 @@ METRICS: Mapping[str, Metric] = {
 
 
 def per_sample(metric: Metric, spared: float) -> Metric:
-    """Returns the same metric of each sample by itself: the value of the worst one that is not spared."""
+    """Returns the metric of each sample by itself: the value of the worst sample that is not spared."""
     return replace(metric, name=PER_SAMPLE + metric.name, spared=spared)

@@ -1,6 +1,6 @@
-"""Metrics of labels that a spec names: top1, f1, miou, coco_map, wer, ssim and so on.
+"""Metrics of labels that a spec names: top1, f1, miou, coco_map, wer, ssim and others.
 
-Each makes one record of every sample, batch by batch, and one number of the records of any samples.
+Each metric makes one record of every sample, batch by batch, and one number of the records of any samples.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_int8acc.data.scripts import UserFunction, run_user
 from pytest_int8acc.errors import CriterionError, DataError, blaming, error_text, listed
-from pytest_int8acc.scores import boxes, classes
-from pytest_int8acc.scores.sums import F64
+from pytest_int8acc.scores import boxes
+from pytest_int8acc.scores.rows import F64
 from pytest_int8acc.spec.criteria import TaskName
 from pytest_int8acc.tensors import Array, Dim, Feed, TensorInfo, did_you_mean
 
-#: What a metric keeps of a sample, such as hits or boxes; only the metric itself reads it.
+Integers = NDArray[np.integer[Any]]
+#: What a metric keeps of a sample, such as hits or boxes. Only the metric itself reads it.
 Record = Any
-#: Labels: one array, or several by name; axis 0 counts the samples.
+#: Labels are one array, or several by name. Axis 0 counts the samples.
 Labels = Array | Mapping[str, Array] | None
 
 
@@ -36,25 +38,25 @@ class Task:
     decode: UserFunction | str | None = None
     """Makes predictions of outputs: a user's function, or a layout of boxes."""
     label: str | None = None
-    """Which array of the labels it takes; None: there is one."""
+    """The array of the labels that it takes; None: there is one."""
     axis: int | None = None
-    """The axis of classes, for ssim of channels; None: it is found by the shapes."""
+    """The axis of classes, or of channels for ssim; None: it is found by the shapes."""
     ignore: int | None = None
     """A class id whose labels do not count."""
     average: str = "macro"
     """How F1 is averaged over classes, as in scikit-learn."""
     data_range: float | None = None
-    """The difference between the greatest and the least possible value of an image; None: the usual one."""
+    """The greatest possible value of an image minus the least; None: 255 for labels in uint8, else 1."""
     place: str = ""
     """Where the spec names the labels, as ``file:line:col``."""
 
     def records(self, outputs: Feed, labels: Array, samples: Sequence[int]) -> list[Record]:
-        """The records of a batch, one per sample.
+        """Returns the records of a batch, one per sample.
 
         Args:
-            outputs: The batch.
-            labels: Its labels.
-            samples: Which samples it holds.
+            outputs: The outputs of the batch.
+            labels: The labels of the batch.
+            samples: The indices of its samples.
 
         Raises:
             CriterionError: The predictions have another form than the metric needs, or the user's decode
@@ -67,41 +69,36 @@ class Task:
                 raise CriterionError(
                     f"{len(given)} predictions for {len(labels)} samples; expected one each, in their order"
                 )
-            if TASKS[self.name].of_classes and not isinstance(given, list):
-                count = self.classes_in(given.shape, given.dtype, labels.shape)
-                self.check_classes(labels, samples, count)
-            with np.errstate(all="ignore"):  # inf and nan are answers here
+            if not isinstance(given, list):
+                self._check_classes(labels, samples, self._fit(given.shape, given.dtype, labels.shape))
+            with np.errstate(all="ignore"):  # inf and nan are results here
                 return list(TASKS[self.name].records(self, given, labels))
         except CriterionError as error:
             raise CriterionError(f"metric {self.name}: {error}") from error
 
     def value(self, records: Sequence[Record]) -> float:
-        """The metric's value over the samples of these records; may be nan or inf."""
-        with np.errstate(all="ignore"):  # inf and nan are answers here
+        """Returns the metric's value over the samples of these records; it may be nan or inf."""
+        with np.errstate(all="ignore"):  # inf and nan are results here
             return float(TASKS[self.name].value(self, records))
 
     def check(self, outputs: Sequence[TensorInfo], labels: Labels) -> None:
-        """Check the metric against the model's outputs and the labels, before anything runs.
+        """Checks the metric against the model's outputs and the labels, before anything runs.
 
         What the model leaves open, such as a dimension, is not checked.
 
         Raises:
             CriterionError: The metric's library is not installed, the model lacks the output or has several
                 and none is named, or the output does not fit the labels.
-            DataError: The labels hold something else than the metric needs.
+            DataError: The labels are not of the kind that the metric needs.
         """
-        kind, needed, names = (
-            TASKS[self.name],
-            TASKS[self.name].library,
-            [tensor.name for tensor in outputs],
-        )
+        needed, names = TASKS[self.name].library, [tensor.name for tensor in outputs]
         if needed is not None and find_spec(needed[0]) is None:
             raise CriterionError(
                 f"metric {self.name} needs {needed[0]}, which is not installed: pip install {needed[1]}"
             )
         array = self.labels_of(labels)
         if isinstance(self.decode, UserFunction):
-            return self.check_classes(array)
+            return self._check_classes(array)
         if self.output is not None and self.output not in names:
             raise CriterionError(
                 f"metric {self.name}: the model has no output '{self.output}'"
@@ -116,19 +113,17 @@ class Task:
             raise CriterionError(
                 f"metric wer needs texts, and '{tensor.name}' holds {tensor.dtype}: add `decode:`"
             )
-        if tensor.shape is None:
-            return self.check_classes(array)
-        if kind.of_classes:
-            return self.check_classes(array, count=self.classes_in(tensor.shape, tensor.dtype, array.shape))
-        if self.name != "wer":
-            _check_alike(tensor.shape, array.shape)
+        known = tensor.shape is not None
+        self._check_classes(
+            array, count=self._fit(tensor.shape or (), tensor.dtype, array.shape) if known else None
+        )
 
     def labels_of(self, labels: Labels) -> Array:
-        """The array of the labels that the metric takes.
+        """Returns the array of the labels that the metric takes.
 
         Raises:
             CriterionError: There are no labels.
-            DataError: They hold something else than the metric needs.
+            DataError: The labels are not of the kind that the metric needs.
         """
         if labels is None:
             raise CriterionError(f"metric {self.name} needs labels: give `labels:` in the spec")
@@ -149,19 +144,19 @@ class Task:
                 boxes.check_labels(array)
         return array
 
-    def check_classes(self, labels: Array, samples: Sequence[int] = (), count: int | None = None) -> None:
-        """Raise DataError for a label that is none of the classes.
+    def _check_classes(self, labels: Array, samples: Sequence[int] = (), count: int | None = None) -> None:
+        """Raises DataError for a label that is none of the classes.
 
         Args:
-            labels: Some samples' labels.
-            samples: Which samples; those from 0 on by default.
-            count: How many classes there are; None: any number.
+            labels: The labels of some samples.
+            samples: The indices of these samples; empty: they are the first ones.
+            count: The number of classes; None: it is not known.
         """
         if not TASKS[self.name].of_classes:
             return
         ids = labels[..., 4] if self.name == "coco_map" else labels
         wrong = ids >= (np.inf if count is None else count)
-        if self.name != "coco_map":  # where classes below 0 fill up
+        if self.name != "coco_map":  # a box of a class below 0 only fills up the array
             wrong = (wrong | (ids < 0)) & (True if self.ignore is None else ids != self.ignore)
         if wrong.any():
             row = int(np.argwhere(wrong)[0][0])
@@ -174,21 +169,32 @@ class Task:
                     f"{self.name} knows classes {known}{remedy}"
                 )
 
-    def classes_in(self, shape: Sequence[Dim], dtype: np.dtype[Any], labels: Sequence[int]) -> int | None:
-        """The number of classes of an output; None where it is not known.
+    def _fit(self, shape: Sequence[Dim], dtype: np.dtype[Any], labels: Sequence[int]) -> int | None:
+        """Checks that an output fits labels of a shape.
 
-        Raises CriterionError where it does not fit labels of this shape.
+        Returns:
+            The number of classes; None if it is not known, or if the metric is not one of classes.
+
+        Raises:
+            CriterionError: The output does not fit.
         """
         found: Dim = None
         if self.name == "coco_map":
-            place, offset = {"yolov8": (1, 4), "yolov5": (-1, 5)}.get(str(self.decode), (0, 0))
-            found = shape[place] if len(shape) == 3 and place else None
+            axis, offset = {"yolov8": (1, 4), "yolov5": (-1, 5)}.get(str(self.decode), (0, 0))
+            found = shape[axis] if len(shape) == 3 and axis else None
             return found - offset if isinstance(found, int) else None
-        if dtype.kind in "iu" and len(shape) == len(labels):
-            return None
-        axes = classes.class_axes(shape, labels, self.axis)
-        found = shape[axes[0]] if len(axes) == 1 else None
-        return found if isinstance(found, int) else None
+        if TASKS[self.name].of_classes:
+            if dtype.kind in "iu" and len(shape) == len(labels):
+                return None
+            axes = _class_axes(shape, labels, self.axis)
+            found = shape[axes[0]] if len(axes) == 1 else None
+            return found if isinstance(found, int) else None
+        alike = len(shape) == len(labels) and all(map(_fits, shape[1:], labels[1:]))
+        if self.name != "wer" and not alike:
+            raise CriterionError(
+                f"images of shape {tuple(shape)} for labels of shape {tuple(labels)}: they must be alike"
+            )
+        return None
 
     def _predictions(self, outputs: Feed) -> Any:
         if not isinstance(self.decode, UserFunction):
@@ -210,21 +216,21 @@ class Task:
 
 
 class TaskRun:
-    """A named metric fed with the outputs of one form batch by batch; it keeps a record of each sample."""
+    """A named metric of the outputs of one form. It keeps a record of each sample."""
 
     def __init__(self, task: Task, labels: Labels) -> None:
-        """Nothing is fed yet. Raises the errors of ``Task.labels_of``."""
+        """Starts without outputs. Raises the errors of ``Task.labels_of``."""
         self._task, self._labels = task, task.labels_of(labels)
         self._records: dict[int, Record] = {}
 
-    def add(self, outputs: Feed, samples: Sequence[int]) -> None:
-        """Feed the outputs of these samples. Raises the errors of ``Task.records``."""
+    def add(self, baseline: Feed, outputs: Feed, samples: Sequence[int]) -> None:
+        """Adds the outputs of some samples, by index. Raises the errors of ``Task.records``."""
         found = self._task.records(outputs, self._labels[list(samples)], samples)
         self._records.update(zip(samples, found, strict=True))
 
     @property
     def samples(self) -> int:
-        """The number of samples fed so far."""
+        """The number of samples so far."""
         return len(self._records)
 
     @property
@@ -233,7 +239,7 @@ class TaskRun:
         return not TASKS[self._task.name].slow
 
     def value(self, samples: Sequence[int] | None = None) -> float:
-        """The metric of some samples, by index and as often as they are named; None: of all."""
+        """Returns the metric of some samples, by index, each as often as it is named; None: of all."""
         order = sorted(self._records) if samples is None else samples
         return self._task.value([self._records[sample] for sample in order])
 
@@ -244,31 +250,167 @@ class Kind(NamedTuple):
     records: Callable[[Task, Any, Array], Sequence[Record]]
     value: Callable[[Task, Sequence[Record]], float]
     labels: tuple[str, Sequence[int], str]
-    """What labels must be: NumPy's kinds of dtype, possible numbers of axes, and both in words."""
+    """The labels that it needs: NumPy's kinds of dtype, the possible numbers of axes, and both in words."""
     doc: str
-    """One line for users, with the unit."""
+    """The definition in one line, with the unit, for the reference."""
     lower_is_better: bool = False
     of_classes: bool = False
+    """Whether the labels are ids of classes, or boxes that have one."""
     library: tuple[str, str] | None = None
     """The module that the metric needs, and the package that installs it."""
     slow: bool = False
     """Whether a value costs too much time to be computed for hundreds of resamples."""
 
 
+def _class_axes(shape: Sequence[Dim], labels: Sequence[int], axis: int | None) -> list[int]:
+    """Returns the axes that may hold the classes: without such an axis the shape is that of the labels.
+
+    The sizes of the first axis, and of dimensions that are not known, are not compared.
+
+    Args:
+        shape: The shape of the predictions.
+        labels: The shape of the labels.
+        axis: The class axis, if the spec names it.
+
+    Raises:
+        CriterionError: There is none.
+    """
+    rank = len(shape)
+    if axis is not None and (not -rank <= axis < rank or axis % rank == 0):
+        raise CriterionError(f"'axis: {axis}' is no class axis of {shape}: axis 0 counts samples")
+    fitting = [
+        a
+        for a in (range(1, rank) if axis is None else [axis % rank])
+        if rank == len(labels) + 1 and all(map(_fits, (*shape[1:a], *shape[a + 1 :]), labels[1:]))
+    ]
+    if not fitting:
+        raise CriterionError(
+            f"predictions of shape {tuple(shape)} do not fit labels of shape {tuple(labels)}: labels are "
+            "class ids, and predictions have one axis more, that of the classes; name another `output:` or "
+            "`axis:`, or a `decode:` function"
+        )
+    return fitting
+
+
+def _fits(dim: Dim, size: int) -> bool:
+    return not isinstance(dim, int) or dim == size
+
+
+def _classes_last(given: Array, labels: Array, axis: int | None) -> Array:
+    fitting = _class_axes(given.shape, labels.shape, axis)
+    if len(fitting) > 1:
+        raise CriterionError(
+            f"any of the axes {fitting} of shape {given.shape} may hold classes: set `axis:`"
+        )
+    return np.moveaxis(given, fitting[0], -1)
+
+
+def _are_ids(given: Array, labels: Array) -> bool:
+    """Whether predictions are class ids already."""
+    return given.dtype.kind in "iub" and given.shape == labels.shape
+
+
 def _top(k: int) -> Kind:
-    def records(task: Task, given: Array, labels: Array) -> Sequence[F64]:
-        return list(classes.hits(given, labels, task.axis, task.ignore, k))
+    """Returns the accuracy among the k greatest classes, as ``sklearn.metrics.top_k_accuracy_score``."""
+
+    def records(task: Task, given: Array, labels: Integers) -> Sequence[F64]:
+        """Returns for each sample how many labels are hits and how many count, [samples, 2].
+
+        A class whose score equals that of the label comes before the label. So outputs of zeros are right
+        about nothing. Scores with NaN or +inf miss.
+        """
+        counted = np.ones(labels.shape, np.bool_) if task.ignore is None else labels != task.ignore
+        if _are_ids(given, labels):
+            if k > 1:
+                raise CriterionError(f"top{k} needs a score for each class; the predictions are class ids")
+            found = given == labels
+        else:
+            scores = _classes_last(given, labels, task.axis)
+            if scores.shape[-1] <= k:
+                raise CriterionError(f"top{k} of {scores.shape[-1]} classes is always right")
+            ids = np.where(counted, labels, 0)[..., None]
+            own = np.take_along_axis(scores, ids, axis=-1)
+            as_high = np.count_nonzero(scores >= own, axis=-1)  # the label itself is one of them
+            found = (as_high <= k) & np.isfinite(scores.max(axis=-1))
+        columns = (found & counted), counted
+        counts = [column.reshape(len(labels), -1).sum(axis=1) for column in columns]
+        return list(np.stack(counts, axis=1).astype(np.float64))
 
     doc = f"share of labels that are {'the greatest class' if k == 1 else f'among the {k} greatest'}, 0 to 1"
-    return Kind(records, lambda _, records: classes.share_of_hits(records), _IDS, doc, of_classes=True)
+    return Kind(records, _ratio_of_sums, _IDS, doc, of_classes=True)
 
 
-def _confusions(task: Task, given: Array, labels: Array) -> Sequence[Record]:
-    return classes.confusions(given, labels, task.axis, task.ignore)
+def _ratio_of_sums(task: Task, records: Sequence[Any]) -> float:
+    """Returns the sum of the first numbers of all records over the sum of the second ones."""
+    part, whole = np.sum(records, axis=0)
+    return float(part / whole) if whole else float("nan")
+
+
+def _confusions(task: Task, given: Array, labels: Integers) -> list[Integers]:
+    """Returns for each sample the pairs of label and prediction that occur, and their counts, [pairs, 3].
+
+    A prediction with NaN or +inf, or with several greatest classes, is of class -1, which does not exist.
+    """
+    if _are_ids(given, labels):
+        predicted = given.astype(np.int64)
+    else:
+        scores = _classes_last(given, labels, task.axis)
+        greatest = scores.max(axis=-1, keepdims=True)
+        clear = np.isfinite(greatest[..., 0]) & (np.count_nonzero(scores == greatest, axis=-1) == 1)
+        predicted = np.where(clear, scores.argmax(axis=-1), -1)
+    found = []
+    for truth, guess in zip(labels.astype(np.int64), predicted, strict=True):
+        counted = np.ones(np.shape(truth), np.bool_) if task.ignore is None else truth != task.ignore
+        truth, guess = (np.atleast_1d(a)[np.atleast_1d(counted)] for a in (truth, guess))
+        classes = int(max(truth.max(initial=0), guess.max(initial=0))) + 2
+        codes, counts = _counts(truth * classes + guess + 1, classes**2)
+        found.append(np.stack([codes // classes, codes % classes - 1, counts], axis=1))
+    return found
+
+
+def _counts(codes: Integers, most: int) -> tuple[Integers, Integers]:
+    """Returns the distinct codes, all below ``most``, and how often each of them occurs."""
+    if most > 4 * codes.size:
+        return np.unique(codes, return_counts=True)
+    counts = np.bincount(codes.ravel(), minlength=most)
+    return counts.nonzero()[0], counts[counts.nonzero()[0]]
+
+
+def _by_class(records: Sequence[Integers]) -> tuple[F64, F64, F64]:
+    """Returns true positives, false positives and false negatives of each class."""
+    truth, guess, count = np.concatenate(records).T if len(records) else np.zeros((3, 0), np.int64)
+    classes = int(max(truth.max(initial=-1), guess.max(initial=-1))) + 1
+    right, wrong = truth == guess, (truth != guess) & (guess >= 0)
+    found = ((truth, right), (guess, wrong), (truth, ~right))
+    tp, fp, fn = (np.bincount(ids[mask], count[mask], classes).astype(np.float64) for ids, mask in found)
+    return tp, fp, fn
+
+
+def _f1(task: Task, records: Sequence[Integers]) -> float:
+    """Returns the F1 score as ``sklearn.metrics.f1_score`` does; nan if no class occurs."""
+    tp, fp, fn = _by_class(records)
+    if task.average == "micro":
+        tp, fp, fn = (np.array([a.sum()]) for a in (tp, fp, fn))
+    elif task.average == "binary":
+        tp, fp, fn = (a[1:2] for a in (tp, fp, fn))
+    occurs = 2 * tp + fp + fn > 0
+    each, support = (2 * tp[occurs]) / (2 * tp + fp + fn)[occurs], (tp + fn)[occurs]
+    if task.average == "weighted":
+        return float(np.average(each, weights=support)) if support.any() else float("nan")
+    if len(each):
+        return float(each.mean())
+    return 0.0 if task.average == "binary" else float("nan")
+
+
+def _mean_iou(task: Task, records: Sequence[Integers]) -> float:
+    """Returns the mean IoU of the classes that occur, as ``sklearn.metrics.jaccard_score``."""
+    tp, fp, fn = _by_class(records)
+    union = tp + fp + fn
+    return float((tp[union > 0] / union[union > 0]).mean()) if union.any() else float("nan")
 
 
 def _boxes(task: Task, given: Any, labels: Array) -> Sequence[Record]:
-    """For each sample, the predicted boxes and the labelled boxes, without rows that fill up the labels."""
+    """Returns for each sample the predicted boxes and the labelled boxes, without rows that only fill up."""
     found, expected_text = [], "expected [boxes, 6]: x1, y1, x2, y2, score, class"
     for each, truth in zip(given, labels, strict=True):
         try:
@@ -285,7 +427,10 @@ def _boxes(task: Task, given: Any, labels: Array) -> Sequence[Record]:
 
 
 def _words(task: Task, given: Any, labels: Array) -> Sequence[tuple[int, int]]:
-    """For each text, the number of wrong words (substituted, deleted, inserted) and of words in the label."""
+    """Returns for each text the number of wrong words, and of words in the label.
+
+    A word is wrong if it is substituted, deleted or inserted.
+    """
     jiwer, found = import_module("jiwer"), []
     for text, truth in zip(given, labels.tolist(), strict=True):
         text = text.item() if isinstance(text, np.ndarray) and text.size == 1 else text
@@ -303,16 +448,10 @@ def _words(task: Task, given: Any, labels: Array) -> Sequence[tuple[int, int]]:
     return found
 
 
-def _word_error_rate(task: Task, records: Sequence[tuple[int, int]]) -> float:
-    wrong, words = np.sum(records, axis=0)
-    return float(wrong / words) if words else float("nan")
-
-
 def _images(
     measure: Callable[[Task, F64, F64, float], float], doc: str, library: tuple[str, str] | None = None
 ) -> Kind:
     def records(task: Task, given: Array, labels: Array) -> Sequence[float]:
-        _check_alike(given.shape, labels.shape)
         span = task.data_range or (255.0 if labels.dtype == np.uint8 else 1.0)
         pairs = zip(labels.astype(np.float64), given.astype(np.float64), strict=True)
         return [measure(task, truth, image, span) for truth, image in pairs]
@@ -321,20 +460,13 @@ def _images(
     return Kind(records, lambda _, records: float(np.mean(records)), labels, doc, library=library)
 
 
-def _check_alike(shape: Sequence[Dim], labels: Sequence[int]) -> None:
-    if len(shape) != len(labels) or not all(map(classes.fits, shape[1:], labels[1:])):
-        raise CriterionError(
-            f"images of shape {tuple(shape)} for labels of shape {tuple(labels)}: they must be alike"
-        )
-
-
 def _psnr(task: Task, truth: F64, image: F64, span: float) -> float:
-    """10 log10(span^2 / mean squared error), in dB: ``skimage.metrics.peak_signal_noise_ratio``."""
+    """Returns 10 log10(span^2 / mean squared error), in dB: ``skimage.metrics.peak_signal_noise_ratio``."""
     return float(10 * np.log10(span**2 / np.mean((truth - image) ** 2)))
 
 
 def _ssim(task: Task, truth: F64, image: F64, span: float) -> float:
-    """Structural similarity (Wang et al., 2004), -1 to 1, by scikit-image: windows of 7 pixels."""
+    """Returns the structural similarity (Wang et al., 2004), by scikit-image with windows of 7 pixels."""
     channels = 0 if task.axis is None and truth.ndim == 3 else None
     if task.axis is not None:
         channels = task.axis - (task.axis > 0)  # of one sample
@@ -352,14 +484,14 @@ TASKS: Mapping[TaskName, Kind] = {
     "top5": _top(5),
     "f1": Kind(
         _confusions,
-        lambda task, records: classes.f1(records, task.average),
+        _f1,
         _IDS,
         "2 tp / (2 tp + fp + fn), averaged over classes, 0 to 1",
         of_classes=True,
     ),
     "miou": Kind(
         _confusions,
-        lambda _, records: classes.mean_iou(records),
+        _mean_iou,
         _IDS,
         "mean of tp / (tp + fp + fn) over the classes that occur, 0 to 1",
         of_classes=True,
@@ -375,7 +507,7 @@ TASKS: Mapping[TaskName, Kind] = {
     ),
     "wer": Kind(
         _words,
-        _word_error_rate,
+        _ratio_of_sums,
         ("U", (1,), "texts, [samples]"),
         "words substituted, deleted or inserted / words of the labels, from 0",
         lower_is_better=True,
@@ -386,5 +518,5 @@ TASKS: Mapping[TaskName, Kind] = {
     ),
     "psnr": _images(_psnr, "mean over images of 10 log10(data_range^2 / mean squared error), dB"),
 }
-#: Metrics of which a lower value is better.
+#: The metrics of which a lower value is better.
 LOWER_IS_BETTER = frozenset(name for name, kind in TASKS.items() if kind.lower_is_better)

@@ -1,8 +1,9 @@
-"""Polygraphy's tolerance as a metric: the ratio of the errors to what the tolerance allows.
+"""Polygraphy's tolerance as a metric: the ratio of the errors to the tolerance.
 
 The verdict is that of ``polygraphy.comparator.CompareFunc.simple(candidate, baseline)`` over all samples as
-one iteration: an error passes that is within the absolute or the relative tolerance. Errors are taken as
-there: in the output's own precision, float32 at least, and relative to |b|, or to 2.2e-16 where that is 0.
+one iteration: an error passes if it is within the absolute or the relative tolerance. Errors are computed as
+Polygraphy does: in the output's own precision, but at least float32, and relative to |b|, or to 2.2e-16 if b
+is 0.
 """
 
 from __future__ import annotations
@@ -12,72 +13,82 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.scores.measures import Measure, Options, Tolerance, pieces
-from pytest_int8acc.scores.sums import F64, difference, same_non_finite
+from pytest_int8acc.scores.rows import (
+    F64,
+    Measure,
+    Options,
+    Tolerance,
+    difference,
+    pieces,
+    ratio,
+    same_non_finite,
+)
+from pytest_int8acc.scores.shares import TINY, Share, Whole, error, flat
 from pytest_int8acc.tensors import Array
 
-#: The checks; the first field of a row holds the index of its check.
+#: The checks of Polygraphy. A row holds the index of its check.
 CHECKS = ("elemwise", "max", "mean", "median", "quantile")
-_ELEMWISE, _MAX, _MEAN = range(3)
+#: The relative errors of baseline values of 0 are relative to this number, as in Polygraphy.
 _EPSILON = 2.0**-52
-_ABOVE = math.nextafter(1.0, 2.0)
-#: The histogram of errors has logarithmic bins: bins per octave, and octaves on either side of the tolerance.
-_FINE, _FAR = 8, 16
-_BINS = 2 * _FINE * _FAR + 1
-#: Number of fields for one kind of error (absolute or relative) if a quantile is checked. Three are the
-#: number of elements within the tolerance, the greatest error among them, and the least error beyond it. The
-#: others are the bins.
-_KIND = 3 + _BINS
+#: The least ratio that is outside the tolerance.
+_ABOVE_1 = math.nextafter(1.0, 2.0)
+#: The histogram of ratios has logarithmic bins: bins per octave, and octaves on either side of the ratio 1.
+_BINS_PER_OCTAVE, _OCTAVES = 8, 16
+_BINS = 2 * _BINS_PER_OCTAVE * _OCTAVES + 1
+#: The columns of a row. Those before ``_COUNT`` hold maxima, the others sums. All but the check, the quantile
+#: and the count are two columns: one of absolute errors, then one of relative errors. Two histograms, of
+#: ``_BINS`` columns each, follow at the end if a median or a quantile is checked.
+_CHECK, _QUANTILE, _GREATEST, _GREATEST_INSIDE, _LEAST_OUTSIDE = 0, 1, 2, 4, 6
+_COUNT, _SUM, _INSIDE = 8, 9, 11
+_COLUMNS = 13
 
 
-def tolerance(rows: F64) -> float:
-    """Share of Polygraphy's tolerance that the errors use: up to 1 is within it; nan without elements.
+def tolerance(row: F64) -> float:
+    """Share of Polygraphy's tolerance that the errors use: up to 1 is within it.
 
     Of ``elemwise`` the greatest of any element, |b - c| / max(abs, rel |b|); else of the statistic that
-    ``check`` names, of absolute errors / abs or relative errors / rel, whichever is less. Of median and
-    quantile within 5 % of the true share, and always on its side of 1.
+    ``check`` names, of absolute errors / abs or relative errors / rel, whichever is less. The share of a
+    median or a quantile is within 5 % of the true one, and always on its side of 1.
     """
-    if not len(rows) or not rows[:, 1].sum():
-        return math.nan
-    check, pooled = int(rows[0, 0]), TOLERANCE.pool(rows)
-    if check == _ELEMWISE:
-        return float(pooled[2])
-    if check == _MAX:
-        return float(pooled[2:].min())
-    if check == _MEAN:
-        return float((pooled[2:] / pooled[1]).min())
-    kinds = (pooled[3 + i * _KIND :][:_KIND] for i in range(2))
-    return min(_quantile(kind, int(pooled[1]), float(pooled[2])) for kind in kinds)
+    check = CHECKS[int(row[_CHECK])]
+    if check in ("elemwise", "max"):
+        return float(row[_GREATEST : _GREATEST + 2].min())
+    if check == "mean":
+        return float(row[_SUM : _SUM + 2].min() / row[_COUNT])
+    return float(min(_quantile(row, kind) for kind in range(2)))
 
 
 def within(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
-    """Index of the check, number of elements, then the fields of that check, [samples, fields].
+    """Returns the columns that this module names, and two histograms where they are needed.
 
-    elemwise: the greatest share used; max: the greatest of absolute and of relative errors; mean: the sums of
-    both; median and quantile: the quantile, then for both kinds what ``_counted`` gives.
+    Args:
+        b: The baseline.
+        c: The candidate.
+        samples: How many samples the arrays hold.
+        options: The options, with the tolerance.
+        peak: Not used.
     """
     wish, found = options.tolerance, []
-    check = CHECKS.index(wish.check)
     for x, y, n in pieces(b, c, samples):
         x, y = x.reshape(n, -1), y.reshape(n, -1)
         counted = ~same_non_finite(x.astype(np.float64), y.astype(np.float64))
         kinds = [np.where(counted, used, 0.0) for used in _used(x, y, wish)]
-        head = [np.full(n, check), counted.sum(axis=1)]
-        if check == _ELEMWISE:
-            rows = [np.minimum(*kinds).max(axis=1, initial=0.0)]
-        elif check == _MAX:
-            rows = [kind.max(axis=1, initial=0.0) for kind in kinds]
-        elif check == _MEAN:
-            rows = [kind.sum(axis=1) for kind in kinds]
-        else:
-            rows = [np.full(n, 0.5 if wish.check == "median" else wish.quantile)]
-            rows += [column for kind in kinds for column in _counted(kind, counted).T]
-        found.append(np.stack([*head, *rows], axis=1))
-    return np.concatenate(found).astype(np.float64)
+        if wish.check == "elemwise":
+            kinds = [np.minimum(*kinds)] * 2
+        rows = np.zeros((n, _COLUMNS))
+        rows[:, _CHECK], rows[:, _COUNT] = CHECKS.index(wish.check), counted.sum(axis=1)
+        for kind, used in enumerate(kinds):
+            rows[:, _GREATEST + kind] = used.max(axis=1, initial=0.0)
+            rows[:, _SUM + kind] = used.sum(axis=1)
+        if wish.check in ("median", "quantile"):
+            rows[:, _QUANTILE] = 0.5 if wish.check == "median" else wish.quantile
+            rows = np.concatenate([rows, *(_counted(rows, i, kinds[i], counted) for i in range(2))], axis=1)
+        found.append(rows)
+    return np.concatenate(found)
 
 
 def _used(b: Array, c: Array, wish: Tolerance) -> tuple[F64, F64]:
-    """Absolute and relative errors as ratios to what is allowed, [samples, elements]; inf for NaN."""
+    """Returns absolute and relative errors as ratios to the tolerance, [samples, elements]; inf for NaN."""
     if b.dtype.kind == "f":
         up = np.promote_types(b.dtype, np.float32)
         e, size = np.abs(b.astype(up) - c.astype(up)), np.abs(b.astype(up))
@@ -89,56 +100,82 @@ def _used(b: Array, c: Array, wish: Tolerance) -> tuple[F64, F64]:
 
 
 def _share(e: NDArray[np.floating], limit: float) -> F64:
-    """``e / limit``; above 1 exactly where ``e`` is above ``limit`` in float64, whatever rounding does."""
+    """Returns ``e / limit``, above 1 exactly where ``e`` is above ``limit`` in float64."""
     wide = e.astype(np.float64)
     share = np.where(wide == 0, 0.0, wide / limit if limit else np.inf)
-    share = np.where(wide > limit, np.maximum(share, _ABOVE), np.minimum(share, 1.0))
+    share = np.where(wide > limit, np.maximum(share, _ABOVE_1), np.minimum(share, 1.0))
     return np.where(np.isnan(wide), np.inf, share)
 
 
-def _counted(used: F64, counted: NDArray[np.bool_]) -> F64:
-    """Number of ratios up to 1, the greatest of them, the least above 1, a histogram, [samples, fields]."""
+def _counted(rows: F64, kind: int, used: F64, counted: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Fills in the columns that a quantile needs, and returns the histograms, [samples, bins].
+
+    Args:
+        rows: The rows to fill in.
+        kind: 0 for absolute errors, 1 for relative ones.
+        used: The ratios to the tolerance, [samples, elements].
+        counted: Which of them are not left out.
+    """
     inside = counted & (used <= 1)
-    greatest = np.where(inside, used, 0.0).max(axis=1, initial=0.0)
-    least = np.where(counted & ~inside, used, np.inf).min(axis=1, initial=np.inf)
+    outside = np.where(counted & ~inside, used, np.inf)
+    rows[:, _INSIDE + kind] = inside.sum(axis=1)
+    rows[:, _GREATEST_INSIDE + kind] = np.where(inside, used, 0.0).max(axis=1, initial=0.0)
+    rows[:, _LEAST_OUTSIDE + kind] = -outside.min(axis=1, initial=np.inf)  # pooled rows keep the maximum
     with np.errstate(divide="ignore"):
-        place = np.floor(_FINE * np.log2(used)) + _FINE * _FAR
+        place = np.floor(_BINS_PER_OCTAVE * np.log2(used)) + _BINS_PER_OCTAVE * _OCTAVES
     place = np.clip(place, 0, _BINS - 1).astype(np.intp) + _BINS * np.arange(len(used))[:, None]
-    bins = np.bincount(place[counted], minlength=_BINS * len(used)).reshape(len(used), _BINS)
-    return np.concatenate([np.stack([inside.sum(axis=1), greatest, least], axis=1), bins], axis=1)
+    return np.bincount(place[counted], minlength=_BINS * len(used)).reshape(len(used), _BINS)
 
 
-def _quantile(kind: F64, elements: int, q: float) -> float:
-    """A quantile of the ratios, interpolated in the histogram; exact in whether it is above 1."""
-    inside, greatest, least = kind[:3]
-    rank = q * (elements - 1)
+def _quantile(row: F64, kind: int) -> float:
+    """Returns a quantile of the ratios, interpolated in the histogram; it is on its true side of 1."""
+    inside, greatest, least = (row[at + kind] for at in (_INSIDE, _GREATEST_INSIDE, _LEAST_OUTSIDE))
+    bins = row[_COLUMNS + kind * _BINS :][:_BINS]
+    rank = row[_QUANTILE] * (row[_COUNT] - 1)
     low, between = int(rank), rank - int(rank)
     if inside >= low + 2 or (inside == low + 1 and not between):
         beyond = False
     elif inside == low + 1:
-        beyond = greatest + between * (least - greatest) > 1
+        beyond = greatest + between * (-least - greatest) > 1
     else:
         beyond = True
-    ends = np.cumsum(kind[3:])
+    ends = np.cumsum(bins)
     place = int(np.searchsorted(ends, rank, side="right"))
-    here = (rank - ends[place] + kind[3 + place] + 0.5) / (kind[3 + place] + 1)
-    value = 0.0 if place == 0 else 2.0 ** ((place + here) / _FINE - _FAR)
+    here = (rank - ends[place] + bins[place] + 0.5) / (bins[place] + 1)
+    value = 0.0 if place == 0 else 2.0 ** ((place + here) / _BINS_PER_OCTAVE - _OCTAVES)
     if beyond:
-        return max(value, _ABOVE) if math.isfinite(least) else math.inf
+        return max(value, _ABOVE_1) if math.isfinite(least) else math.inf
     return min(value, 1.0)
 
 
-def _pool(rows: F64) -> F64:
-    check = int(rows[0, 0]) if len(rows) else _MEAN
-    pooled = np.asarray(rows.sum(axis=0))
-    greatest = slice(2, None) if check in (_ELEMWISE, _MAX) else slice(0, 0)
-    pooled[greatest] = rows[:, greatest].max(axis=0, initial=0.0)
-    if check > _MEAN:
-        pooled[2] = rows[0, 2]
-        for start in (3, 3 + _KIND):
-            pooled[start + 1] = rows[:, start + 1].max()
-            pooled[start + 2] = rows[:, start + 2].min()
-    return pooled
+class Tolerated(Share):
+    """Shares of the tolerance. A median or a quantile is known of all samples together only."""
+
+    def __init__(self, limit: float, options: Options, whole: Whole) -> None:
+        check = options.tolerance.check
+        if check != "mean":
+            self.pool = "rank" if check in ("elemwise", "max") else "whole"
+        super().__init__(limit, options, whole)
+
+    def _budget(self) -> float:
+        if self.pool == "rank":
+            return self.limit
+        return float(self.limit * self.whole.rows[:, _COUNT].sum() / self.whole.samples)
+
+    def _used(self, rows: F64) -> F64:
+        column = _GREATEST if self.pool == "rank" else _SUM
+        return np.minimum(rows[:, column], rows[:, column + 1])
+
+    def _vectors(self, b: Array, c: Array, samples: int) -> F64:
+        wish = self.options.tolerance
+        allowed = np.maximum(wish.abs, wish.rel * np.abs(flat(b, samples)))
+        return ratio(error(b, c, samples), np.maximum(allowed * self.budget, TINY))
 
 
-TOLERANCE = Measure("tolerance", within, _pool, by_tolerance=True)
+TOLERANCE = Measure(
+    "tolerance",
+    within,
+    greatest=tuple(range(_COUNT)),
+    counted=_COUNT,
+    reads=frozenset({"tolerance"}),
+)

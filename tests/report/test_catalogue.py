@@ -11,6 +11,7 @@ import pytest
 
 from pytest_int8acc.report import catalogue, why
 from pytest_int8acc.results.causes import Cause
+from pytest_int8acc.spec.criteria import TaskName
 
 #: Characters of a clause at most, so that a layer's name of 25 fits before it in a line of 110.
 CLAUSE = 83
@@ -80,3 +81,7 @@ def test_the_clause_of_a_symptom_fits_in_a_line(symptom: Any) -> None:
     cause = Cause(words.family, symptom, name, numbers, None, 1.2345e-5, 1.2345e-5, channels)
     cause = cause.showing(words.family, symptom, others=(name,) * 3, node=name, op_type=name, format="bf16")
     assert len(why.cause_clause(cause, "BF16")) <= CLAUSE
+
+
+def test_every_metric_of_labels_has_a_label() -> None:
+    assert set(catalogue.METRICS) == {*get_args(TaskName), "speedup"}

@@ -35,7 +35,7 @@ def fed(task, outputs, labels, cuts=()):
     """A run over outputs [samples, ...], in batches."""
     run = TaskRun(task, labels)
     for start, end in pairwise([0, *cuts, len(outputs)]):
-        run.add({"y": outputs[start:end]}, range(start, end))
+        run.add({}, {"y": outputs[start:end]}, range(start, end))
     return run
 
 
@@ -338,7 +338,7 @@ def test_scores_of_zeros_are_right_about_nothing():
 def test_an_output_and_an_array_of_labels_by_name():
     task = Task("top1", output="b", label="kind")
     run = TaskRun(task, {"kind": np.array([1, 0]), "other": np.array([0, 0])})
-    run.add({"a": np.float32([[1, 0], [1, 0]]), "b": np.float32([[0, 1], [1, 0]])}, range(2))
+    run.add({}, {"a": np.float32([[1, 0], [1, 0]]), "b": np.float32([[0, 1], [1, 0]])}, range(2))
     assert run.value() == 1
 
 

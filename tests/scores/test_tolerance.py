@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from judged import score
 from polygraphy.comparator import CompareFunc, IterationResult
 
-from pytest_int8acc.scores.measures import Tolerance
+from pytest_int8acc.scores.rows import Tolerance
 from pytest_int8acc.scores.tolerance import CHECKS
 
 

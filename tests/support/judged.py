@@ -7,9 +7,8 @@ from typing import Any
 
 from pytest_int8acc import OutputResult, Score
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
-from pytest_int8acc.scores.judge import Judge
+from pytest_int8acc.scores.judge import Judge, OutputRows
 from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.scores.output_rows import OutputRows
 from pytest_int8acc.tensors import Array, Outputs
 
 

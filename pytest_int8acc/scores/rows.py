@@ -1,0 +1,354 @@
+"""Rows of numbers for each sample, made of the outputs of two forms. All metrics are computed from such rows.
+
+A column of a row holds a sum over the elements of a sample, or a maximum. The row of several samples together
+therefore has the sums and the maxima of their rows.
+
+In this module ``b`` is an array of the baseline and ``c`` the same array of the candidate. Both hold
+``samples`` samples along their first axis, or are one sample. All arithmetic is in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_int8acc.tensors import Array
+
+F64 = NDArray[np.float64]
+#: How many elements are converted to float64 at a time. They take 0.25 MB, which fits the cache of a core.
+PIECE = 2**15
+#: The least and the greatest magnitude of an output whose squares are summed. The product of two squares
+#: stays within float64, with room for any number of elements. All float32 numbers are in this range.
+SQUARED = (1e-70, 1e70)
+#: The default of ``rel_floor``, a ratio to the greatest magnitude of the baseline.
+REL_FLOOR = 1e-3
+#: The column that counts the class rows or elements compared, in rows of the divergence, of top-k agreement
+#: and of unequal elements.
+COUNTED = 1
+
+
+class Tolerance(NamedTuple):
+    """Polygraphy's tolerance with its defaults: an error passes if it is within ``abs`` or within ``rel``."""
+
+    abs: float = 1e-5
+    """The greatest absolute error, in the unit of the output."""
+    rel: float = 1e-5
+    """The greatest relative error, a ratio to the baseline's value."""
+    check: str = "elemwise"
+    """``elemwise`` checks each element. ``max``, ``mean``, ``median`` and ``quantile`` check this statistic
+    of the absolute errors, and of the relative errors."""
+    quantile: float = 0.99
+    """The quantile of the check ``quantile``, 0 to 1."""
+
+
+class Options(NamedTuple):
+    """How a criterion compares an output."""
+
+    axis: int = -1
+    """The class axis."""
+    rel_floor: float = REL_FLOOR
+    """The least denominator of relative errors, as a ratio to the baseline's greatest magnitude."""
+    tolerance: Tolerance = Tolerance()
+
+
+#: Makes the rows of arrays, [samples, columns]. Its arguments are ``b``, ``c``, the number of samples, the
+#: options, and the greatest magnitude of the whole baseline.
+RowsFunction = Callable[[Array, Array, int, Options, float], F64]
+
+
+class Measure(NamedTuple):
+    """One kind of rows."""
+
+    name: str
+    rows: RowsFunction
+    greatest: tuple[int, ...]
+    """The columns that hold a maximum. All other columns hold a sum."""
+    counted: int
+    """The column that counts what was compared. Where it is 0, there was nothing to compare."""
+    reads: frozenset[str] = frozenset()
+    """The names of the fields of ``Options`` that it reads."""
+
+    def key(self, options: Options) -> Key:
+        """Returns the measure and the options that it reads. All other options have their defaults.
+
+        Criteria with equal keys share their rows.
+        """
+        return self, Options(**{name: getattr(options, name) for name in self.reads})
+
+    @property
+    def needs_peak(self) -> bool:
+        """Whether it needs the greatest magnitude of the baseline in all samples."""
+        return "rel_floor" in self.reads
+
+    def pool(self, rows: F64) -> F64:
+        """Returns the row of several samples together, [columns]."""
+        with np.errstate(all="ignore"):  # inf and nan are results here
+            pooled = np.asarray(rows.sum(axis=0))
+            for column in self.greatest if len(rows) else ():
+                pooled[column] = rows[:, column].max()
+        return pooled
+
+
+#: A measure and the options that it reads: the key of the rows of one output.
+Key = tuple[Measure, Options]
+
+
+class Sums(NamedTuple):
+    """The columns of the measure ``ERRORS``, by name.
+
+    An element is left out if baseline and candidate hold the same NaN or infinity.
+    """
+
+    elements: float = 0.0
+    """The number of elements that are compared."""
+    same: float = 0.0
+    """The number of elements that are left out."""
+    nan: float = 0.0
+    """The number of elements that are NaN in both."""
+    lost: float = 0.0
+    """The number of elements that are NaN or infinite in the candidate only."""
+    bad: float = 0.0
+    """The number of elements that are NaN or infinite in the baseline, and different in the candidate."""
+    bb: float = 0.0
+    """The sum of b^2."""
+    cc: float = 0.0
+    """The sum of c^2."""
+    be: float = 0.0
+    """The sum of b (c - b)."""
+    ee: float = 0.0
+    """The sum of (c - b)^2."""
+    absolute: float = 0.0
+    """The sum of |c - b|."""
+    max_error: float = 0.0
+    """The maximum of |c - b|; nan if any error is nan."""
+    peak: float = 0.0
+    """The maximum of |b|."""
+    b: float = 0.0
+    """The sum of b."""
+    c: float = 0.0
+    """The sum of c."""
+
+
+#: The column of each field of ``Sums``.
+AT = {field: column for column, field in enumerate(Sums._fields)}
+#: The columns of ``ERRORS`` that hold a maximum.
+_GREATEST = [AT["max_error"], AT["peak"]]
+
+
+def samples_in(array: Array) -> int:
+    """Returns the number of samples in one batch: the size of the first axis, or 1 without axes."""
+    return array.shape[0] if array.ndim else 1
+
+
+def errors(b: Array, c: Array, samples: int, options: Options | None = None, peak: float = 0.0) -> F64:
+    """Returns the rows of ``Sums``, [samples, fields]."""
+    flat_b, flat_c = b.reshape(samples, -1), c.reshape(samples, -1)
+    size = flat_b.shape[1]
+    rows = np.zeros((samples, len(AT)))
+    step = max(1, PIECE // max(size, 1))
+    with np.errstate(all="ignore"):
+        for start in range(0, samples, step):
+            some = rows[start : start + step]
+            for left in range(0, size, PIECE):
+                cut = slice(start, start + step), slice(left, left + PIECE)
+                piece = _errors_of_piece(flat_b[cut], flat_c[cut])
+                greatest = np.maximum(some[:, _GREATEST], piece[:, _GREATEST])
+                some += piece
+                some[:, _GREATEST] = greatest
+    return rows
+
+
+def _errors_of_piece(b: Array, c: Array) -> F64:
+    """Returns the rows of ``Sums`` of arrays [samples, elements] with at least one element."""
+    rows = np.zeros((len(b), len(AT)))
+    x, y = b.astype(np.float64), c.astype(np.float64)
+    bad_b, bad_c = ~np.isfinite(x), ~np.isfinite(y)
+    rows[:, AT["elements"]] = x.shape[1]
+    if bad_b.any() or bad_c.any():
+        same = same_non_finite(x, y)
+        counted = {"same": same, "nan": np.isnan(x) & same, "lost": bad_c & ~bad_b, "bad": bad_b & ~same}
+        for field, which in counted.items():
+            rows[:, AT[field]] = which.sum(axis=1)
+        rows[:, AT["elements"]] -= rows[:, AT["same"]]
+        x[same] = y[same] = 0.0
+    e = difference(b, c, x, y)
+    for field, one, other in (("bb", x, x), ("cc", y, y), ("be", x, e), ("ee", e, e)):
+        rows[:, AT[field]] = np.einsum("ij,ij->i", one, other)
+    rows[:, AT["b"]], rows[:, AT["c"]] = x.sum(axis=1), y.sum(axis=1)
+    rows[:, AT["peak"]] = np.maximum(x.max(axis=1), -x.min(axis=1))
+    np.abs(e, out=e)
+    rows[:, AT["absolute"]], rows[:, AT["max_error"]] = e.sum(axis=1), e.max(axis=1)
+    return rows
+
+
+def difference(b: Array, c: Array, x: F64, y: F64) -> F64:
+    """Returns c - b in float64, exact for 64-bit integers. ``x`` and ``y`` are b and c in float64."""
+    e = y - x
+    if b.dtype.kind in "iu" and max(b.dtype.itemsize, c.dtype.itemsize) == 8:
+        exact = c.astype(np.uint64) - b.astype(np.uint64)  # modulo 2**64, and so are both conversions
+        return np.where(np.abs(e) < 2.0**62, exact.view(np.int64).astype(np.float64), e)
+    return e
+
+
+def same_non_finite(b: F64, c: F64) -> NDArray[np.bool_]:
+    """Returns which elements are the same NaN or infinity in both arrays."""
+    bad = np.asarray(~np.isfinite(b))
+    return bad & ((b == c) | (np.isnan(b) & np.isnan(c))) if bad.any() else bad
+
+
+def greatest_magnitude(array: Array) -> float:
+    """Returns the greatest finite magnitude of an array; 0 if it has none."""
+    return float(np.max(np.abs(array), where=np.isfinite(array), initial=0.0))
+
+
+def pieces(b: Array, c: Array, samples: int) -> Iterator[tuple[Array, Array, int]]:
+    """Yields a few samples of both arrays at a time, and their number."""
+    each = samples_in(b) // max(samples, 1)
+    step = max(1, PIECE * samples // max(b.size, 1))
+    if step >= samples:
+        yield b, c, samples
+        return
+    for start in range(0, samples, step):
+        cut = slice(start * each, (start + step) * each)
+        yield b[cut], c[cut], min(step, samples - start)
+
+
+def relative(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
+    """Returns maximum and sum of the relative errors, and the number of elements, [samples, 3].
+
+    A relative error is |b - c| / max(|b|, floor). It is 0 where b equals c, also where both are 0.
+    """
+    rows, floor = [], options.rel_floor * peak
+    for x, y, n in pieces(b, c, samples):
+        x, y = x.reshape(n, -1), y.reshape(n, -1)
+        x64, y64 = x.astype(np.float64), y.astype(np.float64)
+        same = same_non_finite(x64, y64)
+        x64[same] = y64[same] = 0.0
+        off = ratio(np.abs(difference(x, y, x64, y64)), np.maximum(np.abs(x64), floor))
+        count = x.shape[1] - same.sum(axis=1)
+        rows.append(np.stack([off.max(axis=1, initial=0.0), off.sum(axis=1), count], axis=1))
+    return np.concatenate(rows)
+
+
+def divergence(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
+    """Returns the sum of KL(softmax(b) || softmax(c)), and two counts of class rows, [samples, 3].
+
+    The first count is of all class rows compared. A class row is left out if its greatest baseline value is
+    not finite. The second count is of those that are probabilities: nowhere negative, with the sum 1.
+    """
+    rows = []
+    for x, y, n in pieces(b, c, samples):
+        x64, y64 = class_rows(x, options.axis, n), class_rows(y, options.axis, n)
+        log_x, log_y = log_softmax(x64), log_softmax(y64)
+        terms = np.where(np.isneginf(log_x), 0.0, np.exp(log_x) * (log_x - log_y)).sum(axis=-1)
+        counted = np.isfinite(x64.max(axis=-1))
+        probabilities = (x64 >= 0).all(axis=-1) & (np.abs(x64.sum(axis=-1) - 1.0) <= 1e-2)
+        columns = np.where(counted, terms, 0.0), counted, probabilities & counted
+        rows.append(np.stack([column.sum(axis=1) for column in columns], axis=1))
+    return np.concatenate(rows).astype(np.float64)
+
+
+def top_k(k: int) -> RowsFunction:
+    """Returns a function that makes three counts of class rows, [samples, 3].
+
+    They count the class rows whose greatest class in ``b`` is among the top k of ``c``, the class rows
+    compared, and all class rows.
+    """
+
+    def rows(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
+        counts = []
+        for x, y, n in pieces(b, c, samples):
+            x, y = (_classes_last(a, options.axis, n) for a in (x, y))
+            counted = np.isfinite(x.max(axis=-1))
+            ranked = (_classes_before(x, y) < k) & np.isfinite(y.max(axis=-1)) & counted
+            total = np.full(len(x), counted[0].size)
+            counts.append(np.stack([ranked.sum(axis=1), counted.sum(axis=1), total], axis=1))
+        return np.concatenate(counts).astype(np.float64)
+
+    return rows
+
+
+def _classes_before(b: Array, c: Array) -> NDArray[np.intp]:
+    """Returns how many classes of c come before b's greatest class.
+
+    A class that ties with it in c alone comes before it. So outputs of zeros agree with nothing.
+    """
+    top = b.argmax(axis=-1)[..., None]
+    own = np.take_along_axis(c, top, axis=-1)
+    rivals = b < np.take_along_axis(b, top, axis=-1)
+    return np.asarray(np.count_nonzero((c > own) | ((c == own) & rivals), axis=-1))
+
+
+def flip_distance(k: int) -> RowsFunction:
+    """Returns a function that tells how far the first class row of each sample is from leaving the top k.
+
+    The distance, [samples, 1], is from 0 to 1, and above 1 once the greatest class of the baseline has left
+    the top k of the candidate. It is the k-th greatest of ``class_gains``.
+    """
+
+    def rows(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
+        y, z = (class_rows(a, options.axis, samples)[:, 0] for a in (b, c))
+        gains = class_gains(y, z - y, 0.0)
+        distance = np.partition(gains, -k, axis=-1)[..., -k]
+        above_1 = np.maximum(distance, np.nextafter(1.0, 2.0))
+        return np.where(_classes_before(y, z) >= k, above_1, np.clip(distance, 0.0, 1.0))[:, None]
+
+    return rows
+
+
+def class_gains(y: F64, e: F64, floor: float) -> F64:
+    """Returns how far the error takes each class towards the top class, as a ratio to their margin.
+
+    This is (e_j - e_top) / (y_top - y_j), and 0 for the top class itself.
+
+    Args:
+        y: The baseline, [..., classes].
+        e: The candidate minus the baseline.
+        floor: The least margin, in the unit of the output.
+    """
+    top = y.argmax(axis=-1)[..., None]
+    gain = e - np.take_along_axis(e, top, axis=-1)
+    margin = np.take_along_axis(y, top, axis=-1) - y
+    return np.nan_to_num(ratio(gain, np.maximum(margin, floor)), nan=0.0, posinf=np.inf, neginf=0.0)
+
+
+def ratio(value: F64, limit: F64 | float) -> F64:
+    """Returns ``value / limit``, and 0 where the value is 0, whatever the limit."""
+    return np.where(value == 0, 0.0, value / np.asarray(limit, np.float64))
+
+
+def unequal(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
+    """Returns the number of elements that differ, and of all elements, [samples, 2]."""
+    differ = np.asarray(b != c, np.bool_).reshape(samples, -1)
+    return np.stack([differ.sum(axis=1), np.full(samples, differ.shape[1])], axis=1).astype(np.float64)
+
+
+def class_rows(array: Array, axis: int, samples: int) -> F64:
+    """Returns an array as [samples, class rows, classes] in float64."""
+    return _classes_last(array, axis, samples).astype(np.float64)
+
+
+def _classes_last(array: Array, axis: int, samples: int) -> Array:
+    moved = np.moveaxis(array, axis, -1)
+    return moved.reshape(samples, -1, moved.shape[-1])
+
+
+def log_softmax(rows: F64) -> F64:
+    """Returns the logarithms of the probabilities of each class row of logits."""
+    shifted = rows - rows.max(axis=-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+
+ERRORS = Measure("errors", errors, greatest=tuple(_GREATEST), counted=AT["elements"])
+RELATIVE = Measure("relative", relative, greatest=(0,), counted=2, reads=frozenset({"rel_floor"}))
+_CLASSES = frozenset({"axis"})
+DIVERGENCE = Measure("divergence", divergence, greatest=(), counted=COUNTED, reads=_CLASSES)
+TOP1 = Measure("top1", top_k(1), greatest=(), counted=COUNTED, reads=_CLASSES)
+TOP5 = Measure("top5", top_k(5), greatest=(), counted=COUNTED, reads=_CLASSES)
+UNEQUAL = Measure("unequal", unequal, greatest=(), counted=COUNTED)
+#: Rows of flip distances are read by searches only, sample by sample. They are never pooled.
+FLIP1 = Measure("flip1", flip_distance(1), greatest=(0,), counted=0, reads=_CLASSES)
+FLIP5 = Measure("flip5", flip_distance(5), greatest=(0,), counted=0, reads=_CLASSES)
