@@ -13,34 +13,34 @@ from pytest_int8acc.results import Interval, Score
 from pytest_int8acc.scores.metrics import Metric
 from pytest_int8acc.scores.rows import F64, Measure
 
-#: Number of bootstrap resamples.
+#: The number of bootstrap resamples.
 RESAMPLES = 400
-#: Greatest number of lots: more samples than this are split into so many lots, and lots are resampled.
-_LOTS = 512
-#: Ratio by which an interval is widened beyond the values of the resamples. 400 resamples reach 3 standard
-#: deviations from the mean, and a verdict is called steady that changes less than once in 1000 times.
+#: The greatest number of lots. More samples than this are put into so many lots, and lots are resampled.
+_MAX_LOTS = 512
+#: An interval is wider than the values of the resamples by this ratio. 400 resamples reach 3 standard
+#: deviations from the mean, but a steady verdict must change less than once in 1000 times.
 _FARTHER = 0.2
-#: A score with a normalized loss below this is not resampled: hardly a sample is drawn ten times, so the
-#: score keeps its limit in all resamples.
-_FAR = 0.1
-#: Greatest number of samples in a resample for a metric of labels.
-_MOST = 2000
+#: A score with a normalized loss below this is not resampled. Hardly a sample is drawn ten times, so the
+#: score meets its limit in all resamples.
+_MIN_LOSS = 0.1
+#: The greatest number of samples in a resample for a metric of labels. More would take too much time.
+_MAX_DRAWN = 2000
 
 
 def interval(score: Score, rows: F64, metric: Metric) -> Interval | None:
-    """The interval of a judged score over resamples; None where the limit is far, or none can be computed.
+    """Returns the interval of a score over resamples; None if the limit is far, or if it has none.
 
     The bootstrap of Efron (1979), with the least and the greatest of ``RESAMPLES`` values as ends.
 
     Args:
-        score: Of all samples, with its limit.
-        rows: What it is made of, a row per sample, [samples, sums].
-        metric: Makes the score of such rows.
+        score: The score of all samples, with its limit.
+        rows: The rows of the metric, [samples, columns].
+        metric: The metric.
     """
     if not _is_open(score, len(rows)):
         return None
     rng = np.random.default_rng(0)
-    lots = np.array_split(rng.permutation(len(rows)), min(len(rows), _LOTS))
+    lots = np.array_split(rng.permutation(len(rows)), min(len(rows), _MAX_LOTS))
     choices = rng.integers(0, len(lots), (RESAMPLES, len(lots)))
     if metric.spared is not None:
         each = metric.each(rows)
@@ -50,8 +50,8 @@ def interval(score: Score, rows: F64, metric: Metric) -> Interval | None:
 
 
 def _is_open(score: Score, samples: int) -> bool:
-    """Whether resamples might be judged otherwise, and there are enough samples to see it."""
-    kept_by_far = score.passed and score.normalized_loss < _FAR
+    """Whether resamples might have another verdict, and there are enough samples to see it."""
+    kept_by_far = score.passed and score.normalized_loss < _MIN_LOSS
     return score.limit is not None and not kept_by_far and samples > 1 and math.isfinite(score.value)
 
 
@@ -76,29 +76,29 @@ def _drawn(rows: F64, lots: Sequence[NDArray[np.intp]], choices: NDArray[np.int6
 def interval_of_labels(
     score: Score, samples: int, value: Callable[[Sequence[int]], float]
 ) -> Interval | None:
-    """The same as ``interval`` for a metric of labels.
+    """Returns the interval of a score of a metric of labels over resamples; None if the limit is far.
 
     Where there are many samples, a resample holds fewer of them. Its value scatters more, and is corrected
     for that (m out of n bootstrap; Bickel, Götze and van Zwet, 1997).
 
     Args:
-        score: Of all samples, with its limit.
-        samples: How many there are.
-        value: Makes the score of some samples, by index.
+        score: The score of all samples, with its limit.
+        samples: The number of samples.
+        value: Computes the score of some samples, by index.
     """
     if not _is_open(score, samples):
         return None
-    size = min(samples, _MOST)
+    size = min(samples, _MAX_DRAWN)
     choices = np.random.default_rng(0).integers(0, samples, (RESAMPLES, size))
     less = math.sqrt(size / samples)
     return around(score, [score.value + less * (value(c.tolist()) - score.value) for c in choices])
 
 
 def around(score: Score, others: Sequence[float], farther: float = _FARTHER) -> Interval | None:
-    """The interval of a score that was measured several times; None where a value is nan.
+    """Returns the interval of a score that was measured several times; None if a value is nan.
 
-    The interval is wider than the range of the values: its ends lie ``farther`` times as far again from the
-    mean of the logarithms of the normalized loss.
+    The interval is wider than the range of the values, on a logarithmic scale of the normalized loss: the
+    distance of each end from the mean grows by the ratio ``farther``.
     """
     values = np.array([score.value, *others])
     if np.isnan(values).any():

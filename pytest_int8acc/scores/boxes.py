@@ -14,22 +14,27 @@ from pytest_int8acc.errors import CriterionError, DataError
 from pytest_int8acc.scores.rows import F64
 from pytest_int8acc.tensors import Array
 
-#: Ultralytics' own values for validation: least score of a box; IoU above which a box is suppressed; greatest
-#: number of boxes before and after non-maximum suppression.
-_SCORE, _IOU, _BEFORE, _AFTER = 0.001, 0.7, 30_000, 300
+#: The least score of a box, as in the validation of Ultralytics.
+_MIN_SCORE = 0.001
+#: A box is suppressed if its IoU with a better box is above this, as in the validation of Ultralytics.
+_MAX_IOU = 0.7
+#: The greatest number of boxes of a sample before and after non-maximum suppression, as in Ultralytics.
+_MAX_BEFORE, _MAX_AFTER = 30_000, 300
 
 
 def decoded(layout: str, output: Array) -> list[F64]:
-    """The boxes of each sample, [boxes, 6], from a detector's output.
+    """Returns the boxes of each sample, [boxes, 6], from a detector's output.
+
+    Boxes of YOLO go through non-maximum suppression.
 
     Args:
-        layout: ``xyxy``: [samples, boxes, 6], boxes already. ``yolov8``: [samples, 4 + classes, places] of
-            centre, size and a score for each class; ``yolov5``: [samples, places, 5 + classes], with an
-            objectness that scores are multiplied by. Of these NMS leaves one where boxes of a class overlap.
-        output: The output.
+        layout: ``xyxy`` is [samples, boxes, 6] and holds boxes already. ``yolov8`` is [samples, 4 + classes,
+            places] and holds centre, size and a score for each class. ``yolov5`` is [samples, places, 5 +
+            classes], with an objectness by which scores are multiplied.
+        output: The output of the detector.
 
     Raises:
-        CriterionError: It has another shape.
+        CriterionError: The output has another shape.
     """
     least = {"xyxy": 6, "yolov8": 5, "yolov5": 6}[layout]
     rows = np.asarray(output, np.float64)
@@ -52,12 +57,15 @@ def decoded(layout: str, output: Array) -> list[F64]:
 
 
 def finite(boxes: F64) -> F64:
-    """The boxes without NaN or infinity that have a score above 0."""
+    """Returns the boxes that hold no NaN or infinity and have a score above 0."""
     return boxes[np.isfinite(boxes).all(axis=1) & (boxes[:, 4] > 0)]
 
 
 def check_labels(labels: Array) -> None:
-    """Raise DataError for labels that are no boxes [samples, boxes, 5 to 7]; a class below 0 is none."""
+    """Raises DataError unless labels are boxes, [samples, boxes, 5 to 7].
+
+    A box of a class below 0 only fills up the array, and is not checked.
+    """
     expected_text = "expected x1, y1, x2, y2, class, and iscrowd and area where known"
     if not 5 <= labels.shape[2] <= 7:
         raise DataError(f"labels: boxes of {labels.shape[2]} numbers (shape {labels.shape}); {expected_text}")
@@ -72,29 +80,29 @@ def check_labels(labels: Array) -> None:
 
 
 def _candidates(corners: F64, scores: F64) -> F64:
-    place, kind = np.nonzero(scores > _SCORE)
+    place, kind = np.nonzero(scores > _MIN_SCORE)
     boxes = np.concatenate([corners[place], scores[place, kind][:, None], kind[:, None]], axis=1)
     boxes = finite(boxes)
-    return suppressed(boxes[np.argsort(-boxes[:, 4], kind="stable")][:_BEFORE])
+    return suppressed(boxes[np.argsort(-boxes[:, 4], kind="stable")][:_MAX_BEFORE])
 
 
 def suppressed(boxes: F64) -> F64:
-    """The boxes that greedy non-maximum suppression leaves, at most 300, of boxes sorted by falling score."""
+    """Returns the boxes that greedy non-maximum suppression leaves, of boxes sorted by falling score."""
     kept: list[F64] = []
-    while len(boxes) and len(kept) < _AFTER:
+    while len(boxes) and len(kept) < _MAX_AFTER:
         first, boxes = boxes[0], boxes[1:]
         kept.append(first)
         sides = np.minimum(boxes[:, 2:4], first[2:4]) - np.maximum(boxes[:, :2], first[:2])
         common = np.clip(sides, 0, None).prod(axis=1)
         union = np.prod(first[2:4] - first[:2]) + np.prod(boxes[:, 2:4] - boxes[:, :2], axis=1) - common
-        boxes = boxes[(common <= _IOU * union) | (boxes[:, 5] != first[5])]
+        boxes = boxes[(common <= _MAX_IOU * union) | (boxes[:, 5] != first[5])]
     return np.array(kept).reshape(-1, 6)
 
 
 def coco_map(records: Sequence[tuple[F64, F64]]) -> float:
-    """COCO's AP, 0 to 1: mean average precision over IoU 0.5 to 0.95 and classes; nan without labels.
+    """Returns COCO's AP, 0 to 1: mean average precision over IoU 0.5 to 0.95 and classes.
 
-    By faster-coco-eval, which computes what pycocotools does, of at most 100 boxes a sample.
+    It is nan without labels. faster-coco-eval computes it as pycocotools does, of at most 100 boxes a sample.
 
     Args:
         records: For each sample, the predicted boxes, and the labels: rows of x1, y1, x2, y2, class and,
@@ -131,5 +139,5 @@ def coco_map(records: Sequence[tuple[F64, F64]]) -> float:
 
 
 def _sized(boxes: F64) -> F64:
-    """x, y, width, height of boxes."""
+    """Returns x, y, width and height of boxes."""
     return np.concatenate([boxes[:, :2], boxes[:, 2:4] - boxes[:, :2]], axis=1)

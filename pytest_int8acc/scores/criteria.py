@@ -15,16 +15,15 @@ from pytest_int8acc.scores.rows import REL_FLOOR, Options, Tolerance
 from pytest_int8acc.scores.shares import Pool
 from pytest_int8acc.tensors import Array, Part, did_you_mean
 
-#: Metric and limit of an output that no criterion names: for floats, and for everything else.
-DEFAULT_FLOAT = ("sqnr_db", DEFAULT_SQNR_DB)
-DEFAULT_EXACT = ("agreement", 0.99)
-
+#: The limit on an output without floats that no criterion names: the least ratio of equal elements.
+_DEFAULT_AGREEMENT = 0.99
+#: NumPy's kinds of dtype to the names of the kinds. Object arrays are looked into.
 _KINDS = {"f": "floats", "i": "integers", "u": "integers", "b": "booleans", "S": "strings", "U": "strings"}
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """One limit on one number, as a search sees it."""
+    """One limit on one number, for a search."""
 
     subject: str
     """The output's name, or the user's metric function as written in the spec."""
@@ -33,35 +32,34 @@ class Criterion:
     bound: Bound
     pool: Pool = "mean"
     allowed: int = 0
-    """How many samples may have a share above 1: 0 where the worst sample decides, more for top-1
-    agreement."""
+    """How many samples may have a share above 1, for the pool ``rank``; 0: the worst sample decides."""
 
     @property
     def text(self) -> str:
-        """In words, like ``logits cosine ≥ 0.99``."""
+        """The criterion as text, like ``logits cosine ≥ 0.99``."""
         return f"{self.score(self.limit).name} {'≥' if self.bound == 'min' else '≤'} {self.limit:g}"
 
     def score(self, value: float) -> Score:
-        """The score of a value under this limit."""
+        """Returns a score with this value and this limit."""
         return Score(self.subject, self.metric, value, self.limit, self.bound)
 
 
 @dataclass(frozen=True)
 class OutputLimits:
-    """Limits on the outputs whose name is, or matches, ``output``."""
+    """Limits on the outputs whose name is ``output``, or matches it."""
 
     output: str
     """An output's name, or a pattern as in ``fnmatch``."""
     axis: int = -1
     """The class axis of kl and top-k agreement."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """Metric name (a key of ``METRICS``) to its limit; ``Metric.bound`` says which way it binds."""
+    """The name of a metric to its limit. ``Metric.bound`` tells whether it is the least or greatest value."""
     rel_floor: float = REL_FLOOR
-    """Least denominator of the relative errors, as a share of the baseline's greatest magnitude."""
+    """The least denominator of relative errors, as a ratio to the baseline's greatest magnitude."""
     note: str = ""
     """A note for every score that these limits judge."""
     tolerance: Tolerance | None = None
-    """For the metric ``tolerance``; None: Polygraphy's default tolerance."""
+    """The tolerance of the metric ``tolerance``; None: Polygraphy's default tolerance."""
     unjudged: bool = False
     """Whether these outputs are not judged at all."""
     inner: bool = False
@@ -70,15 +68,16 @@ class OutputLimits:
     """Whether the limits are accepted scores of a golden. They judge what was judged when the golden was
     recorded: the whole output, even where an output is judged by its parts since then."""
     spared: float | None = None
-    """The share of samples that may miss the limits, each judged by itself; None: all are judged together."""
+    """The ratio of samples that may miss the limits, if each is judged by itself; None: all samples are
+    judged together."""
 
     @property
     def options(self) -> Options:
-        """How these limits want an output compared."""
+        """The options with which these limits compare an output."""
         return Options(self.axis, self.rel_floor, self.tolerance or Tolerance())
 
     def metric(self, name: str) -> Metric:
-        """The metric of this name as these limits mean it: of all samples, or of each by itself."""
+        """Returns the metric of this name: of all samples together, or of each sample by itself."""
         return METRICS[name] if self.spared is None else per_sample(METRICS[name], self.spared)
 
 
@@ -91,19 +90,19 @@ class MetricLimit:
     min: float | None = None
     max: float | None = None
     max_drop: float | None = None
-    """Greatest loss against the baseline's value, in the metric's own unit."""
+    """The greatest loss against the baseline's value, in the metric's own unit."""
     max_drop_relative: float | None = None
-    """Greatest loss as a share of the baseline's magnitude."""
+    """The greatest loss as a ratio to the absolute value of the baseline's metric."""
     blind: frozenset[str] = frozenset()
-    """Compared tensors that the function does not get: those inside the model."""
+    """The tensors inside the model. They are compared, but the function does not get them."""
     lower_is_better: bool = False
     """Whether a lower value is better."""
     streaming: bool = False
-    """Whether the function is called batch by batch; its value is the mean, weighted by samples."""
+    """Whether the function is called batch by batch. The value is then the mean, weighted by samples."""
 
 
 def kind_of(array: Array) -> str:
-    """The kind of an array's elements: floats, integers, booleans or strings; otherwise its dtype."""
+    """Returns the kind of an array's elements: floats, integers, booleans or strings; otherwise its dtype."""
     if array.dtype.kind == "O":
         flat = array.ravel()
         return "strings" if flat.size == 0 or isinstance(flat[0], str | bytes) else "objects"
@@ -111,12 +110,15 @@ def kind_of(array: Array) -> str:
 
 
 def limits_for(name: str, criteria: Sequence[OutputLimits]) -> list[OutputLimits]:
-    """The criteria that apply to an output, in order; where some leave it unjudged, those alone."""
-    return _speaking_of((name,), criteria)
+    """Returns the criteria that apply to an output, in order.
+
+    If some are on a tensor inside the model, or leave the output unjudged, these alone apply.
+    """
+    return _limits_for_any((name,), criteria)
 
 
-def _speaking_of(names: Sequence[str], criteria: Sequence[OutputLimits]) -> list[OutputLimits]:
-    """The criteria that apply to a tensor that goes by these names."""
+def _limits_for_any(names: Sequence[str], criteria: Sequence[OutputLimits]) -> list[OutputLimits]:
+    """Returns the criteria that apply to a tensor that has several names."""
     mine = [c for c in criteria if any(c.output == name or fnmatchcase(name, c.output) for name in names)]
     return [c for c in mine if c.inner] or [c for c in mine if c.unjudged] or mine
 
@@ -124,11 +126,10 @@ def _speaking_of(names: Sequence[str], criteria: Sequence[OutputLimits]) -> list
 def limits_of_part(
     part: Part, array: Array, siblings: Sequence[Part], criteria: Sequence[OutputLimits]
 ) -> list[OutputLimits]:
-    """The criteria that apply to a part of an output; none: the default one does.
+    """Returns the criteria that apply to a part of an output. Without any, the default limit applies.
 
-    Metrics of the greatest class along the axis of the parts apply to the part with the scores alone, where
-    there is one: the greatest coordinate of a box is no class. They do not apply to a part with too few
-    classes.
+    Metrics of classes along the axis of the parts apply only to the part with the scores, if there is one: a
+    box has coordinates in place of classes. They do not apply to a part with too few classes.
 
     Args:
         part: The part.
@@ -140,7 +141,7 @@ def limits_of_part(
     no_classes = part.kind != SCORES and any(sibling.kind == SCORES for sibling in siblings)
     found = []
     own = [c for c in criteria if not c.accepted or fnmatchcase(part.name, c.output)]
-    for criterion in _speaking_of((part.name, part.place, part.output), own):
+    for criterion in _limits_for_any((part.name, part.place, part.output), own):
         along = criterion.axis % len(shape) == part.axis if shape else False
         kept = dict(criterion.limits)
         for metric in criterion.limits if along else ():
@@ -154,22 +155,21 @@ def limits_of_part(
 def limits_of_small_channels(
     part: Part, rank: int, criteria: Sequence[OutputLimits]
 ) -> list[OutputLimits] | None:
-    """The criteria that apply to the small channels of an output; none: the default one does.
+    """Returns the criteria that apply to the small channels of an output. Without any, the default applies.
 
-    A limit on the whole output applies only where its metric is relative, since small channels may have
-    another unit. It is then applied to all samples together, since in a sample without objects small channels
-    may hold next to nothing.
+    A limit on the whole output applies only if its metric ``fits_channels``. It then applies to all samples
+    together, since small channels may hold next to nothing in a sample without objects.
 
     Args:
         part: The small channels.
-        rank: Number of axes of the output.
+        rank: The number of axes of the output.
         criteria: All criteria of the case.
 
     Returns:
-        None where a criterion compares the channels with each other as classes: then they have one unit.
+        The criteria; None if one of them compares the channels as classes, since classes have one unit.
     """
     found = []
-    for criterion in _speaking_of((part.name, part.place, part.output), criteria):
+    for criterion in _limits_for_any((part.name, part.place, part.output), criteria):
         by_class = any(METRICS[metric].min_classes for metric in criterion.limits)
         if by_class and criterion.axis % rank == part.axis:
             return None
@@ -188,30 +188,27 @@ def limits_of_small_channels(
 
 def default_limits(name: str, array: Array) -> list[OutputLimits]:
     """Returns the limit of an output that no criterion names: SQNR for floats, agreement for the rest."""
-    metric, limit = DEFAULT_FLOAT if kind_of(array) == "floats" else DEFAULT_EXACT
-    return [OutputLimits(name, limits={metric: limit}, note="default limit")]
+    limits = {"agreement": _DEFAULT_AGREEMENT}
+    if kind_of(array) == "floats":
+        limits = {"sqnr_db": DEFAULT_SQNR_DB}
+    return [OutputLimits(name, limits=limits, note="default limit")]
 
 
 def check_patterns(criteria: Sequence[OutputLimits], outputs: Sequence[str]) -> None:
-    """Raise CriterionError for a criterion that matches no output, or a metric that does not exist."""
+    """Raises CriterionError for a criterion that matches no output."""
     for criterion in criteria:
-        if not any(limits_for(name, [criterion]) for name in outputs):
-            if criterion.accepted:
-                raise CriterionError(
-                    f"the golden accepts a score of '{criterion.output}', which is not judged any more; "
-                    "record it anew: --int8acc-update=all"
-                )
-            what = "unjudged:" if criterion.unjudged else "criterion for output"
+        if any(limits_for(name, [criterion]) for name in outputs):
+            continue
+        if criterion.accepted:
             raise CriterionError(
-                f"{what} '{criterion.output}' matches no output of the model"
-                f"{did_you_mean(criterion.output, outputs)}; outputs: {', '.join(outputs) or 'none'}"
+                f"the golden accepts a score of '{criterion.output}', which is not judged any more; "
+                "record it anew: --int8acc-update=all"
             )
-        for metric in criterion.limits:
-            if metric not in METRICS:
-                raise CriterionError(
-                    f"criterion for output '{criterion.output}': unknown metric '{metric}'"
-                    f"{did_you_mean(metric, METRICS)}; metrics: {', '.join(METRICS)}"
-                )
+        what = "unjudged:" if criterion.unjudged else "criterion for output"
+        raise CriterionError(
+            f"{what} '{criterion.output}' matches no output of the model"
+            f"{did_you_mean(criterion.output, outputs)}; outputs: {', '.join(outputs) or 'none'}"
+        )
 
 
 def check_fits(metric: Metric, name: str, array: Array, axis: int) -> None:

@@ -10,69 +10,68 @@ import numpy as np
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.graph.flow import SCORES, Segment
 from pytest_int8acc.graph.formats import FP16
-from pytest_int8acc.scores.criteria import DEFAULT_FLOAT
+from pytest_int8acc.results.scores import DEFAULT_SQNR_DB
+from pytest_int8acc.scores.rows import greatest_magnitude
 from pytest_int8acc.tensors import Array, Feed, Part
 
-#: Two parts whose greatest magnitudes differ by more than this ratio do not fit one INT8 scale: the smaller
+#: Two parts do not fit one INT8 scale if the ratio of their greatest magnitudes is above this. The smaller
 #: part would be about one step.
 UNLIKE = 100.0
-#: Difference between the SQNR of FP16, with 11 significant bits, and of INT8, with 7, in dB.
+#: The difference between the SQNR of FP16, with 11 significant bits, and of INT8, with 7, in dB.
 _FP16_AHEAD_DB = 24.0
-#: Least number of values of a channel by which its size is known.
-_FEWEST_VALUES = 8
-#: Greatest number of parts: an output of more parts is judged as a whole, since a report could not tell them
-#: apart.
-_MOST_PARTS = 8
+#: The least number of values of a channel from which its size is known.
+_MIN_VALUES = 8
+#: The greatest number of parts. An output of more parts is judged as a whole, to keep reports readable.
+_MAX_PARTS = 8
 
 
 @dataclass(frozen=True)
 class NamedParts:
-    """Parts that a spec names: sizes along an axis of an output."""
+    """Parts of an output that a spec names, by their sizes along an axis."""
 
     sizes: tuple[int, ...]
     axis: int
-    """As in the spec: a negative axis counts from the end."""
+    """The axis as in the spec. A negative axis counts from the end."""
 
 
 @dataclass(eq=False)
 class Splitter:
-    """Tells by which parts an output is judged; decided at the first batch of the baseline, then kept.
+    """Decides by which parts an output is judged, at the first batch of the baseline.
 
-    What one case compares (baseline, candidate, plans, fixes) must be split alike, so that all of it shares
-    one splitter.
+    All comparisons of one case share a splitter, so that all forms are split alike.
     """
 
     joined: Mapping[str, tuple[int, tuple[Segment, ...]]] = field(default_factory=dict)
-    """Output to the axis along which the graph concatenates it, and to the concatenated segments."""
+    """The name of an output to the axis along which the graph concatenates it, and to the segments."""
     named: Mapping[str, NamedParts | None] = field(default_factory=dict)
-    """Output to the parts that the spec names; None: it is judged as a whole."""
+    """The name of an output to the parts that the spec names; None: it is judged as a whole."""
     axes: Mapping[str, int] = field(default_factory=dict)
-    """Output to its channel axis, for outputs whose channels may differ much in size."""
+    """The name of an output to its channel axis, if its channels may differ much in size."""
     _decided: dict[str, tuple[Part, ...]] = field(default_factory=dict)
     _small: dict[str, Part | None] = field(default_factory=dict)
     _rounding: dict[str, Array] = field(default_factory=dict)
-    """Output to the energy of its channels, and the energy of FP16's error in them, [2, channels]."""
+    """The name of an output to the energy of its channels, and of FP16's error in them, [2, channels]."""
 
     def parts(self, output: str, array: Array) -> tuple[Part, ...]:
-        """Returns the parts of an output; none where it is judged as a whole.
+        """Returns the parts of an output; none if it is judged as a whole.
 
         Args:
-            output: Its name.
-            array: What the baseline gives, [samples, ...]; looked at only in the first call.
+            output: The name of the output.
+            array: The baseline's array, [samples, ...]. Only the array of the first call counts.
 
         Raises:
-            CriterionError: The sizes that the spec names are not those of the output.
+            CriterionError: The sizes in the spec do not fit the output.
         """
         if output not in self._decided:
             self._decided[output] = tuple(self._decide(output, array))
         return self._decided[output]
 
     def add_rounding(self, exact: Feed, rounded: Feed) -> None:
-        """Add up the energy of each channel, and of the error that FP16 makes in it.
+        """Adds to the energy of each channel, and of the error that FP16 makes in it.
 
         Args:
-            exact: Outputs in FP32.
-            rounded: The same of a baseline in FP16.
+            exact: The outputs in FP32.
+            rounded: The outputs of a baseline in FP16; empty if the baseline is not in FP16.
         """
         for output, axis in self.axes.items():
             one, other = exact.get(output), rounded.get(output)
@@ -86,10 +85,10 @@ class Splitter:
                 self._rounding[output] = self._rounding.get(output, 0.0) + found
 
     def look(self, baseline: Feed) -> None:
-        """Find the channels that ``small_channels`` returns.
+        """Finds the small channels of outputs that did not come before.
 
         Args:
-            baseline: Its outputs, [samples, ...]; those that were looked at before are left out.
+            baseline: The baseline's outputs, [samples, ...].
         """
         for output, array in baseline.items():
             axis = None if output in self.named else self.axes.get(output)
@@ -98,24 +97,25 @@ class Splitter:
                 self._small[output] = self._find_small(output, axis, array) if whole else None
 
     def is_pending(self, output: str) -> bool:
-        """Whether ``look`` is still to be given this output."""
+        """Whether ``look`` must still get this output."""
         return output in self.axes and output not in self._small
 
     def small_channels(self, output: str) -> Part | None:
-        """Returns the small channels of an output: the largest channel is more than 100 times their size.
+        """Returns the small channels of an output as one part; None if it has none.
 
-        A channel's size is its greatest magnitude. All small channels together are one part, so that a class
-        which occurs in no sample adds next to nothing to it. Some channels are left out:
+        A channel's size is its greatest magnitude. A channel is small if the largest channel has more than
+        100 times its size. One part holds all of them, so that a class which occurs in no sample adds next to
+        nothing to it. Small channels do not count in two cases:
 
-        - Idle channels, below the least normal number of FP16: no task reads such values.
-        - Channels that are small because larger values cancel out in them. FP16 keeps them badly, and INT8,
-          whose SQNR is 24 dB lower, cannot keep them with any scales. This is known where the baseline is in
-          FP16 only. Otherwise an output [samples, channels] has no small channels.
+        - All of them are below the least normal number of FP16. No task reads such values.
+        - They are small because larger values cancel out in them. FP16 keeps them badly, and no scales help
+          INT8, whose SQNR is 24 dB lower. This is known only if the baseline is in FP16. Otherwise an output
+          [samples, channels] has no small channels.
         """
         return self._small.get(output)
 
     def _find_small(self, output: str, axis: int, array: Array) -> Part | None:
-        if array.dtype.kind != "f" or array.size < _FEWEST_VALUES * array.shape[axis] or not array.size:
+        if array.dtype.kind != "f" or array.size < _MIN_VALUES * array.shape[axis] or not array.size:
             return None
         sizes = _channel_sizes(array, axis)
         small = sizes * UNLIKE < sizes.max()
@@ -126,18 +126,18 @@ class Splitter:
             return None
         if rounding is not None:
             signal, noise = rounding[:, small].sum(axis=1)
-            if not signal >= noise * 10 ** ((DEFAULT_FLOAT[1] + _FP16_AHEAD_DB) / 10):
+            if not signal >= noise * 10 ** ((DEFAULT_SQNR_DB + _FP16_AHEAD_DB) / 10):
                 return None
         return _part_of(output, axis, small)
 
     def part(self, name: str) -> Part | None:
-        """Returns the part of this name; None where it is none, or the output was not compared yet."""
+        """Returns the part of this name; None if there is none, or if its output was not compared yet."""
         parts = [part for found in self._decided.values() for part in found]
         parts += [part for part in self._small.values() if part is not None]
         return next((part for part in parts if part.name == name), None)
 
     def whole_of(self, part: str) -> str:
-        """Returns the output that a part of this name belongs to; the name itself where it is no part's."""
+        """Returns the output to which a part of this name belongs; the name itself if it is no part's."""
         outputs = (name for name in {**self.joined, **self.named, **self.axes} if part.startswith(f"{name}["))
         return max(outputs, key=len, default=part)
 
@@ -166,15 +166,15 @@ class Splitter:
 
 
 def axis_of(output: str, named: NamedParts, shape: Sequence[object]) -> int:
-    """Returns the axis along which parts lie, from the front.
+    """Returns the axis of named parts as a number from 0 on.
 
     Args:
-        output: For messages.
+        output: The name of the output, for messages.
         named: The parts.
-        shape: Of the output; a size that is no integer is not known, and not held against the parts.
+        shape: The shape of the output. A size that is no integer is not known, and not checked.
 
     Raises:
-        CriterionError: There is no such axis, it counts the samples, or sizes do not add up to its size.
+        CriterionError: There is no such axis, it counts the samples, or the sizes have another sum.
     """
     total, said = sum(named.sizes), " + ".join(map(str, named.sizes))
     fitting = [axis for axis in range(1, len(shape)) if shape[axis] == total]
@@ -201,12 +201,12 @@ def _shape(shape: Sequence[object]) -> str:
 
 
 def _kinds(segments: Sequence[Segment]) -> list[str]:
-    """The label of the segment that each place along the axis belongs to."""
+    """Returns the label of the segment of each place along the axis."""
     return [segment.label for segment in segments for _ in range(segment.size)]
 
 
 def _unlike(output: str, axis: int, segments: Sequence[Segment], array: Array) -> list[Part]:
-    """The parts of unlike kind or magnitude; none where there is one, or too many to tell apart."""
+    """Returns the parts of unlike kind or magnitude; none if there are fewer than 2, or too many."""
     groups: list[list[Segment]] = []
     ends: list[tuple[float, float]] = []
     start = 0
@@ -220,7 +220,7 @@ def _unlike(output: str, axis: int, segments: Sequence[Segment], array: Array) -
         else:
             groups.append([segment])
             ends.append((most or np.inf, most))
-    if not 1 < len(groups) <= _MOST_PARTS:
+    if not 1 < len(groups) <= _MAX_PARTS:
         return []
     parts, start = list[Part](), 0
     for group in groups:
@@ -233,7 +233,7 @@ def _unlike(output: str, axis: int, segments: Sequence[Segment], array: Array) -
 
 
 def _part_of(output: str, axis: int, chosen: Array) -> Part:
-    """The part that holds the chosen channels, bool [channels]; a range where they are contiguous."""
+    """Returns the part that holds the chosen channels, bool [channels]; a range if they are contiguous."""
     places = np.flatnonzero(chosen)
     start, stop = int(places[0]), int(places[-1]) + 1
     kind = f"{places.size} of {chosen.size} channels"
@@ -243,23 +243,26 @@ def _part_of(output: str, axis: int, chosen: Array) -> Part:
 
 
 def _energy(array: Array, axis: int) -> Array:
-    """Sum of the squares of each channel along an axis, [channels]."""
+    """Returns the sum of the squares of each channel along an axis, [channels]."""
     axes = list(range(array.ndim))
     return np.asarray(np.einsum(array, axes, array, axes, [axis]), np.float64)
 
 
 def _channel_sizes(array: Array, axis: int) -> Array:
-    """The greatest finite magnitude of each channel along an axis, [channels]."""
+    """Returns the greatest finite magnitude of each channel along an axis, [channels]."""
     others = tuple(place for place in range(array.ndim) if place != axis)
-    with np.errstate(invalid="ignore"):
-        sizes: Array = np.maximum(array.max(axis=others), -array.min(axis=others))
-    if not np.isfinite(sizes).all():
-        sizes = np.max(np.abs(array), axis=others, where=np.isfinite(array), initial=0.0)
-    return sizes
+    return np.asarray(np.max(np.abs(array), axis=others, where=np.isfinite(array), initial=0.0))
 
 
 def _belongs(segment: Segment, most: float, group: Sequence[Segment], ends: tuple[float, float]) -> bool:
-    """Whether a segment has the kind of a group, and about its magnitude."""
+    """Whether a segment belongs to a group: it has its kind, and about its magnitude.
+
+    Args:
+        segment: The segment.
+        most: The greatest magnitude of the segment.
+        group: The segments of the group.
+        ends: The least and the greatest magnitude of the segments of the group.
+    """
     if segment.kind != group[0].kind:
         return False
     low, high = _widened(ends, most)
@@ -267,13 +270,11 @@ def _belongs(segment: Segment, most: float, group: Sequence[Segment], ends: tupl
 
 
 def _widened(ends: tuple[float, float], most: float) -> tuple[float, float]:
-    """The least and the greatest magnitude of a group with one segment more; zeros are left out."""
+    """Returns the least and the greatest magnitude of a group with one segment more; zeros are left out."""
     return (min(ends[0], most or np.inf), max(ends[1], most))
 
 
 def _size(array: Array) -> float:
-    """The greatest finite magnitude; 0 where there is none, no number, or one below FP16's least normal."""
-    if array.dtype.kind not in "fiu":
-        return 0.0
-    size = float(np.max(np.abs(array), where=np.isfinite(array), initial=0.0))
+    """Returns the greatest finite magnitude of numbers; 0 if it is below the least normal number of FP16."""
+    size = greatest_magnitude(array) if array.dtype.kind in "fiu" else 0.0
     return size if size >= FP16.normal else 0.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from judged import compare_output, rows_of
 
@@ -49,6 +49,7 @@ def test_other_samples_of_a_kind_give_scores_within_the_interval(metric: Any, sa
     rng = np.random.default_rng(1)
     for _ in range(100):
         rows = rng.integers(0, samples, samples)
+        rows[0] = np.abs(b).max(axis=1).argmax()  # the floor of relative errors is that of all samples
         again = compare_output("y", [b[rows]], [c[rows]], [OutputLimits("y", -1, {metric.name: near})])
         assert interval.low <= again.scores[0].value <= interval.high
 
@@ -85,6 +86,7 @@ def test_errors_spread_over_all_samples_are_no_sample_s() -> None:
     assert compared(b, c, "sqnr_db", 20.0).heavy == ()
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=60))
 def test_heavy_samples_carry_nine_tenths_and_none_less(errors: list[float]) -> None:
     b = np.ones((len(errors), 1))

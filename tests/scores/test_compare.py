@@ -312,10 +312,6 @@ def test_noise_goes_to_its_output():
             ["output 'logit' matches no output", "did you mean 'logits'?", "logits, aux/ids"],
         ),
         (limits("head*", cosine=1), ["'head*' matches no output", "outputs: logits, aux/ids"]),
-        (
-            limits("logits", cosin=1),
-            ["unknown metric 'cosin'", "did you mean 'cosine'?", "metrics: cosine, sqnr_db"],
-        ),
         (limits("aux/ids", kl=1), ["'aux/ids'", "kl needs floats", "holds integers (int64)", "agreement"]),
         (limits("*", top1_agreement=1), ["'aux/ids'", "top1_agreement needs floats"]),
         (
