@@ -816,9 +816,27 @@ class Remedy:
     NOT_VERIFIED = "; not verified"
 
 
-#: Metrics of labels, by their name in a spec, and the speed-up. Metrics of outputs have their labels in
-#: ``scores.metrics``.
+#: Metrics, by their name in a spec.
 METRICS: Mapping[str, Label] = {
+    "cosine": Label(
+        "Cosine similarity", "", "of all elements of {format} and baseline; 1 is the same direction"
+    ),
+    "sqnr_db": Label(
+        "SQNR", "dB", "power of the baseline over that of {format}'s error; 20 dB: an error of 10 %"
+    ),
+    "psnr_db": Label("PSNR", "dB", "greatest |baseline| squared over the mean square of {format}'s error"),
+    "mse": Label("Mean squared error", "", "mean square of {format} less baseline; 0 is the same"),
+    "max_abs": Label("Greatest error", "", "greatest |{format} - baseline|, in the output's own unit"),
+    "mean_abs": Label("Mean error", "", "mean |{format} - baseline|, in the output's own unit"),
+    "max_rel": Label(
+        "Greatest relative error", "", "greatest |{format} - baseline| over |baseline|, with a floor"
+    ),
+    "mean_rel": Label("Mean relative error", "", "mean |{format} - baseline| over |baseline|, with a floor"),
+    "kl": Label("KL divergence", "nats", "of {format}'s softmax from the baseline's, mean; 0 is the same"),
+    "top1_agreement": Label("Same top class", "", "share of samples whose first class is the baseline's"),
+    "top5_agreement": Label("Top class in top 5", "", "share of samples with the baseline's class among 5"),
+    "agreement": Label("Equal elements", "", "share of elements that are the same"),
+    "tolerance": Label("Tolerance used", "", "share of the tolerance that is used up; 1 is the limit"),
     "top1": Label("Top-1 accuracy", "", "share of samples whose first class is the label"),
     "top5": Label("Top-5 accuracy", "", "share of samples whose label is among the first five classes"),
     "f1": Label("F1 score", "", "harmonic mean of precision and recall"),

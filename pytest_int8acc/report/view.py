@@ -784,11 +784,6 @@ def _metric_label(score: Score, low_format: str) -> Label:
     own = Label(score.metric, "", "a metric of your own")
     if score.subject.endswith(f".py:{score.metric}"):
         return own
-    from pytest_int8acc.scores import metrics  # with NumPy, which reading a report does not need
-
-    of_output = metrics.METRICS.get(score.metric)
-    if of_output is not None:
-        own = Label(of_output.label, of_output.unit, of_output.explained)
     return METRICS.get(score.metric, own).of(low_format)
 
 

@@ -492,6 +492,8 @@ class OutputRows:
         if obstacle.comparable:
             usual = OutputLimits(self.name)
             others = [metric for metric in self._shown() if metric.name not in self._judged]
+            if not self._can_be_squared:
+                others = [metric for metric in others if not metric.squares]
             scores += [self._score(metric, usual, rerun, comparable=True) for metric in others]
         notes = [obstacle.note, "two runs of the baseline differ in shape: noise unknown" * unstable]
         result = OutputResult(
@@ -505,7 +507,8 @@ class OutputRows:
             samples=self.samples,
             nan_share=self._nan_ratio,
         )
-        if self._judged_only or not obstacle.comparable or self.kind != "floats":
+        computable = obstacle.comparable and self.kind == "floats" and self._can_be_squared
+        if self._judged_only or not computable:
             return result
         return replace(
             result,
@@ -548,8 +551,8 @@ class OutputRows:
         NaN in the candidate alone is always a problem.
 
         Raises:
-            CriterionError: There is a limit, and the baseline is not finite, holds no element, or has
-                magnitudes whose squares leave float64.
+            CriterionError: There is a limit, and the baseline is not finite or holds no element. Or a limit
+                is on squares, and those of the baseline leave float64.
         """
         judged = bool(self._judged)
         if self.difference:
@@ -563,18 +566,29 @@ class OutputRows:
                     f"{text}; give data for which it does, or put the limit on another output"
                 )
             return Obstacle(False, note=text)
-        extreme = [not (size == 0 or SQUARED[0] <= size <= SQUARED[1]) for size in self._greatest]
-        if any(extreme):
-            baseline, candidate = self._greatest
-            text = (
-                f"output '{self.name}': the greatest magnitude is {baseline:.3g} in the baseline and "
-                f"{candidate:.3g} in the candidate; only magnitudes from {SQUARED[0]:g} to {SQUARED[1]:g} "
-                "can be compared, since float64 holds their squares"
-            )
-            if judged and extreme[0]:
-                raise CriterionError(f"{text}; scale the output in the model")
-            return Obstacle(False, problem=text) if judged else Obstacle(False, note=text)
-        return self._non_finite() if self.kind == "floats" else Obstacle()
+        obstacle = self._non_finite() if self.kind == "floats" else Obstacle()
+        return self._not_squared(obstacle) if obstacle.comparable and not self._can_be_squared else obstacle
+
+    @property
+    def _can_be_squared(self) -> bool:
+        """Whether squares of the values can be summed. Only float64 values may be too small or too large."""
+        return all(map(_can_be_squared, self._greatest))
+
+    def _not_squared(self, obstacle: Obstacle) -> Obstacle:
+        """Adds that metrics of squares cannot be computed from values so small or so large."""
+        squared = [metric for metric in self._judged if METRICS[metric].squares]
+        baseline, candidate = self._greatest
+        text = (
+            f"output '{self.name}': the greatest magnitude is {baseline:.3g} in the baseline and "
+            f"{candidate:.3g} in the candidate; squares are summed of magnitudes from {SQUARED[0]:g} to "
+            f"{SQUARED[1]:g}"
+        )
+        if not squared:
+            return replace(obstacle, note="; ".join(filter(None, [obstacle.note, text])))
+        text += f", so {', '.join(squared)} cannot be computed"
+        if not _can_be_squared(baseline):
+            raise CriterionError(f"{text}; scale the output in the model, or judge it by max_abs or mean_abs")
+        return Obstacle(False, problem=text, note=obstacle.note)
 
     @property
     def _nan_ratio(self) -> float:
@@ -632,6 +646,10 @@ class OutputRows:
                     ratio = float(size.max() / size[few].max())
                     return SmallSamples(int(few.sum()), ratio, alone)
         return None
+
+
+def _can_be_squared(greatest: float) -> bool:
+    return greatest == 0 or SQUARED[0] <= greatest <= SQUARED[1]
 
 
 def _difference(index: int, b: Array, c: Array) -> str:

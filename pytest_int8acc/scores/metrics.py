@@ -2,8 +2,8 @@
 
 To add a metric, write a function that computes its value from a row, and a record in ``METRICS``. Add a field
 of the same name to ``spec.criteria.OutputCriterion``. Then run ``python -m pytest_int8acc.spec.schema`` and
-``python docs/make_reference.py``. If no measure of ``rows`` or no share of ``shares`` fits, write one.
-Reports, goldens, the reference and the tests read the register.
+``python docs/make_reference.py``, and add a label to ``report.catalogue``. If no measure of
+``rows`` or no share of ``shares`` fits, write one. Goldens, the reference and the tests read the register.
 
 In the docstrings, b is an element of the baseline and c the same element of the candidate. Sums run over all
 elements of all samples. An element is left out if both hold the same NaN or infinity.
@@ -157,12 +157,6 @@ class Metric:
 
     name: str
     """The name in a spec. It ends with ``_db`` if the value is a ratio of powers in decibels."""
-    label: str
-    """The name in a report."""
-    unit: str
-    """The unit in a report, such as ``dB``; empty without a unit, or in the output's own unit."""
-    explained: str
-    """The explanation in a report. ``{format}`` stands for the low format of the case."""
     bound: Bound
     """Whether a limit is the least value accepted (``min``) or the greatest one (``max``).
 
@@ -176,6 +170,8 @@ class Metric:
     min_classes: int
     """The least size of the class axis with which the metric can be anything but perfect; 0: it needs no
     class axis."""
+    squares: bool
+    """Whether it is computed from squares of the values (see ``rows.SQUARED``)."""
     fits_channels: bool
     """Whether a limit on a whole output is also put on its small channels by themselves. They may have
     another unit, so the value must be a ratio to the energy of the baseline."""
@@ -267,13 +263,11 @@ METRICS: Mapping[str, Metric] = {
     for metric in (
         Metric(
             name="cosine",
-            label="Cosine similarity",
-            unit="",
-            explained="of all elements of {format} and baseline; 1 is the same direction",
             bound="min",
             kinds=_NUMBERS,
             shown_for=_FLOATS,
             min_classes=0,
+            squares=True,
             fits_channels=True,
             measure=ERRORS,
             value=cosine,
@@ -281,13 +275,11 @@ METRICS: Mapping[str, Metric] = {
         ),
         Metric(
             name="sqnr_db",
-            label="SQNR",
-            unit="dB",
-            explained="power of the baseline over that of {format}'s error; 20 dB: an error of 10 %",
             bound="min",
             kinds=_NUMBERS,
             shown_for=_FLOATS,
             min_classes=0,
+            squares=True,
             fits_channels=True,
             measure=ERRORS,
             value=sqnr_db,
@@ -295,13 +287,11 @@ METRICS: Mapping[str, Metric] = {
         ),
         Metric(
             name="psnr_db",
-            label="PSNR",
-            unit="dB",
-            explained="greatest |baseline| squared over the mean square of {format}'s error",
             bound="min",
             kinds=_NUMBERS,
             shown_for=(),
             min_classes=0,
+            squares=True,
             fits_channels=True,
             measure=ERRORS,
             value=psnr_db,
@@ -309,13 +299,11 @@ METRICS: Mapping[str, Metric] = {
         ),
         Metric(
             name="max_abs",
-            label="Greatest error",
-            unit="",
-            explained="greatest |{format} - baseline|, in the output's own unit",
             bound="max",
             kinds=_NUMBERS,
             shown_for=_FLOATS,
             min_classes=0,
+            squares=False,
             fits_channels=False,
             measure=ERRORS,
             value=max_abs,
@@ -323,13 +311,11 @@ METRICS: Mapping[str, Metric] = {
         ),
         Metric(
             name="mean_abs",
-            label="Mean error",
-            unit="",
-            explained="mean |{format} - baseline|, in the output's own unit",
             bound="max",
             kinds=_NUMBERS,
             shown_for=_FLOATS,
             min_classes=0,
+            squares=False,
             fits_channels=False,
             measure=ERRORS,
             value=mean_abs,
@@ -337,13 +323,11 @@ METRICS: Mapping[str, Metric] = {
         ),
         Metric(
             name="mse",
-            label="Mean squared error",
-            unit="",
-            explained="mean square of {format} less baseline; 0 is the same",
             bound="max",
             kinds=_NUMBERS,
             shown_for=(),
             min_classes=0,
+            squares=True,
             fits_channels=False,
             measure=ERRORS,
             value=mse,
@@ -351,13 +335,11 @@ METRICS: Mapping[str, Metric] = {
         ),
         Metric(
             name="max_rel",
-            label="Greatest relative error",
-            unit="",
-            explained="greatest |{format} - baseline| over |baseline|, with a floor",
             bound="max",
             kinds=_NUMBERS,
             shown_for=(),
             min_classes=0,
+            squares=False,
             fits_channels=False,
             measure=RELATIVE,
             value=max_rel,
@@ -365,13 +347,11 @@ METRICS: Mapping[str, Metric] = {
         ),
         Metric(
             name="mean_rel",
-            label="Mean relative error",
-            unit="",
-            explained="mean |{format} - baseline| over |baseline|, with a floor",
             bound="max",
             kinds=_NUMBERS,
             shown_for=(),
             min_classes=0,
+            squares=False,
             fits_channels=False,
             measure=RELATIVE,
             value=mean_rel,
@@ -379,13 +359,11 @@ METRICS: Mapping[str, Metric] = {
         ),
         Metric(
             name="kl",
-            label="KL divergence",
-            unit="nats",
-            explained="of {format}'s softmax from the baseline's, mean; 0 is the same",
             bound="max",
             kinds=_FLOATS,
             shown_for=(),
             min_classes=2,
+            squares=False,
             fits_channels=False,
             measure=DIVERGENCE,
             value=kl,
@@ -393,13 +371,11 @@ METRICS: Mapping[str, Metric] = {
         ),
         Metric(
             name="top1_agreement",
-            label="Same top class",
-            unit="",
-            explained="share of samples whose first class is the baseline's",
             bound="min",
             kinds=_FLOATS,
             shown_for=_FLOATS,
             min_classes=2,
+            squares=False,
             fits_channels=False,
             measure=TOP1,
             value=top1_agreement,
@@ -407,13 +383,11 @@ METRICS: Mapping[str, Metric] = {
         ),
         Metric(
             name="top5_agreement",
-            label="Top class in top 5",
-            unit="",
-            explained="share of samples with the baseline's class among 5",
             bound="min",
             kinds=_FLOATS,
             shown_for=(),
             min_classes=6,
+            squares=False,
             fits_channels=False,
             measure=TOP5,
             value=top5_agreement,
@@ -421,13 +395,11 @@ METRICS: Mapping[str, Metric] = {
         ),
         Metric(
             name="tolerance",
-            label="Tolerance used",
-            unit="",
-            explained="share of the tolerance that is used up; 1 is the limit",
             bound="max",
             kinds=_NUMBERS,
             shown_for=(),
             min_classes=0,
+            squares=False,
             fits_channels=False,
             measure=TOLERANCE,
             value=tolerance,
@@ -435,13 +407,11 @@ METRICS: Mapping[str, Metric] = {
         ),
         Metric(
             name="agreement",
-            label="Equal elements",
-            unit="",
-            explained="share of elements that are the same",
             bound="min",
             kinds=_EXACT,
             shown_for=_EXACT,
             min_classes=0,
+            squares=False,
             fits_channels=False,
             measure=UNEQUAL,
             value=agreement,

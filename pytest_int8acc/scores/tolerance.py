@@ -44,7 +44,7 @@ _COLUMNS = 13
 
 
 def tolerance(row: F64) -> float:
-    """Share of Polygraphy's tolerance that the errors use: up to 1 is within it.
+    """Share of Polygraphy's tolerance that the errors use: up to 1 is within it; nan without elements.
 
     Of ``elemwise`` the greatest of any element, |b - c| / max(abs, rel |b|); else of the statistic that
     ``check`` names, of absolute errors / abs or relative errors / rel, whichever is less. The share of a

@@ -210,23 +210,26 @@ class _UserRun:
     def __init__(self, limit: MetricLimit, function: _Function, labels: Labels) -> None:
         self._ref, self._labels, self._function = limit.ref, labels, function
         self._active: Callable[[], AbstractContextManager[None]] = nullcontext
+        made: Any = function
         if isinstance(function, UserFunction):
-            self._function, self._active = function.function, function.active
+            made, self._active = function.function, function.active
         self._kept: list[tuple[int, Feed]] = []
         """The index of the first sample of each batch, and the batch, if all outputs are kept."""
         self._total, self._rows = 0.0, 0
         self._object: Any = None
-        made = self._function
         if inspect.isclass(made) and all(callable(getattr(made, n, None)) for n in ("update", "compute")):
             self._object = self._call(made)
-            self._function = self._object.update
+            self._function = made = self._object.update
         self._streams = limit.streaming or self._object is not None
         """Whether it is called batch by batch, so that no outputs are kept."""
-        self._pair, self.labelled = _parameters(limit.ref, self._function, labels is not None, self._streams)
+        self._pair, self.labelled = _parameters(limit.ref, made, labels is not None, self._streams)
 
     def _call(self, function: _Function, *given: object) -> object:
-        with self._active():
-            return run_user(self._ref, function, *given, error=CriterionError)
+        def called() -> object:
+            with self._active():
+                return function(*given)
+
+        return run_user(self._ref, called, error=CriterionError)
 
     def _labels_of(self, samples: Sequence[int] | None) -> list[object]:
         """Returns the labels as an argument that may be written into; nothing if the metric takes none."""

@@ -26,7 +26,7 @@ FLOATS = [name for name, metric in METRICS.items() if "floats" in metric.kinds]
 def limits_on(name: str) -> st.SearchStrategy[float]:
     """Limits between hopeless and generous."""
     metric = METRICS[name]
-    if metric.unit == "dB":
+    if metric.name.endswith("_db"):
         return st.floats(-10, 70)
     if metric.bound == "min":
         return st.floats(-0.5 if name == "cosine" else 0, 1)

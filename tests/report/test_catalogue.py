@@ -11,7 +11,7 @@ import pytest
 
 from pytest_int8acc.report import catalogue, why
 from pytest_int8acc.results.causes import Cause
-from pytest_int8acc.spec.criteria import TaskName
+from pytest_int8acc.spec.criteria import OutputCriterion, TaskName
 
 #: Characters of a clause at most, so that a layer's name of 25 fits before it in a line of 110.
 CLAUSE = 83
@@ -83,5 +83,5 @@ def test_the_clause_of_a_symptom_fits_in_a_line(symptom: Any) -> None:
     assert len(why.cause_clause(cause, "BF16")) <= CLAUSE
 
 
-def test_every_metric_of_labels_has_a_label() -> None:
-    assert set(catalogue.METRICS) == {*get_args(TaskName), "speedup"}
+def test_every_metric_has_a_label() -> None:
+    assert set(catalogue.METRICS) == {*OutputCriterion.limits(), *get_args(TaskName), "speedup"}

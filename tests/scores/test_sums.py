@@ -68,19 +68,30 @@ def test_doubles_whose_squares_stay_in_float64_score_as_others_do(unit: float) -
     assert scores(b * unit, -b * unit)["sqnr_db"] == pytest.approx(-20 * math.log10(2))
 
 
-@pytest.mark.parametrize("metric", ["sqnr_db", "mse", "max_abs", "mean_rel", "top1_agreement"])
+@pytest.mark.parametrize("metric", [name for name, metric in METRICS.items() if metric.squares])
 @pytest.mark.parametrize("unit", [1e-320, 1e-165, 1e-100, 1e100, 1e160, 1e300])
 def test_of_doubles_beyond_squares_are_not_judged(unit: float, metric: str) -> None:
     b = np.array([[1.0, 2.0], [3.0, -4.0]])
     limits = [OutputLimits("y", limits={metric: 1.0})]
-    with pytest.raises(CriterionError, match=r"'y': the greatest magnitude is .* scale the output"):
+    with pytest.raises(CriterionError, match=rf"'y': the greatest magnitude is .* so {metric} cannot"):
         compare_output("y", [b * unit], [b * unit * 1.5], limits)
     found = compare_output("y", [b], [b * unit], limits)
     assert not found.passed
-    assert "only magnitudes from 1e-70 to 1e+70 can be compared" in found.problem
-    unjudged = compare_output("y", [b * unit], [b * unit * 1.5])
-    assert (unjudged.passed, unjudged.scores) == (True, ())
-    assert "only magnitudes from 1e-70 to 1e+70" in unjudged.note
+    assert f"so {metric} cannot be computed" in found.problem
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e-100, 1e100, 1e300])
+def test_of_doubles_beyond_squares_other_metrics_are_right(unit: float) -> None:
+    b = np.array([[1.0, 2.0], [3.0, -4.0]])
+    limits = [OutputLimits("y", limits={"max_abs": unit, "mean_rel": 0.3, "top1_agreement": 1.0})]
+    found = compare_output("y", [b * unit], [b * unit * 1.125], limits)
+    values = {score.metric: score.value for score in found.scores}
+    assert found.passed
+    assert values["max_abs"] == pytest.approx(unit / 2)
+    assert values["mean_rel"] == pytest.approx(0.125)
+    assert values.keys() == {"max_abs", "mean_abs", "mean_rel", "top1_agreement"}
+    assert "squares are summed of magnitudes from 1e-70 to 1e+70" in found.note
+    assert (found.fit, found.worst_sample, found.heavy) == (None, None, ())
 
 
 def test_a_sample_too_small_to_be_squared_counts_as_zero_among_others() -> None:
