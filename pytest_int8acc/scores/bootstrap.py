@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_int8acc.results import Interval, Score
 from pytest_int8acc.scores.metrics import Metric
-from pytest_int8acc.scores.rows import F64, Measure
+from pytest_int8acc.scores.rows import F64
 
 #: The number of bootstrap resamples.
 RESAMPLES = 400
@@ -37,40 +36,24 @@ def interval(score: Score, rows: F64, metric: Metric) -> Interval | None:
         rows: The rows of the metric, [samples, columns].
         metric: The metric.
     """
-    if not _is_open(score, len(rows)):
+    each = metric.each(rows) if metric.spared is not None else None
+    samples = len(rows) if each is None else len(each)
+    if not _is_open(score, samples):
         return None
     rng = np.random.default_rng(0)
-    lots = np.array_split(rng.permutation(len(rows)), min(len(rows), _MAX_LOTS))
+    lots = np.array_split(rng.permutation(samples), min(samples, _MAX_LOTS))
     choices = rng.integers(0, len(lots), (RESAMPLES, len(lots)))
-    if metric.spared is not None:
-        each = metric.each(rows)
+    if each is not None:
         drawn_samples = (np.concatenate([lots[i] for i in choice]) for choice in choices)
-        return around(score, [metric.worst_but_spared(each[samples]) for samples in drawn_samples])
-    return around(score, [metric.of_row(row) for row in _drawn(rows, lots, choices, metric.measure)])
+        return around(score, [metric.worst_but_spared(each[drawn]) for drawn in drawn_samples])
+    pooled = np.stack([metric.measure.pool(rows[lot]) for lot in lots])
+    return around(score, [metric(pooled[choice]) for choice in choices])
 
 
 def _is_open(score: Score, samples: int) -> bool:
     """Whether resamples might have another verdict, and there are enough samples to see it."""
     kept_by_far = score.passed and score.normalized_loss < _MIN_LOSS
     return score.limit is not None and not kept_by_far and samples > 1 and math.isfinite(score.value)
-
-
-def _drawn(rows: F64, lots: Sequence[NDArray[np.intp]], choices: NDArray[np.int64], measure: Measure) -> F64:
-    """Returns the pooled row of each resample, [resamples, columns].
-
-    Args:
-        rows: The rows of all samples, [samples, columns].
-        lots: The samples of each lot, by index.
-        choices: The lots of each resample, [resamples, lots].
-        measure: The measure of the rows.
-    """
-    pooled = np.stack([measure.pool(rows[lot]) for lot in lots])
-    counts = np.stack([np.bincount(choice, minlength=len(lots)) for choice in choices])
-    with np.errstate(all="ignore"):  # inf and nan are results here
-        drawn: F64 = np.einsum("dl,lf->df", counts, pooled)
-    for column in measure.greatest:
-        drawn[:, column] = np.where(counts > 0, pooled[:, column], -np.inf).max(axis=1)
-    return drawn
 
 
 def interval_of_labels(

@@ -525,6 +525,10 @@ class OutputRows:
         value, noise, notes = math.nan, None, [limits.note]
         if comparable:
             value = self.value(metric, limits.options)
+            compared = metric.measure.compared(self.rows(metric.measure.key(limits.options)))
+            if metric.spared is not None and not compared.all():
+                empty = f"{len(compared) - int(compared.sum())} of {len(compared)} samples"
+                notes.append(f"{empty} have nothing to compare and are left out")
             if math.isnan(value):
                 notes.append("cannot be computed from these values")
             elif metric.measure is DIVERGENCE and self._are_probabilities(limits):

@@ -85,7 +85,7 @@ def psnr_db(row: F64) -> float:
 
 def max_abs(row: F64) -> float:
     """Max |b - c|, in the output's own unit; nan without elements."""
-    return float(row[AT["max_error"]])
+    return float(row[AT["max_error"]]) if row[AT["elements"]] else math.nan
 
 
 def mean_abs(row: F64) -> float:
@@ -103,7 +103,7 @@ def max_rel(row: F64) -> float:
 
     inf where the floor and b are 0 and c is not; nan without elements.
     """
-    return float(row[0])
+    return float(row[0]) if row[RELATIVE.counted] else math.nan
 
 
 def mean_rel(row: F64) -> float:
@@ -178,7 +178,7 @@ class Metric:
     measure: Measure
     """Makes the rows, one for each sample."""
     value: Callable[[F64], float]
-    """Computes the value from one row, of a sample or of several together. Something was compared in it."""
+    """Computes the value from one row, of a sample or of several together; nan if it cannot be computed."""
     share: Callable[[float, Options, Whole], Share]
     """Makes the shares of a limit, which each sample uses up, for a search."""
     spared: float | None = None
@@ -188,29 +188,29 @@ class Metric:
     def __call__(self, rows: F64) -> float:
         """Returns the value of several samples, from a row for each.
 
-        It is nan if there is nothing to compare, or if the value cannot be computed.
+        It is nan if the value cannot be computed.
         """
         if self.spared is not None:
             return self.worst_but_spared(self.each(rows))
         return self.of_row(self.measure.pool(rows))
 
     def of_row(self, row: F64) -> float:
-        """Returns the value of the samples that one row stands for; nan if there is nothing to compare."""
-        if not row[self.measure.counted]:
-            return math.nan
+        """Returns the value of the samples that one row stands for; nan if it cannot be computed."""
         with np.errstate(all="ignore"):  # inf and nan are results here
             return self.value(row)
 
     def each(self, rows: F64) -> F64:
-        """Returns the value of each sample by itself, [samples]."""
-        return np.array([self.of_row(row) for row in rows], np.float64)
+        """Returns the value of each sample by itself, without the samples that have nothing to compare."""
+        return np.array([self.of_row(row) for row in rows[self.measure.compared(rows)]], np.float64)
 
     def worst_but_spared(self, values: F64) -> float:
-        """Returns the value of the worst sample after those that are spared. nan counts as the worst.
+        """Returns the value of the worst sample after those that are spared; nan without samples.
 
         Args:
-            values: The value of each sample by itself, [samples].
+            values: The value of each sample by itself, [samples]. nan counts as the worst.
         """
+        if not len(values):
+            return math.nan
         sign = 1.0 if self.bound == "min" else -1.0
         ranked = np.sort(np.where(np.isnan(values), -np.inf, sign * values))
         value = float(ranked[int((self.spared or 0.0) * len(ranked))])
@@ -235,7 +235,8 @@ class _EachSample(Share):
 
     def __init__(self, metric: Metric, together: Share) -> None:
         self._metric, self._together, self.power = metric, together, together.power
-        self.allowed = int((metric.spared or 0.0) * together.whole.samples)
+        compared = metric.measure.compared(together.whole.rows)
+        self.allowed = int((metric.spared or 0.0) * int(compared.sum()))
         super().__init__(together.limit, together.options, together.whole)
 
     def _budget(self) -> float:
@@ -244,7 +245,11 @@ class _EachSample(Share):
     def _used(self, rows: F64) -> F64:
         name, bound = self._metric.name, self._metric.bound
         values = self._metric.each(rows).tolist()
-        return np.array([Score("", name, v, self.limit, bound).normalized_loss for v in values], np.float64)
+        used = np.zeros(len(rows))
+        used[self._metric.measure.compared(rows)] = [
+            Score("", name, value, self.limit, bound).normalized_loss for value in values
+        ]
+        return used
 
     def _vectors(self, b: Array, c: Array, samples: int) -> F64:
         return self._together._vectors(b, c, samples)

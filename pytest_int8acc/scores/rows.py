@@ -67,7 +67,7 @@ class Measure(NamedTuple):
     greatest: tuple[int, ...]
     """The columns that hold a maximum. All other columns hold a sum."""
     counted: int
-    """The column that counts what was compared. Where it is 0, there was nothing to compare."""
+    """The column that counts what was compared. It is 0 for a sample that has nothing to compare."""
     reads: frozenset[str] = frozenset()
     """The names of the fields of ``Options`` that it reads."""
 
@@ -82,6 +82,10 @@ class Measure(NamedTuple):
     def needs_peak(self) -> bool:
         """Whether it needs the greatest magnitude of the baseline in all samples."""
         return "rel_floor" in self.reads
+
+    def compared(self, rows: F64) -> NDArray[np.bool_]:
+        """Returns which samples have something to compare, [samples]."""
+        return np.asarray(rows[:, self.counted] > 0)
 
     def pool(self, rows: F64) -> F64:
         """Returns the row of several samples together, [columns]."""

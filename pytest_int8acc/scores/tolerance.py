@@ -50,6 +50,8 @@ def tolerance(row: F64) -> float:
     ``check`` names, of absolute errors / abs or relative errors / rel, whichever is less. The share of a
     median or a quantile is within 5 % of the true one, and always on its side of 1.
     """
+    if not row[_COUNT]:
+        return math.nan
     check = CHECKS[int(row[_CHECK])]
     if check in ("elemwise", "max"):
         return float(row[_GREATEST : _GREATEST + 2].min())

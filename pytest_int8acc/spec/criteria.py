@@ -110,11 +110,14 @@ class OutputCriterion(_Limits):
     mean_rel: fields.NonNegative | None = option("Greatest mean relative error.")
     per: Annotated[Literal["sample"], fields.one_of(Literal["sample"])] | None = option(
         "'sample': each sample must keep the limits by itself. Without it, all samples are judged together, "
-        "so that large ones hide what becomes of small ones.",
+        "so that large ones hide what becomes of small ones. Samples in which neither form has anything to "
+        "compare are left out, and counted in a note.",
         examples=["sample"],
     )
     quantile: fields.Fraction = option(
-        "With 'per: sample': the share of the samples that may miss the limits.", 0.0, examples=[0.05]
+        "With 'per: sample': the share of the compared samples that may miss the limits.",
+        0.0,
+        examples=[0.05],
     )
     rel_floor: fields.Positive = option(
         "For max_rel and mean_rel: baseline values below this fraction of the output's largest "

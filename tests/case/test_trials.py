@@ -49,14 +49,14 @@ def judged(judge: SampleBaseline, candidate: Samples, order: list[int], step: in
 
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[Samples, Samples]:
-    """Baseline and candidate of one output, [1, ...] per sample; some with several rows, ragged or broken."""
+    """Baseline and candidate of one output, [1, ...] per sample; some are ragged, empty or broken."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     count, classes = draw(st.integers(1, 12)), draw(st.integers(6, 9))
     rows = draw(st.sampled_from([(), (), (3,), None]))
     noise = draw(st.sampled_from([0.0, 1e-3, 0.05, 0.3, 3.0]))
     baseline, candidate = [], []
-    for _ in range(count):
-        shape = (1, *((int(rng.integers(1, 4)),) if rows is None else rows), classes)
+    for sample in range(count):
+        shape = (1, *((int(rng.integers(sample == 0, 4)),) if rows is None else rows), classes)
         b = rng.normal(size=shape).astype(np.float32) * np.float32(rng.uniform(0.1, 3))
         e = rng.normal(size=shape).astype(np.float32) * np.float32(noise * rng.uniform(0, 2))
         baseline.append(np.round(b, 1) if draw(st.booleans()) else b)  # ties
@@ -67,7 +67,7 @@ def runs(draw: st.DrawFn) -> tuple[Samples, Samples]:
         victim = int(rng.integers(count))
         if spoil == "shape":
             candidate[victim] = candidate[victim][..., :-1]
-        else:
+        elif candidate[victim].size:
             candidate[victim].reshape(-1)[0] = float(spoil)
     return {"y": baseline}, {"y": candidate}
 
@@ -77,7 +77,8 @@ def runs(draw: st.DrawFn) -> tuple[Samples, Samples]:
 def test_trials_say_what_the_case_would(outputs: tuple[Samples, Samples], data: st.DataObject) -> None:
     baseline, candidate = outputs
     names = data.draw(st.lists(st.sampled_from(FLOATS), min_size=1, max_size=3, unique=True))
-    limits = OutputLimits("y", limits={name: data.draw(limits_on(name)) for name in names})
+    spared = data.draw(st.sampled_from([None, None, 0.0, 0.3]))
+    limits = OutputLimits("y", limits={name: data.draw(limits_on(name)) for name in names}, spared=spared)
     judge = SampleBaseline(baseline, Judge([limits]))
     order = data.draw(st.permutations(range(judge.samples)))
     trial, early = judged(judge, candidate, order, data.draw(st.integers(1, 4)))

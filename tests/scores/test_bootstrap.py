@@ -17,6 +17,7 @@ from pytest_int8acc.results import Interval
 from pytest_int8acc.scores.bootstrap import around
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.rows import Tolerance
 from pytest_int8acc.tensors import Array
 
 
@@ -52,6 +53,15 @@ def test_other_samples_of_a_kind_give_scores_within_the_interval(metric: Any, sa
         rows[0] = np.abs(b).max(axis=1).argmax()  # the floor of relative errors is that of all samples
         again = compare_output("y", [b[rows]], [c[rows]], [OutputLimits("y", -1, {metric.name: near})])
         assert interval.low <= again.scores[0].value <= interval.high
+
+
+def test_a_tolerance_without_a_relative_part_has_an_interval() -> None:
+    b, c = outputs(32, 0.5)
+    tolerance = Tolerance(abs=0.5, rel=0.0, check="mean")
+    limits = OutputLimits("y", limits={"tolerance": 1.0}, tolerance=tolerance)
+    interval = rows_of([b], [c], limits).result(intervals=True).scores[0].interval
+    assert interval is not None
+    assert math.isfinite(interval.high)
 
 
 def test_more_samples_leave_less_doubt() -> None:

@@ -375,3 +375,74 @@ def test_an_output_that_int8_does_not_have():
     with pytest.raises(CriterionError) as error:
         compare_outputs(BOTH, {"logits": batches(NEAR)})
     assert "the candidate has no output 'aux/ids'; it gives: logits" in str(error.value)
+
+
+#: Limits that some noise meets and the opposite sign misses.
+MET = {
+    "cosine": 0.9,
+    "sqnr_db": 20,
+    "psnr_db": 20,
+    "max_abs": 0.1,
+    "mean_abs": 0.1,
+    "mse": 0.01,
+    "max_rel": 1,
+    "mean_rel": 1,
+    "kl": 0.01,
+    "top1_agreement": 1,
+    "top5_agreement": 1,
+    "tolerance": 1e5,
+}
+
+
+def boxes(*counts):
+    """Baseline and candidate with so many boxes in each sample."""
+    rng = np.random.default_rng(3)
+    baseline = [rng.normal(0, 3, (1, count, 10)).astype(np.float32) for count in counts]
+    return baseline, [array + np.float32(1e-3) for array in baseline]
+
+
+def per_sample(baseline, candidate, metric, limit, quantile=0.0):
+    criterion = OutputLimits("*", limits={metric: limit}, spared=quantile)
+    return rows_of(baseline, candidate, criterion).result(intervals=True)
+
+
+@pytest.mark.parametrize("metric", MET)
+def test_a_sample_that_is_empty_in_both_forms_is_left_out_and_noted(metric):
+    baseline, candidate = boxes(3, 0, 2, 0, 4)
+    result = per_sample(baseline, candidate, metric, MET[metric])
+    full = [index for index, array in enumerate(baseline) if array.size]
+    alone = per_sample([baseline[i] for i in full], [candidate[i] for i in full], metric, MET[metric])
+    assert result.passed
+    assert (result.scores[0].value, result.scores[0].interval) == (
+        alone.scores[0].value,
+        alone.scores[0].interval,
+    )
+    assert result.scores[0].note == "2 of 5 samples have nothing to compare and are left out"
+    assert not alone.scores[0].note
+
+
+@pytest.mark.parametrize("metric", MET)
+def test_empty_samples_do_not_let_more_of_the_others_miss(metric):
+    baseline, candidate = boxes(3, 0, 0, 2, 0, 0, 4)
+    candidate[3] = -candidate[3]
+    assert not per_sample(baseline, candidate, metric, MET[metric], 0.3).passed
+    assert per_sample(baseline, candidate, metric, MET[metric], 0.4).passed
+
+
+@pytest.mark.parametrize("metric", MET)
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_sample_that_is_empty_in_one_form_is_a_miss(metric, lost):
+    forms = boxes(3, 2, 4)
+    forms[lost][1] = forms[lost][1][:, :0]
+    result = per_sample(*forms, metric, MET[metric], 0.9)
+    assert not result.passed
+    assert "shapes differ in batch 1" in result.problem
+
+
+@pytest.mark.parametrize("metric", MET)
+def test_a_sample_that_is_the_same_infinity_in_both_forms_is_left_out_and_noted(metric):
+    baseline, candidate = boxes(3, 1, 2)
+    baseline[1][:] = candidate[1][:] = -np.inf
+    result = per_sample(baseline, candidate, metric, MET[metric])
+    assert result.passed
+    assert result.scores[0].note == "1 of 3 samples have nothing to compare and are left out"

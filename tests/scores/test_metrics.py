@@ -237,7 +237,7 @@ def test_non_finite_candidate_never_scores_as_perfect(metric, hole, first):
     assert not (got >= limit if METRICS[metric].bound == "min" else got <= limit)
 
 
-@pytest.mark.parametrize("metric", FLOATS)
+@pytest.mark.parametrize("metric", ["max_abs", "mean_abs", "max_rel", "mean_rel", "kl", "top1_agreement"])
 def test_nothing_to_compare_is_nan(metric):
     empty = np.zeros((0, 6), np.float32)
     assert math.isnan(score(metric, empty, empty))
