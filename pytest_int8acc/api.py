@@ -1,4 +1,4 @@
-"""Runs a case, or opens a model: pytest's items, the fixtures, scripts and notebooks all go through here."""
+"""Runs a case, or opens an engine of a model: the entry points of pytest's items, fixtures and scripts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pydantic import ValidationError
 
 from pytest_int8acc.answer import conclude
 from pytest_int8acc.case.data import low_of, open_source
-from pytest_int8acc.case.file_truth import compare_with_file
+from pytest_int8acc.case.file_truth import FileTruth
 from pytest_int8acc.case.forms import baseline_form, candidate_form, int8_form, load_float
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import DataError, Int8accError, ModelError, SpecError, own_faults
 from pytest_int8acc.files import real
-from pytest_int8acc.goldens.outputs import write_npz
+from pytest_int8acc.goldens.location import write_npz
 from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
@@ -57,9 +57,9 @@ _ROLES: Mapping[str, Role] = {
 
 
 class Run(AbstractContextManager["Run"]):
-    """One case on its way: :meth:`judge` it, then :meth:`answer`, then :meth:`close`.
+    """A run of one case: call :meth:`judge`, then :meth:`answer`, then :meth:`close`.
 
-    Another thread may read the attributes meanwhile, to show the progress.
+    Another thread may read the attributes during the run, to show its progress.
 
     Args:
         case: From ``load_spec``.
@@ -87,12 +87,12 @@ class Run(AbstractContextManager["Run"]):
 
     @property
     def doing(self) -> Doing | None:
-        """The phase that is under way, and how far it is; None between the verdict and the answer."""
+        """The current phase and its progress; None between the verdict and the answer."""
         return self._clock.doing
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C has ended the answer already."""
+        """Whether the user has pressed Ctrl-C during the answer."""
         return self._clock.interrupted
 
     @own_faults()
@@ -109,7 +109,7 @@ class Run(AbstractContextManager["Run"]):
 
     @own_faults()
     def answer(self, folder: Path | None = None, root: Path | None = None) -> CaseResult:
-        """Return the result with search, causes and remedies, where the case failed or the settings say so.
+        """Return the result with search, causes and remedies, if the case failed or the settings ask for it.
 
         Args:
             folder: The folder for the fix as files; None writes none.
@@ -144,7 +144,7 @@ def check(
 
 
 class OpenEngine:
-    """An engine and the backend that holds it; freed with the last reference to it."""
+    """An engine and its backend; both are freed with the last reference to this object."""
 
     def __init__(self, backend: Backend, engine: Engine) -> None:
         self._engine = engine
@@ -224,10 +224,10 @@ def engine_of_model(
         model: A float ONNX model; or one with Q/DQ, which is INT8 or FP8 already and runs as it is.
         precision: fp32, fp16, bf16, int8 or fp8.
         settings: Of these, backend, mode, provider and the engine store matter.
-        samples: For int8 or fp8 of a float model: calibration samples, one array per input with samples
-            first, or their file, or a loader ``file.py:function``.
-        method: How to calibrate: a spec's ``int8.calibrate.method``.
-        shapes: For TensorRT and dynamic inputs: input to smallest, usual and largest shape.
+        samples: Calibration samples for int8 or fp8 of a float model: one array per input with samples
+            first, a file, or a loader ``file.py:function``.
+        method: The calibration method, as ``int8.calibrate.method`` of a spec.
+        shapes: For TensorRT and dynamic inputs: input name to its smallest, usual and largest shape.
         workers: The processes that TensorRT builds in.
 
     Raises:
@@ -268,7 +268,10 @@ def engine_of_model(
             form = ModelForm.in_full(loaded)
         else:
             form = ModelForm.halved(loaded, precision.upper(), low=FORMATS[precision])
-        compare_with_file(loaded, form, exact, inputs, sessions_of(settings))
+        assert loaded.file is not None  # it was loaded
+        truth = FileTruth(loaded.file, inputs, sessions_of(settings))
+        truth.check(loaded)
+        truth.check_form(form, exact)
         return _opened(open_backend(case, settings, workers), form, _ROLES[precision], inputs)
 
 
@@ -316,7 +319,7 @@ def _case_of_model(
 
 
 def _zeros(model: Model, shapes: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, Array]:
-    """Return inputs of zeros in their usual shapes, where a builder needs only shapes; open sizes are 1."""
+    """Return inputs of zeros, for a build that needs only shapes; a dimension without a size becomes 1."""
     usual = {t.name: [s if isinstance(s, int) else 1 for s in t.shape or ()] for t in model.inputs}
     usual |= {name: list(profile[1]) for name, profile in shapes.items()}
     return {tensor.name: np.zeros(usual[tensor.name], tensor.dtype) for tensor in model.inputs}

@@ -1,6 +1,6 @@
-"""What a case may cost: ``Clock`` bounds the time of a whole case, ``Budget`` what one purpose may run.
+"""Limits the cost of a case: ``Clock`` limits its time, ``Budget`` the trials and runs of one purpose.
 
-All that loops after the verdict asks one of the two whether a trial or a build may begin.
+After the verdict, every loop asks its clock or its budget before a trial or a build begins.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _U = TypeVar("_U")
 
 
 class OutOfTime(Exception):  # noqa: N818 - not an error: it unwinds what time is up for
-    """The bound is reached, or the user wants no more."""
+    """The case has reached its time limit, or the user has pressed Ctrl-C."""
 
 
 class Clock:
-    """Made with a case, asked by all that loops; other threads may read ``doing``."""
+    """The time of one case: its phases, its progress and its limit; other threads may read ``doing``."""
 
     def __init__(self) -> None:
         self.doing: Doing | None = None
-        """None between the verdict and what follows it."""
+        """The current phase and its progress; None between the verdict and the search."""
         self.interrupted = False
         self.bound: float | None = None
         self._end = float("inf")
@@ -38,7 +38,7 @@ class Clock:
 
     @contextmanager
     def running(self) -> Iterator[Clock]:
-        """Within it, :func:`current` gives this clock."""
+        """Make :func:`current` return this clock inside the block."""
         token = _CURRENT.set(self)
         try:
             yield self
@@ -47,7 +47,7 @@ class Clock:
 
     @contextmanager
     def phase(self, name: PhaseName) -> Iterator[None]:
-        """Count what passes meanwhile to a phase; the one around it goes on afterwards."""
+        """Count the time of the block to a phase; an outer phase continues after the block."""
         before = self.doing
         self._switch(Doing(name))
         try:
@@ -64,63 +64,63 @@ class Clock:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """All so far, in the order in which they began."""
+        """All phases so far with their seconds, in the order in which they began."""
         return tuple(Phase(name, seconds) for name, seconds in self._spent.items())
 
     def count(self, thing: str, done: int, total: int | None = None) -> None:
-        """Say how far the phase is."""
+        """Set the progress of the current phase: ``done`` things of ``total``."""
         if self.doing is not None:
             self.doing = Doing(self.doing.phase, thing, done, total)
 
     def tick(self, thing: str) -> None:
-        """One more is done in this phase."""
+        """Count one more ``thing`` as done in the current phase."""
         doing = self.doing
         self.count(thing, 1 + (doing.done if doing is not None and doing.thing == thing else 0))
 
     def limit(self, seconds: float) -> None:
-        """Bound all that follows."""
+        """Set the time limit for the rest of the case."""
         self.bound = seconds
         self._end = time.monotonic() + seconds
 
     @property
     def over(self) -> bool:
-        """True where nothing new may begin."""
+        """Whether time is up or the user has pressed Ctrl-C, so that nothing new may begin."""
         return self.interrupted or time.monotonic() >= self._end
 
     @property
     def late(self) -> bool:
-        """True where no more than half of the bound is left."""
+        """Whether half of the time limit has passed."""
         return self.bound is not None and time.monotonic() >= self._end - self.bound / 2
 
     @property
     def stop(self) -> Stop | None:
-        """What ended the case early; None where nothing was left out."""
+        """The reason why parts of the case were left out; None if nothing was left out."""
         left, bound = tuple(self._left), self.bound or 0.0
         if self.interrupted:
             return Stop("interrupted", bound, left)
         return Stop("seconds-spent", bound, left) if left else None
 
     def interrupt(self) -> None:
-        """Nothing new may begin from now on."""
+        """Note that the user has pressed Ctrl-C."""
         self.interrupted = True
 
     def leave(self, part: Part) -> None:
-        """Remember what is left out."""
+        """Note that a part of the case is left out."""
         self._left.setdefault(part)
 
     def check(self) -> None:
-        """Raises OutOfTime where nothing new may begin."""
+        """Raise OutOfTime if nothing new may begin."""
         if self.over:
             raise OutOfTime
 
     def attempt(self, part: Part, do: Callable[[], _T], otherwise: _U, *, late: bool = False) -> _T | _U:
-        """What ``do`` gives, or ``otherwise`` where time is up or Ctrl-C ends it; then the part is left out.
+        """Return ``do()``; or ``otherwise`` if time is up or Ctrl-C is pressed, and note the missing part.
 
         Args:
-            part: Its name.
-            do: Does it.
-            otherwise: Stands for it.
-            late: It may begin after time is up.
+            part: The name of the part.
+            do: Makes the part.
+            otherwise: The value in place of the part.
+            late: Whether the part may begin after time is up.
         """
         try:
             if late or not self.over:
@@ -133,7 +133,7 @@ class Clock:
         return otherwise
 
     def bounded(self, batches: Iterable[_T]) -> Iterator[_T]:
-        """The batches of one pass; OutOfTime between two where the pass alone has outlasted the bound."""
+        """Yield batches; raise OutOfTime if this pass alone takes longer than the time limit."""
         began = time.monotonic()
         for batch in batches:
             if self.bound is not None and time.monotonic() - began > self.bound:
@@ -143,43 +143,43 @@ class Clock:
 
 @dataclass
 class Meter:
-    """Counts all that a lab runs."""
+    """Counts the runs of a laboratory; all its budgets share one meter."""
 
     runs: float = 0.0
-    """Samples run, as a share of all samples."""
+    """Number of samples run, divided by the number of all samples."""
 
 
 @dataclass
 class Budget:
-    """What one purpose may cost, as a search, the trials of causes or the remedies: time, trials and runs."""
+    """Limits the time, trials and runs of one purpose: a search, the trials of causes, or the remedies."""
 
     clock: Clock = field(default_factory=Clock)
-    """Of the case; by default one that is never over."""
+    """The clock of the case; by default a clock without a time limit."""
     max_trials: float = math.inf
     """Maximum number of trials. Probes of a search do not count: an engine is built for a trial only."""
     max_runs: float = math.inf
-    """Maximum cost in runs over all samples. A search that has found no plan by then goes on; one that has a
-    plan refines it no further, nor does it after half of the clock's bound, for the sake of what follows."""
+    """Maximum cost, in runs over all samples. A search without a plan continues beyond the maximum. A search
+    with a plan ends then, or after half of the case's time, so that time is left for the next steps."""
     once: bool = False
-    """A search tries no group again as others leave: fewer trials, and nothing is proven minimal."""
+    """Whether a search tries each group only once. That takes fewer trials and proves no plan minimal."""
     meter: Meter = field(default_factory=Meter)
-    """Counts all that is run meanwhile, trials or not."""
+    """Counts the runs, in trials and between them."""
     kept: float = 0.0
-    """The share of trials and runs that is kept for later."""
+    """The share of trials and runs that is reserved for later."""
     trials: int = 0
-    """Trials so far."""
+    """The number of trials so far."""
 
     def __post_init__(self) -> None:
         self._began = self.meter.runs
 
     @property
     def left(self) -> float:
-        """Runs over all samples that can be paid for now."""
+        """The remaining number of runs over all samples, without the reserve."""
         return self.max_runs * (1 - self.kept) - (self.meter.runs - self._began)
 
     @property
     def empty(self) -> bool:
-        """True where nothing more may be tried."""
+        """Whether no further trial may begin."""
         return self.trials >= self.max_trials * (1 - self.kept) or self.left <= 0 or self.clock.over
 
     def pay(self) -> None:
@@ -192,5 +192,5 @@ _CURRENT: ContextVar[Clock] = ContextVar("int8acc_clock")
 
 
 def current() -> Clock:
-    """The clock of the case under way; one that nobody reads where there is none."""
+    """The clock of the running case; outside of a case, a new clock without a time limit."""
     return _CURRENT.get(None) or Clock()

@@ -116,7 +116,7 @@ def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
     return place(
         stages,
         lambda against, stage: runs.comparison(stages[against], stages[stage]).verdict(),
-        [stage for stage, role in stages.items() if runs.broken[role]],
+        [stage for stage, role in stages.items() if runs.bad.broken[role]],
     )
 
 

@@ -16,7 +16,7 @@ from onnx import helper
 
 from pytest_int8acc.clock import current
 from pytest_int8acc.errors import EngineError, Int8accError, ModelError
-from pytest_int8acc.goldens.outputs import write_npz
+from pytest_int8acc.goldens.location import write_npz
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.index import captured
 from pytest_int8acc.graph.load import load_model

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from pytest_int8acc.case.measured import Measured
-from pytest_int8acc.case.runs import Worst, worst_of
+from pytest_int8acc.case.runs import Worst
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.observers.values import decibels
 from pytest_int8acc.results import Role, View, WorstSample
@@ -35,7 +35,11 @@ def worst_samples(measured: Measured) -> tuple[WorstSample, ...]:
         OutOfTime: While they are.
     """
     outputs = [o for o in measured.result.outputs if not o.passed] or measured.result.outputs
-    kept = {o.name: w for o in outputs if (w := worst_of(measured.runs.worst, o.name, o.worst_sample))}
+    kept: dict[str, Worst] = {}
+    for output in outputs:
+        worst = measured.runs.worst.get(output.name)
+        if worst is not None and worst.sample == output.worst_sample:
+            kept[output.name] = worst
     chosen = dict(sorted(kept.items(), key=lambda item: item[1].ratio)[:_SAMPLES])
     inputs = _inputs(measured, {worst.sample for worst in chosen.values()})
     statistics = measured.runs.comparisons[Role.BASELINE, Role.INT8].outputs

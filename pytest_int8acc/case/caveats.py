@@ -6,11 +6,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from pytest_int8acc.case.data import calibration_data, low_of
 from pytest_int8acc.case.forms import Int8Form
-from pytest_int8acc.case.runs import Runs
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.preprocessing import compare_inputs, sample_arrays
 from pytest_int8acc.errors import ModelError, listed
@@ -19,11 +17,11 @@ from pytest_int8acc.graph.lint import lint, lint_scales
 from pytest_int8acc.graph.lint.rules import find
 from pytest_int8acc.graph.load import read_model
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.qdq import check_formats
 from pytest_int8acc.results import (
     Finding,
     OutputResult,
-    Role,
     Score,
     by_rule,
 )
@@ -41,12 +39,12 @@ from pytest_int8acc.spec.models import Case
 
 
 def lint_model(case: Case, model: Model, settings: Settings, parses: bool) -> tuple[Finding, ...]:
-    """Lint findings on the case's own Q/DQ model as it is in the file; none where the case has no such model.
+    """Lint findings on the Q/DQ model that the spec names, as it is in its file; none without such a model.
 
-    Where ``parses``, and lint finds no error, TensorRT-RTX's parser is asked too, if it is installed.
+    If ``parses`` and lint finds no error, TensorRT-RTX's parser reads the model, too, if it is installed.
 
-    Raises ModelError where the settings make an error of what TensorRT rejects; or the file cannot be read,
-    or is quantized to other formats than INT8 alone.
+    Raises ModelError if TensorRT refuses the model and the settings make that an error, the file cannot be
+    read, or the model is quantized to other formats than the case.
     """
     if settings.lint == "off" or case.source.model is None:
         return ()
@@ -56,14 +54,17 @@ def lint_model(case: Case, model: Model, settings: Settings, parses: bool) -> tu
         check_formats(given, low_of(case))
         found = lint(given, float_model=model)
         if parses and not case.tensorrt.plugins and not _errors(found):
-            found += _not_parsed(path)
+            parse_error = refusal(path)
+            if parse_error is not None:
+                where = parse_error.node or path.name
+                found += (find("not-parsed", where, f"TensorRT-RTX says: {parse_error.message}"),)
         return _judged(case.source.model, found, settings)
 
 
 def lint_network(case: Case, int8: Int8Form | None, settings: Settings) -> tuple[Finding, ...]:
-    """Lint findings on scales; none for a Q/DQ model, which ``lint_model`` reads as it is in the file.
+    """Lint findings on scales that were not read from a Q/DQ model; ``lint_model`` checks those.
 
-    Raises ModelError where the settings make an error of what TensorRT rejects.
+    Raises ModelError if TensorRT refuses the scales and the settings make that an error.
     """
     if settings.lint == "off" or int8 is None or case.source.model is not None:
         return ()
@@ -71,16 +72,8 @@ def lint_network(case: Case, int8: Int8Form | None, settings: Settings) -> tuple
         return _judged(case.model, lint_scales(int8.network), settings)
 
 
-def _not_parsed(path: Path) -> tuple[Finding, ...]:
-    """The finding of TensorRT-RTX's parser on a model; none where it accepts it, or is not installed."""
-    parse_error = refusal(path)
-    if parse_error is None:
-        return ()
-    return (find("not-parsed", parse_error.node or path.name, f"TensorRT-RTX says: {parse_error.message}"),)
-
-
 def compare_data(case: Case, model: Model, inputs: Dataset) -> tuple[Finding, ...]:
-    """Findings on how calibration samples differ from the inputs; none where they are the same data."""
+    """Findings on how calibration samples differ from the inputs; none if both are the same data."""
     samples = calibration_data(case, model)
     if samples is None:
         return ()
@@ -106,14 +99,14 @@ def _judged(name: str, found: tuple[Finding, ...], settings: Settings) -> tuple[
     raise ModelError("\n".join(lines))
 
 
-def nothing_compared(runs: Runs) -> Iterator[str]:
+def nothing_compared(zero: Iterable[str]) -> Iterator[str]:
     """Yields a warning for each output that is 0 in all samples: any model that gives zeros passes."""
-    for name in sorted(runs.zero[Role.BASELINE]):
+    for name in sorted(zero):
         yield f"output '{name}' is 0 in all samples: nothing is compared"
 
 
 def shown_inside(model: Model, backend: Backend) -> Iterator[str]:
-    """Yields a note where engines give inner tensors beside their outputs, which changes fusion."""
+    """Yields a note if engines have tensors inside the model as extra outputs, which changes fusion."""
     if model.extra_outputs and backend.builds_engines:
         named = listed([output.name for output in model.outputs if output.name in model.extra_outputs])
         yield (
@@ -125,13 +118,13 @@ def shown_inside(model: Model, backend: Backend) -> Iterator[str]:
 def not_judged(
     case: Case, own_judge: Judge, outputs: Sequence[OutputResult], recorded: bool
 ) -> Iterator[str]:
-    """Yields warnings about what no criterion judges: outputs without a limit, labels that no metric reads.
+    """Yields warnings on outputs without a limit, and on labels that no metric reads.
 
     Args:
         case: The case.
-        own_judge: Its criteria, without accepted scores.
-        outputs: How its outputs were judged.
-        recorded: Whether a golden is recorded, whose limits are those of the next run.
+        own_judge: The criteria of the spec, without limits from accepted scores.
+        outputs: The judged outputs.
+        recorded: Whether this run records a golden: outputs without a limit get one in the next run.
     """
     limited = {o.output for o in outputs if o.problem or any(s.limit is not None for s in o.scores)}
     free = list(dict.fromkeys(o.output for o in outputs if o.output not in limited))
@@ -162,7 +155,16 @@ def caveats(
     metrics: Sequence[Score],
     lost: Sequence[Score],
 ) -> Iterator[str]:
-    """Yields warnings that make the verdict less reliable than it looks, the most important first."""
+    """Yields warnings on facts that make the verdict less reliable, the most important first.
+
+    Args:
+        settings: The settings of the run.
+        int8: The network of the case; None if it is unknown.
+        baseline: The form of the baseline.
+        outputs: The judged outputs.
+        metrics: The scores of metrics of labels and of users' metrics.
+        lost: The scores of the baseline against FP32 that miss their limits.
+    """
     scores = {(s.subject, s.metric): s for output in outputs for s in output.scores}
     for score in lost:
         int8_score = scores[score.subject, score.metric]
@@ -181,12 +183,8 @@ def caveats(
                 f"{score.name}: the limit {score.limit:g} lies inside the noise "
                 f"({score.noise:g} between two runs of the baseline): its verdict means little"
             )
-    yield from _unread_in_bodies(int8)
-    left_high = int8.network.left_high if int8 else {}
-    without = [name for name, why in left_high.items() if why.kind == "no-scale"]
-    if int8 and without:
-        every = len(int8.network.groups) + len(left_high)
-        yield f"{len(without)} of {every} groups have no scale and are not quantized"
+    if int8 is not None:
+        yield from _not_quantized(int8.network)
     if settings.mode == "native" and saturation().saturates:
         check = saturation()
         yield (
@@ -195,12 +193,13 @@ def caveats(
         )
 
 
-def _unread_in_bodies(int8: Int8Form | None) -> Iterator[str]:
-    """Yields a warning about Q/DQ nodes in bodies that form no pair: they stay in every plan."""
-    network = None if int8 is None else int8.network
-    if network is None or not network.fixed_pairs:
-        return
+def _not_quantized(network: Network) -> Iterator[str]:
+    """Yields warnings on Q/DQ nodes in bodies that form no pair, and on groups without a scale."""
     inside = {body.path + node.name for body in bodies(network.model.graph) for node in body.graph.node}
     unread = [name for name in network.fixed_pairs if name in inside]
     if unread:
         yield f"Q/DQ in a body of If, Loop or Scan is no pair and stays in every plan: {listed(unread)}"
+    without = [name for name, why in network.left_high.items() if why.kind == "no-scale"]
+    if without:
+        every = len(network.groups) + len(network.left_high)
+        yield f"{len(without)} of {every} groups have no scale and are not quantized"

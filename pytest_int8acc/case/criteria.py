@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import cast
@@ -30,13 +30,13 @@ from pytest_int8acc.spec.models import Case
 
 
 def load_judge(case: Case, settings: Settings, samples: int, model: Model) -> Judge:
-    """The judge of a case, with users' functions and labels loaded.
+    """The judge of a case; loads users' functions and labels.
 
     Args:
         case: The case.
-        settings: Of which only the number of samples counts.
-        samples: How many the inputs have.
-        model: As it is compared.
+        settings: The settings of the run; a limit on the number of samples allows more labels than samples.
+        samples: The number of samples of the inputs.
+        model: The float model, with the tensors that criteria name as further outputs.
 
     Raises:
         CriterionError: A user's function cannot be loaded, or a named metric does not fit the outputs.
@@ -63,7 +63,7 @@ def load_judge(case: Case, settings: Settings, samples: int, model: Model) -> Ju
 
 
 def _splitter(case: Case, model: Model) -> Splitter:
-    """The splitter that tells by which parts outputs are judged, from the graph and the case's criteria."""
+    """The splitter: it knows by which parts outputs are judged, from the graph and the criteria."""
     named: dict[str, NamedParts | None] = {}
     for index, criterion in enumerate(case.criteria):
         if isinstance(criterion, OutputCriterion) and criterion.parts is not None:
@@ -78,7 +78,7 @@ def _splitter(case: Case, model: Model) -> Splitter:
 
 
 def _name_parts(named: dict[str, NamedParts | None], criterion: OutputCriterion, model: Model) -> None:
-    """Add the parts that a criterion names to ``named``; CriterionError where they do not fit the output."""
+    """Add the parts that a criterion names to ``named``; raises CriterionError if they do not fit."""
     sizes = None if isinstance(criterion.parts, str) or criterion.parts is None else criterion.parts
     parts = None if sizes is None else NamedParts(sizes, criterion.axis)
     pattern = _output_limits(criterion).output
@@ -95,7 +95,7 @@ def _name_parts(named: dict[str, NamedParts | None], criterion: OutputCriterion,
 
 
 def _metric(case: Case, key: str, criterion: MetricCriterion) -> UserMetric:
-    """The metric of a criterion; CriterionError, at its key's place, where a script does not load."""
+    """The metric of a criterion; raises CriterionError, with the key's place, if a script does not load."""
     if not criterion.named:
         with case.at(f"{key}.metric"):
             return load_function(criterion.metric, case.path(""), CriterionError)
@@ -113,7 +113,7 @@ def _metric(case: Case, key: str, criterion: MetricCriterion) -> UserMetric:
 
 
 def check_outputs(case: Case, model: Model) -> None:
-    """Raise CriterionError, at its place, for a criterion that matches no output of the model."""
+    """Raise CriterionError, with its place, for a criterion that matches no output of the model."""
     names, made = [output.name for output in model.own_outputs], model.index.producer
     for index, criterion in enumerate(case.criteria):
         if isinstance(criterion, OutputCriterion) and criterion.tensor is None:
@@ -123,16 +123,13 @@ def check_outputs(case: Case, model: Model) -> None:
                         f"criterion for output '{criterion.output}': it is a tensor inside the model: say "
                         "'tensor' in place of 'output'"
                     )
-                check_patterns([_output_limits(criterion)], [*names, *_part_names(criterion, names)])
+                known = list(names)
+                if any(criterion.output.startswith(f"{name}[") for name in names):
+                    known.append(criterion.output)  # a part: parts are known once the baseline has run
+                check_patterns([_output_limits(criterion)], known)
     for index, name in enumerate(case.unjudged):
         with case.at(f"unjudged.{index}"):
             check_patterns([OutputLimits(name, unjudged=True)], names)
-
-
-def _part_names(criterion: OutputCriterion, outputs: Sequence[str]) -> list[str]:
-    """The criterion's name where it looks like a part's; parts are known once the baseline has run."""
-    is_part = any(criterion.output.startswith(f"{name}[") for name in outputs)
-    return [criterion.output] if is_part else []
 
 
 def _output_limits(criterion: OutputCriterion, inner: Collection[str] = ()) -> OutputLimits:

@@ -31,10 +31,10 @@ from pytest_int8acc.spec.int8 import (
 from pytest_int8acc.spec.int8 import RandomSource as RandomSpec
 from pytest_int8acc.spec.models import Case
 
-#: Number of output elements that a run should not exceed much, where a model tells the shapes of its outputs.
+#: Usual maximum number of output elements of one run, because the outputs of all forms are held at once.
 _RUN_ELEMENTS = 1 << 20
 logger = logging.getLogger("pytest_int8acc")
-#: TensorRT's calibrators, and the most similar calibration method of ours.
+#: TensorRT's calibrator to the most similar calibration method of this plugin.
 _LIKE: Mapping[Algorithm, CalibrationMethod] = {
     "entropy2": "entropy",
     "entropy": "entropy",
@@ -49,7 +49,7 @@ def low_of(case: Case) -> Format:
 
 
 def check_files(case: Case) -> None:
-    """Raise DataError, at its key's place, for a file that is a pipe or a device, which may have no end."""
+    """Raise DataError, with its key's place, for a file that is a pipe or a device and may have no end."""
     source, int8 = case.source, case.int8
     baseline = case.baseline if isinstance(case.baseline, BaselineModel) else None
     named = {key: getattr(case, key) for key in ("model", "inputs", "labels", "reference", "plan")}
@@ -63,7 +63,7 @@ def check_files(case: Case) -> None:
 
 
 def open_source(case: Case, source: Source, model: Model, what: str, samples: int | None) -> Dataset:
-    """The dataset of a spec's ``inputs`` or ``calibrate.data``, opened."""
+    """Open the dataset of a spec's ``inputs`` or ``calibrate.data``."""
     base = case.path("")
     expected_text = (
         RandomSource(source.random.samples, source.random.seed) if isinstance(source, RandomSpec) else source
@@ -86,14 +86,14 @@ def open_source(case: Case, source: Source, model: Model, what: str, samples: in
 
 
 def _rows(model: Model) -> int:
-    """The default number of samples per run; smaller for large outputs, since all forms' are held at once."""
+    """The default number of samples per run; it is smaller for a model with large outputs."""
     shapes = [tensor.shape[1:] for tensor in model.outputs if tensor.shape]
     sizes = [math.prod(dim for dim in shape if isinstance(dim, int)) for shape in shapes]
     return max(1, min(ROWS, _RUN_ELEMENTS // max(sum(sizes), 1)))
 
 
 def calibration_data(case: Case, model: Model) -> Dataset | None:
-    """The calibration samples of the case; None where it has none beside its inputs."""
+    """The calibration samples that the spec names; None if it names none."""
     implicit = case.int8.implicit
     calibration = case.source.calibrate or (implicit.calibrate if implicit else None)
     if calibration is None or calibration.data is None:
@@ -102,7 +102,7 @@ def calibration_data(case: Case, model: Model) -> Dataset | None:
 
 
 def calibration_samples(case: Case, model: Model, calibration: Calibration | ImplicitCalibration) -> Dataset:
-    """The samples to calibrate on: the case's calibration samples, else its inputs."""
+    """The samples to calibrate on: the calibration samples that the spec names, else the inputs."""
     own = calibration_data(case, model)
     return own or open_source(case, case.inputs, model, "inputs", calibration.samples)
 
@@ -110,10 +110,18 @@ def calibration_samples(case: Case, model: Model, calibration: Calibration | Imp
 def find_scales(
     case: Case, model: Model, layout: Layout, settings: Settings, cache: Path | None = None
 ) -> Scales:
-    """The scales of a case: from a file, by calibration, or by a calibration similar to TensorRT's own.
+    """The scales of a case: from a file, by calibration, or by a method similar to TensorRT's calibrator.
 
-    ``cache`` is what TensorRT's calibrator left; None takes the spec's file, or calibrates in its manner.
-    Raises Int8accError where the calibration data or a scale file is at fault.
+    Args:
+        case: The case.
+        model: The float model.
+        layout: The tensors that get scales.
+        settings: The settings of the run.
+        cache: For implicit quantization, the cache that TensorRT's calibrator wrote; None takes the cache of
+            the spec, or calibrates with a similar method.
+
+    Raises:
+        Int8accError: The calibration data or a scale file is at fault.
     """
     implicit, file = case.int8.implicit, cache
     if case.source.scales is not None:

@@ -1,6 +1,6 @@
-"""Compares the models that are run in place of a user's file with that file, on one sample in ONNX Runtime.
+"""Compares the models that run in place of a user's file with that file, on one sample in ONNX Runtime.
 
-A form whose operators are those of the file, whatever it renamed or added, is not run for that.
+A model with the same operators as the file is not run, even if its nodes have other names.
 """
 
 from __future__ import annotations
@@ -25,26 +25,25 @@ from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array, Feed
 
-#: Greatest ratio of the root mean square of differences to that of the values that counts as rounding, by
-#: bytes per number. Other kernels and folded constants change FP32 results by 1e-7 to 1e-5.
-_MAX_RMS_PART = {2: 2e-2, 4: 1e-4, 8: 1e-4}
-#: The same for the greatest difference of one element, which is compared with the greatest value: how many
-#: times the ratio above.
+#: Bytes per number to the maximum relative error, in root mean squares, that counts as rounding. Other
+#: kernels and folded constants change FP32 results by 1e-7 to 1e-5.
+_MAX_RMS_RATIO = {2: 2e-2, 4: 1e-4, 8: 1e-4}
+#: The error of one element may be this many times ``_MAX_RMS_RATIO`` times the greatest value of the tensor.
 _MAX_ELEMENT_FACTOR = 10
-#: Where the file gives zeros, values up to this magnitude count as rounding.
+#: Maximum magnitude that counts as rounding where all values of the file's tensor are 0.
 _MAX_IN_PLACE_OF_0 = 1e-7
-#: Greatest relative perturbation of inputs and weights, by bytes per number: some units in the last place.
+#: Bytes per number to the maximum relative perturbation of inputs and weights: some units in the last place.
 _PERTURBATION = {2: 2e-3, 4: 2e-6, 8: 2e-6}
-#: Number of runs of the file with perturbed inputs and weights. A single run misses every second near tie.
+#: Number of runs of the file with perturbed inputs and weights. One run would miss every second near tie.
 _PERTURBED_RUNS = 8
 
 
 class FileTruth:
-    """Compares forms with one file of a case, in whose place they run.
+    """Compares models with the file of a case in whose place they run.
 
     Attributes:
-        inputs: The data of which one sample is taken.
-        notes: What could not be compared, and why.
+        inputs: The data whose first sample is run.
+        notes: A note on each comparison that was not possible.
     """
 
     def __init__(
@@ -60,29 +59,28 @@ class FileTruth:
 
         Args:
             file: The model as it stands in the file of its name.
-            inputs: Data for it.
-            sessions: Where it runs.
-            notes: A list that notes are added to.
-            made: Whether ``file`` was made of files and is in none itself.
+            inputs: Data for the model.
+            sessions: Where models run.
+            notes: The list that gets notes; None: a new list.
+            made: Whether ``file`` was made from a file, and its name is not the name of a file.
         """
         self.inputs = inputs
         self.notes: list[str] = [] if notes is None else notes
         self._file, self._sessions, self._made = file, sessions, made
         self._computations = Computations()
         self._known = [self._computations.of(file)]
-        """For each model known to compute what the file does: tensor to the number of its computation."""
+        """For each model that computes the same as the file: tensor to the number of its computation."""
 
-    def check(self, model: Model, run: Callable[[Feed], Feed] | None = None) -> None:
-        """Compare a form in FP32, or in the types of the file, with the file.
+    def check(self, model: Model) -> None:
+        """Compare a model in FP32, or in the types of the file, with the file.
 
         Args:
-            model: The form; its inputs, outputs and the tensors inside bear the names that the file's have.
-            run: Runs the form, if an engine of it is open already.
+            model: Its tensors have the names of the file's tensors.
 
         Raises:
-            ModelError: It computes something else; names the first tensor that differs.
+            ModelError: The model computes something else; names the first tensor that differs.
         """
-        fault = self._fault(model, run, inside=True)
+        fault = self._fault(model, inside=True)
         if fault:
             raise ModelError(fault)
 
@@ -90,12 +88,12 @@ class FileTruth:
         """Compare a form in INT8, FP8, FP16 or BF16 with the user's file, without the form's rounding.
 
         Args:
-            form: Any form. A form that TensorRT quantizes itself is not compared.
+            form: A form that TensorRT quantizes itself, or that is an engine, is not compared.
             exact: The form's model without its rounding. Its nodes have the same names.
-            model: The model that is deployed, if it is not the form's own.
+            model: The model that is deployed, if that is another model than the form's.
 
         Raises:
-            EngineError: It computes something else; names the first tensor that differs.
+            EngineError: The form computes something else; names the first tensor that differs.
         """
         if not isinstance(form, ModelForm):
             return
@@ -103,14 +101,14 @@ class FileTruth:
         truth = self._in_fp32 or self
         if truth._is_known(truth._computations.of(model, references)):
             return
-        # Only outputs are compared: a plan may move ranges between tensors inside.
-        fault = truth._fault(unrounded(model, references), None, inside=False)
+        # Only outputs are compared, because a plan may move ranges between tensors inside the model.
+        fault = truth._fault(unrounded(model, references), inside=False)
         if fault:
             raise EngineError(fault)
 
     @cached_property
     def _in_fp32(self) -> FileTruth | None:
-        """Compares with the file in FP32, for a file that computes in 16 bits; None for other files."""
+        """Compares with an FP32 copy of a file that computes in 16 bits; None for other files."""
         if not computes_in_half(self._file, value_types(self._file)):
             return None
         file = unrounded(self._file, ())
@@ -121,32 +119,25 @@ class FileTruth:
         outputs = [value.name for value in self._file.graph.output]
         return any(all(known[n] == numbers.get(n) for n in outputs) for known in self._known)
 
-    def _fault(self, model: Model, run: Callable[[Feed], Feed] | None, *, inside: bool) -> str:
-        """The message on how ``model`` differs from the file; empty where it does not or cannot be run.
+    def _fault(self, model: Model, *, inside: bool) -> str:
+        """The message on how ``model`` differs from the file; empty where it is the same or cannot be run.
 
         Args:
-            model: Any of the same inputs and outputs.
-            run: Runs it; None: it is opened.
-            inside: Whether tensors inside it, too, hold what those of the same names in the file do.
+            model: A model with the inputs and outputs of the file.
+            inside: Whether tensors inside the model are compared, too.
         """
         numbers = self._computations.of(model)
         if self._is_known(numbers):
             return ""
         try:
-            off = _differing(self._expected, self._run(model) if run is None else run(self._feed))
-            if off and run is not None:
-                off = _differing(self._expected, self._run(model))  # with the kernels that the file runs with
+            off = _differing(self._expected, self._run(model))
             if off:
                 return self._explained(model, off, inside=inside)
         except (EngineError, ModelError) as error:
-            self._note(f"not compared with the file as ONNX Runtime runs it: {error}")
+            self.notes.append(f"not compared with the file as ONNX Runtime runs it: {error}")
             return ""
         self._known.append(numbers)
         return ""
-
-    def _note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
 
     @cached_property
     def _feed(self) -> Feed:
@@ -160,7 +151,7 @@ class FileTruth:
         return self._sessions.plain(Path(self._file.name))(self._feed)
 
     def _opened(self, model: Model) -> Callable[[Feed], Feed]:
-        """Runs a model on feeds of the file's inputs, in the types that the model takes."""
+        """A function that runs a model; it converts the file's inputs to the types that the model takes."""
         run, inputs = self._sessions.plain(model), model.inputs
         return lambda feed: run({i.name: feed[i.name].astype(i.dtype) for i in inputs})
 
@@ -168,7 +159,7 @@ class FileTruth:
         return self._opened(model)(self._feed)
 
     def _explained(self, model: Model, off: Mapping[str, str], *, inside: bool) -> str:
-        """The message for outputs that differ; empty, and a note, where rounding alone makes them differ."""
+        """The message for outputs that differ; empty, and a note is added, where only rounding differs."""
         theirs, ours = (self._run(_giving_all(each)) for each in (self._file, model))
         unsteady = self._unsteady
         made = {name: node for node in self._file.graph.node for name in node.output if name in theirs}
@@ -180,7 +171,7 @@ class FileTruth:
         if not unsteady.issuperset(off):
             return self._message(f"'{next(iter(off))}'", next(iter(off.values())), off)
         first = next((_called(node) for name, node in made.items() if name in unsteady), "the graph")
-        self._note(
+        self.notes.append(
             f"{listed(list(off))} cannot be compared with the file: {first} gives other values from run to "
             "run, or where its inputs change by a rounding error"
         )
@@ -188,9 +179,9 @@ class FileTruth:
 
     @cached_property
     def _unsteady(self) -> set[str]:
-        """Tensors that differ from run to run, or where inputs and weights change by rounding.
+        """Tensors that differ from run to run, or after a change of inputs and weights by rounding.
 
-        These are random numbers, and what a TopK, a Round or a cancellation makes of a last bit.
+        They are random numbers, or results of a TopK, a Round or a cancellation, which amplify the last bit.
         """
         every = _giving_all(self._file)
         run = self._opened(every)  # another session would draw the same random numbers again
@@ -213,31 +204,11 @@ class FileTruth:
         )
 
 
-def compare_with_file(model: Model, form: Form, exact: Model, inputs: Dataset, sessions: Sessions) -> None:
-    """Compare a model that was loaded, and a form of it, with its file.
-
-    Args:
-        model: The loaded model.
-        form: The form.
-        exact: What the form computes but for rounding.
-        inputs: Data of which one sample is taken.
-        sessions: Where they run.
-
-    Raises:
-        ModelError: The loaded model computes something else.
-        EngineError: The form does.
-    """
-    if model.file is not None:
-        truth = FileTruth(model.file, inputs, sessions)
-        truth.check(model)
-        truth.check_form(form, exact)
-
-
 def check_baseline(truth: FileTruth, model: Model, form: Form, inputs: Dataset, sessions: Sessions) -> None:
-    """Compare a baseline with its file: its own file if it has one, else the file of the float ``model``.
+    """Compare a baseline with its own file if it has one, else with the file of the float ``model``.
 
     Raises:
-        ModelError: It computes something else.
+        ModelError: The baseline computes something else.
     """
     if form.model is model:
         return
@@ -250,13 +221,14 @@ def check_baseline(truth: FileTruth, model: Model, form: Form, inputs: Dataset, 
 def candidate_truth(
     case: Case, truth: FileTruth, int8: Int8Form | None, form: Form, sessions: Sessions
 ) -> FileTruth:
-    """Compare a candidate with its file, and return what to compare other forms of its network with.
+    """Compare a candidate with its file, and return the truth for other forms of the same network.
 
-    A float model that was quantized here is compared with its own file, rounding taken away. A Q/DQ model
-    is compared with its file as it is, and then stands for the float model: training may have changed it.
+    A float model that was quantized here is compared, without its rounding, with its own file. A Q/DQ model
+    is compared with its file as it is. Later forms are then compared with the Q/DQ model without rounding and
+    not with the float model, because training may have changed its weights.
 
     Raises:
-        ModelError: It computes something else.
+        ModelError: The candidate computes something else.
     """
     if int8 is None or not isinstance(form, ModelForm):
         return truth
@@ -275,7 +247,7 @@ def _called(node: onnx.NodeProto) -> str:
 
 
 def _giving_all(model: Model) -> Model:
-    """The model with all tensors of its main graph whose types are known as outputs."""
+    """The model with further outputs: all tensors of its main graph whose types are known."""
     types, own = value_types(model), {value.name for value in model.graph.output}
     made = {name for node in model.graph.node for name in node.output if name in types}
     return giving(model, {name: types[name] for name in sorted(made - own)})
@@ -300,13 +272,13 @@ def _perturbed(array: Array, rng: np.random.Generator) -> Array:
 
 
 def _differing(expected: Feed, found: Feed) -> dict[str, str]:
-    """Each output that differs by more than rounding, and in words how."""
+    """The name of each output that differs by more than rounding, to a description of the difference."""
     texts = {name: _difference(array, found[name]) for name, array in expected.items()}
     return {name: text for name, text in texts.items() if text}
 
 
 def _difference(expected: Array, found: Array) -> str:
-    """In words how ``found`` differs from ``expected`` by more than rounding; empty where it does not."""
+    """A description of how ``found`` differs from ``expected``; empty where only rounding differs."""
     if expected.shape != found.shape or expected.dtype != found.dtype:
         return f"{found.dtype} of shape {list(found.shape)}, not {expected.dtype} of {list(expected.shape)}"
     if expected.dtype.kind != "f":
@@ -320,7 +292,7 @@ def _difference(expected: Array, found: Array) -> str:
     error = np.abs(one - other)
     if not error.any() or (not one.any() and error.max() <= _MAX_IN_PLACE_OF_0):
         return ""
-    limit, size = _MAX_RMS_PART[expected.dtype.itemsize], float(np.sqrt(np.mean(one**2)))
+    limit, size = _MAX_RMS_RATIO[expected.dtype.itemsize], float(np.sqrt(np.mean(one**2)))
     off = float(np.sqrt(np.mean(error**2)))
     if off <= limit * size and error.max() <= _MAX_ELEMENT_FACTOR * limit * np.abs(one).max():
         return ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_int8acc.case.data import calibration_samples, find_scales, low_of
 from pytest_int8acc.case.plan_file import read_plan
-from pytest_int8acc.errors import CriterionError, EngineError, ModelError, SpecError, listed
+from pytest_int8acc.errors import CriterionError, EngineError, ModelError, SpecError, assert_never, listed
 from pytest_int8acc.graph.formats import FP8, INT8, Format
 from pytest_int8acc.graph.half_network import low_network
 from pytest_int8acc.graph.index import inner_names
@@ -31,9 +31,9 @@ from pytest_int8acc.tensors import did_you_mean
 
 @dataclass(frozen=True, eq=False)
 class Int8Form:
-    """The INT8 side of a case before a plan: its network, and where its scales come from.
+    """The network of a case in its low format, and the source of its scales; plans make candidates of it.
 
-    Of a case in FP8, FP16 or BF16: that side; in the last two the network has groups without edges.
+    The low format is INT8, FP8, FP16 or BF16. In FP16 and BF16 the groups have no edges.
     """
 
     network: Network
@@ -42,15 +42,15 @@ class Int8Form:
     """The precision of everything that is not in the low format."""
     notes: tuple[str, ...] = ()
     whole: Network | None = None
-    """The network before the case's own plan took groups out of it; None where the case has no plan."""
+    """The network without the spec's plan; None where the spec has no plan."""
     given: Plan = field(default_factory=Plan)
-    """The case's own plan."""
+    """The plan that the spec names."""
     file: Model | None = None
     """The Q/DQ model as it stands in its file; None where the float model was quantized here."""
     observed: Observer | None = None
-    """The observer of the network's model that calibration used; None without calibration."""
+    """The observer that the calibration used; None where nothing was calibrated."""
     is_own_fix: bool = False
-    """Whether it was read from a fixed.onnx that this plugin wrote: a search chose what it keeps high."""
+    """Whether the Q/DQ model is a fixed.onnx of this plugin: a search chose its groups in high precision."""
 
     @property
     def low(self) -> Format:
@@ -59,24 +59,24 @@ class Int8Form:
 
     @property
     def other(self) -> str:
-        """The name of ``low`` in results: ``fp8``, ``fp16`` or ``bf16``; empty for INT8."""
+        """The low format's name in results: ``fp8``, ``fp16`` or ``bf16``; empty for INT8."""
         return "" if self.low is INT8 else self.low.name
 
     @property
     def every(self) -> Network:
-        """The network before the case's own plan; ``complete`` returns plans of it."""
+        """The network without the spec's plan; ``complete`` returns plans of this network."""
         return self.network if self.whole is None else self.whole
 
     def complete(self, plan: Plan | None = None) -> Plan:
-        """The case's own plan merged with ``plan``."""
+        """The spec's plan merged with ``plan``."""
         return merge(self.every, self.given, plan or Plan())
 
     def unrounded(self, plan: Plan | None = None) -> Model:
-        """The form under ``plan`` without its rounding: the float model with moved ranges."""
+        """The model of a candidate without its rounding: the float model with the moves of the plans."""
         return moved(self.every, self.complete(plan)).model
 
     def under(self, plan: Plan | None = None) -> ModelForm:
-        """The candidate under the case's own plan merged with ``plan``."""
+        """The candidate under the spec's plan merged with ``plan``."""
         network, plan = self.every, self.complete(plan)
         if not self.low.takes_scales:
             return self._narrow(moved(network, plan), plan)
@@ -124,18 +124,28 @@ def baseline_form(case: Case, model: Model) -> Form:
             given = like(load_model(case.path(baseline.model)), model)
             form = ModelForm.as_it_is(given, f"{baseline.model} as it is")
             return replace(form, place=case.place("baseline.model"))
-    if baseline == "fp32" or case.candidate is not None:
+    if case.candidate is not None:  # a case in FP16 or BF16 is compared with FP32
         return ModelForm.in_full(model)
-    return ModelForm.halved(model, "FP16")
+    if baseline == "fp32":
+        return ModelForm.in_full(model)
+    if baseline == "fp16" or baseline == "golden":
+        return ModelForm.halved(model, "FP16")
+    assert_never(baseline)
 
 
 def candidate_form(
     case: Case, model: Model, settings: Settings, *, implicit: bool
 ) -> tuple[Form, Int8Form | None]:
-    """The candidate, and its network where that is known before it is built.
+    """The candidate, and its network; None for the network of an engine or of implicit quantization.
 
-    ``implicit``: whether implicit quantization stays so where the case wants it; else it becomes explicit.
-    Raises Int8accError where a model, the calibration data or a scale file is at fault.
+    Args:
+        case: The case.
+        model: The float model.
+        settings: The settings of the run.
+        implicit: Whether the backend supports implicit quantization. Otherwise it becomes explicit.
+
+    Raises:
+        Int8accError: A model, the calibration data or a scale file is at fault.
     """
     if case.candidate is not None:
         form = _low_form(case, low_of(case), model, settings)
@@ -151,11 +161,17 @@ def candidate_form(
 
 
 def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None = None) -> Int8Form:
-    """The network of the case's INT8 side, with scales from where the spec says.
+    """The network of a case in INT8 or FP8; its candidate must be no engine.
 
-    Implicit quantization becomes explicit here: ``cache`` is what TensorRT's calibrator left; None takes the
-    spec's, or calibrates in its manner. Not for a case whose INT8 side is an engine. Raises Int8accError
-    where a model, the calibration data or a scale file is at fault.
+    Args:
+        case: The case. Implicit quantization becomes explicit.
+        model: The float model.
+        settings: The settings of the run.
+        cache: For implicit quantization, the cache that TensorRT's calibrator wrote; None takes the cache of
+            the spec, or calibrates with a similar method.
+
+    Raises:
+        Int8accError: A model, the calibration data or a scale file is at fault.
     """
     rest: Precision = "fp32" if case.baseline == "fp32" else "fp16"
     given, low, key = case.source, low_of(case), case.source.where
@@ -180,13 +196,22 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
         notes, source, observed = scales.notes, scales.source, scales.observed
         file, is_own_fix = None, False
     notes = (*notes, *_left_high(network, rest))
-    with case.at(f"{key}.model"):
-        form = Int8Form(network, source, rest, notes, file=file, observed=observed, is_own_fix=is_own_fix)
-        return _guarded(case, form)
+    if not network.groups:
+        with case.at(f"{key}.model"):
+            raise ModelError(
+                f"nothing is in {low.name.upper()} ({source}): no layer's inputs or weights are quantized, "
+                "so the baseline would be compared with itself; name the quantized model, or scales of its "
+                "tensors"
+            )
+    form = Int8Form(network, source, rest, notes, file=file, observed=observed, is_own_fix=is_own_fix)
+    return _under_plan(case, form)
 
 
 def _low_form(case: Case, low: Format, model: Model, settings: Settings) -> Int8Form:
-    """The FP16 or BF16 side of a case; raises SpecError where the settings ask for what it does not have."""
+    """The network of a case in FP16 or BF16.
+
+    Raises SpecError for settings that only cases in INT8 and FP8 have.
+    """
     with case.at("candidate"):
         for name in ("calibrations", "layers", "reduce"):
             if getattr(settings, name):
@@ -204,22 +229,11 @@ def _low_form(case: Case, low: Format, model: Model, settings: Settings) -> Int8
     return _under_plan(case, Int8Form(network, "", "fp32"))
 
 
-def _guarded(case: Case, form: Int8Form) -> Int8Form:
-    """``form`` under the case's own plan, where it has one; a search works on the groups left in INT8.
-
-    Raises ModelError where nothing is left in INT8: the baseline would be compared with itself.
-    """
-    if not form.network.groups:
-        raise ModelError(
-            f"nothing is in {form.low.name.upper()} ({form.source}): no layer's inputs or weights are "
-            "quantized, so the baseline would be compared with itself; name the quantized model, or scales "
-            "of its tensors"
-        )
-    return _under_plan(case, form)
-
-
 def _under_plan(case: Case, form: Int8Form) -> Int8Form:
-    """``form`` under the case's plan; raises SpecError and ModelError as ``_guarded``."""
+    """``form`` under the spec's plan; a search then works on the groups that the plan leaves.
+
+    Raises SpecError where the plan does not fit, and ModelError where it leaves no group in the low format.
+    """
     if case.plan is None:
         return form
     with case.at("plan"):
@@ -249,7 +263,7 @@ def _implicit_form(case: Case, wish: Implicit, model: Model) -> ImplicitForm:
 
 
 def _left_high(network: Network, rest: Precision) -> Sequence[str]:
-    """A note on the layers with weights that stay in high precision, with the reasons of the first five."""
+    """A note on the layers with weights that stay in high precision, with reasons for the first five."""
     if not network.left_high:
         return ()
     named = "; ".join(f"{name}: {why.text}" for name, why in list(network.left_high.items())[:5])
@@ -264,7 +278,7 @@ def with_named(case: Case, model: Model) -> Model:
     """The float model with the tensors that the case's criteria name as further outputs.
 
     Raises:
-        CriterionError: At its place, a name is none of a tensor that a node of the main graph computes.
+        CriterionError: No node of the main graph computes a tensor of such a name.
     """
     named = {
         criterion.tensor: f"criteria.{index}.tensor"
@@ -281,10 +295,10 @@ def with_named(case: Case, model: Model) -> Model:
 
 
 def like(model: Model, model_of_case: Model) -> Model:
-    """Another form of the model, read from a file, with the same tensors beside its outputs.
+    """A model from another file with the same extra outputs as the case's model.
 
     Raises:
-        ModelError: It has none of such a name.
+        ModelError: The model has no tensor of such a name.
     """
     if not model_of_case.extra_outputs:
         return model
@@ -317,7 +331,7 @@ def _check_tensor(model: Model, tensor: str) -> None:
 
 
 def _type_of_tensor(model: Model, tensor: str) -> int:
-    """The element type of a tensor, by running the model; for tensors that shape inference does not know."""
+    """The element type of a tensor that type inference does not know, found by a run of the model."""
     try:
         return element_types(model, [tensor])[tensor]
     except (EngineError, KeyError) as error:

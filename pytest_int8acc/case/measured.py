@@ -3,8 +3,8 @@
     float model ── halve ──────────────→ baseline ──┐
          └── groups + scales ── Q/DQ ──→ candidate ─┴─ same inputs → outputs → scores
 
-FP32 tells 'INT8 is off' from 'FP16 is off already', and the baseline's second run the noise below which no
-limit means anything; a few samples of both come first, and all of them only where these leave doubt.
+FP32 shows whether INT8 or already FP16 is inaccurate. A second run of the baseline shows its noise; a limit
+below that noise means nothing. A first look runs both on a few samples, and on all samples only in doubt.
 """
 
 from __future__ import annotations
@@ -34,20 +34,10 @@ from pytest_int8acc.case.forms import (
     load_float,
     with_named,
 )
-from pytest_int8acc.case.overflow import lost_by_baseline, refuse_overflow
 from pytest_int8acc.case.perturbation import PerturbedOutputs, with_perturbed_inputs
 from pytest_int8acc.case.precision import engine_scores, precision_contract
-from pytest_int8acc.case.preflight import preflight, preflight_of_golden
-from pytest_int8acc.case.runs import (
-    Forms,
-    Preflight,
-    Reference,
-    RunPurpose,
-    Runs,
-    check_interface,
-    read_reference,
-    run_forms,
-)
+from pytest_int8acc.case.preflight import missed, preflight, preflight_of_golden, refuse_overflow
+from pytest_int8acc.case.runs import Preflight, Runs, check_interface, read_reference, run_forms
 from pytest_int8acc.clock import Clock, current
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import blaming
@@ -72,35 +62,46 @@ from pytest_int8acc.tensors import Feed, Outputs
 logger = logging.getLogger("pytest_int8acc")
 
 
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """A case that was run and judged, with everything that a search needs."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Prepared:
+    """A case whose forms are known."""
 
     case: Case
     settings: Settings
-    result: CaseResult
+    backend: Backend
+    golden_store: GoldenStore
     model: Model
+    """The float model, with the tensors that criteria name as further outputs."""
     inputs: Dataset
     int8: Int8Form | None
-    """None where the candidate is an engine that was built beforehand: its layers are not known."""
+    """None if the candidate is an engine that was built beforehand: its layers are unknown."""
+    own_judge: Judge
+    """The criteria of the spec, without limits from accepted scores."""
     judge: Judge
-    backend: Backend
-    runs: Runs
-    int8_passed: bool
-    """Whether INT8 keeps its limits of accuracy. Other limits do not count: a baseline that has moved away
-    from its golden is no fault of INT8, and an engine that is too slow is not mended by layers that leave
-    INT8."""
     reference: Form
     """The baseline."""
     candidate: Form
     sessions: Sessions
-    """Opens models in ONNX Runtime, whatever the backend is."""
+    """Opens models in ONNX Runtime, also for a case that runs in TensorRT."""
     clock: Clock
     """The time of the case from its setup on."""
     truth: FileTruth
     """Compares other forms, without their rounding, with the user's own file."""
-    perturbs: bool = True
-    """Whether the baseline can be run on perturbed inputs; it cannot where a golden stands in for it."""
+    findings: tuple[Finding, ...]
+    """Findings of lint, and on how calibration samples and inputs differ."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Measured(_Prepared):
+    """A case that was run and judged, with everything that a search needs."""
+
+    result: CaseResult
+    runs: Runs
+    int8_passed: bool
+    """Whether INT8 meets its limits on accuracy. Other limits do not count: layers in high precision do not
+    make an engine faster, and a difference between baseline and golden is no fault of INT8."""
+    perturbs: bool
+    """Whether the baseline can run on perturbed inputs. A golden in its place cannot."""
     _perturbed: PerturbedOutputs = field(default_factory=dict)
     """The baseline's outputs in FP32 for perturbed inputs."""
 
@@ -111,35 +112,35 @@ class Measured:
 
     @property
     def keep(self) -> Precision:
-        """The precision of groups that leave INT8: FP32 where all else is FP32, otherwise the spec's."""
+        """The precision of groups that leave INT8: FP32 if all other layers run in FP32, else the spec's."""
         return "fp32" if self.int8 is not None and self.int8.rest == "fp32" else self.case.search.keep
 
     @property
     def baseline(self) -> Outputs:
-        """The baseline's outputs; none where the settings turn the search off."""
-        return self.runs.baseline
+        """The baseline's outputs; empty if the settings turn the search off."""
+        return self.runs.kept[Role.BASELINE]
 
     def run(self, form: Form, role: Role = Role.FIXED) -> Iterator[tuple[int, Feed]]:
-        """Build another form with the case's own backend, and yield rows and outputs of each batch.
+        """Build another form with the case's backend; yield the samples and outputs of each batch.
 
         Raises:
-            EngineError: It does not build or run.
+            EngineError: The form does not build or run.
         """
         return self.outputs_of(self.backend.open(form, role, self.inputs))
 
     def outputs_of(self, engine: Callable[[Feed], Feed]) -> Iterator[tuple[int, Feed]]:
-        """Yield rows and outputs of each batch of the inputs."""
+        """Run an engine; yield the number of samples and the outputs of each batch of the inputs."""
         return ((rows, outputs["it"]) for rows, outputs in lock_step({"it": engine}, self.inputs))
 
     def judged(self, outputs: Iterable[tuple[int, Feed]]) -> Verdict:
-        """Judge the outputs of another form by the case's criteria."""
+        """Judge another form, given the number of samples and the outputs of each batch."""
         return self.runs.judged(outputs)
 
     def proved(self, form: Form) -> Verdict:
-        """Build another form, run it on all samples and judge it; intervals include perturbed inputs.
+        """Build another form, run it on all samples and judge it, with intervals for perturbed inputs, too.
 
         Raises:
-            EngineError: It does not build or run.
+            EngineError: The form does not build or run.
         """
         engine = self.backend.open(form, Role.FIXED, self.inputs)
         verdict = self.judged(self.outputs_of(engine))
@@ -158,9 +159,10 @@ class Measured:
         return with_perturbed_inputs(verdict, opened, self.inputs, self.judge, self.runs.perturbed, fix=True)
 
     def _in_fp32(self, form: Form) -> Mapping[Role, Model] | None:
-        """A fix and the baseline in FP32 where ONNX Runtime would emulate FP16; None where it would not.
+        """The models of a fix and of the baseline with FP32 in place of FP16; None if FP16 runs natively.
 
-        Perturbed inputs only need some other rounding, and FP32 takes a tenth of the time.
+        ONNX Runtime on a CPU emulates FP16, which takes ten times as long. For perturbed inputs FP32 is as
+        good, because they only need some other rounding.
         """
         reference, quantizes = self.reference, self.int8 is not None and self.int8.low.takes_scales
         if self.backend.builds_engines or not quantizes or not reference.half:
@@ -210,189 +212,153 @@ def timed(result: CaseResult, clock: Clock) -> CaseResult:
     return replace(result, seconds=sum(p.seconds for p in phases), phases=phases, stopped=clock.stop)
 
 
-@dataclass(frozen=True, eq=False)
-class _Setup:
-    """A case with everything opened that its spec names, before anything is built."""
-
-    case: Case
-    settings: Settings
-    backend: Backend
-    golden_store: GoldenStore
-    inputs: Dataset
-    own: Judge
-    """The case's own criteria, without the ratchet."""
-    framework: Reference | None
-    findings: tuple[Finding, ...]
-    data_findings: tuple[Finding, ...]
-    """How calibration data and inputs differ."""
-    model: Model
-    truth: FileTruth
-    """Compares forms with the file of the float model."""
-    baseline: Form
-    candidate: Form | None = None
-    """None while it is still to be calibrated."""
-    int8: Int8Form | None = None
-    """None where the candidate was built beforehand, or is quantized while it is built."""
-
-    @property
-    def forms(self) -> Forms:
-        """All forms of a calibrated case."""
-        assert self.candidate is not None
-        return Forms(self.model, self.baseline, self.candidate)
-
-    def calibrated(self) -> _Setup:
-        """The same with the candidate, after checking that it fits the model and can run."""
-        if self.candidate is not None:
-            return self
-        implicit = self.backend.quantizes_implicitly
-        with current().phase("calibration"):
-            candidate, int8 = candidate_form(self.case, self.model, self.settings, implicit=implicit)
-        with blaming(candidate.place):
-            check_interface(candidate.model, self.model)
-            self.backend.check(candidate)
-        return replace(self, candidate=candidate, int8=int8).linted()
-
-    def linted(self) -> _Setup:
-        """The same with the lint findings on the scales."""
-        findings = lint_network(self.case, self.int8, self.settings)
-        return replace(self, findings=(*self.findings, *findings))
-
-
-def _set_up(case: Case, settings: Settings, backend: Backend, golden_store: GoldenStore) -> _Setup:
+def _measure(case: Case, settings: Settings, backend: Backend, golden_store: GoldenStore) -> Measured:
+    sessions, clock = sessions_of(settings), current()
     model = with_named(case, load_float(case))
+    assert model.file is not None  # it was loaded
     check_outputs(case, model)
     inputs = open_source(case, case.inputs, model, "inputs", golden_store.limit)
-    with case.at("golden" if case.golden else "baseline"):
+    golden_key = "golden" if case.golden else "baseline"
+    with case.at(golden_key):
         golden_store = golden_store.check(inputs)
-    if case.labels is not None and inputs.samples is None:  # they must be as many
+    if case.labels is not None and inputs.samples is None:  # there must be as many labels as samples
         inputs.read_once()
-    own = load_judge(case, settings.but(samples=golden_store.limit), inputs.samples or 0, model)
-    framework = read_reference(case, model)
-    parses = settings.backend == "auto" and not backend.builds_engines  # which would parse it anyway
-    findings, data_findings = lint_model(case, model, settings, parses), compare_data(case, model, inputs)
-    assert model.file is not None  # it was loaded
+    own_judge = load_judge(case, settings.but(samples=golden_store.limit), inputs.samples or 0, model)
+    reference = read_reference(case, model)
+    parses = settings.backend == "auto" and not backend.builds_engines  # an engine's builder parses anyway
+    model_findings = lint_model(case, model, settings, parses)
+    data_findings = compare_data(case, model, inputs)
     baseline = golden_store.form(model, partial(baseline_form, case, model))
-    truth = FileTruth(model.file, inputs, sessions_of(settings))
-    setup = _Setup(
+    truth = FileTruth(model.file, inputs, sessions)
+    like_implicit = case.int8.implicit is not None and not backend.quantizes_implicitly
+    calibrates = case.source.calibrate is not None or like_implicit
+    early_candidate: Form | None = None
+    if backend.builds_engines or not calibrates:  # engines of baseline and candidate build in parallel
+        early_candidate, int8, scale_findings = _candidate(case, settings, backend, model)
+    judge = golden_store.tighten(own_judge, model)
+    golden_outputs = golden_store.cutter() if golden_store.replaces_baseline else None
+    logger.info("%s: building engines", case.name)
+    with clock.phase("runs"):
+        if golden_outputs is not None:
+            early = preflight_of_golden(case, backend, model, sessions, truth)
+        else:
+            early = preflight(
+                case,
+                backend,
+                model,
+                baseline,
+                inputs,
+                candidate=early_candidate,
+                judge=judge,
+                sessions=sessions,
+                truth=truth,
+            )
+    candidate = early_candidate
+    if candidate is None:
+        candidate, int8, scale_findings = _candidate(case, settings, backend, model)
+    keep = set[Role]()
+    if settings.search != "off" or golden_store.wants_baseline:
+        keep.add(Role.BASELINE)
+    if golden_store.wants_candidate:
+        keep.add(Role.INT8)
+    with clock.phase("runs"):
+        with blaming(candidate.place):
+            plan_truth = candidate_truth(case, truth, int8, candidate, sessions)
+        runs = run_forms(
+            backend,
+            model,
+            {Role.BASELINE: baseline, Role.INT8: candidate},
+            inputs,
+            sessions,
+            judge,
+            early,
+            place=case.place("criteria"),
+            keep=keep,
+            golden=golden_outputs,
+            reference=reference,
+        )
+    if isinstance(candidate, ImplicitForm):  # its ranges are known since it was built
+        int8 = int8_form(case, model, settings, backend.calibration_cache)
+        scale_findings = lint_network(case, int8, settings)
+    prepared = _Prepared(
         case=case,
         settings=settings,
         backend=backend,
         golden_store=golden_store,
-        inputs=inputs,
-        own=own,
-        framework=framework,
-        findings=findings,
-        data_findings=data_findings,
         model=model,
-        truth=truth,
-        baseline=baseline,
+        inputs=inputs,
+        int8=int8,
+        own_judge=own_judge,
+        judge=judge,
+        reference=baseline,
+        candidate=candidate,
+        sessions=sessions,
+        clock=clock,
+        truth=plan_truth,
+        findings=(*model_findings, *scale_findings, *data_findings),
     )
-    like_implicit = case.int8.implicit is not None and not backend.quantizes_implicitly
-    waits = case.source.calibrate is not None or like_implicit
-    # Engines take longer to build than scales to find, and two of them are built side by side.
-    return setup if waits and not backend.builds_engines else setup.calibrated()
-
-
-def _measure(case: Case, settings: Settings, backend: Backend, golden_store: GoldenStore) -> Measured:
-    sessions, clock = sessions_of(settings), current()
-    setup = _set_up(case, settings, backend, golden_store)
-    golden_store, inputs = setup.golden_store, setup.inputs
-    judge = golden_store.tighten(setup.own, setup.model)
-    purpose = RunPurpose(
-        judge,
-        place=case.place("criteria"),
-        baseline=settings.search != "off" or golden_store.wants_baseline,
-        candidate=golden_store.wants_candidate,
-        golden=golden_store.cutter() if golden_store.replaces_baseline else None,
-        reference=setup.framework,
-    )
-    logger.info("%s: building engines", case.name)
     with clock.phase("runs"):
-        early = _first_look(setup, judge, sessions)
-    setup = setup.calibrated()
-    forms = setup.forms
-    with clock.phase("runs"):
-        with blaming(forms.candidate.place):
-            truth = candidate_truth(case, setup.truth, setup.int8, forms.candidate, sessions)
-        runs = run_forms(backend, forms, inputs, sessions, purpose, early)
-    if isinstance(forms.candidate, ImplicitForm):  # its ranges are known since it was built
-        int8 = int8_form(case, forms.model, settings, backend.calibration_cache)
-        setup = replace(setup, int8=int8).linted()
-    with clock.phase("runs"):
-        lost, verdict = _judged(setup, runs, early, sessions)
-    verdict = verdict._replace(metrics=golden_store.named(verdict.metrics, setup.own, judge))
+        lost, verdict = _judged(prepared, runs, early)
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
-    result = _result(setup, runs, verdict, lost, sessions)
+    result = _result(prepared, runs, verdict, lost, truth.notes)
     if result.kept:
         with case.at("criteria"):
             result = replace(result, blind=try_criteria(judge, runs.spread, verdict.outputs))
-    run = Compared(runs.baseline, runs.candidate, runs.backend, setup.own, inputs, forms.model)
-    with case.at("golden" if case.golden else "baseline"):
+    run = Compared(runs.kept[Role.BASELINE], runs.kept[Role.INT8], runs.backend, own_judge, inputs)
+    with case.at(golden_key):
         result = golden_store.finish(result, run)
     return Measured(
-        case=case,
-        settings=settings,
+        **vars(prepared),
         result=result,
-        model=forms.model,
-        inputs=inputs,
-        int8=setup.int8,
-        judge=judge,
-        backend=backend,
         runs=runs,
         int8_passed=verdict.passed,
-        reference=forms.baseline,
-        candidate=forms.candidate,
-        sessions=sessions,
-        clock=clock,
-        truth=truth,
         perturbs=early.baseline is not None,
     )
 
 
-def _first_look(setup: _Setup, judge: Judge, sessions: Sessions) -> Preflight:
-    """The first look at the case: its first samples, or only FP32 where a golden is the baseline."""
-    if setup.golden_store.replaces_baseline:
-        return preflight_of_golden(setup.case, setup.backend, setup.model, sessions, setup.truth)
-    return preflight(
-        setup.case,
-        setup.backend,
-        setup.model,
-        setup.baseline,
-        setup.inputs,
-        candidate=setup.candidate,
-        judge=judge,
-        sessions=sessions,
-        truth=setup.truth,
-    )
+def _candidate(
+    case: Case, settings: Settings, backend: Backend, model: Model
+) -> tuple[Form, Int8Form | None, tuple[Finding, ...]]:
+    """The candidate, its network where that is known before a build, and the findings on its scales.
+
+    Raises Int8accError where the candidate does not fit the model or cannot run.
+    """
+    with current().phase("calibration"):
+        candidate, int8 = candidate_form(case, model, settings, implicit=backend.quantizes_implicitly)
+    with blaming(candidate.place):
+        check_interface(candidate.model, model)
+        backend.check(candidate)
+    return candidate, int8, lint_network(case, int8, settings)
 
 
-def _judged(
-    setup: _Setup, runs: Runs, early: Preflight, sessions: Sessions
-) -> tuple[Sequence[Score], Verdict]:
+def _judged(prepared: _Prepared, runs: Runs, early: Preflight) -> tuple[Sequence[Score], Verdict]:
     """The limits that the baseline itself misses against FP32, and the verdict.
 
-    FP32 runs on all samples where INT8 fails.
-
-    Raises ModelError where FP16 overflows, and is lost by that.
+    FP32 runs on all samples where INT8 fails. Raises ModelError where a limit is missed because FP16
+    overflows.
     """
-    case, comparison, verdict = setup.case, runs.comparisons[Role.BASELINE, Role.INT8], None
-    with case.at("criteria"), setup.golden_store.judging():
-        if early.settled or not runs.spoilt:
+    case, golden_store, judge = prepared.case, prepared.golden_store, prepared.judge
+    comparison, verdict = runs.comparisons[Role.BASELINE, Role.INT8], None
+    with case.at("criteria"), golden_store.judging():
+        if early.settled or not runs.bad.spoil_baseline:
             verdict = comparison.verdict(runs.noise, intervals=True)
         passed = verdict is not None and verdict.passed
-        if early.fp32 is not None and is_explained(case, setup.settings, int8_passed=passed):
+        if early.fp32 is not None and is_explained(case, prepared.settings, int8_passed=passed):
             runs.compare_fp32()
-        lost = lost_by_baseline(runs)
+        against_fp32 = runs.comparisons.get((Role.FP32, Role.BASELINE))
+        lost = [] if against_fp32 is None else missed(against_fp32)
     with case.at("baseline"):
-        if not early.settled and not setup.golden_store.replaces_baseline:
-            refuse_overflow(lost, runs, setup.model, setup.baseline, setup.inputs, sessions)
-    with case.at("criteria"), setup.golden_store.judging():
+        if not early.settled and not golden_store.replaces_baseline:
+            refuse_overflow(
+                lost, runs.bad, judge, prepared.model, prepared.reference, prepared.inputs, prepared.sessions
+            )
+    with case.at("criteria"), golden_store.judging():
         verdict = verdict or comparison.verdict(runs.noise, intervals=True)
         if early.baseline is not None:
             verdict = with_perturbed_inputs(
-                verdict, runs.engines.__getitem__, setup.inputs, runs.judge, runs.perturbed
+                verdict, runs.engines.__getitem__, prepared.inputs, judge, runs.perturbed
             )
-    return lost, verdict
+    return lost, verdict._replace(metrics=golden_store.named(verdict.metrics, prepared.own_judge, judge))
 
 
 def is_explained(case: Case, settings: Settings, *, int8_passed: bool) -> bool:
@@ -401,20 +367,29 @@ def is_explained(case: Case, settings: Settings, *, int8_passed: bool) -> bool:
 
 
 def _result(
-    setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score], sessions: Sessions
+    prepared: _Prepared, runs: Runs, verdict: Verdict, lost: Sequence[Score], file_notes: Sequence[str]
 ) -> CaseResult:
-    case, inputs, backend, int8 = setup.case, setup.inputs, setup.backend, setup.int8
-    baseline, candidate = setup.baseline, setup.forms.candidate
-    zero = runs.zero[Role.BASELINE]
+    case, inputs, backend, int8 = prepared.case, prepared.inputs, prepared.backend, prepared.int8
+    baseline, candidate, sessions = prepared.reference, prepared.candidate, prepared.sessions
+    zero, low = runs.bad.zero(Role.BASELINE), low_of(case)
     contract = precision_contract(case, backend, int8, candidate, inputs, sessions, verdict.outputs, zero)
     gained, untold = engine_scores(case, backend, contract)
-    free = not_judged(case, setup.own, verdict.outputs, bool(setup.golden_store.recording))
-    warned = caveats(setup.settings, int8, baseline, verdict.outputs, verdict.metrics, lost)
-    random = inputs.notes if inputs.is_random else ()
-    drawn = () if random else inputs.notes
-    inside, low = shown_inside(setup.model, backend), low_of(case)
-    notes = (*candidate.notes, *baseline.notes, *drawn, *backend.notes, *inside, *runs.notes)
-    notes += tuple(setup.truth.notes)
+    warnings = [
+        *nothing_compared(zero),
+        *caveats(prepared.settings, int8, baseline, verdict.outputs, verdict.metrics, lost),
+        *(inputs.notes if inputs.is_random else ()),
+        *untold,
+        *not_judged(case, prepared.own_judge, verdict.outputs, bool(prepared.golden_store.recording)),
+    ]
+    notes = [
+        *candidate.notes,
+        *baseline.notes,
+        *(() if inputs.is_random else inputs.notes),
+        *backend.notes,
+        *shown_inside(prepared.model, backend),
+        *runs.notes,
+        *file_notes,
+    ]
     return CaseResult(
         name=case.name,
         spec=str(case.file),
@@ -430,10 +405,10 @@ def _result(
         low="" if low is INT8 else low.name,
         int8_macs=None if contract is None or int8 is None else contract.asked.get(low.name),
         precision=contract,
-        warnings=(*nothing_compared(runs), *warned, *random, *untold, *free),
+        warnings=tuple(warnings),
         notes=tuple(dict.fromkeys(notes)),
         engines=backend.engines,
-        findings=(*setup.findings, *setup.data_findings),
+        findings=prepared.findings,
         blind_reason=case.accept_blind or ("the inputs are random" if inputs.is_random else ""),
         place="engine" if backend.builds_engines else sessions.mode,
         digest=inputs.digest or "",

@@ -1,4 +1,7 @@
-"""How steady a verdict is under small perturbations of the inputs, which few samples cannot show."""
+"""Widens the intervals of scores by what small perturbations of the inputs change.
+
+With few samples the bootstrap alone underestimates how much a score varies.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +19,32 @@ from pytest_int8acc.scores.bootstrap import around
 from pytest_int8acc.scores.judge import Comparison, Judge, Verdict
 from pytest_int8acc.tensors import Array, Feed
 
-#: Greatest number of samples for which inputs are perturbed. With more, each sample is perturbed in its own
-#: way already, and the bootstrap tells enough. It is four times as many where few samples decide the score.
+#: Maximum number of samples for which inputs are perturbed. With more samples the bootstrap is enough. The
+#: maximum is four times as large for scores that few samples decide.
 _MAX_SAMPLES = 32
-#: Few samples decide a score where the normalized losses at the ends of its interval differ by more than this
+#: Few samples decide a score if the normalized losses at the ends of its interval differ by more than this
 #: ratio.
 _MIN_SCATTER = 3.0
-#: Greatest number of perturbations, and their size as a ratio to the range of the input: a quarter of one of
-#: 256 grey levels.
-PERTURBATIONS, STEP = 5, 2.0**-10
-#: A score is near its limit where its normalized loss lies between this and its inverse. Perturbations do not
-#: carry other scores across their limits.
+#: Maximum number of perturbations.
+PERTURBATIONS = 5
+#: Size of a perturbation as a ratio to the range of the input: a quarter of one of 256 grey levels.
+STEP = 2.0**-10
+#: A score is near its limit if its normalized loss lies between this number and its inverse. A perturbation
+#: does not carry other scores across their limits.
 _NEAR = 0.1
-#: Perturbing ends early if the limit is far from the score. Distances are differences of the logarithms of
-#: normalized losses. The limit is far if its distance is this many times the greatest distance of a perturbed
-#: score from the mean of all scores, after one perturbation and after more of them.
+#: A limit is far from a score if no perturbation can carry the score across it; no more are tried then.
+#: Distances are differences of the logarithms of normalized losses. The limit is far if its distance from the
+#: score is this many times the greatest distance of a perturbed score from the mean of all scores. The first
+#: number holds after one perturbation, the second after two or more.
 _FAR_LIMIT = (300.0, 20.0)
-#: After two or more perturbations it also ends where the perturbed scores, spread this many times as far,
-#: stay within the interval of the bootstrap.
+#: No more perturbations are tried either if the perturbed scores, after two or more perturbations, lie within
+#: the interval of the bootstrap even when they are spread this many times as far.
 _MAX_SPREAD = 2.0
-#: Ratio by which an interval is widened beyond the perturbed scores, by the number of perturbations less one.
-#: The two to six values are taken as normal. They reach 0.56, 0.85, 1.03, 1.16 and 1.27 standard deviations
-#: from their mean on average, and the interval shall reach 3.3.
+#: Ratio by which an interval is widened beyond the perturbed scores, after one to five perturbations. The two
+#: to six scores are taken as normally distributed. On average they reach 0.56, 0.85, 1.03, 1.16 and 1.27
+#: standard deviations from their mean, and the interval shall reach 3.3.
 _FARTHER = (4.9, 2.9, 2.2, 1.8, 1.6)
-#: Greatest size of the baseline's outputs for perturbed inputs that are kept for the next form.
+#: Maximum size in bytes of the baseline's outputs for perturbed inputs that are kept for the next form.
 _KEPT_BYTES = 32 << 20
 #: Number of a perturbation to the baseline's outputs for it, batch by batch.
 PerturbedOutputs = dict[int, list[Feed]]
@@ -54,19 +59,19 @@ def with_perturbed_inputs(
     *,
     fix: bool = False,
 ) -> Verdict:
-    """``verdict`` with intervals that include the scores for perturbed inputs.
+    """Return ``verdict`` with intervals that include the scores for perturbed inputs.
 
-    Inputs are perturbed only where few samples decide, a score is near its limit, and the verdict seems
-    steady.
+    Inputs are perturbed only if there are few samples, a score is near its limit, and all intervals lie on
+    one side of their limits.
 
     Args:
-        verdict: On the inputs as they are, with intervals.
-        open_form: Gives what is compared: ``Role.BASELINE`` and ``Role.INT8``.
+        verdict: The verdict on the inputs as they are, with intervals.
+        open_form: Returns the engine of ``Role.BASELINE`` or ``Role.INT8``.
         inputs: All samples.
-        judge: The case's criteria.
-        known: What the baseline gave already; added to.
-        fix: Whether the candidate is a fix. Then scores are near their limits, too, whose outputs are equal
-            to the baseline's: they may be so by saturation, where a Sigmoid gives 0 for nearly all samples.
+        judge: The criteria of the case.
+        known: The baseline's outputs for perturbations that ran before; new ones are added.
+        fix: Whether the candidate is a fix. Outputs of a fix that equal the baseline's count as near their
+            limits: they may be equal by saturation, when a Sigmoid gives 0 for nearly all samples.
 
     Raises:
         EngineError: A form does not build or run.
@@ -120,10 +125,10 @@ def _values(score: Score, others: Sequence[Mapping[object, Score]]) -> list[floa
 
 
 def _is_settled(score: Score, values: Sequence[float]) -> bool:
-    """Whether more perturbations would change nothing.
+    """Whether more perturbations would change nothing about a score.
 
-    Either the limit is so far that no perturbation carries the score across it, or the interval of the
-    bootstrap is wider than the perturbed scores will make it.
+    Either the limit is so far that no perturbation carries the score across it, or the perturbed scores do
+    not widen the interval of the bootstrap.
     """
     logs = _logs(score, (score.value, *values))
     if not np.isfinite(logs).all():
@@ -140,7 +145,7 @@ def _is_settled(score: Score, values: Sequence[float]) -> bool:
 
 
 def _logs(score: Score, values: Sequence[float]) -> Array:
-    """Logarithms of the normalized losses of values; not finite where one of them is 0 or not finite."""
+    """Logarithms of the normalized losses of values, which are -inf for a loss of 0."""
     normalized_losses = np.array([replace(score, value=value).normalized_loss for value in values])
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.log(normalized_losses))
@@ -156,7 +161,7 @@ def _perturbed_verdict(
         comparison.add(made[-1], _outputs(int8, batch), batch.rows)
     if PERTURBATIONS * sum(array.nbytes for feed in made for array in feed.values()) <= _KEPT_BYTES:
         known[number] = made
-    # Metrics of labels are not resampled for each perturbation: that takes 400 times as long as they do.
+    # Metrics of labels get no intervals here: to resample a metric takes 400 times as long as to compute it.
     return comparison.verdict()._replace(outputs=comparison.results(None, intervals=True))
 
 
@@ -165,7 +170,7 @@ def _outputs(engine: Engine, batch: Batch) -> Feed:
 
 
 def perturbed_batches(inputs: Dataset, seed: int) -> Iterator[Batch]:
-    """The batches with each float input perturbed by less than half of ``STEP``, within its own range."""
+    """Yield the batches with each float input perturbed by at most half of ``STEP``, within its range."""
     rng = np.random.default_rng(seed)
     for batch in inputs.batches():
         feed = {name: _perturbed(array, batch.rows, rng) for name, array in batch.feed.items()}
@@ -178,7 +183,7 @@ def _perturbed(array: Array, rows: int, rng: np.random.Generator) -> Array:
     low, high = float(array.min()), float(array.max())
     steps = rng.uniform(-0.5, 0.5, array.shape) * STEP * (high - low)
     perturbed = np.clip(array + steps, low, high).astype(array.dtype)
-    if array.ndim and len(array) > rows:  # what fills a batch is the last sample again
+    if array.ndim and len(array) > rows:  # the rest of the batch repeats its last sample
         perturbed[rows:] = perturbed[rows - 1]
     return perturbed
 

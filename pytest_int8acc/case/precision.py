@@ -1,4 +1,7 @@
-"""Precision asked for against precision realized, by share of the multiply-accumulates; engine criteria."""
+"""Compares the precision that a case asks for with the precision that ran; judges engine criteria.
+
+Precisions are given as shares of the model's multiply-accumulates (MACs).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from pytest_int8acc.results import (
     Score,
 )
 from pytest_int8acc.results.engines import Kind
-from pytest_int8acc.results.precision import AskedBy, Realized
+from pytest_int8acc.results.precision import AskedBy
 from pytest_int8acc.runtime.forms import Form, ImplicitForm
 from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.runtime.protocol import Backend
@@ -29,14 +32,14 @@ from pytest_int8acc.runtime.trt.inspector import node_formats
 from pytest_int8acc.spec.criteria import EngineCriterion
 from pytest_int8acc.spec.models import Case
 
-#: Minimum share of the MACs that a Q/DQ file or a file of scales asks for in INT8. Less is a warning.
+#: A Q/DQ file or a file of scales that asks for less than this share of the MACs in INT8 is a warning.
 _LEAST_OF_FILES = 0.5
-#: Minimum share of the MACs in INT8 after our own calibration, which leaves out only layers that the spec or
-#: TensorRT excludes. Less is a warning.
+#: Less than this share of the MACs in INT8 is a warning after a calibration by this plugin, which leaves out
+#: only layers that the spec or TensorRT excludes.
 _LEAST = 0.05
-#: Greatest number of layers that are named.
+#: Maximum number of layers that a report names.
 _NAMED = 5
-#: A share below this is a rounding error of sums.
+#: A share below this comes from the rounding of sums.
 _ROUNDING = 1e-9
 
 
@@ -50,17 +53,17 @@ def precision_contract(
     outputs: Sequence[OutputResult],
     zero: Collection[str] = (),
 ) -> PrecisionContract | None:
-    """The formats that were asked for and those that ran; None where the model has no multiply-accumulates.
+    """The formats that the case asks for and those that ran; None for a model without MACs.
 
     Args:
-        case: Says what becomes of another format.
-        backend: Its INT8 engine, where it builds one, tells what ran.
-        int8: None for an engine that was built already, of which nothing is known to have been asked for.
-        candidate: What was compared with the baseline.
-        inputs: Their shapes tell what a node costs.
-        sessions: Where the model runs once, if its shapes are not known otherwise.
-        outputs: The outputs compared: where they are the baseline's bit for bit, no lower format ran.
-        zero: Outputs that are zero in all samples, which prove nothing.
+        case: The case; its spec says whether another format than asked for is an error.
+        backend: A backend that builds engines knows the formats that ran.
+        int8: The network of the case; None for an engine that was built beforehand.
+        candidate: The form that was compared with the baseline.
+        inputs: The inputs, whose shapes the number of MACs depends on.
+        sessions: Where the model runs once if inference does not find its shapes.
+        outputs: The judged outputs. If they equal the baseline's bit for bit, no lower format ran.
+        zero: The outputs that are zero in all samples; they do not show which format ran.
 
     Raises:
         DataError: The inputs cannot be read.
@@ -74,19 +77,25 @@ def precision_contract(
     low = low_products(int8.network) & shares.keys() if int8 is not None else frozenset[str]()
     names = body_names(model.graph)
     left_out = _largest(shares, shares.keys() - low, names) if int8 is not None else ()
+    implicit, policy = isinstance(candidate, ImplicitForm), case.realized
+    if policy is None:
+        policy = "warn" if implicit else "require"
+    source = _source(case, int8, implicit=implicit)
     contract = PrecisionContract(
         low=(INT8 if int8 is None else int8.low).name,
-        source=_source(case, int8, candidate),
-        policy=_policy(case, candidate),
+        source=source,
+        policy=policy,
         asked={} if int8 is None else _asked(int8, shares, low),
         left_out=left_out[:_NAMED],
         left_out_count=len(left_out),
-        least_share=_least_share(case, int8),
+        least_share=_least_share(case, int8, source),
         can_obey=backend.can_obey,
         obeyed=backend.builds_engines and case.tensorrt.obey,
     )
     engine = next((info for info in backend.engines if info.role == Role.INT8), None)
-    identical = _are_identical(output for output in outputs if output.output not in zero)
+    compared = [output for output in outputs if output.output not in zero]
+    sqnr = [s.value for output in compared for s in output.scores if s.metric == "sqnr_db"]
+    identical = bool(sqnr) and all(value == math.inf for value in sqnr)
     if engine is None:
         return replace(contract, identical=identical and bool(low))
     return _with_engine(contract, engine, shares, low, names, identical=identical)
@@ -101,7 +110,16 @@ def _with_engine(
     *,
     identical: bool,
 ) -> PrecisionContract:
-    """The contract with the formats that an engine ran; ``identical``: outputs equal the baseline's."""
+    """The contract with the formats that an engine ran.
+
+    Args:
+        contract: What the case asks for.
+        engine: The engine of the candidate.
+        shares: Node to its share of the MACs.
+        low: The nodes that are asked for in the low format.
+        names: Node in a body to its name in reports.
+        identical: Whether all outputs equal the baseline's bit for bit.
+    """
     formats = node_formats(engine.layers, shares.keys())
     ran: dict[str, float] = {}
     for format in formats.values():
@@ -112,7 +130,7 @@ def _with_engine(
     proven = [node for node in low if formats.get(node) == contract.low]
     refuted = [node for node in low if formats.get(node, contract.low) != contract.low]
     identical = identical and not proven
-    if identical:  # any rounding to a lower format would have changed them
+    if identical:  # a lower format would have changed the outputs
         refuted = list(low)
     asked = _sum(shares, low)
     misplaced = _largest(shares, refuted, names, formats)
@@ -130,27 +148,23 @@ def _with_engine(
 def engine_scores(
     case: Case, backend: Backend, contract: PrecisionContract | None
 ) -> tuple[tuple[Score, ...], tuple[str, ...]]:
-    """Scores of the case's engine criteria, and warnings of those that cannot be judged.
+    """The scores of the case's engine criteria, and warnings on criteria that cannot be judged.
 
-    Without a criterion, the share of INT8 and the speedup are reported all the same where they are known.
+    The share of layers in INT8 and the speedup of an engine are reported without a criterion, too.
     """
     limits: dict[str, float] = {}
     for criterion in case.criteria:
         if isinstance(criterion, EngineCriterion):
             limits |= criterion.model_dump(exclude_none=True)
     share = limits.pop("int8_share", None)
-    scores = () if share is None else (_share_score(contract, share),)
-    if backend.builds_engines:
-        return (*scores, *_scores({info.role: info for info in backend.engines}, limits)), ()
-    said = f"{', '.join(limits)} not judged: ONNX Runtime builds no engine (backend: tensorrt does)"
-    return scores, (said,) if limits else ()
-
-
-def _scores(engines: dict[Role, EngineInfo], limits: Mapping[str, float]) -> tuple[Score, ...]:
+    scores = [] if share is None else [_work_share(contract, share)]
+    if not backend.builds_engines:
+        said = f"{', '.join(limits)} not judged: ONNX Runtime builds no engine (backend: tensorrt does)"
+        return tuple(scores), (said,) if limits else ()
+    engines = {info.role: info for info in backend.engines}
     int8, baseline = engines.get(Role.INT8), engines.get(Role.BASELINE)
-    scores = []
     if int8 is not None and (int8.weighted or "int8_layers" in limits):
-        scores.append(_share(int8, limits.get("int8_layers")))
+        scores.append(_layer_share(int8, limits.get("int8_layers")))
     if int8 is not None and baseline is not None and int8.latency and baseline.latency:
         fast, slow = int8.latency, baseline.latency
         spread = slow.high_ms / max(fast.low_ms, 1e-9) - slow.low_ms / max(fast.high_ms, 1e-9)
@@ -158,51 +172,46 @@ def _scores(engines: dict[Role, EngineInfo], limits: Mapping[str, float]) -> tup
         note = f"{slow.median_ms:.3g} ms to {fast.median_ms:.3g} ms; spread {spread / 2:.2g}"
         scores.append(Score("engine", "speedup", speedup, limits.get("speedup"), note=note))
     elif "speedup" in limits:
-        scores.append(Score("engine", "speedup", float("nan"), limits["speedup"], note="no latency known"))
-    return tuple(scores)
+        scores.append(Score("engine", "speedup", math.nan, limits["speedup"], note="no latency known"))
+    return tuple(scores), ()
 
 
-def _share(engine: EngineInfo, limit: float | None) -> Score:
-    """The share of layers in INT8; nan for a limit between the least and the greatest possible share."""
+def _layer_share(engine: EngineInfo, limit: float | None) -> Score:
+    """The share of an engine's layers that run in INT8."""
     least, most = engine.int8_share
     if not engine.untold:
         note = "" if engine.weighted else "the engine does not tell its layers"
         return Score("engine", "int8_layers", least, limit, note=note)
     every = engine.weighted + engine.untold
     note = f"of {engine.untold} of {every} layers, in fused regions, TensorRT does not tell the precision"
+    return _share_between("int8_layers", least, most, limit, note)
+
+
+def _share_between(metric: str, least: float, most: float, limit: float | None, note: str) -> Score:
+    """The score of a share that lies between ``least`` and ``most``; nan if the limit lies between them."""
     if limit is None or limit <= least:
-        return Score("engine", "int8_layers", least, limit, note=f"at least; {note}")
+        return Score("engine", metric, least, limit, note=f"at least; {note}")
     if most < limit:
-        return Score("engine", "int8_layers", most, limit, note=f"at most; {note}")
-    return Score(
-        "engine", "int8_layers", float("nan"), limit, note=f"{note}: between {least:.2g} and {most:.2g}"
-    )
+        return Score("engine", metric, most, limit, note=f"at most; {note}")
+    return Score("engine", metric, math.nan, limit, note=f"{note}: between {least:.2g} and {most:.2g}")
 
 
-def _share_score(contract: PrecisionContract | None, limit: float) -> Score:
-    """The share of the multiply-accumulates in INT8: realized by an engine, else as asked for.
-
-    A limit between the least and the most that an engine may have run in INT8 is not judged: nan.
-    """
+def _work_share(contract: PrecisionContract | None, limit: float) -> Score:
+    """The share of the MACs in INT8: as an engine ran them, or without an engine as asked for."""
     if contract is None:
         return Score("model", "int8_share", math.nan, limit, note="the model multiplies nothing")
     if contract.realized is None:
         return Score("model", "int8_share", contract.asked.get(INT8.name, 0.0), limit, note="as asked for")
     least = contract.realized.get(INT8.name, 0.0)
-    most = max(1.0 - math.fsum(contract.realized.values()), 0.0) + least
-    untold = most - least
+    untold = 1.0 - math.fsum(contract.realized.values())
     if untold < _ROUNDING:
         return Score("engine", "int8_share", least, limit)
     note = f"TensorRT does not tell the precision of {100 * untold:.2g} % of the multiply-accumulates"
-    if limit <= least:
-        return Score("engine", "int8_share", least, limit, note=f"at least; {note}")
-    if most < limit:
-        return Score("engine", "int8_share", most, limit, note=f"at most; {note}")
-    return Score("engine", "int8_share", math.nan, limit, note=f"{note}: between {least:.2g} and {most:.2g}")
+    return _share_between("int8_share", least, least + untold, limit, note)
 
 
 def _asked(int8: Int8Form, shares: Mapping[str, float], low: Collection[str]) -> dict[str, float]:
-    """Format to the share of the work that is asked for in it, the case's own format first."""
+    """Format to the share of the MACs that is asked for in it, the low format first."""
     high = int8.complete().high
     kept: dict[str, str] = {}
     for group in int8.every.groups:
@@ -216,40 +225,23 @@ def _asked(int8: Int8Form, shares: Mapping[str, float], low: Collection[str]) ->
     return found
 
 
-def _source(case: Case, int8: Int8Form | None, candidate: Form) -> AskedBy:
+def _source(case: Case, int8: Int8Form | None, *, implicit: bool) -> AskedBy:
     if case.candidate is not None:
         return "candidate"
-    if isinstance(candidate, ImplicitForm):
+    if implicit:
         return "implicit"
     if int8 is None:
         return "engine"
-    return "file" if _has_file(case) else "calibration"
+    from_file = case.source.model is not None or case.source.scales is not None
+    return "file" if from_file else "calibration"
 
 
-def _has_file(case: Case) -> bool:
-    """Whether Q/DQ or scales come from a file."""
-    return case.candidate is None and (case.source.model is not None or case.source.scales is not None)
-
-
-def _policy(case: Case, candidate: Form) -> Realized:
-    """The spec's policy; by default another format is a fault, unless TensorRT itself quantizes."""
-    if case.realized is not None:
-        return case.realized
-    return "warn" if isinstance(candidate, ImplicitForm) else "require"
-
-
-def _least_share(case: Case, int8: Int8Form | None) -> float:
-    """The share below which a case asks for too little in INT8; 0 where the spec chose what is left out."""
+def _least_share(case: Case, int8: Int8Form | None, source: AskedBy) -> float:
+    """The share of MACs in INT8 below which a warning is due; 0 if the spec itself chose the layers."""
     chosen = any(isinstance(c, EngineCriterion) and c.int8_share is not None for c in case.criteria)
     if int8 is None or int8.is_own_fix or case.plan is not None or chosen:
         return 0.0
-    return _LEAST_OF_FILES if _has_file(case) else _LEAST
-
-
-def _are_identical(outputs: Iterable[OutputResult]) -> bool:
-    """Whether there are floating outputs, and all are the baseline's bit for bit."""
-    sqnr = [s.value for output in outputs for s in output.scores if s.metric == "sqnr_db"]
-    return bool(sqnr) and all(value == math.inf for value in sqnr)
+    return _LEAST_OF_FILES if source == "file" else _LEAST
 
 
 def _sum(shares: Mapping[str, float], nodes: Iterable[str]) -> float:
@@ -262,6 +254,6 @@ def _largest(
     names: Mapping[str, str],
     ran: Mapping[str, Kind] | None = None,
 ) -> tuple[LayerShare, ...]:
-    """The layers of these nodes, the largest first; ``names`` has the names of nodes in bodies."""
+    """The layers of ``nodes`` with their shares and the formats in ``ran``, the largest share first."""
     ordered = sorted(nodes, key=lambda node: (-shares[node], node))
     return tuple(LayerShare(names.get(node, node), shares[node], (ran or {}).get(node)) for node in ordered)

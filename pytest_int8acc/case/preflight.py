@@ -1,14 +1,14 @@
-"""The first look at a case, before it is calibrated: its first samples run in FP32 and by the baseline.
+"""The first look at a case, before its calibration: FP32 and the baseline run on the first samples.
 
-They say whether the baseline repeats itself, and whether FP16 may be at fault: a limit that it misses against
-FP32, an output that is not finite or nothing but zeros, a tensor that comes near the end of FP16. Where they
-leave no doubt, FP32 is not run on the other samples, unless INT8 fails.
+It shows whether two runs of the baseline are equal. It also shows whether FP16 may be at fault: the baseline
+misses a limit against FP32, an output is not finite or only zeros, or a tensor comes near the end of FP16.
+If nothing of this is seen, FP32 runs on the other samples only where INT8 fails.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,21 +16,19 @@ import onnx
 from onnx import TensorProto, helper
 
 from pytest_int8acc.case.file_truth import FileTruth, check_baseline
-from pytest_int8acc.case.overflow import (
-    compared,
-    lost_by_baseline,
-    made_floats,
-    refuse_overflow,
-)
-from pytest_int8acc.case.runs import Preflight, check_interface
+from pytest_int8acc.case.runs import BadOutputs, Preflight, check_interface
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.layout import read_layout
-from pytest_int8acc.errors import EngineError, blaming
+from pytest_int8acc.errors import EngineError, ModelError, blaming
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.layout import moves_values
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.results import Role
-from pytest_int8acc.runtime.forms import Form
+from pytest_int8acc.observers.observer import Observer
+from pytest_int8acc.results import (
+    Role,
+    Score,
+)
+from pytest_int8acc.runtime.forms import Form, ModelForm
 from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.runtime.protocol import Backend, Engine
 from pytest_int8acc.runtime.run import cut, lock_step
@@ -38,16 +36,17 @@ from pytest_int8acc.scores.judge import Comparison, Judge
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
 
-#: Outputs with the greatest and the least of all values; the operators that find them in a tensor, and among
-#: tensors.
+#: Outputs that are added to the FP32 model for the greatest and the least value of all tensors. Each has two
+#: operators: the first finds the value in one tensor, the second finds it among the results for all tensors.
 _PEAKS = {"int8acc/max": ("ReduceMax", "Max"), "int8acc/min": ("ReduceMin", "Min")}
-#: Operators whose results exceed neither 1 nor their inputs; those that only move values are known elsewhere.
+#: Operators whose results exceed neither 1 nor their inputs. Operators that only move values are not listed.
 _WITHIN = frozenset({"Relu", "Clip", "Softmax", "Sigmoid", "Tanh", "Erf", "Concat", "GlobalAveragePool"})
-#: Other samples are not expected to reach this many times the greatest magnitude of the first samples.
+#: Minimum ratio of the end of FP16 to the greatest magnitude in the first samples. With a smaller ratio,
+#: another sample might overflow, so FP32 runs on all samples.
 _HEADROOM = 64
-#: The ratio of the first samples to all samples.
+#: The share of all samples that the first look runs.
 _SHARE = 1 / 16
-#: The number of samples that is assumed where data must be read to be counted.
+#: The assumed number of samples, where data would have to be read to be counted.
 _SUPPOSED = 64
 
 
@@ -63,24 +62,23 @@ def preflight(
     sessions: Sessions,
     truth: FileTruth,
 ) -> Preflight:
-    """Open the baseline and FP32, the candidate too where it is known, and run the first samples.
+    """Open the baseline, FP32 and a candidate that needs no calibration; run the first samples.
 
     Args:
-        case: Whose keys are named where one is at fault.
-        backend: Where the baseline runs.
+        case: The case; errors name the places of its keys.
+        backend: Where the baseline and the candidate run.
         model: The float model.
-        form: The baseline's.
+        form: The form of the baseline.
         inputs: All samples.
-        candidate: The candidate's form; None where it is still to be calibrated.
-        judge: The case's criteria.
+        candidate: The form of the candidate; None where it is still to be calibrated.
+        judge: The criteria of the case.
         sessions: Where FP32 runs.
         truth: Compares the float model and the baseline with the float model's file.
 
     Raises:
         EngineError: The baseline does not build or run.
-        ModelError: The float model or the baseline computes something else than the file does.
-        ModelError: The baseline takes other inputs, or gives other outputs, than the model; or FP16 overflows
-            in it, and a limit or an output is lost by that.
+        ModelError: The float model or the baseline computes something else than its file; the baseline has
+            other inputs or outputs than the model; or a limit is missed because FP16 overflows.
     """
     engine, tested = _opened(backend, model, form, candidate, inputs)
     few = _first(inputs, whole=backend.builds_engines or read_layout(model.inputs).size is not None)
@@ -89,36 +87,37 @@ def preflight(
         steady = _steady(judge, twice)
     if form.model is model and not backend.needs_simulation:
         with case.at("model"):
-            truth.check(model, engine)
+            truth.check(model)
         return Preflight(engine, tested, steady=steady)
     try:
-        watched, reference, peak = _watched_run(model, few, sessions)
+        reference, peak = _fp32_run(model, few, sessions)
     except EngineError as error:
         if not backend.needs_simulation:
             raise
         notes = (f"no FP32 reference and no simulation: {error}",)
         return Preflight(engine, tested, steady=steady, notes=notes)
     with case.at("model"):
-        truth.check(model, watched)
+        truth.check(model)
     with case.at("baseline"):
         check_baseline(truth, model, form, inputs, sessions)
     for exact, rounded in zip(reference, twice, strict=True):
         judge.splitter.add_rounding(exact, rounded[Role.BASELINE] if form.half else {})
     fp32, near = partial(sessions.exact, model), form.half and not peak < FP16.highest / _HEADROOM
     place = case.place("criteria")
-    sides = compared(judge, place, ({**a, Role.FP32: b} for a, b in zip(twice, reference, strict=True)))
-    if not sides.spoilt and not lost_by_baseline(sides):
+    both = ({**a, Role.FP32: b} for a, b in zip(twice, reference, strict=True))
+    comparison, bad = compared(judge, place, both)
+    if not bad.spoil_baseline and not missed(comparison):
         return Preflight(engine, tested, fp32, steady, doubtful=near)
-    both = lock_step({Role.FP32: fp32(), Role.BASELINE: engine}, inputs)
-    sides = compared(judge, place, (found for _, found in both))
-    lost = lost_by_baseline(sides)
+    every = lock_step({Role.FP32: fp32(), Role.BASELINE: engine}, inputs)
+    comparison, bad = compared(judge, place, (found for _, found in every))
+    lost = missed(comparison)
     with case.at("baseline"):
-        refuse_overflow(lost, sides, model, form, inputs, sessions)
+        refuse_overflow(lost, bad, judge, model, form, inputs, sessions)
     return Preflight(engine, tested, fp32, steady, doubtful=True, settled=True)
 
 
 def _first(inputs: Dataset, *, whole: bool) -> Dataset:
-    """The first samples; a whole batch where engine or model take no other number of samples."""
+    """The first samples; a whole batch if the engine or the model takes no other number of samples."""
     if whole:
         return inputs.first(next(inputs.batches()).rows)
     return inputs.first(max(1, int(_SHARE * (inputs.samples or _SUPPOSED))))
@@ -145,10 +144,10 @@ def _opened(
 def preflight_of_golden(
     case: Case, backend: Backend, model: Model, sessions: Sessions, truth: FileTruth
 ) -> Preflight:
-    """The first look where a golden stands in for the baseline: FP32 will run on all samples.
+    """The first look at a case whose baseline is a golden: only FP32 is opened, to run on all samples.
 
     Raises:
-        ModelError: The float model computes something else than its file does.
+        ModelError: The float model computes something else than its file.
     """
     try:
         engine = sessions.exact(model)
@@ -157,12 +156,12 @@ def preflight_of_golden(
             raise
         return Preflight(notes=(f"no FP32 reference and no simulation: {error}",))
     with case.at("model"):
-        truth.check(model, engine)
+        truth.check(model)
     return Preflight(fp32=lambda: engine, doubtful=True)
 
 
 def _steady(judge: Judge, twice: Sequence[Mapping[Role, Feed]]) -> Comparison | None:
-    """Two runs of the baseline compared, without metrics of labels; None where they differ."""
+    """The comparison of two runs of the baseline, without metrics of labels; None if they differ in a bit."""
     comparison = Comparison(judge, metrics=False)
     for found in twice:
         one, again = found[Role.BASELINE], found[Role.BASELINE_AGAIN]
@@ -172,14 +171,14 @@ def _steady(judge: Judge, twice: Sequence[Mapping[Role, Feed]]) -> Comparison | 
     return comparison
 
 
-def _watched_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[Engine, list[Feed], float]:
-    """The engine of FP32, its outputs, and the greatest magnitude inside the model, nan where not known.
+def _fp32_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[list[Feed], float]:
+    """The outputs of FP32, and the greatest magnitude inside the model; nan if unknown.
 
     Raises EngineError where ONNX Runtime cannot run the model.
     """
-    outputs, peaks = list[Feed](), [0.0]
-    made = _may_be_large(model)
-    if not made:  # as where all is in FP16
+    outputs, peaks, makers = list[Feed](), [0.0], model.index.producer
+    made = [name for name in made_floats(model) if not _stays_within(makers[name])]
+    if not made:  # for example a model that computes in FP16
         return _plain_run(model, few, sessions)
     try:
         engine = sessions.exact(_watched(model, made), optimized=False)
@@ -187,26 +186,19 @@ def _watched_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[Engine
             found = engine(batch.feed)
             peaks += [abs(float(found.pop(name).item())) for name in _PEAKS]
             outputs.append({name: cut(array, batch, name) for name, array in found.items()})
-    except EngineError:  # of a tensor without elements there is no greatest
+    except EngineError:  # a tensor without elements has no greatest value
         return _plain_run(model, few, sessions)
-    return engine, outputs, float(np.max(peaks))
+    return outputs, float(np.max(peaks))
 
 
-def _plain_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[Engine, list[Feed], float]:
-    """The engine of FP32, its outputs, and nan for the greatest magnitude inside the model."""
-    engine = sessions.exact(model)
-    plain = lock_step({Role.FP32: engine}, few)
-    return engine, [feeds[Role.FP32] for _, feeds in plain], math.nan
-
-
-def _may_be_large(model: Model) -> list[str]:
-    """FP32 tensors that nodes compute and that may exceed 1 and the inputs of their nodes."""
-    makers = model.index.producer
-    return [name for name in made_floats(model) if not _stays_within(makers[name])]
+def _plain_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[list[Feed], float]:
+    """The outputs of FP32, and nan in place of the greatest magnitude inside the model."""
+    plain = lock_step({Role.FP32: sessions.exact(model)}, few)
+    return [feeds[Role.FP32] for _, feeds in plain], math.nan
 
 
 def _watched(model: Model, made: Sequence[str]) -> Model:
-    """The model with two more outputs: the greatest and the least of all values of the tensors ``made``."""
+    """The model with two more outputs: the greatest and the least value of all tensors in ``made``."""
     editor = model.edit()
     for name, (reduce, join) in _PEAKS.items():
         each = [editor.unique(f"{tensor}/{name}") for tensor in made]
@@ -220,3 +212,167 @@ def _watched(model: Model, made: Sequence[str]) -> Model:
 def _stays_within(node: onnx.NodeProto) -> bool:
     """Whether the results of ``node`` exceed neither 1 nor its inputs."""
     return moves_values(node) or node.op_type in _WITHIN
+
+
+#: Maximum number of tensors with an overflow in FP16 that an error names.
+_MAX_NAMED = 3
+#: Maximum number of tensors that are rounded to FP16 one by one, to find those that alone break a limit.
+_TRIED = 16
+
+
+def compared(
+    judge: Judge, place: str, batches: Iterable[Mapping[Role, Feed]]
+) -> tuple[Comparison, BadOutputs]:
+    """Compare the baseline with FP32 by the limits on outputs, without metrics of labels.
+
+    Args:
+        judge: The criteria.
+        place: Where the spec's criteria stand, as ``file:line:col``.
+        batches: The outputs of FP32 and of the baseline, batch by batch.
+
+    Returns:
+        The comparison, and the outputs that are not finite or nothing but zeros. Outputs that are not finite
+        may be refused by the comparison when its scores are asked for.
+    """
+    comparison, bad = Comparison(judge, judged_only=True, metrics=False), BadOutputs()
+    for found in batches:
+        with blaming(place):
+            comparison.add(found[Role.FP32], found[Role.BASELINE], 0)
+        for role in (Role.FP32, Role.BASELINE):
+            bad.look(role, found[role])
+    return comparison, bad
+
+
+def missed(comparison: Comparison) -> list[Score]:
+    """The scores of a comparison that miss their limits.
+
+    Raises:
+        BaselineNotFiniteError: Too many values of the first form are not finite.
+    """
+    return [score for output in comparison.results() for score in output.scores if not score.passed]
+
+
+def refuse_overflow(
+    lost: Sequence[Score],
+    bad: BadOutputs,
+    judge: Judge,
+    model: Model,
+    baseline: Form,
+    inputs: Dataset,
+    sessions: Sessions,
+) -> None:
+    """Raise ModelError where FP16 overflows or underflows in the baseline; the message names the tensors.
+
+    An inf need not reach an output: a division by inf gives 0, in the baseline and in INT8 alike.
+
+    Args:
+        lost: The scores of the baseline against FP32 that miss their limits.
+        bad: Outputs of FP32 and of the baseline that are not finite or nothing but zeros.
+        judge: The criteria.
+        model: The float model.
+        baseline: The form of the baseline.
+        inputs: All samples.
+        sessions: Where models run in ONNX Runtime.
+    """
+    broken, gone = list[str](), list[str]()
+    if bad.has_run(Role.FP32):
+        broken = sorted(bad.broken[Role.BASELINE] - bad.broken[Role.FP32])
+        gone = sorted(bad.zero(Role.BASELINE) - bad.zero(Role.FP32))
+    if not baseline.half or not (broken or lost or gone):
+        return
+    known = baseline.overflows if isinstance(baseline, ModelForm) else ()
+    beyond = _overflowing(model, inputs, sessions)
+    harmful = _harmful(model, list(beyond), judge, inputs, sessions)
+    where = [*known, *(beyond[tensor] for tensor in harmful or beyond)]
+    if broken or where or gone:
+        if broken:
+            worst = f"output '{broken[0]}' is not finite"
+        elif gone:
+            worst = f"output '{gone[0]}' is 0 in all samples, and not in FP32"
+        else:
+            worst = f"'{lost[0].subject}' misses its {lost[0].metric} against FP32"
+        how, remedy = "an overflow", f"keep these values below {FP16.highest:g}"
+        if not where:
+            where = [*_vanishing(model), *_broken(baseline.model, inputs, sessions)]
+            how, remedy = "numbers too small for FP16", "keep them above 6e-8"
+        raise ModelError(
+            f"{model.name}: in FP16 {worst}, by {how} inside the model; quantization is not the problem.\n"
+            + "".join(f"  {sentence}\n" for sentence in where[:_MAX_NAMED])
+            + f"Mend the model: {remedy}. 'candidate: fp16' finds what must stay in FP32; 'baseline: fp32'\n"
+            "compares quantization alone, and an engine in FP16 is lost all the same."
+        )
+
+
+def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, str]:
+    """Tensors whose FP32 values exceed the range of FP16, in topological order, each with a description."""
+    tensors, makers, found = made_floats(model), model.index.producer, dict[str, str]()
+    maxima = Observer(model, inputs, sessions).maxima(tensors)
+    for tensor in tensors:
+        if FP16.highest < maxima[tensor].amax < np.inf:
+            node = makers[tensor]
+            reached = f"reaches {maxima[tensor].amax:.4g}, FP16 ends at {FP16.highest:g}"
+            found[tensor] = f"'{tensor}' of {node.op_type} '{node.name}' {reached}"
+    return found
+
+
+def _harmful(
+    model: Model, tensors: Sequence[str], judge: Judge, inputs: Dataset, sessions: Sessions
+) -> list[str]:
+    """Those of ``tensors`` that alone make the case miss a limit when they are rounded to FP16.
+
+    Other overflows do no harm, for example before a Tanh or a Clip. At most ``_TRIED`` tensors are tried, and
+    ``_MAX_NAMED`` returned.
+    """
+    plain, found = sessions.exact(model), list[str]()
+    for tensor in tensors[:_TRIED]:
+        engines = {Role.FP32: plain, Role.BASELINE: sessions.exact(_halved(model, tensor), optimized=False)}
+        comparison, bad = compared(judge, "", (outputs for _, outputs in lock_step(engines, inputs)))
+        if bad.spoil_baseline or missed(comparison):
+            found.append(tensor)
+        if len(found) == _MAX_NAMED:
+            break
+    return found
+
+
+def _halved(model: Model, tensor: str) -> Model:
+    """The model with one tensor rounded to FP16, for all nodes that read it and as an output."""
+    editor, nodes = model.edit(), list[onnx.NodeProto]()
+    wide, half, back = (editor.unique(f"{tensor}/{name}") for name in ("wide", "half", "back"))
+    for node in editor.graph.node:
+        nodes.append(node)
+        if tensor in node.output:
+            node.output[list(node.output).index(tensor)] = wide
+            nodes.append(onnx.helper.make_node("Cast", [wide], [half], half, to=onnx.TensorProto.FLOAT16))
+            nodes.append(onnx.helper.make_node("Cast", [half], [tensor], back, to=onnx.TensorProto.FLOAT))
+    editor.set_nodes(nodes)
+    return editor.done()
+
+
+def made_floats(model: Model) -> list[str]:
+    """The FP32 tensors that nodes compute, in topological order; scalars are left out."""
+    floats = {name for name, info in model.values().items() if info.dtype == np.float32 and info.shape}
+    return [name for name in model.index.producer if name in floats]
+
+
+def _vanishing(model: Model) -> Iterator[str]:
+    """Yields a description of each constant that becomes 0 in FP16, such as an epsilon."""
+    for name, array in model.constants().items():
+        readers = model.index.readers(name)
+        if array.dtype == np.float32 and readers and array.any() and not FP16.round(array).any():
+            node, _ = readers[-1]
+            amax = float(np.abs(array).max())
+            yield f"'{name}' of {node.op_type} '{node.name}' is {amax:.4g}, which is 0 in FP16"
+
+
+def _broken(half: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
+    """Yields a description of each node that makes inf or NaN of finite numbers, for a model in FP16."""
+    floats = {n for n, info in half.values().items() if info.dtype in (np.float16, np.float32) and info.shape}
+    made = [name for node in half.graph.node for name in node.output if name in floats]
+    if not made:
+        return
+    maxima = Observer(half, inputs, sessions).maxima(made)
+    lost = {name for name in made if not np.isfinite(maxima[name].amax)}
+    for node in half.graph.node:
+        bad = lost.intersection(node.output)
+        if bad and not lost.intersection(node.input):
+            yield f"{node.op_type} '{node.name}' makes inf or NaN of finite numbers in FP16"

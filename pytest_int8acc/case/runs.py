@@ -1,4 +1,4 @@
-"""All forms of a case run on the same inputs batch by batch, and compared; the framework's outputs."""
+"""Runs all forms of a case on the same inputs, batch by batch, and compares their outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_int8acc.clock import current
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.files import find, read_arrays
 from pytest_int8acc.errors import DataError, EngineError, ModelError, blaming
-from pytest_int8acc.goldens.outputs import Cutter
+from pytest_int8acc.goldens.location import Cutter
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.forms import Form, ModelForm
@@ -34,15 +34,15 @@ class Preflight:
     baseline: Engine | None = None
     """None where a golden stands in for the baseline."""
     candidate: Engine | None = None
-    """None where it is still to be calibrated."""
+    """None where the candidate is still to be calibrated."""
     fp32: Callable[[], Engine] | None = None
-    """Opens the float model; None where the baseline is that, or where ONNX Runtime cannot run it."""
+    """Opens the float model; None if the baseline is the float model, or ONNX Runtime cannot run it."""
     steady: Comparison | None = None
-    """Two runs of the baseline compared, where they were equal bit for bit; None where they were not."""
+    """The comparison of two runs of the baseline; None if they were not equal bit for bit."""
     doubtful: bool = False
     """Whether FP32 must run on all samples, even if INT8 passes."""
     settled: bool = False
-    """Whether it was checked on all samples that FP16 does not overflow."""
+    """Whether all samples have shown that FP16 does not overflow."""
     notes: tuple[str, ...] = ()
 
 
@@ -52,14 +52,14 @@ class Worst:
 
     sample: int
     ratio: float
-    """Signal over noise of the sample, as a ratio of powers."""
+    """Power of the sample's signal divided by the power of its error."""
     baseline: Array
-    """The baseline's output, of the shape of one sample."""
+    """The baseline's output for this sample, without the axis of samples."""
     int8: Array
 
 
 def keep_worst(kept: dict[str, Worst], comparison: Comparison, baseline: Feed, int8: Feed) -> None:
-    """Put the worst sample of the latest batch into ``kept``, by output, where it is worse than that."""
+    """Put each output's worst sample of the latest batch into ``kept``, unless a worse one is there."""
     for name, stats in comparison.outputs.items():
         rows = stats.latest_errors
         ours, theirs = stats.cut(baseline[stats.output]), stats.cut(int8[stats.output])
@@ -72,10 +72,35 @@ def keep_worst(kept: dict[str, Worst], comparison: Comparison, baseline: Feed, i
             kept[name] = Worst(sample, float(ratios[at]), ours[at].copy(), theirs[at].copy())
 
 
-def worst_of(kept: Mapping[str, Worst], output: str, sample: int | None) -> Worst | None:
-    """The sample that was kept of an output; None where its scores name another worst sample."""
-    worst = kept.get(output)
-    return worst if worst is not None and worst.sample == sample else None
+class BadOutputs:
+    """Which outputs of each form hold NaN or infinities, and which are 0 in all samples."""
+
+    def __init__(self) -> None:
+        self.broken: dict[Role, set[str]] = defaultdict(set)
+        """Form to the names of its outputs that hold NaN or infinities."""
+        self._zero: dict[Role, dict[str, bool]] = defaultdict(dict)
+        """Form to each of its outputs, and whether every number in it was 0 so far."""
+
+    def look(self, role: Role, outputs: Feed) -> None:
+        """Note NaN, infinities and zeros in a batch of a form."""
+        for name, array in outputs.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                self.broken[role].add(name)
+            if self._zero[role].get(name, True):
+                self._zero[role][name] = array.dtype.kind in "fiub" and not array.any()
+
+    def zero(self, role: Role) -> set[str]:
+        """The names of a form's numeric outputs in which every element of every sample is 0."""
+        return {name for name, is_zero in self._zero.get(role, {}).items() if is_zero}
+
+    def has_run(self, role: Role) -> bool:
+        """Whether outputs of a form were looked at."""
+        return role in self._zero
+
+    @property
+    def spoil_baseline(self) -> bool:
+        """Whether an output of the baseline holds NaN or infinities, or nothing but zeros."""
+        return bool(self.broken[Role.BASELINE] or self.zero(Role.BASELINE))
 
 
 @dataclass(eq=False)
@@ -83,31 +108,27 @@ class Runs:
     """The comparisons of all forms on the same inputs, and the outputs that are kept."""
 
     backend: str
+    """A description of the engine that ran the candidate."""
     notes: tuple[str, ...]
     judge: Judge
     run: Callable[[Role], Iterator[tuple[int, Feed]]]
-    """Runs a form over all inputs; yields rows and outputs of each batch."""
+    """Runs a form on all inputs; yields the number of samples and the outputs of each batch."""
     comparisons: dict[tuple[Role, Role], Comparison]
-    """Two forms to the comparison of the second with the first."""
-    baseline: Outputs = field(default_factory=dict)
-    """The baseline's outputs, for forms that are compared with it later; empty where they are not kept."""
-    candidate: Outputs = field(default_factory=dict)
-    """The candidate's outputs; empty where no golden may be written."""
-    broken: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """Form to the names of its outputs that hold NaN or infinities."""
-    zero: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """By form, the names of its numeric outputs in which every element is 0."""
-    steady: Comparison | None = None
-    """Two runs of the baseline on the first samples, where they were the same; None where they were not."""
+    """A pair of forms to the comparison of the second with the first."""
+    engines: Mapping[Role, Engine]
+    """Form to the engine that ran it."""
+    steady: Comparison | None
+    """The comparison of two runs of the baseline on the first samples; None if they were not equal."""
+    kept: dict[Role, Outputs]
+    """The outputs that are kept. The baseline's are for forms that are compared later, the candidate's for
+    a golden. Both have an entry, which is empty if they are not kept."""
+    bad: BadOutputs = field(default_factory=BadOutputs)
     worst: dict[str, Worst] = field(default_factory=dict)
     """Output to its sample with the lowest SQNR."""
-    engines: Mapping[Role, Engine] = field(default_factory=dict)
-    """Form to the engine that ran it."""
     perturbed: PerturbedOutputs = field(default_factory=dict)
     """The baseline's outputs for perturbed inputs."""
     spread: Spread = field(default_factory=Spread)
-    """Some samples of the baseline's outputs, to try the criteria on."""
-    _nonzero: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Some samples of the baseline's outputs, from which useless outputs are made to test the criteria."""
 
     @property
     def roles(self) -> set[Role]:
@@ -116,31 +137,15 @@ class Runs:
 
     @property
     def noise(self) -> Comparison | None:
-        """The baseline's second run against the first; None where the baseline was kept and not run."""
+        """The baseline's second run compared with its first; None where a golden replaces the baseline."""
         return self.comparisons.get((Role.BASELINE, Role.BASELINE_AGAIN), self.steady)
 
-    @property
-    def spoilt(self) -> bool:
-        """Whether an output of the baseline holds NaN or infinities, or nothing but zeros."""
-        return bool(self.broken[Role.BASELINE] or self.zero[Role.BASELINE])
-
-    def look(self, role: Role, outputs: Feed) -> None:
-        """Note NaN, infinities and zeros in a batch of a form."""
-        for name, array in outputs.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                self.broken[role].add(name)
-            if name not in self._nonzero[role]:
-                empty = array.dtype.kind in "fiub" and not array.any()
-                (self.zero if empty else self._nonzero)[role].add(name)
-                if not empty:
-                    self.zero[role].discard(name)
-
     def comparison(self, against: Role, form: Role) -> Comparison:
-        """A form compared with another in full; forms whose outputs were not kept run again where needed.
+        """The comparison of a form with another by all criteria; the forms run again if it is missing.
 
         Raises:
-            EngineError: One does not run.
-            OutOfTime: One would have to run, and time is up.
+            EngineError: A form does not run.
+            OutOfTime: A form would have to run, and time is up.
         """
         known, clock = self.comparisons.get((against, form)), current()
         if known is None:
@@ -154,62 +159,63 @@ class Runs:
 
     def compare_fp32(self) -> None:
         """Compare the baseline with FP32, unless that was done; raises EngineError where FP32 fails."""
-        if Role.FP32 in self.roles:
+        if self.bad.has_run(Role.FP32):
             return
         comparison = self.comparisons[Role.FP32, Role.BASELINE] = Comparison(self.judge)
         both = zip(self.run(Role.FP32), self._outputs(Role.BASELINE), strict=True)
         for (rows, reference), (_, baseline) in both:
             comparison.add(reference, baseline, rows)
-            self.look(Role.FP32, reference)
+            self.bad.look(Role.FP32, reference)
 
     def _outputs(self, role: Role) -> Iterator[tuple[int, Feed]]:
-        kept = role == Role.BASELINE and bool(self.baseline)
-        return _batches(self.baseline) if kept else self.run(role)
+        if role == Role.BASELINE and self.kept[role]:
+            return _batches(self.kept[role])
+        return self.run(role)
 
     def judged(self, outputs: Iterable[tuple[int, Feed]]) -> Verdict:
-        """Judge another form against the baseline, given its rows and outputs of each batch of the inputs."""
+        """Judge another form against the baseline.
+
+        Args:
+            outputs: The number of samples and the outputs of each batch of the inputs.
+        """
         comparison = Comparison(self.judge, self.comparisons[Role.BASELINE, Role.INT8])
-        for (_, before), (rows, feed) in zip(_batches(self.baseline), outputs, strict=True):
+        for (_, before), (rows, feed) in zip(_batches(self.kept[Role.BASELINE]), outputs, strict=True):
             comparison.add(before, feed, rows)
         return comparison.verdict(self.noise, intervals=True)
 
 
-@dataclass(frozen=True, eq=False)
-class Forms:
-    """The forms of one case."""
-
-    model: Model
-    """The float model, run in FP32."""
-    baseline: Form
-    """The form that the candidate is compared with."""
-    candidate: Form
-    """The form that is judged."""
-
-
-@dataclass(frozen=True, eq=False)
-class RunPurpose:
-    """What a run of all forms is for: who judges it, and which outputs are kept."""
-
-    judge: Judge
-    place: str = ""
-    """Where the spec's criteria stand, as ``file:line:col``."""
-    baseline: bool = True
-    """Whether the baseline's outputs are kept."""
-    candidate: bool = False
-    """Whether the candidate's outputs are kept."""
-    golden: Cutter | None = None
-    """Gives the baseline's outputs from a golden; None: the baseline is run."""
-    reference: Reference | None = None
-    """The training framework's outputs, where the spec names some."""
-
-
 def run_forms(
-    backend: Backend, forms: Forms, inputs: Dataset, sessions: Sessions, purpose: RunPurpose, early: Preflight
+    backend: Backend,
+    model: Model,
+    forms: Mapping[Role, Form],
+    inputs: Dataset,
+    sessions: Sessions,
+    judge: Judge,
+    early: Preflight,
+    *,
+    place: str,
+    keep: Collection[Role],
+    golden: Cutter | None,
+    reference: Reference | None,
 ) -> Runs:
     """Build the candidate, run it and the baseline over the inputs batch by batch, and compare them.
 
-    The baseline is the engine that ``early`` opened. It runs a second time where it was seen not to repeat
-    itself; FP32 runs beside them where there was doubt, and where a stage on the way needs it.
+    The baseline is the engine that ``early`` opened. It runs a second time where two runs of it gave other
+    numbers. FP32 runs with them where it is in doubt whether the baseline is right, and where a stage between
+    the training framework and the engine needs it.
+
+    Args:
+        backend: Builds and runs the forms.
+        model: The float model, run in FP32.
+        forms: The baseline and the candidate.
+        inputs: All samples.
+        sessions: Where FP32 and a simulated candidate run.
+        judge: The criteria.
+        early: The result of the first look.
+        place: Where the spec's criteria stand, as ``file:line:col``.
+        keep: The forms whose outputs are kept.
+        golden: Gives the baseline's outputs from a golden; None: the baseline is run.
+        reference: The training framework's outputs, where the spec names some.
 
     Raises:
         EngineError: The candidate does not build, or a form does not run.
@@ -217,79 +223,98 @@ def run_forms(
         DataError: The inputs cannot be read, or the framework's outputs do not fit them.
         GoldenError: The golden does not fit this run.
     """
-    with blaming(forms.candidate.place):
-        tested = early.candidate or backend.open(forms.candidate, Role.INT8, inputs)
-    engines: dict[Role, Engine] = {Role.INT8: tested}
-    if early.baseline is not None:
-        engines = {Role.BASELINE: early.baseline, **engines}
-        engines |= {} if early.steady else {Role.BASELINE_AGAIN: early.baseline}
-    notes = (*early.notes, *_open_simulations(engines, backend, forms, sessions, early, purpose))
+    engines, notes = _opened(backend, forms[Role.INT8], inputs, sessions, early, staged=reference is not None)
 
     def run(role: Role) -> Iterator[tuple[int, Feed]]:
-        if role == Role.FP32:
-            engine: Engine = sessions.exact(forms.model)
-        else:
-            form = forms.baseline if role == Role.BASELINE else forms.candidate
-            engine = backend.open(form, role, inputs)
+        engine = sessions.exact(model) if role == Role.FP32 else backend.open(forms[role], role, inputs)
         return ((rows, outputs[role]) for rows, outputs in lock_step({role: engine}, inputs))
 
-    with blaming(purpose.place):
+    with blaming(place):
         comparisons = _comparisons(
-            purpose, {*engines, Role.BASELINE}, [output.name for output in forms.model.outputs]
+            judge, reference, {*engines, Role.BASELINE}, [output.name for output in model.outputs]
         )
-    judge, steady = purpose.judge, early.steady
-    runs = Runs(tested.description, notes, judge, run, comparisons, steady=steady, engines=engines)
+    kept: dict[Role, Outputs] = {Role.BASELINE: {}, Role.INT8: {}}
+    runs = Runs(engines[Role.INT8].description, notes, judge, run, comparisons, engines, early.steady, kept)
     for rows, found in lock_step(engines, inputs):
-        _add(runs, purpose, rows, dict(found))
-    if purpose.golden is not None:
-        purpose.golden.end()
-    if purpose.reference is not None:
-        purpose.reference.end()
+        outputs: dict[Role, Feed] = dict(found)
+        if golden is not None:
+            outputs[Role.BASELINE] = golden(outputs[Role.INT8])
+        if reference is not None:
+            outputs[Role.FRAMEWORK] = reference.next(outputs[Role.BASELINE])
+        with blaming(place):
+            _compare_batch(runs, outputs, rows)
+        for role in keep:
+            for name, array in outputs[role].items():
+                kept[role].setdefault(name, []).append(array)
+    if golden is not None:
+        golden.end()
+    if reference is not None:
+        reference.end()
     return runs
 
 
+def _opened(
+    backend: Backend,
+    candidate: Form,
+    inputs: Dataset,
+    sessions: Sessions,
+    early: Preflight,
+    *,
+    staged: bool,
+) -> tuple[dict[Role, Engine], tuple[str, ...]]:
+    """The engines of all forms that a verdict needs, and notes; with ``staged`` FP32 is one of them."""
+    with blaming(candidate.place):
+        tested = early.candidate or backend.open(candidate, Role.INT8, inputs)
+    engines: dict[Role, Engine] = {}
+    if early.baseline is not None:
+        engines[Role.BASELINE] = early.baseline
+    engines[Role.INT8] = tested
+    if early.baseline is not None and early.steady is None:
+        engines[Role.BASELINE_AGAIN] = early.baseline
+    if early.fp32 is None:
+        return engines, early.notes
+    if early.doubtful or backend.needs_simulation or staged:
+        engines[Role.FP32] = early.fp32()
+    if backend.needs_simulation and isinstance(candidate, ModelForm):
+        try:
+            engines[Role.SIMULATED] = sessions.exact(candidate.model)
+        except EngineError as error:  # ONNX Runtime lacks, for example, one of the types
+            return engines, (*early.notes, f"no simulation: {error}")
+    return engines, early.notes
+
+
+def _compare_batch(runs: Runs, outputs: Mapping[Role, Feed], rows: int) -> None:
+    baseline, candidate = outputs[Role.BASELINE], outputs[Role.INT8]
+    runs.judge.splitter.look(baseline)
+    for (against, form), comparison in runs.comparisons.items():
+        comparison.add(outputs[against], outputs[form], rows)
+    keep_worst(runs.worst, runs.comparisons[Role.BASELINE, Role.INT8], baseline, candidate)
+    runs.spread.add(baseline, rows)
+    for role, feed in outputs.items():
+        runs.bad.look(role, feed)
+
+
 def _comparisons(
-    purpose: RunPurpose, roles: Collection[Role], outputs: Collection[str]
+    judge: Judge, reference: Reference | None, roles: Collection[Role], outputs: Collection[str]
 ) -> dict[tuple[Role, Role], Comparison]:
     """The comparisons that a verdict needs, and those of the stages between framework, model and engine."""
-    main = Comparison(purpose.judge)
+    main = Comparison(judge)
     found = {(Role.BASELINE, Role.INT8): main}
     if Role.BASELINE_AGAIN in roles:
-        found[Role.BASELINE, Role.BASELINE_AGAIN] = Comparison(purpose.judge, main)
+        found[Role.BASELINE, Role.BASELINE_AGAIN] = Comparison(judge, main)
     if Role.FP32 in roles:
-        found[Role.FP32, Role.BASELINE] = Comparison(purpose.judge, judged_only=True, metrics=False)
+        found[Role.FP32, Role.BASELINE] = Comparison(judge, judged_only=True, metrics=False)
     if Role.SIMULATED in roles:
-        found[Role.BASELINE, Role.SIMULATED] = Comparison(purpose.judge, main)
-        found[Role.SIMULATED, Role.INT8] = Comparison(purpose.judge)
-        found |= {(Role.FP32, role): Comparison(purpose.judge) for role in (Role.INT8, Role.SIMULATED)}
-    if purpose.reference is not None:
-        judge = purpose.reference.judge(purpose.judge, outputs)
-        stages = [role for role in Role if role in roles and role != Role.BASELINE_AGAIN]
-        found |= {(Role.FRAMEWORK, role): Comparison(judge) for role in stages}
+        found[Role.BASELINE, Role.SIMULATED] = Comparison(judge, main)
+        found[Role.SIMULATED, Role.INT8] = Comparison(judge)
+        found[Role.FP32, Role.INT8] = Comparison(judge)
+        found[Role.FP32, Role.SIMULATED] = Comparison(judge)
+    if reference is not None:
+        of_arrays = judge if reference.arrays.keys() >= set(outputs) else judge.on(reference.arrays)
+        for role in Role:
+            if role in roles and role != Role.BASELINE_AGAIN:
+                found[Role.FRAMEWORK, role] = Comparison(of_arrays)
     return found
-
-
-def _add(runs: Runs, purpose: RunPurpose, rows: int, outputs: dict[Role, Feed]) -> None:
-    """Compare one batch of all forms, and keep the outputs that ``purpose`` asks for."""
-    if purpose.golden is not None:
-        outputs[Role.BASELINE] = purpose.golden(outputs[Role.INT8])
-    if purpose.reference is not None:
-        outputs[Role.FRAMEWORK] = purpose.reference.next(outputs[Role.BASELINE])
-    purpose.judge.splitter.look(outputs[Role.BASELINE])
-    with blaming(purpose.place):
-        for (against, form), comparison in runs.comparisons.items():
-            comparison.add(outputs[against], outputs[form], rows)
-    main = runs.comparisons[Role.BASELINE, Role.INT8]
-    keep_worst(runs.worst, main, outputs[Role.BASELINE], outputs[Role.INT8])
-    runs.spread.add(outputs[Role.BASELINE], rows)
-    for role, feed in outputs.items():
-        runs.look(role, feed)
-    for role, kept, keeps in (
-        (Role.BASELINE, runs.baseline, purpose.baseline),
-        (Role.INT8, runs.candidate, purpose.candidate),
-    ):
-        for name, array in outputs[role].items() if keeps else ():
-            kept.setdefault(name, []).append(array)
 
 
 def _batches(outputs: Outputs) -> Iterator[tuple[int, Feed]]:
@@ -297,29 +322,8 @@ def _batches(outputs: Outputs) -> Iterator[tuple[int, Feed]]:
     return ((0, dict(zip(outputs, arrays, strict=True))) for arrays in zip(*outputs.values(), strict=True))
 
 
-def _open_simulations(
-    engines: dict[Role, Engine],
-    backend: Backend,
-    forms: Forms,
-    sessions: Sessions,
-    early: Preflight,
-    purpose: RunPurpose,
-) -> tuple[str, ...]:
-    """Add the engines of FP32 and of the simulated candidate where needed; return notes on failures."""
-    if early.fp32 is None:
-        return ()
-    if early.doubtful or backend.needs_simulation or purpose.reference is not None:
-        engines[Role.FP32] = early.fp32()
-    if backend.needs_simulation and isinstance(forms.candidate, ModelForm):
-        try:
-            engines[Role.SIMULATED] = sessions.exact(forms.candidate.model)
-        except EngineError as error:  # of a type that it does not know, say
-            return (f"no simulation: {error}",)
-    return ()
-
-
 def check_interface(form: Model, model: Model) -> None:
-    """Raise ModelError where a form takes other inputs or gives other outputs than the case's model."""
+    """Raise ModelError if a form has other inputs or outputs than the case's model."""
     for what, theirs, ours in (
         ("inputs", form.inputs, model.inputs),
         ("outputs", form.outputs, model.outputs),
@@ -344,16 +348,20 @@ class Reference:
     """The training framework's outputs, which a spec names as ``reference``."""
 
     where: str
-    """The file, for messages."""
+    """The key and the file, for messages."""
     place: str
-    """The spec's key, as ``file:line:col``."""
+    """Where the key stands in the spec, as ``file:line:col``."""
     arrays: Mapping[str, Array]
-    """By output, samples first."""
+    """Output name to the framework's array, samples first."""
     _seen: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Output to the shape, over the batches so far, of the model's own output."""
+    """Output name to the shape of the model's output over all batches so far."""
 
     def next(self, like: Feed) -> Feed:
-        """The arrays of the next batch in the dtypes of ``like``; DataError where their shape is another."""
+        """The framework's outputs of the next batch; DataError if a shape differs from that in ``like``.
+
+        Args:
+            like: The model's outputs of this batch. The arrays get their dtypes.
+        """
         found = {}
         for name, array in like.items():
             if name in self.arrays:
@@ -365,7 +373,7 @@ class Reference:
         return found
 
     def end(self) -> None:
-        """Raise DataError where an array holds more or fewer samples than it was compared with."""
+        """Raise DataError if an array has not as many samples as the model's output."""
         for name, expected in self._seen.items():
             if self.arrays[name].shape != expected:
                 self._refuse(name, str(expected))
@@ -377,15 +385,13 @@ class Reference:
                 "save the framework's outputs for the same samples, in the same order, samples first"
             )
 
-    def judge(self, judge: Judge, outputs: Collection[str]) -> Judge:
-        """The judge of a case, restricted to the outputs that the reference has arrays for."""
-        return judge if self.arrays.keys() >= set(outputs) else judge.on(self.arrays)
-
 
 def read_reference(case: Case, model: Model) -> Reference | None:
-    """The case's reference: a .npz of one array per output, or of some; or a .npy for one; None without.
+    """The framework's outputs from the file under ``reference``; None if the spec names none.
 
-    Raises DataError where the file is not there or cannot be read, or an array is no output's.
+    The file is a .npz with arrays of some or all outputs, or a .npy for the only output.
+
+    Raises DataError if the file cannot be read, or an array has not the name of an output.
     """
     if case.reference is None:
         return None
@@ -396,7 +402,7 @@ def read_reference(case: Case, model: Model) -> Reference | None:
 
 
 def _read(file: str, where: str, case: Case, model: Model) -> Mapping[str, Array]:
-    """The arrays by the names of the model's outputs."""
+    """Output name to array; a single array belongs to the model's only output, whatever its name."""
     names, own = ([output.name for output in found] for found in (model.outputs, model.own_outputs))
     try:
         path = find(file, case.path(""), where)

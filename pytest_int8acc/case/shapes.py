@@ -1,4 +1,4 @@
-"""Shapes of tensors, by running the model where inference fails, and multiply-accumulates that follow."""
+"""Finds the shapes of tensors, by a run of the model if inference fails, and multiply-accumulates (MACs)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pytest_int8acc.tensors import Feed
 def tensor_shapes(
     model: Model, feed: Feed, tensors: Iterable[str], sessions: Sessions = CPU
 ) -> dict[str, tuple[int, ...]]:
-    """Tensor to its shape, by one run of the model.
+    """Run the model once, and return tensor to shape.
 
     Args:
-        model: In float; runs as it is.
+        model: The model; it runs as it is.
         feed: One batch: an array per input.
-        tensors: Of the main graph: inputs, constants, or what its nodes make.
-        sessions: Opens the model.
+        tensors: Names of tensors of the main graph.
+        sessions: Where the model runs.
 
     Raises:
         EngineError: The model does not run.
@@ -46,17 +46,17 @@ def tensor_shapes(
 
 
 def group_shapes(network: Network, shapes: Mapping[str, Sequence[int]]) -> dict[str, str]:
-    """Group name to the shape of its leading node's output, as text; empty where it is not in ``shapes``."""
+    """Group to the output shape of its leading node, as text; empty if the shape is unknown."""
     leading = leading_outputs(network)
     found = {group.name: shapes.get(leading.get(group.name, "")) for group in network.groups}
     return {group: "" if shape is None else str(list(shape)) for group, shape in found.items()}
 
 
 def macs_of(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, float]:
-    """Node name to its number of multiply-accumulates.
+    """Node name to its number of MACs.
 
-    Shapes are inferred; where that does not tell them all, the model runs once. Where it cannot, as with
-    operators that only TensorRT has, what has no known shape counts each weight once.
+    If inference does not find all shapes, the model runs once. If it cannot run, because only TensorRT has
+    its operators, a node without a known shape counts each of its weights once.
 
     Raises:
         DataError: The inputs cannot be read.
@@ -72,9 +72,9 @@ def macs_of(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, floa
 
 
 def _input_shapes(model: Model, inputs: Dataset) -> tuple[dict[str, tuple[int, ...]], int]:
-    """Shapes of the inputs and how many samples they hold.
+    """The shapes of the inputs, and the number of samples in them.
 
-    It is one sample where the model says its shapes, else the first batch.
+    The shapes are those of one sample if the model states them, else those of the first batch.
     """
     batched, found = read_layout(model.inputs).batched, dict[str, tuple[int, ...]]()
     for info in model.inputs:

@@ -1,4 +1,4 @@
-"""The judge in a search: verdicts on some of the samples, and what each sample adds to the losses."""
+"""Judges the plans of a search on some of the samples, and finds how much each sample adds to a loss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_int8acc.scores.user_metric import MetricRun, metric_scores
 from pytest_int8acc.search.types import Trial
 from pytest_int8acc.tensors import Array
 
-#: Outputs cut into samples: by name, one array per sample; a sample's arrays keep the axis that counted it.
+#: Output name to one array per sample. The array of a sample keeps its first axis, along which samples lie.
 SampleOutputs = Mapping[str, Sequence[Array]]
 
 
@@ -31,30 +31,30 @@ class JudgedLimit:
     criterion: Criterion
     share: Share
     output: OutputRows
-    """The baseline compared with itself."""
+    """The rows of the baseline compared with itself."""
     key: Key
-    """The rows that shares are made of."""
+    """The key of the rows that ``share`` is computed from."""
 
 
 class SampleBaseline:
-    """The baseline's outputs of the samples that a search sees, and a case's criteria on them.
+    """The baseline's outputs of the samples that a search uses, and the criteria of the case on them.
 
     Attributes:
-        judge: The case's judge with labels of these samples.
-        outputs: The baseline's, cut into samples.
-        samples: How many there are.
+        judge: The case's judge with the labels of these samples.
+        outputs: Output name to the baseline's arrays, one per sample.
+        samples: The number of samples.
         limits: The criteria on outputs.
-        criteria: All criteria: those on outputs, then those on users' metrics.
-        itself: The baseline compared with itself.
+        criteria: All criteria: first those on outputs, then those on users' metrics.
+        itself: The comparison of the baseline with itself.
     """
 
     def __init__(self, baseline: SampleOutputs, judge: Judge, rows: Sequence[int] | None = None) -> None:
         """Check that the criteria fit the baseline.
 
         Args:
-            baseline: Its outputs, cut into samples.
-            judge: The case's judge with labels of these samples.
-            rows: How many labels belong to each sample; None: one.
+            baseline: The baseline's outputs, cut into samples.
+            judge: The case's judge with the labels of these samples.
+            rows: The number of labels of each sample; None: one label each.
 
         Raises:
             CriterionError: A criterion does not fit.
@@ -92,7 +92,7 @@ class SampleBaseline:
         return itself
 
     def feed(self, run: MetricRun, samples: Sequence[int], outputs: SampleOutputs) -> None:
-        """Give outputs of some samples to a user's metric."""
+        """Pass the outputs of some samples to a user's metric."""
         joined = {name: join(arrays) for name, arrays in outputs.items()} if run.joins else {}
         if joined and all(len(arrays) == 1 for arrays in joined.values()):
             rows = [row for sample in samples for row in self._rows[sample]]
@@ -105,7 +105,7 @@ class SampleBaseline:
 
 
 def _judged_limit(output: OutputRows, name: str, index: int) -> JudgedLimit:
-    """The limit on a metric among the ``index``-th limits of an output."""
+    """The limit on the metric ``name`` in ``output.limits[index]``."""
     limits = output.limits[index]
     metric, limit = limits.metric(name), limits.limits[name]
     key = metric.measure.key(limits.options)
@@ -117,9 +117,9 @@ def _judged_limit(output: OutputRows, name: str, index: int) -> JudgedLimit:
 
 
 class SampleComparison(Comparison):
-    """One plan's outputs compared with the baseline, sample by sample in any order.
+    """The outputs of one plan compared with the baseline; samples may be added in any order.
 
-    The outputs themselves are kept only for users' metrics that want all of them at once.
+    Outputs are not kept, except for users' metrics that take all samples at once.
     """
 
     def __init__(self, baseline: SampleBaseline) -> None:
@@ -143,7 +143,7 @@ class SampleComparison(Comparison):
         self._unlike: dict[str, list[int]] = {name: [] for name in self.outputs}
 
     def add_samples(self, samples: Sequence[int], outputs: SampleOutputs) -> None:
-        """Take the outputs of ``samples``, in that order."""
+        """Compare the outputs of more samples; ``samples`` are their indices, in the order of the arrays."""
         self.seen[list(samples)] = True
         for name, rows in self.outputs.items():
             baseline = [self._baseline.outputs[rows.output][i] for i in samples]
@@ -156,9 +156,9 @@ class SampleComparison(Comparison):
             self._baseline.feed(run, samples, outputs)
 
     def trial(self, high: frozenset[int]) -> Trial:
-        """The verdict on the samples that were added, a pass only where all were.
+        """The verdict on the samples that were added; a plan passes only on all samples.
 
-        Raises CriterionError where a user's function fails.
+        Raises CriterionError if a user's function fails.
         """
         seen = self.seen.nonzero()[0]
         whole = bool(self.seen.all())
@@ -192,7 +192,10 @@ class SampleComparison(Comparison):
         return consistent(loss, score.passed)
 
     def parts(self) -> F64:
-        """Each sample's part of each loss, [criteria, samples]; nan where not seen and for users' metrics."""
+        """How much each sample adds to each loss, [criteria, samples].
+
+        It is nan for samples that were not added, and for users' metrics.
+        """
         limits = self._baseline.limits
         parts = np.full((len(self._baseline.criteria), self._baseline.samples), np.nan)
         spoilt = {name: self._spoilt(name) for name in self.outputs}
@@ -205,12 +208,12 @@ class SampleComparison(Comparison):
             if good.any():
                 parts[index, order[good]] = limit.share.of(self.outputs[name].rows(limit.key)[good])
             parts[index, self._unlike[name]] = np.inf
-        for name in spoilt.keys() - judged:  # NaN spoils a case even where no limit looks
+        for name in spoilt.keys() - judged:  # a case with NaN fails, even in an output without a limit
             parts[: len(limits), spoilt[name]] = np.inf
         return parts
 
     def _spoilt(self, name: str) -> list[int]:
-        """Samples that are not finite where the baseline is."""
+        """Samples of an output in which a value is not finite and the baseline's value is."""
         lost = self.outputs[name].errors[:, AT["lost"]] > 0
         return [sample for sample, bad in zip(self._order[name], lost, strict=False) if bad]
 
@@ -218,7 +221,10 @@ class SampleComparison(Comparison):
 def alike(
     baseline: Sequence[Array], candidate: Sequence[Array]
 ) -> Iterator[tuple[Array, Array, Sequence[int]]]:
-    """Samples of the same shapes, a few at a time joined along the first axis, with their places."""
+    """Join samples of equal shapes along the first axis, a few at a time.
+
+    Yields the arrays of the baseline, those of the candidate, and the indices of their samples.
+    """
     groups: dict[object, list[int]] = defaultdict(list)
     for place, (b, c) in enumerate(zip(baseline, candidate, strict=True)):
         groups[b.shape, c.shape].append(place)
@@ -234,14 +240,14 @@ def _as_batch(sample: Array) -> Array:
 
 
 def concatenated(arrays: Sequence[Array]) -> Array:
-    """Samples of one shape as one array, samples first."""
+    """Samples of equal shape as one array, with the samples along the first axis."""
     if len(arrays) == 1 and arrays[0].ndim:
         return arrays[0]
     return np.concatenate(arrays) if arrays[0].ndim else np.stack(arrays)
 
 
 def join(arrays: Sequence[Array]) -> list[Array]:
-    """Samples as one array where their shapes allow, as outputs of one batch; otherwise one by one."""
+    """The samples joined to one array, in a list; a list of single samples if their shapes do not join."""
     if all(a.ndim and a.shape[1:] == arrays[0].shape[1:] and a.dtype == arrays[0].dtype for a in arrays):
         return [np.concatenate(arrays)]
     return list(arrays)

@@ -14,11 +14,10 @@ import numpy as np
 from pytest_int8acc.errors import CriterionError, listed, own_faults
 from pytest_int8acc.files import check_inside
 from pytest_int8acc.goldens import Update
-from pytest_int8acc.goldens.location import shown
-from pytest_int8acc.goldens.outputs import write_npz
+from pytest_int8acc.goldens.location import read_golden, shown, write_npz
 from pytest_int8acc.goldens.record import GoldenError
 from pytest_int8acc.results import OutputResult
-from pytest_int8acc.runtime.storage import read_bytes, write_bytes_atomic
+from pytest_int8acc.runtime.storage import write_bytes_atomic
 from pytest_int8acc.scores.criteria import OutputLimits, kind_of
 from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.scores.metrics import METRICS
@@ -112,22 +111,15 @@ class ArrayGoldens:
 
 def _read(file: str) -> dict[str, Array] | None:
     """Return the arrays in an .npz; None where there is no file."""
-    try:
-        data = read_bytes(file)
-    except FileNotFoundError:
+    mend = "restore it from version control"
+    data = read_golden(file, f"{mend}, or record it again with --int8acc-update=all")
+    if data is None:
         return None
-    except OSError as error:
-        raise GoldenError(
-            f"{shown(file)}: the golden cannot be read: {error.strerror or error}; "
-            "restore it from version control, or record it again with --int8acc-update=all"
-        ) from error
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             return dict(stored)
     except Exception as error:  # NumPy and zipfile raise many types for a damaged file
-        raise GoldenError(
-            f"{shown(file)}: the golden is damaged ({error}); restore it from version control"
-        ) from error
+        raise GoldenError(f"{shown(file)}: the golden is damaged ({error}); {mend}") from error
 
 
 def _write(file: str, arrays: Mapping[str, Array]) -> None:

@@ -11,17 +11,27 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import BaselineNotFiniteError
 from pytest_int8acc.files import check_inside
 from pytest_int8acc.goldens import Goldens, keeps_golden, ratchet
-from pytest_int8acc.goldens.location import HASH_LENGTH, Location, location_of, shown
-from pytest_int8acc.goldens.outputs import Cutter, first_samples, pack
-from pytest_int8acc.goldens.provenance import (
+from pytest_int8acc.goldens.location import (
+    HASH_LENGTH,
+    Cutter,
+    Location,
+    first_samples,
+    location_of,
+    pack,
+    shown,
+)
+from pytest_int8acc.goldens.record import (
+    GoldenError,
+    Kept,
     Provenance,
+    Record,
     changes,
+    compared,
     data_changes,
     made_with,
     provenance_of,
     remarks,
 )
-from pytest_int8acc.goldens.record import GoldenError, Kept, Record, compared
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import CaseResult, Score
 from pytest_int8acc.runtime.forms import Form, ModelForm
@@ -119,12 +129,8 @@ class GoldenStore:
     def cutter(self) -> Cutter:
         """Return a cutter of the golden's outputs; raises GoldenError where they are damaged."""
         assert self.record is not None
-
-        def misfit(said: str) -> GoldenError:
-            location = self.location
-            return GoldenError(f"{location}: the golden does not fit: {said}; {location.again}")
-
-        return Cutter(self.location.outputs(self.record), misfit)
+        location = self.location
+        return Cutter(location.outputs(self.record), str(location), location.again)
 
     def judging(self) -> AbstractContextManager[None]:
         """Return the context to judge INT8 in: it blames a golden in use for values that are not finite."""
@@ -136,10 +142,9 @@ class GoldenStore:
         Raises:
             GoldenError: The golden lacks a score, or has a score of an output that ``model`` does not have.
         """
-        if self.recording or self.problem or self.record is None:
-            return ratchet.tighten(judge, self.regressions_allowed, None)
+        record = None if self.recording or self.problem else self.record
         known = {output.name for output in model.outputs} | {limit.ref for limit, _ in judge.metrics}
-        for score in self.record.scores:
+        for score in () if record is None else record.scores:
             limited = score.metric in self.regressions_allowed and score.metric in METRICS
             if limited and not known & {score.subject, judge.splitter.whole_of(score.subject)}:
                 raise GoldenError(
@@ -147,7 +152,7 @@ class GoldenStore:
                     f"no output of the model; {self.location.mend}"
                 )
         try:
-            return ratchet.tighten(judge, self.regressions_allowed, self.record)
+            return ratchet.tighten(judge, self.regressions_allowed, record)
         except GoldenError as error:
             raise GoldenError(f"{self.location}: {error}; {self.location.mend}") from None
 
@@ -214,7 +219,6 @@ class Compared:
     own: Judge
     """The case's own criteria, without the ratchet."""
     inputs: Dataset
-    model: Model
 
 
 def open_golden_store(

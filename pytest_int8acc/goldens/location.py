@@ -1,4 +1,4 @@
-"""Where one golden lies: a folder or an fsspec URL. Its pair of files is replaced in one atomic step.
+"""The two files of one golden, in a folder or at an fsspec URL: a JSON with its record, a .npz with outputs.
 
 The name of the .npz contains a part of its hash. The .npz is written first; the JSON names it and is renamed
 into place afterwards. A process that is killed therefore leaves the old pair or the new one, and perhaps
@@ -9,24 +9,29 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import glob
 import hashlib
+import io
 import os
-import re
 import tempfile
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
 from filelock import FileLock, Timeout
 
+from pytest_int8acc.errors import error_text
 from pytest_int8acc.files import clear_drafts, real
-from pytest_int8acc.goldens.outputs import Stored, unpack
-from pytest_int8acc.goldens.record import GoldenError, Record, read_record
+from pytest_int8acc.goldens.record import GoldenError, KeptOutput, Record, read_record
 from pytest_int8acc.names import is_url, safe_url
 from pytest_int8acc.runtime.storage import read_bytes, write_bytes_atomic
 from pytest_int8acc.settings import stem
 from pytest_int8acc.spec.load import display
-from pytest_int8acc.spec.models import Case
+from pytest_int8acc.spec.models import Case, GoldenType
+from pytest_int8acc.tensors import Array, Feed, Outputs
 
 #: Name of the folder of goldens beside the specs.
 FOLDER = "__int8acc__"
@@ -66,7 +71,7 @@ class Location:
         Raises:
             GoldenError: The file cannot be read, or is no golden.
         """
-        text = self._read(self.file)
+        text = read_golden(self.file, self.mend)
         return None if text is None else read_record(text, str(self), self.again)
 
     def outputs(self, record: Record) -> Stored:
@@ -77,7 +82,7 @@ class Location:
         """
         assert record.kept is not None
         where = f"{self.folder}/{record.kept.file}"
-        data = self._read(where)
+        data = read_golden(where, self.mend)
         if data is None:
             raise GoldenError(f"{shown(where)}: missing, and {self} names it; {self.mend}")
         damage = "its SHA-256 is not the recorded one"
@@ -110,8 +115,8 @@ class Location:
                 if not replace and _content(self.file) is not None:
                     return False
                 if data is not None and record.kept is not None:
-                    _put(f"{self.folder}/{record.kept.file}", data)
-                _put(self.file, record.text().encode())
+                    self._put(f"{self.folder}/{record.kept.file}", data)
+                self._put(self.file, record.text().encode())
                 self._clear(None if record.kept is None else record.kept.file)
                 return True
         except OSError as error:
@@ -149,23 +154,19 @@ class Location:
         if is_url(self.folder):
             return
         folder = Path(self.folder)
-        outputs = re.compile(
-            rf"({re.escape(self.case)}\.[0-9a-f]{{{HASH_LENGTH}}}\.npz)(\.[0-9a-f]{{32}}\.tmp)?"
-        )
-        for match in filter(None, map(outputs.fullmatch, os.listdir(folder))):
-            if match[2]:
-                clear_drafts(folder, match[1])
-            elif match[1] != kept:
+        outputs = f"{glob.escape(self.case)}.{'[0-9a-f]' * HASH_LENGTH}.npz"
+        for npz in folder.glob(outputs):
+            if npz.name != kept:
                 with contextlib.suppress(OSError):
-                    (folder / match[1]).unlink()
+                    npz.unlink()
+        for draft in folder.glob(f"{outputs}.*.tmp"):
+            clear_drafts(folder, draft.name.rsplit(".", 2)[0])
         clear_drafts(folder, f"{self.case}.json")
 
-    def _read(self, where: str) -> bytes | None:
-        try:
-            return _content(where)
-        except OSError as error:
-            why = error.strerror or error
-            raise GoldenError(f"{shown(where)}: the golden cannot be read: {why}; {self.mend}") from error
+    def _put(self, where: str, data: bytes) -> None:
+        """Write a file atomically, unless it has this content already."""
+        if _content(where) != data:
+            write_bytes_atomic(where, data)
 
 
 def location_of(case: Case, folder: str | None = None) -> Location:
@@ -183,14 +184,188 @@ def shown(where: str) -> str:
 
 
 def _content(where: str) -> bytes | None:
-    """Return the bytes of a file; None where there is no file."""
+    """Return the bytes of a file, by path or URL; None where there is no file."""
     try:
         return read_bytes(where)
     except FileNotFoundError:
         return None
 
 
-def _put(where: str, data: bytes) -> None:
-    """Write a file atomically, unless it has this content already."""
-    if _content(where) != data:
-        write_bytes_atomic(where, data)
+def read_golden(where: str, mend: str) -> bytes | None:
+    """Return the bytes of a file of a golden; None where there is no file.
+
+    Raises:
+        GoldenError: The file cannot be read; ``mend`` is the advice.
+    """
+    try:
+        return _content(where)
+    except OSError as error:
+        why = error.strerror or error
+        raise GoldenError(f"{shown(where)}: the golden cannot be read: {why}; {mend}") from error
+
+
+#: Output name to one array of all samples, or to one array per batch where batches cannot be joined.
+Stored = dict[str, Array | list[Array]]
+
+
+def pack(outputs: Outputs, samples: int, dtype: GoldenType) -> tuple[bytes, dict[str, KeptOutput]]:
+    """Return the outputs as the bytes of an .npz, and how each output lies in it; equal outputs, equal bytes.
+
+    Args:
+        outputs: One array per batch; an output whose batches join has the samples along its first axis.
+        samples: Count of samples in all batches.
+        dtype: Floats that are wider are narrowed to this type.
+
+    Raises:
+        GoldenError: A value exceeds the range of ``dtype``.
+    """
+    buffer, kept, members = io.BytesIO(), {}, []
+    for name, batches in outputs.items():
+        joined = _join(batches, samples)
+        if joined is not None:
+            members.append((name, _narrow(name, joined, dtype)))
+            kept[name] = KeptOutput(dtype=str(joined.dtype))
+            continue
+        members += [(f"{name}.{n}", _narrow(name, array, dtype)) for n, array in enumerate(batches)]
+        kept[name] = KeptOutput(dtype=str(batches[0].dtype), parts=len(batches))
+    write_npz(buffer, members)
+    return buffer.getvalue(), kept
+
+
+def write_npz(file: io.BytesIO | Path, arrays: Iterable[tuple[str, Array]]) -> None:
+    """Write arrays of any name as ``np.savez_compressed`` would; equal arrays make equal files."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays:
+            member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, not now
+            member.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(member, "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
+
+
+def unpack(data: bytes, outputs: Mapping[str, KeptOutput]) -> Stored:
+    """Return the outputs in an .npz from :func:`pack`, each in its own dtype.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    stored: Stored = {}
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            for name, kept in outputs.items():
+                if kept.parts is None:
+                    stored[name] = _cast(file[f"{name}.npy"], kept)
+                else:
+                    members = (f"{name}.{number}.npy" for number in range(kept.parts))
+                    stored[name] = [_cast(file[member], kept) for member in members]
+    except Exception as error:  # NumPy and zipfile raise many types for a damaged file
+        raise ValueError(error_text(error)) from error
+    return stored
+
+
+def _cast(array: Array, kept: KeptOutput) -> Array:
+    """Return an array of an .npz in the dtype of its output; TypeError where it is of another kind."""
+    return array.astype(kept.dtype, casting="same_kind")
+
+
+class Cutter:
+    """Cuts the outputs of a golden into the batches of another run on the same samples."""
+
+    def __init__(self, stored: Stored, where: str, again: str) -> None:
+        """Start at the first batch.
+
+        Args:
+            stored: The golden's outputs.
+            where: The golden's file, for messages.
+            again: The advice how to record the golden again.
+        """
+        self._stored, self._where, self._again = stored, where, again
+        self._batches = 0
+        self._rows: dict[str, int] = {}
+
+    def _misfit(self, said: str) -> GoldenError:
+        return GoldenError(f"{self._where}: the golden does not fit: {said}; {self._again}")
+
+    def __call__(self, other: Feed) -> Feed:
+        """Return the golden's rows for the next batch ``other``.
+
+        Raises:
+            GoldenError: An output is missing, or its rows have another shape. A lack of rows is only raised
+                by ``end``.
+        """
+        batch = {}
+        for name, array in other.items():
+            kept = self._stored.get(name)
+            if kept is None:
+                raise self._misfit(f"it holds no output '{name}'")
+            start, rows = self._rows.get(name, 0), array.shape[0] if array.ndim else 0
+            self._rows[name] = start + rows
+            if isinstance(kept, list):
+                batch[name] = kept[min(self._batches, len(kept) - 1)]
+                continue
+            if kept.ndim != array.ndim or kept.shape[1:] != array.shape[1:]:
+                raise self._misfit(
+                    f"'{name}' is kept as {list(kept.shape)}, and a batch of this run is {list(array.shape)}"
+                )
+            batch[name] = kept[start : start + rows]
+        self._batches += 1
+        return batch
+
+    def end(self) -> None:
+        """Check that each row was used once; raises GoldenError."""
+        for name, rows in self._rows.items():
+            kept, batches = self._stored[name], self._batches
+            if isinstance(kept, list) and len(kept) != batches:
+                raise self._misfit(f"'{name}' is kept in {len(kept)} batches, and this run has {batches}")
+            if not isinstance(kept, list) and len(kept) != rows:
+                raise self._misfit(f"'{name}' is kept with {len(kept)} rows, and this run has {rows}")
+
+    def cut(self, other: Outputs) -> Outputs:
+        """Return the golden's outputs in the batches of a whole run; raises GoldenError."""
+        batches = zip(*other.values(), strict=True)
+        feeds = [self(dict(zip(other, batch, strict=True))) for batch in batches]
+        self.end()
+        return {name: [feed[name] for feed in feeds] for name in other}
+
+
+def first_samples(outputs: Outputs, samples: int, count: int) -> Outputs:
+    """Return the outputs of the first ``count`` of ``samples`` samples.
+
+    Raises:
+        GoldenError: An output has no axis of samples.
+    """
+    if count >= samples:
+        return outputs
+    first: Outputs = {}
+    for name, batches in outputs.items():
+        if _join(batches, samples) is None:
+            raise GoldenError(
+                f"golden: output '{name}' has no axis of {samples} samples, so its first {count} cannot be "
+                "kept alone; remove 'samples' under 'golden'"
+            )
+        starts = accumulate(map(len, batches), initial=0)
+        first[name] = [b[: count - n] for b, n in zip(batches, starts, strict=False) if n < count]
+    return first
+
+
+def _join(batches: Sequence[Array], samples: int) -> Array | None:
+    """Return all batches as one array; None where its first axis would not count the samples."""
+    if any(array.ndim == 0 or array.shape[1:] != batches[0].shape[1:] for array in batches):
+        return None
+    return np.concatenate(batches) if sum(map(len, batches)) == samples else None
+
+
+def _narrow(name: str, array: Array, dtype: GoldenType) -> Array:
+    """Return ``array`` in the dtype that the golden keeps; raises GoldenError where a value overflows."""
+    if array.dtype.kind == "O":
+        return array.astype(str)
+    if array.dtype.kind != "f" or array.dtype.itemsize <= np.dtype(dtype).itemsize:
+        return array
+    finite = np.isfinite(array)
+    with np.errstate(over="ignore"):
+        narrow: Array = array.astype(dtype)
+    if not np.isfinite(narrow[finite]).all():
+        raise GoldenError(
+            f"golden: output '{name}' reaches {float(np.abs(array[finite]).max()):.4g}, more than {dtype} "
+            "can hold; set 'golden: {dtype: float32}'"
+        )
+    return narrow

@@ -32,18 +32,16 @@ def regressions(case: Case) -> dict[str, float]:
     for index, criterion in enumerate(case.criteria):
         if isinstance(criterion, RegressionCriterion):
             for name, amount in criterion.regression.items():
-                with case.at(f"criteria.{index}.regression.{name}"):
-                    _check_known(name, known)
                 found[name] = min(amount, found.get(name, math.inf))
+                if name in known:
+                    continue
+                with case.at(f"criteria.{index}.regression.{name}"):
+                    raise CriterionError(
+                        f"regression: unknown metric '{name}'{did_you_mean(name, known)}; metrics: "
+                        f"{', '.join(METRICS)}; your own function needs a criterion "
+                        "{metric: file.py:function}"
+                    )
     return found
-
-
-def _check_known(name: str, known: Sequence[str]) -> None:
-    if name not in known:
-        raise CriterionError(
-            f"regression: unknown metric '{name}'{did_you_mean(name, known)}; metrics: "
-            f"{', '.join(METRICS)}; your own function needs a criterion {{metric: file.py:function}}"
-        )
 
 
 def accepted_scores(
@@ -93,14 +91,16 @@ def tighten(judge: Judge, regressions_allowed: Mapping[str, float], record: Reco
         record: The golden; None sets no limits, and keeps the default ones away all the same.
 
     Raises:
-        GoldenError: No score was accepted for one of the metrics, or one that bounds nothing.
+        GoldenError: No score was accepted for one of the metrics, or one that any value keeps.
     """
     if not regressions_allowed:
         return judge
+    if record is None:
+        # An output that only has a regression gets no default limit: a limit without metrics stands for it.
+        return replace(judge, limits=(*judge.limits, OutputLimits("*")))
     limits: list[OutputLimits] = []
     metrics: list[tuple[MetricLimit, UserMetric]] = []
-    for name, amount in regressions_allowed.items() if record else ():
-        assert record is not None
+    for name, amount in regressions_allowed.items():
         of_outputs = list(_output_limits(judge, name, amount, record))
         of_users = list(_metric_limits(judge, name, amount, record))
         if not of_outputs and not of_users:
@@ -109,9 +109,7 @@ def tighten(judge: Judge, regressions_allowed: Mapping[str, float], record: Reco
             )
         limits += of_outputs
         metrics += of_users
-    # Without a record a limit that speaks of nothing: what has only a regression has no default one.
-    bare = () if record else (OutputLimits("*"),)
-    return replace(judge, limits=(*judge.limits, *limits, *bare), metrics=(*judge.metrics, *metrics))
+    return replace(judge, limits=(*judge.limits, *limits), metrics=(*judge.metrics, *metrics))
 
 
 def named(metrics: Sequence[Score], own: Judge, judge: Judge, record: Record) -> tuple[Score, ...]:
@@ -199,7 +197,7 @@ def _metric_limits(
 
 
 def _limit(score: Accepted, amount: float) -> float:
-    """The value that is just kept: 0.7 where 0.8 was accepted and 0.1 may be lost.
+    """The limit on a score: 0.7 where 0.8 was accepted and 0.1 may be lost.
 
     Raises GoldenError where any value would be kept.
     """
@@ -208,8 +206,9 @@ def _limit(score: Accepted, amount: float) -> float:
             f"regression: the accepted {score.subject} {score.metric} is {score.value:g}, which any value "
             "keeps"
         )
-    rounded = amount > 0 and math.isfinite(score.value)
-    loss = amount + (4 * sys.float_info.epsilon * abs(score.value) if rounded else 0.0)
+    loss = amount
+    if amount > 0 and math.isfinite(score.value):  # the subtraction rounds
+        loss += 4 * sys.float_info.epsilon * abs(score.value)
     return score.value - loss if score.bound == "min" else score.value + loss
 
 

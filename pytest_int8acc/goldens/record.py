@@ -1,15 +1,30 @@
-"""The JSON of a golden: what the golden was made from, and the scores that were accepted then."""
+"""The record of a golden: its provenance, the scores that were accepted, and what has changed since.
+
+The provenance are the files, settings and scripts that a golden depends on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal
 
+import onnx
+from google.protobuf.message import DecodeError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.errors import Int8accError, installed
+from pytest_int8acc.files import readable
 from pytest_int8acc.results import Acceptance, Bound
-from pytest_int8acc.spec.models import GoldenType
+from pytest_int8acc.runtime.protocol import ENGINE
+from pytest_int8acc.runtime.store import digest_file
+from pytest_int8acc.spec.criteria import MetricCriterion
+from pytest_int8acc.spec.int8 import BaselineModel
+from pytest_int8acc.spec.models import Case, GoldenType
 
 
 class GoldenError(Int8accError):
@@ -121,3 +136,122 @@ def compared(old: Record | None, new: Record) -> Iterator[Acceptance]:
         yield Acceptance(*score.key, before.pop(score.key, None), score.value)
     for (subject, metric), value in before.items():
         yield Acceptance(subject, metric, value, None)
+
+
+logger = logging.getLogger("pytest_int8acc")
+#: Minimum size in bytes of a file that takes more than a second to hash.
+_SLOW_BYTES = 1 << 30
+_VERSIONS = ("pytest-int8acc", "numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-rtx")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """All that a golden of a case depends on, except its data; a :class:`Record` has the same fields."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    baseline: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
+    scripts: dict[str, str] = field(default_factory=dict)
+
+
+def provenance_of(case: Case, output_settings: Mapping[str, str]) -> Provenance:
+    """Return the provenance of a golden recorded now; hashes the case's files.
+
+    Args:
+        case: From ``load_spec``.
+        output_settings: The settings of the backend that change outputs.
+    """
+    files = {"model": digest_model(case.path(case.model))}
+    baseline: str = case.baseline if isinstance(case.baseline, str) else "model"
+    if isinstance(case.baseline, BaselineModel):
+        if case.baseline.engine is not None:
+            baseline, path = "engine", case.path(case.baseline.engine)
+            files["baseline engine"] = digest_file(path) if path.is_file() else ""
+        elif case.baseline.model is not None:
+            files["baseline model"] = digest_model(case.path(case.baseline.model))
+    return Provenance(files, baseline, dict(output_settings), dict(sorted(_scripts(case))))
+
+
+def digest_model(path: Path) -> str:
+    """Return the SHA-256 of an ONNX file and its external data, in hex; empty where a file is missing.
+
+    The bytes are hashed and not the graph, because a golden outlives versions of the library that reads it.
+    """
+    try:
+        if readable(path).stat().st_size > _SLOW_BYTES:
+            logger.info("hashing %s", path)
+        names = {
+            entry.value
+            for tensor in onnx.load(path, load_external_data=False).graph.initializer
+            for entry in tensor.external_data
+            if entry.key == "location"
+        }
+        files = (path, *(path.parent / name for name in sorted(names)))
+        digests = [digest_file(readable(file)) for file in files]
+    except (OSError, DecodeError):
+        return ""  # loading the model raises the error that the user sees
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _scripts(case: Case) -> Iterator[tuple[str, str]]:
+    """Yield name and SHA-256 of each script and label file of the user that the scores depend on."""
+    own = [c for c in case.criteria if isinstance(c, MetricCriterion)]
+    for ref in (case.inputs, case.labels, *(c.metric for c in own), *(c.decode for c in own)):
+        if not isinstance(ref, str):
+            continue
+        script, colon, _ = ref.rpartition(":")
+        is_function = colon and script.endswith(".py")
+        name = script if is_function else ref
+        path = case.path(name)
+        if not (is_function or ref == case.labels) or not path.is_file():
+            continue
+        content = path.read_bytes()
+        if path.suffix == ".py":  # Git may convert line ends
+            content = content.replace(b"\r\n", b"\n")
+        yield name, hashlib.sha256(content).hexdigest()
+
+
+def made_with(engine: str) -> dict[str, str]:
+    """Return the versions of the libraries, and the description of the engine that the baseline ran on."""
+    return {"engine": engine, **installed(_VERSIONS)}
+
+
+def changes(record: Record, now: Provenance, case: Case) -> Iterator[str]:
+    """Yield each reason why a golden is stale, except changes of its data."""
+    if record.case != case.name:
+        yield f"it is of case '{record.case}'"
+    is_baseline = case.baseline == "golden"  # the model that such a golden came from may be gone
+    for role in now.files if is_baseline else {**record.files, **now.files}:
+        if now.files.get(role) != record.files.get(role):
+            path = case.model if role == "model" else "of the spec"
+            yield f"the {role} ({path}) has changed"
+    if not is_baseline and record.baseline != now.baseline:
+        yield f"its baseline is {record.baseline}, the spec's is {now.baseline}"
+    for key, value in now.settings.items():
+        was = record.settings.get(key)
+        if was != value and ENGINE not in (was, value):  # an engine's golden serves elsewhere, with a remark
+            yield f"{key} was {'not said' if was is None else was}, this run has {value}"
+
+
+def data_changes(samples: int, digest: str, inputs: Dataset) -> Iterator[str]:
+    """Yield each reason why ``inputs``, which were read once, are not the data of the golden.
+
+    Args:
+        samples: The golden's count of samples.
+        digest: The golden's digest of its samples.
+        inputs: The data of this run.
+    """
+    if inputs.samples != samples:
+        yield f"it is of {samples} samples, this run has {inputs.samples} ({inputs.description})"
+    elif inputs.digest != digest:
+        yield f"the data ({inputs.description}) has changed"
+
+
+def remarks(record: Record, now: Provenance, engine: str) -> Iterator[str]:
+    """Yield a note on each change that does not make the golden stale: scripts and the engine."""
+    changed = [name for name, digest in now.scripts.items() if record.scripts.get(name, digest) != digest]
+    if changed:
+        yield f"golden: {', '.join(changed)} changed since it was recorded; model and data did not"
+    then = record.made_with.get("engine", "")
+    if then != engine:
+        yield f"golden: recorded with {then}, this is {engine}"

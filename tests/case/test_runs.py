@@ -83,7 +83,7 @@ def test_the_baseline_is_kept_where_a_search_may_want_it_and_int8_is_not(
 ) -> None:
     case = measured(project, "criteria: [{sqnr_db: 5}]\n", Settings(search=search))  # type: ignore[arg-type]
     assert [len(arrays) for arrays in case.baseline.values()] == [kept] * bool(kept)
-    assert case.runs.candidate == {}
+    assert case.runs.kept[Role.INT8] == {}
 
 
 def test_what_was_compared_in_part_runs_again_where_all_is_asked_for(

@@ -31,9 +31,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kills import killed_at
 
-from pytest_int8acc.goldens.location import Location
-from pytest_int8acc.goldens.outputs import Cutter, pack, unpack
-from pytest_int8acc.goldens.record import Record
+from pytest_int8acc.goldens.location import Cutter, Location, pack, unpack
+from pytest_int8acc.goldens.record import GoldenError, Record
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
@@ -285,7 +284,7 @@ def test_outputs_come_back_as_they_were(run: tuple[dict[str, list[np.ndarray]], 
     outputs, samples = run
     data, kept = pack(outputs, samples, dtype)
     assert pack(outputs, samples, dtype)[0] == data
-    back = Cutter(unpack(data, kept), ValueError).cut(outputs)
+    back = Cutter(unpack(data, kept), "case.json", "record it again").cut(outputs)
     for name, arrays in outputs.items():
         for a, b in zip(arrays, back[name], strict=True):
             assert (a.dtype, a.shape) == (b.dtype, b.shape)
@@ -303,8 +302,8 @@ def test_what_does_not_fit_is_said() -> None:
         ({"y": np.zeros((3, 3))}, "kept with 3 rows, and this run has 2"),
         ({"y": [np.zeros(1)] * 2}, "kept in 2 batches, and this run has 1"),
     ):
-        with pytest.raises(ValueError, match=said):
-            Cutter(stored, ValueError).cut(y)
+        with pytest.raises(GoldenError, match=said):
+            Cutter(stored, "case.json", "record it again").cut(y)
 
 
 # --- written at one stroke

@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 
 # Imported here so that no run inside a test imports them anew: pytester forgets what a run has imported.
 import pytest_int8acc.case.forms
-import pytest_int8acc.goldens.outputs
+import pytest_int8acc.goldens.location
 import pytest_int8acc.plugin.items
 import pytest_int8acc.runtime.open
 import pytest_int8acc.spec.load  # noqa: F401
