@@ -208,7 +208,7 @@ class _UserRun:
     """
 
     def __init__(self, limit: MetricLimit, function: _Function, labels: Labels) -> None:
-        self._ref, self._labels = limit.ref, labels
+        self._ref, self._labels, self._function = limit.ref, labels, function
         self._active: Callable[[], AbstractContextManager[None]] = nullcontext
         made: Any = function
         if isinstance(function, UserFunction):
@@ -219,8 +219,7 @@ class _UserRun:
         self._object: Any = None
         if inspect.isclass(made) and all(callable(getattr(made, n, None)) for n in ("update", "compute")):
             self._object = self._call(made)
-            made = self._object.update
-        self._function: _Function = made
+            self._function = made = self._object.update
         self._streams = limit.streaming or self._object is not None
         """Whether it is called batch by batch, so that no outputs are kept."""
         self._pair, self.labelled = _parameters(limit.ref, made, labels is not None, self._streams)
