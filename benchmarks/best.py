@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
-from pytest_int8acc.search import Evaluator, GroupInfo
+from pytest_int8acc.search.types import Evaluator, GroupInfo
 
 #: Up to this many groups every set is tried.
 FEASIBLE = 12

@@ -24,7 +24,8 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
-from pytest_int8acc.search import STRATEGIES
+from pytest_int8acc.search.strategies import search
+from pytest_int8acc.settings import Strategy
 
 #: Transformer blocks, for 18, 50, 98 and 298 groups.
 BLOCKS = (2, 6, 12, 37)
@@ -53,16 +54,17 @@ def network(blocks: int) -> Case:
     return large(vit_tiny(blocks), {"cosine": 0.999}, factors=factors)
 
 
-def grow(strategies: Sequence[str], blocks: Sequence[int] = BLOCKS) -> list[Growth]:
+def grow(strategies: Sequence[Strategy], blocks: Sequence[int] = BLOCKS) -> list[Growth]:
     """Measure each of ``strategies`` on each size."""
     rows = []
     for size in blocks:
         case = network(size)
         for strategy in strategies:
-            found = STRATEGIES[strategy](simulator(case))
+            began = time.monotonic()
+            found = search(simulator(case), strategy)
             n, k = len(case.network.groups), len(found.high)
             sets = math.log2(math.comb(n, k))
-            rows.append(Growth(strategy, n, k, len(found.trials), found.cost, found.seconds, sets))
+            rows.append(Growth(strategy, n, k, len(found.trials), found.cost, time.monotonic() - began, sets))
     return rows
 
 

@@ -20,7 +20,9 @@ from benchmarks.simulate import instrument, simulator
 from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.report.search import ending_text
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
-from pytest_int8acc.search import STRATEGIES, Evaluator, SearchResult
+from pytest_int8acc.search.strategies import search
+from pytest_int8acc.search.types import Evaluator, SearchResult
+from pytest_int8acc.settings import Strategy
 from pytest_int8acc.tensors import Feed
 
 #: Random plans that the price of a trial is taken from.
@@ -77,11 +79,16 @@ class CaseReport:
     rows: tuple[Row, ...]
 
 
-def measure(case: Case, strategies: Sequence[str]) -> CaseReport:
+def measure(case: Case, strategies: Sequence[Strategy]) -> CaseReport:
     """Run ``strategies`` on ``case``, each with a simulator of its own, and have the answers judged."""
     judge, evaluator = Judge(case), simulator(case)
     price = prices(evaluator.groups)
-    results = {name: STRATEGIES[name](simulator(case)) for name in strategies}
+    results: dict[Strategy, SearchResult] = {}
+    seconds: dict[Strategy, float] = {}
+    for name in strategies:
+        own, began = simulator(case), time.monotonic()
+        results[name] = search(own, name)
+        seconds[name] = time.monotonic() - began
     proven = optimum(simulator(case), price)
     best = proven if proven is not None else best_of(results.values(), judge, price)
     network = case.network
@@ -96,7 +103,9 @@ def measure(case: Case, strategies: Sequence[str]) -> CaseReport:
         trial_ratio=trial_ratio(case, evaluator),
         size_ratio=instrument(network).model.nbytes / network.model.nbytes,
         memory_ratio=memory_ratio(case),
-        rows=tuple(_row(case, name, result, judge, best, price) for name, result in results.items()),
+        rows=tuple(
+            _row(case, name, result, seconds[name], judge, best, price) for name, result in results.items()
+        ),
     )
 
 
@@ -154,6 +163,7 @@ def _row(
     case: Case,
     strategy: str,
     result: SearchResult,
+    seconds: float,
     judge: Judge,
     best: frozenset[str],
     price: Mapping[str, float],
@@ -171,7 +181,7 @@ def _row(
         trials=len(result.trials),
         probes=result.probes,
         cost=result.cost,
-        seconds=result.seconds,
+        seconds=seconds,
         macs=macs,
         excess_groups=len(result.high) - len(best),
         excess_macs=macs - math.fsum(price[name] for name in best),

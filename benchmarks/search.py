@@ -26,7 +26,7 @@ from benchmarks import growth, tables
 from benchmarks.measure import CaseReport, measure
 from benchmarks.nets import CASES
 from benchmarks.rivals.run import compare, run
-from pytest_int8acc.search import STRATEGIES
+from pytest_int8acc.search.strategies import STRATEGIES
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -173,9 +173,14 @@ class Budget:
         self._began = self.meter.runs
 
     @property
+    def spent(self) -> float:
+        """The runs over all samples that the meter has counted since the budget was made."""
+        return self.meter.runs - self._began
+
+    @property
     def left(self) -> float:
         """The remaining number of runs over all samples, without the reserve."""
-        return self.max_runs * (1 - self.kept) - (self.meter.runs - self._began)
+        return self.max_runs * (1 - self.kept) - self.spent
 
     @property
     def empty(self) -> bool:

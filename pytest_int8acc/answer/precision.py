@@ -31,11 +31,10 @@ from pytest_int8acc.results import (
     SearchOutcome,
     Tradeoff,
     TradeoffPoint,
-    TrialLine,
 )
 from pytest_int8acc.runtime.forms import ImplicitForm
 from pytest_int8acc.scores.judge import Verdict
-from pytest_int8acc.search import certify, fewest, search
+from pytest_int8acc.search.strategies import certify, fewest, search
 from pytest_int8acc.search.types import SearchResult
 
 logger = logging.getLogger("pytest_int8acc")
@@ -283,7 +282,7 @@ def _builds_left(lab: Lab) -> int:
 def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
     result, proof = found.result, found.reserved or found.proof
     return SearchOutcome(
-        strategy=result.strategy,
+        strategy=lab.measured.settings.strategy,
         precision=lab.measured.keep,
         culprits=_culprits(lab, found) if result.passed else (),
         found=result.passed,
@@ -291,7 +290,7 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
         verified=proof is not None and proof.verdict.holds,
         fixed=proof.verdict.scores if proof else (),
         ending=result.ending,
-        trials=tuple(TrialLine(t.high, t.passed, t.loss, t.cost, t.why) for t in result.trials),
+        trials=result.trials,
         probes=result.probes,
         cost=result.cost,
         builds=lab.builds,

@@ -35,7 +35,7 @@ from pytest_int8acc.lab.lab import Lab, Source
 from pytest_int8acc.results import Migration, SearchOutcome
 from pytest_int8acc.results.causes import Rescale
 from pytest_int8acc.scores.judge import Verdict
-from pytest_int8acc.search import certify, fewest
+from pytest_int8acc.search.strategies import certify, fewest
 from pytest_int8acc.tensors import Array
 
 logger = logging.getLogger("pytest_int8acc")
@@ -171,14 +171,14 @@ def _fewest_high_with_norms(known: Known, norms: tuple[str, ...], error_budget: 
     """A plan with these norms fused and the fewest groups in FP32; None where no such plan passes."""
     lab = known.lab
     simulated = lab.simulated(base=Plan(fused=norms), room=error_budget)
-    kept, budget = simulated.indices(known.culprits), Budget(clock=lab.clock)
+    kept = simulated.indices(known.culprits)
     result = certify(simulated, frozenset())  # one trial, which may begin after the time is up
     if not result.passed and kept:
-        result = certify(simulated, kept, budget=budget)
+        result = certify(simulated, kept, budget=Budget(lab.clock))
     if not result.passed:
         place = {group.name: i for i, group in enumerate(simulated.groups)}
         suspects = [place[name] for name in lab.losses if name in place]
-        result = fewest(simulated, suspects, budget=budget)
+        result = fewest(simulated, suspects, budget=Budget(lab.clock))
     if not result.passed or len(result.high) == len(simulated.groups):
         return None
     return simulated.plan(simulated.indices(result.high))

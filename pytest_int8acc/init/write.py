@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, get_args
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from pytest_int8acc.init.templates import render
 from pytest_int8acc.names import shown
 from pytest_int8acc.settings import SUFFIXES
 from pytest_int8acc.spec.fields import NAME
+from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.spec.load import display
 from pytest_int8acc.spec.yaml import resolve
 from pytest_int8acc.tensors import TensorInfo, describe
@@ -249,6 +250,7 @@ def _head(facts: _Facts) -> dict[str, str | None]:
         "model": float_file,
         "quantized_model": _when(facts.quantized, _scalar(file)),
         "if_float": _when(not facts.quantized),
+        "other_methods": ", ".join(name for name in get_args(CalibrationMethod) if name != "entropy"),
         "data_calibration": _when(not facts.quantized and has_calibration, facts.loader),
         "if_no_calibration": _when(not facts.quantized and not has_calibration),
         "selectors": _when(selection, " and ".join(selection)),

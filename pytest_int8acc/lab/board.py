@@ -1,4 +1,4 @@
-"""A network in ONNX Runtime that runs any plan of its groups and scales by one inference."""
+"""Runs any plan of a network in one session of ONNX Runtime; the precisions are inputs of its model."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pytest_int8acc.tensors import Feed
 
 
 class Board:
-    """The instrument of one network in a session of ONNX Runtime, exact."""
+    """The instrument of one network, opened in an exact session of ONNX Runtime."""
 
     def __init__(self, network: Network, rest: Precision, sessions: Sessions) -> None:
         """Build the instrument and open it.
 
         Args:
-            network: What plans are tried on.
+            network: The network whose plans are run.
             rest: The precision of everything that is not quantized.
-            sessions: Where ONNX Runtime runs.
+            sessions: Opens the session.
 
         Raises:
             EngineError: ONNX Runtime refuses the model.
@@ -33,9 +33,13 @@ class Board:
     def setting(
         self, high: Collection[str], scales: Mapping[str, TensorScale] = MappingProxyType({})
     ) -> Setting:
-        """What a run computes with these groups in high precision and these scales of activations."""
+        """The setting of a run with these groups in high precision and these scales of activations."""
         return self._instrument.setting(high, scales)
 
     def run(self, feed: Feed, setting: Setting) -> Feed:
-        """The outputs under a setting; raises EngineError where the model fails."""
+        """The outputs of one run.
+
+        Raises:
+            EngineError: The model fails.
+        """
         return self._engine({**feed, **setting.inputs})

@@ -1,4 +1,4 @@
-"""What a strategy talks to: views of the lab on plans that differ in the groups kept high."""
+"""The evaluators of a lab. A search asks them about plans that differ in the groups kept high."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_int8acc.tensors import Feed
 
 
 class Simulated:
-    """An Evaluator: groups kept high over a plan, judged by inference."""
+    """An Evaluator that judges plans by inference. Each plan adds groups in high precision to a base plan."""
 
     def __init__(
         self,
@@ -26,14 +26,15 @@ class Simulated:
         keep: Precision = "fp16",
         room: float = 1.0,
     ) -> None:
-        """Check the criteria.
+        """Check that the criteria fit the outputs.
 
         Args:
             simulator: Runs the plans.
-            base: What every plan does beside; nothing by default.
-            samples: Those that the search may see, by index; None: all. See ``split``.
-            keep: What groups run in that leave INT8.
-            room: The share of what the limits allow that a plan may use up to pass.
+            base: The plan that every plan includes; None for an empty plan.
+            samples: The samples that the search may see, by index; None for all samples. See ``split``.
+            keep: The precision of groups that leave the low format.
+            room: The error budget: a plan passes if it uses at most this share of the error that the limits
+                allow.
 
         Raises:
             CriterionError: A criterion does not fit the outputs.
@@ -45,26 +46,26 @@ class Simulated:
 
     @property
     def criteria(self) -> Sequence[Criterion]:
-        """What is judged."""
+        """The criteria that are judged."""
         return self.seen.judge.criteria
 
     @property
     def samples(self) -> int:
-        """Number of samples."""
+        """The number of samples that the search sees."""
         return self.seen.judge.samples
 
     @property
     def targets(self) -> Sequence[Target]:
-        """What ``probe`` measures."""
+        """The meaning of each array of error vectors that ``probe`` returns."""
         return self.seen.prober.targets
 
     def plan(self, high: Iterable[int]) -> Plan:
-        """The base with groups high, by index."""
+        """The base plan with these groups in high precision, by index."""
         names = (self.groups[i].name for i in sorted(high))
         return replace(self._base, high=dict.fromkeys(names, self.keep))
 
     def indices(self, names: Iterable[str]) -> frozenset[int]:
-        """Groups by name as positions in ``groups``."""
+        """The indices of groups in ``groups``, by their names."""
         selected = set(names)
         return frozenset(i for i, group in enumerate(self.groups) if group.name in selected)
 
@@ -101,14 +102,14 @@ class Simulated:
 
 
 class Built(Simulated):
-    """An Evaluator whose verdicts come from models built for each plan, and whose probes from simulation."""
+    """An Evaluator that judges a plan by building its model, and probes it by simulation."""
 
     def __init__(self, simulated: Simulated, build: Callable[[Plan], Iterable[Feed]]) -> None:
-        """Take over the samples.
+        """Take over criteria, baseline and samples.
 
         Args:
-            simulated: Knows the criteria, the baseline and the samples.
-            build: Builds a plan and gives its outputs on the whole dataset in batches, as the baseline's.
+            simulated: The evaluator that probes plans by simulation.
+            build: Builds a plan and returns its outputs on the whole dataset, in the baseline's batches.
         """
         super().__init__(simulated.simulator, simulated.plan(()), simulated.seen.samples, simulated.keep)
         self._build = build
@@ -122,10 +123,8 @@ class Built(Simulated):
         """
         if high in self._known:
             return replace(self._known[high], cost=0.0)
-        comparison, places = (
-            SampleComparison(self.seen.judge),
-            {s: i for i, s in enumerate(self.seen.samples)},
-        )
+        comparison = SampleComparison(self.seen.judge)
+        places = {sample: place for place, sample in enumerate(self.seen.samples)}
         for batch, feed in enumerate(self._build(self.plan(high))):
             samples, outputs = self.simulator.inputs.samples_of(batch, feed)
             chosen = [place for place, sample in enumerate(samples) if sample in places]

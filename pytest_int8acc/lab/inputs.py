@@ -1,4 +1,4 @@
-"""Samples of a dataset that can be run in any order, as often as wanted, and outputs cut into samples."""
+"""The inputs of a lab as single samples, which run in any order, and outputs cut into samples."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pytest_int8acc.data.dataset import fill, rechunk
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.tensors import Feed, Outputs, TensorInfo
 
-#: Maximum size, in bytes, of inputs that stay in memory. Larger inputs are read again for each run, in their
-#: own order.
+#: Maximum size, in bytes, of inputs that stay in memory. Larger inputs are read again for each plan, in the
+#: order of the dataset.
 MEMORY_BYTES = 256 << 20
 #: Approximate size, in bytes, of the inputs of one run. An instrument holds more activations than the model
 #: for which batches were sized.
@@ -27,12 +27,13 @@ _LEAST_ROWS = 4
 
 
 def split(samples: int, held_out: float = 0.2, seed: int = 0) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Samples that a search may see, and those set aside for the proof, each in order.
+    """The samples that a search may see, and the samples held out for the proof, both in order.
 
     Args:
-        samples: How many there are, at least 1.
-        held_out: Share to set aside, below 1; rounded down, so that very few samples are all seen.
-        seed: Of the choice.
+        samples: The number of samples, at least 1.
+        held_out: The share to hold out, below 1. It is rounded down, so that of very few samples the search
+            sees all.
+        seed: The seed of the random choice.
     """
     order = np.random.default_rng(seed).permutation(samples).tolist()
     held = int(samples * held_out)
@@ -51,8 +52,8 @@ class Inputs:
 
         Args:
             dataset: All samples.
-            inputs: What the model takes.
-            baseline: Outputs of all samples, as ``run_together`` gives them.
+            inputs: The inputs of the model.
+            baseline: The baseline's outputs of all samples, as ``run_together`` returns them.
 
         Raises:
             DataError: The dataset cannot be read.
@@ -80,16 +81,18 @@ class Inputs:
         return len(self._places)
 
     def rows(self, samples: Sequence[int]) -> list[int]:
-        """The dataset's rows that make up these samples, by index."""
+        """The indices of the dataset's rows that belong to these samples."""
         return [row for sample in samples for row in self._rows[sample]]
 
     def runs(
         self, order: Sequence[int], among: int | None = None, *, whole: bool = False
     ) -> Iterator[tuple[list[int], Batch]]:
-        """Runs that hold the samples of ``order``; in that order where the inputs are in memory.
+        """The batches to run, each with its samples.
 
-        The first takes a small part of ``among`` samples, by default of all: a plan may be rejected after it.
-        Where ``whole``, nothing is rejected on the way: runs are as few as batches and memory allow.
+        Args:
+            order: The samples to run. They run in this order if the inputs are in memory.
+            among: The number of samples that the first, small run is a part of; None for all samples.
+            whole: Make as few runs as batches and memory allow, because no plan is rejected between runs.
         """
         first = self._most if whole else max(_LEAST_ROWS, -(-(among or len(self)) // _RUNS))
         first = self._layout.size or min(self._most, first)
@@ -114,7 +117,7 @@ class Inputs:
             yield [taken.popleft() for _ in range(batch.rows)], batch
 
     def _cuts(self, count: int, size: int) -> Iterator[tuple[int, int]]:
-        """Start and length of each run: short ones first, since most rejections come early."""
+        """Start and length of each run; the first are short, because most plans are rejected early."""
         start = 0
         while start < count:
             yield start, size
@@ -122,7 +125,7 @@ class Inputs:
             size = max(size, min(start, self._most))
 
     def outputs_of(self, samples: Sequence[int], batch: Batch, outputs: Feed) -> SampleOutputs:
-        """What one run gave, cut into its samples."""
+        """The outputs of one run, cut into its samples."""
         size = batch.rows + batch.padding
         return {
             name: [array[k : k + 1] for k in range(len(samples))]
@@ -132,7 +135,7 @@ class Inputs:
         }
 
     def samples_of(self, batch: int, outputs: Feed) -> tuple[list[int], SampleOutputs]:
-        """The samples of one batch of the dataset, by its place, and what it gave, cut into them."""
+        """The samples of the dataset's n-th batch, and its outputs, cut into these samples."""
         places = [(sample, row) for (b, row), sample in self._places.items() if b == batch]
         return [sample for sample, _ in places], {
             name: [array[row : row + 1] if self._by_row else array for _, row in places]
@@ -140,23 +143,23 @@ class Inputs:
         }
 
     def cut(self, outputs: Outputs) -> SampleOutputs:
-        """Outputs of the whole dataset, batch by batch, cut into samples."""
+        """The outputs of the whole dataset, given batch by batch, cut into samples."""
         return {
             name: [arrays[b][r : r + 1] if self._by_row else arrays[b] for b, r in self._places]
             for name, arrays in outputs.items()
         }
 
     def _as_table(self) -> Feed | None:
-        """All samples as one array per input, whose rows are taken at once; None where they do not join."""
+        """All samples as one array for each input; None if they are not in memory or differ in shape."""
         if not self._by_row or not self._kept:
             return None
         feeds = [self._kept[sample].feed for sample in range(len(self._kept))]
-        first = feeds[0]
-        if set(first) != self._layout.batched:
+        names = feeds[0].keys()
+        if names != self._layout.batched:
             return None
-        if any(feed[name].shape != array.shape for feed in feeds for name, array in first.items()):
+        if any(len({feed[name].shape for feed in feeds}) > 1 for name in names):
             return None
-        return {name: np.concatenate([feed[name] for feed in feeds]) for name in first}
+        return {name: np.concatenate([feed[name] for feed in feeds]) for name in names}
 
     def _read(self, order: Sequence[int]) -> Iterator[tuple[int, Batch]]:
         if self._kept is not None:
@@ -168,7 +171,7 @@ class Inputs:
                 yield sample, batch
 
     def _samples(self, batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:
-        """Each sample as a batch of its own."""
+        """Each sample of the batches, as a batch of its own."""
         for b, batch in enumerate(batches):
             for r in range(batch.rows if self._by_row else 1):
                 own = Batch(self._layout.cut(batch.feed, r, r + 1), 1) if self._by_row else batch
@@ -176,7 +179,7 @@ class Inputs:
 
 
 def _have_rows(outputs: Outputs, counts: Sequence[int]) -> bool:
-    """Whether every output has one row per sample in each batch."""
+    """Whether every output has one row for each sample of each batch."""
     return all(
         array.ndim > 0 and array.shape[0] == count
         for arrays in outputs.values()
@@ -185,6 +188,6 @@ def _have_rows(outputs: Outputs, counts: Sequence[int]) -> bool:
 
 
 def _ranges(counts: Sequence[int]) -> list[list[int]]:
-    """The rows of each batch."""
+    """The indices of the rows of each batch."""
     ends = np.cumsum(counts).tolist()
     return [list(range(end - count, end)) for end, count in zip(ends, counts, strict=True)]

@@ -1,4 +1,4 @@
-"""One thing about one culprit taken back at a time, on few samples, and what the outputs make of it."""
+"""Ablations of a culprit: one property is undone at a time, and the loss of the outputs is measured."""
 
 from __future__ import annotations
 
@@ -19,30 +19,33 @@ from pytest_int8acc.tensors import Array
 
 
 class Interventions:
-    """Trials with all other culprits out of INT8, so that one decides.
+    """Trials of one culprit at a time, with all other culprits in high precision, on the screening subset.
 
-    Whole culprits are tried on the case's own board, where it can tell. Else there is another, opened when it
-    is wanted, on which each tensor that a culprit quantizes has a switch and scales of its own.
+    A trial of a whole culprit runs on the case's own instrument. A trial of one tensor runs on another
+    instrument, in which each tensor that a culprit quantizes has a switch and scales of its own.
     """
 
     def __init__(self, lab: Lab, culprits: Collection[str], budget: Budget) -> None:
-        """Take the culprits apart; nothing is run.
+        """Split the culprits into their tensors; nothing is run.
 
         Args:
-            lab: Of the case.
-            culprits: Groups that must leave INT8.
-            budget: Pays for the trials, on ``Simulator.few`` samples each.
+            lab: The laboratory of the case.
+            culprits: The groups that must leave the low format.
+            budget: Pays for the trials.
         """
         self.budget, self._case = budget, lab
         self.is_alone = False
-        """Whether all else is out of INT8, not other culprits only."""
+        """Whether all other groups are in high precision, not only the other culprits."""
         self._high = frozenset(culprits)
         network, self.pieces = split_groups(lab.network, culprits, lab.shapes)
         self._simulator = lab.simulator.on(network)
         self._known: dict[str, float] = {}
 
     def alone(self) -> Interventions:
-        """The same with all else out of INT8: what is left in it may round otherwise after any change."""
+        """The same trials with all other groups in high precision.
+
+        Otherwise a change of the culprit also changes how the groups in INT8 behind it round.
+        """
         other = copy(self)
         other.is_alone = True
         other._high = frozenset(group.name for group in self._case.network.groups)
@@ -51,53 +54,56 @@ class Interventions:
 
     @cached_property
     def _every(self) -> frozenset[str]:
-        """All that the culprits were taken apart into."""
+        """The names of all groups into which the culprits were split."""
         pieces = [piece for of_one in self.pieces.values() for piece in of_one]
         return frozenset(name for p in pieces for name in (p.given, p.other) if name)
 
     @property
     def cost(self) -> Cost:
-        """All that the lab has spent so far."""
+        """The cost of everything that the lab has run so far."""
         return self._case.cost
 
     def evidence(self, cost: Cost) -> Evidence:
-        """The evidence of a trial."""
+        """The evidence of an ablation that cost this much."""
         return Evidence("ablation", "exact", self._case.sample_set(self._simulator.few), cost=cost)
 
     @property
     def samples(self) -> int | None:
-        """How many samples trials look at; None: all."""
+        """The number of samples on which trials run; None if these are all samples."""
         few = len(self._simulator.few)
         return few if few < len(self._simulator.inputs) else None
 
     @property
     def may_go_on(self) -> bool:
-        """Whether there are trials and time left."""
+        """Whether the budget and the clock allow another trial."""
         return not self.budget.empty
 
     @property
     def halved(self) -> bool:
-        """Whether FP16 runs beside INT8."""
+        """Whether nodes that are not quantized run in FP16."""
         return self._case.int8.rest == "fp16"
 
     def as_it_is(self, group: str) -> float:
-        """How far the outputs are off with this culprit in INT8."""
+        """The loss of the outputs with this culprit in INT8; 1 is the limit of the criteria."""
         if group not in self._known:
             self._known[group] = self._tried(self._case.simulator, self._high - {group})
         return self._known[group]
 
     def loss(self, group: str) -> float:
-        """What it adds to how far they are off: squared errors, 1 at the limit of a criterion."""
+        """The part of the loss that this culprit adds."""
         if "" not in self._known:
             self._known[""] = self._tried(self._case.simulator, self._high)
         return self.as_it_is(group) - self._known[""]
 
     def without(self, group: str, piece: Piece) -> float:
-        """How far the outputs are off with one piece not quantized."""
+        """The loss of the outputs with one tensor of the culprit not quantized."""
         return self._trial_of_edges(group, frozenset(p.given for p in self.pieces[group] if p != piece))
 
     def rescaled(self, group: str, piece: Piece, scale: Array) -> float:
-        """The same with an activation in symmetric INT8 at another scale, float32 [] or [channels]."""
+        """The loss of the outputs with an activation of the culprit at another symmetric scale.
+
+        The scale is float32, of shape [] or [channels].
+        """
         if not scale.ndim and self._is_own(group, piece):
             scales = {piece.tensors[0]: TensorScale(scale)}
             return self._tried(self._case.simulator, self._high - {group}, scales)
@@ -107,7 +113,7 @@ class Interventions:
         return self._trial_of_edges(group, int8, {piece.scaled: taken})
 
     def in_fp32(self, group: str) -> float:
-        """The same with the culprit as it is, and FP32 in place of FP16 around all that is INT8."""
+        """The loss of the outputs with FP32 in place of FP16 for all nodes that are not quantized."""
         self.budget.pay()
         return self._wide.normalized_loss(Plan(high=dict.fromkeys(sorted(self._high - {group}), "fp32")))
 
@@ -116,7 +122,7 @@ class Interventions:
         return self._case.simulator.on(self._case.network, "fp32")
 
     def _is_own(self, group: str, piece: Piece) -> bool:
-        """Whether no other group in INT8 reads an activation, and it has one symmetric scale."""
+        """Whether an activation has one symmetric scale and no other group reads it in INT8."""
         groups = self._case.network.groups
         readers = [(g.name, e.quantization) for g in groups for e in g.edges if e.tensor in piece.tensors]
         alike = [other for other in self.pieces[group] if other.tensors == piece.tensors]
@@ -125,7 +131,7 @@ class Interventions:
     def _trial_of_edges(
         self, group: str, int8: frozenset[str], scales: Mapping[str, TensorScale] = MappingProxyType({})
     ) -> float:
-        """A trial with some of what one culprit was taken apart into."""
+        """The loss with some tensors of one culprit in INT8, by the names of their groups."""
         whole = self._high - self.pieces.keys()
         return self._tried(self._simulator, (self._every | whole) - int8, scales)
 

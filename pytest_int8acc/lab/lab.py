@@ -1,4 +1,4 @@
-"""One laboratory per network of a case: any plan tried, priced, built and proved; what was made is kept."""
+"""The laboratory of a case: it tries, prices, builds and proves any plan, and remembers the results."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from pytest_int8acc.tensors import Feed
 logger = logging.getLogger("pytest_int8acc")
 #: An engine may have up to this many times the loss of its ONNX model (1 dB), because TensorRT rounds
 #: differently. More is a fault of the engine.
-_FAR = 1.25
+ENGINE_ROUNDING = 1.25
 
 
 @dataclass(frozen=True, eq=False)
 class Proof:
-    """A plan that was built by the case's own backend, run on all samples and judged."""
+    """A plan that the case's own backend built, with the verdict on all samples."""
 
     plan: Plan
     form: Form
@@ -46,23 +46,21 @@ class Proof:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Samples that ranges may come from."""
+    """Samples from which ranges may be taken."""
 
     data: Dataset
     description: str
-    """Of the calibration data; empty for the compared inputs."""
+    """A description of the calibration data; empty if the samples are the compared inputs."""
 
 
 class Lab:
-    """Where plans of one case are tried by inference, and proved by building."""
+    """Tries plans of one case by inference, and proves them by building.
+
+    Everything is made when it is first needed, and kept.
+    """
 
     def __init__(self, measured: Measured, int8: Int8Form) -> None:
-        """Keep the case. All else is made when it is asked for.
-
-        Args:
-            measured: The case.
-            int8: Its INT8 side.
-        """
+        """Keep the case and its candidate; nothing is run."""
         self.measured, self.int8 = measured, int8
         self.network: Network = int8.network
         self.sessions = measured.sessions
@@ -72,16 +70,16 @@ class Lab:
         self._fused: dict[tuple[str, ...], Simulator] = {}
         self._values: dict[object, Observer] = {}
 
-    # What groups cost
+    # Prices
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes in the first batch: tensors that groups quantize, and tensors that tell their work."""
+        """The shapes, in the first batch, of tensors that groups quantize or that their MACs depend on."""
         return self._first[0]
 
     @cached_property
     def _first(self) -> tuple[Mapping[str, tuple[int, ...]], int]:
-        """Shapes in the first batch, and its rows."""
+        """The ``shapes`` of tensors in the first batch, and its number of rows."""
         batch = next(self.measured.inputs.batches())
         needed = dict.fromkeys([*sized_tensors(self.network), *(edge.tensor for edge in self.network.edges)])
         model = self.network.model
@@ -93,13 +91,13 @@ class Lab:
 
     @cached_property
     def _macs(self) -> Mapping[str, float]:
-        """Group to its multiply-accumulates in the first batch."""
+        """The multiply-accumulates of each group in the first batch."""
         shapes, rows = self._first
         return macs(self.network, shapes, rows)
 
     @cached_property
     def work(self) -> Mapping[str, float]:
-        """Group to its multiply-accumulates, as a share of those of all groups.
+        """The multiply-accumulates of each group, as a share of those of all groups.
 
         Raises:
             EngineError: The float model does not run.
@@ -109,7 +107,7 @@ class Lab:
 
     @cached_property
     def groups(self) -> tuple[GroupInfo, ...]:
-        """The network's groups with their prices: measured time where engines tell it, else their work."""
+        """The groups with their prices: measured time if engines report it, else multiply-accumulates."""
         prices = _latency_prices(self.measured, self.network, self.work)
         shapes = group_shapes(self.network, self.shapes)
         return tuple(GroupInfo(g.name, prices[g.name], shapes[g.name]) for g in self.network.groups)
@@ -119,10 +117,10 @@ class Lab:
         return sum(self.work[name] for name in high)
 
     def latency(self, form: Form) -> Latency | None:
-        """The latency of a form's engine, timed in turn with the INT8 engine; None where it cannot be timed.
+        """The latency of a form's engine; None if it cannot be timed.
 
-        It is scaled by the ratio of the INT8 engine's first latency to its latency now, so that a device
-        clock that changes between measurements does not count.
+        It is timed in turn with the INT8 engine, and scaled by the ratio of the INT8 engine's first latency
+        to its latency now. So changes of the GPU's clock between measurements do not count.
         """
         if not self.measured.backend.times_engines:
             return None
@@ -145,7 +143,7 @@ class Lab:
 
     @cached_property
     def simulator(self) -> Simulator:
-        """Judges every plan of the case by one inference.
+        """The simulator of the case's own network.
 
         Raises:
             DataError: The inputs cannot be read.
@@ -166,13 +164,12 @@ class Lab:
     def budget(
         self, runs: float, *, most: float = math.inf, trials: tuple[float, float] = (math.inf, math.inf)
     ) -> Budget:
-        """A budget for runs of the simulator.
+        """A budget for runs of the simulator. With the setting ``certify``, runs and trials are not bounded.
 
         Args:
-            runs: Maximum number of runs over all samples. It is raised where runs take next to no time, and
-                has no bound with ``certify``.
-            most: Maximum number of runs even then.
-            trials: Maximum number of trials on few samples, and the bound to which it is raised.
+            runs: Maximum number of runs over all samples. It is raised if runs take very little time.
+            most: The bound up to which ``runs`` is raised.
+            trials: Maximum number of trials on the screening subset, and the bound up to which it is raised.
         """
         simulator, (usual, at_most) = self.simulator, trials
         each = len(simulator.few) / len(simulator.inputs)
@@ -183,10 +180,7 @@ class Lab:
     def simulated(
         self, samples: Sequence[int] | None = None, base: Plan | None = None, room: float = 1.0
     ) -> Simulated:
-        """Groups kept high over a plan, judged by inference on some samples; None: all.
-
-        ``room`` is the error budget: the share of the error that the limits allow with which a plan passes.
-        """
+        """An evaluator of plans by inference; see ``Simulated`` for the arguments."""
         return Simulated(self.simulator_of(base or Plan()), base, samples, self.measured.keep, room)
 
     def simulator_of(self, plan: Plan) -> Simulator:
@@ -210,27 +204,27 @@ class Lab:
         """
         return group_losses(self.network, self.int8.low, self.measured.inputs, self.sessions)
 
-    # What a claim rests on
+    # Evidence
 
     @property
     def cost(self) -> Cost:
-        """All that the lab has spent. Its seconds count from any moment, so only differences matter."""
+        """The cost of everything so far. Its seconds start at any moment, so only differences count."""
         return Cost(self.simulator.meter.runs, time.monotonic(), self.builds)
 
     def sample_set(self, samples: Sequence[int] | None = None) -> SampleSet:
-        """Some samples of the inputs, by index; None: all samples."""
+        """The sample set of some inputs, by index; None for all inputs."""
         inputs = self.simulator.inputs
         rows = inputs.rows(range(len(inputs)) if samples is None else samples)
         return SampleSet(len(rows), self.measured.result.digest)
 
     @property
     def is_narrow(self) -> bool:
-        """Whether groups run in FP16 or BF16: nothing is quantized."""
+        """Whether the low format is FP16 or BF16, so that nothing is quantized."""
         return not self.int8.low.takes_scales
 
     @property
     def suspects(self) -> tuple[int, ...] | None:
-        """All groups by index, the most suspicious first; None in INT8 and FP8, where errors add up."""
+        """All groups by index, the greatest loss first; None in INT8 and FP8, where errors add up."""
         if not self.is_narrow:
             return None
         place = {group.name: i for i, group in enumerate(self.network.groups)}
@@ -239,37 +233,34 @@ class Lab:
     # Plans by building
 
     def built(self, simulated: Simulated) -> Built:
-        """The same evaluator, which judges each plan by building its model."""
-        return Built(simulated, lambda plan: (feed for _, feed in self.build(plan)[1]))
+        """The evaluator with verdicts of built models in place of simulated ones."""
 
-    def build(self, plan: Plan) -> tuple[Form, Iterator[tuple[int, Feed]]]:
-        """A plan's form, built by the case's backend, and an iterator over rows and outputs of each batch.
+        def outputs(plan: Plan) -> Iterator[Feed]:
+            self.builds += 1
+            for _, feed in self.measured.run(self._form(plan)):
+                yield feed
 
-        Raises:
-            EngineError: It does not build or run.
-        """
-        self.builds, form = self.builds + 1, self._form(plan)
-        return form, self.measured.run(form)
+        return Built(simulated, outputs)
 
     def _form(self, plan: Plan) -> Form:
         logger.info("%s: building a model with %d groups high", self.measured.case.name, len(plan.high))
         return self.int8.under(plan)
 
     def judged(self, form: Form) -> Verdict:
-        """The verdict on a form that is built and run on all samples, judged as fixes are.
+        """The verdict on a form that is built and run on all samples; it is judged like a fix.
 
         Raises:
-            EngineError: It does not build or run.
+            EngineError: The form does not build or run.
         """
         self.builds += 1
         return self.measured.proved(form)
 
     def prove(self, plan: Plan) -> Proof:
-        """The proof of a plan: built, run on all samples and judged, once.
+        """Build a plan, run it on all samples and judge it; each plan is proved once.
 
         Raises:
-            EngineError: It does not build or run, or computes, but for rounding, something else than the
-                user's file.
+            EngineError: The model does not build or run, or differs from the user's file by more than
+                rounding.
         """
         key = plan_key(plan)
         if key not in self._proofs:
@@ -279,12 +270,12 @@ class Lab:
         return self._proofs[key]
 
     def is_proved(self, plan: Plan) -> bool:
-        """Whether ``prove`` has its answer already."""
+        """Whether the plan was proved before, so that ``prove`` costs nothing."""
         return plan_key(plan) in self._proofs
 
     @property
     def refuted(self) -> tuple[Plan, ...]:
-        """Plans that pass in the simulation and fail by far as built: the builder is at fault."""
+        """Plans that pass in the simulation but whose engine fails by more than rounding explains."""
         return tuple(proof.plan for proof in self._proofs.values() if self._is_refuted(proof))
 
     def _is_refuted(self, proof: Proof) -> bool:
@@ -292,36 +283,39 @@ class Lab:
             return False
         trial = self.simulator.trial(proof.plan)
         normalized_loss = max((score.normalized_loss for score in proof.verdict.scores), default=math.inf)
-        return trial.passed and normalized_loss > _FAR * trial.loss
+        return trial.passed and normalized_loss > ENGINE_ROUNDING * trial.loss
 
     def judged_here(self, plan: Plan) -> Verdict:
-        """The verdict on a plan run by ONNX Runtime; exact where the backend is TensorRT.
+        """The verdict on a plan that ONNX Runtime runs; in an exact session if the backend builds engines.
 
         Raises:
-            EngineError: It does not run.
+            EngineError: The model does not run.
         """
         measured, form = self.measured, self.int8.under(plan)
         opened = self.sessions.exact if measured.backend.needs_simulation else self.sessions.configured
         return measured.judged(measured.outputs_of(opened(form.model)))
 
-    # What the float model holds
+    # Values of the float model's tensors
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
-        """The data that ranges may come from: the case's calibration data where it has some, and the inputs.
+        """The data from which ranges may be taken: calibration data if the case has any, then the inputs.
 
         Raises:
             DataError: The calibration data cannot be read.
         """
         inputs = Source(self.measured.inputs, "")
         data = calibration_data(self.measured.case, self.measured.model)
-        if data is not None and self.int8.observed is not None:  # the same, read already
+        if data is not None and self.int8.observed is not None:  # calibration has read the same data
             data = self.int8.observed.dataset
         own = () if data is None else (Source(data, data.description),)
         return (*own, inputs)
 
     def values(self, dataset: Dataset, plan: Plan | None = None) -> Observer:
-        """The observer of the network's tensors on a dataset, with range moved as a plan says."""
+        """The observer of the network's tensors on a dataset, after the plan's moves of range.
+
+        The first pass measures all activations that the network quantizes, so that later questions need none.
+        """
         plan = Plan(moves=plan.moves) if plan else Plan()
         key = (id(dataset), plan_key(plan))
         if key not in self._values:
@@ -337,20 +331,21 @@ class Lab:
 
     @cached_property
     def meter(self) -> EdgeMeter:
-        """What each quantization does to the values of its tensor."""
+        """Measures the error of each quantization in the values of its tensor."""
         measured = self.measured
         return EdgeMeter(self.network, measured.model, measured.inputs, self.sessions)
 
 
 def _is_same(one: Dataset, other: Dataset) -> bool:
-    """Whether both are known to hold the same samples in the same order."""
+    """Whether two datasets are known to hold the same samples in the same order."""
     return one is other or (one.digest is not None and one.digest == other.digest)
 
 
 def _latency_prices(measured: Measured, network: Network, work: Mapping[str, float]) -> Mapping[str, float]:
-    """What each group costs more in the baseline's engine than in INT8, in ms; its work where none tells.
+    """The time, in ms, that each group takes longer in the baseline's engine than in the INT8 engine.
 
-    Layers are timed one by one, which is good enough to order groups; the price of a fix is measured whole.
+    If the engines do not report times of layers, it is the work. Layers are timed one by one, which is good
+    enough to order groups. The price of a fix is measured on the whole engine.
     """
     slow = measured.backend.node_times(Role.BASELINE, measured.inputs)
     fast = measured.backend.node_times(Role.INT8, measured.inputs)

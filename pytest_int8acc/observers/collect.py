@@ -32,30 +32,30 @@ from pytest_int8acc.tensors import Array, Feed
 if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
 
-#: Maximum size of the activations that leave the graph in one run, in bytes: batches are cut, then tensors
-#: divided.
+#: Maximum size, in bytes, of the activations that leave the graph in one run. Larger batches are cut. If one
+#: sample is larger, its tensors are read in several passes.
 CHUNK_BYTES = 1 << 28
-#: Maximum size, about, of the activations that a run makes where maxima are taken, in bytes: larger ones
-#: leave the processor's caches.
+#: Approximate maximum size, in bytes, of the activations that a run computes to take maxima. Larger ones do
+#: not stay in the processor's caches.
 RUN_BYTES = 1 << 28
-#: The first opset in which ScatterND can add.
+#: The first opset with a ScatterND that can add.
 _SCATTER_ADDS = 16
-#: The first opset in which a reduction takes its axes as an input.
+#: For each reduction, the first opset in which its axes are an input.
 _AXES_ARE_INPUT = {"ReduceMax": 18, "ReduceMin": 18, "ReduceL1": 18}
 
 
 def collect_maxima(
     model: Model, tensors: Sequence[str], dataset: Dataset, sessions: Sessions = CPU, low: Format = INT8
 ) -> dict[str, TensorValues]:
-    """The greatest magnitude of each tensor in each sample and of each channel, without histograms.
+    """The greatest magnitude of each tensor in each sample and in each channel, without histograms.
 
-    A maximum may miss NaN. So the first pass looks for NaN in tensors whose NaN would not reach an output,
-    and in the outputs. Only where it finds one does a second pass look for NaN in every tensor.
+    A maximum may miss NaN. So the pass also looks for NaN in the outputs, and in tensors whose NaN would not
+    reach an output. Only if it finds NaN, a second pass looks for NaN in every tensor.
 
     Args:
         model: A float model.
         tensors: Float tensors of its main graph, of rank 1 or more; at least one.
-        dataset: Samples; read once, or twice where a tensor holds NaN.
+        dataset: Samples; read once, or twice if a tensor holds NaN.
         sessions: Where the model runs.
         low: The format that the tensors are quantized to.
 
@@ -64,7 +64,7 @@ def collect_maxima(
         DataError: The samples cannot be read.
     """
     outputs = {info.name for info in model.outputs if np.issubdtype(info.dtype, np.floating) and info.shape}
-    # Whether a kernel of another device passes NaN on is not known.
+    # It is not known which kernels of a device pass NaN on.
     shown = set() if sessions.on_device else shown_at(model, outputs)
     found, holds_nan = _maxima(model, tensors, outputs.union(tensors) - (shown - outputs), dataset, sessions)
     if holds_nan:
@@ -75,7 +75,7 @@ def collect_maxima(
 def _maxima(
     model: Model, tensors: Sequence[str], summed: set[str], dataset: Dataset, sessions: Sessions
 ) -> tuple[list[TensorValues], bool]:
-    """What the tensors hold, and whether a tensor of ``summed``, which may name other tensors, holds NaN."""
+    """The maxima of the tensors, and whether a tensor of ``summed`` holds NaN."""
     reduced = _Reductions(model, tensors, summed)
     engine = sessions.exact(reduced.edit.done())
     rows: dict[str, list[Array]] = {tensor: [] for tensor in tensors}
@@ -105,14 +105,17 @@ def _maxima(
 
 
 def _greatest(known: Array | None, found: Array) -> Array | None:
-    """The greatest of each channel; None as soon as one run has another number of channels."""
+    """The greater of two magnitudes for each channel; None if the numbers of channels differ."""
     if known is None or known.shape != found.shape:
         return None
     return np.asarray(np.maximum(known, found))
 
 
 class _Reductions:
-    """A model that gives its tensors' extremes per row and channel, sums of magnitudes, and sizes."""
+    """A model with new outputs: extremes of tensors by row and channel, sums of magnitudes, and sizes.
+
+    A sum of magnitudes is NaN if any value is NaN, while a maximum may miss it.
+    """
 
     def __init__(self, model: Model, tensors: Sequence[str], summed: set[str]) -> None:
         self.edit, self._opset = model.edit(), model.opset
@@ -150,15 +153,19 @@ class _Reductions:
         return int(outputs[self.sizes[tensor]].item())
 
     def _run_early(self, model: Model) -> str:
-        """Add a chain of small numbers, made of the tensors' extremes in the order of the tensors.
+        """Make ONNX Runtime reduce each tensor as soon as it is computed, so that it can be freed.
 
-        ONNX Runtime orders nodes by a search from the last node back. Without the chain it runs the whole
-        model first, and all tensors stay in memory until their turn. Returns the name of the chain's end.
+        ONNX Runtime orders nodes by a search from the last node back. By itself it runs the whole model
+        first, and all tensors stay in memory. So each tensor's extremes are reduced to one number, and these
+        numbers are chained by Max nodes in the order of the tensors.
+
+        Returns:
+            The output of the last node of the chain.
         """
         places = {name: n for n, node in enumerate(model.graph.node) for name in node.output}
         made = sorted(self.highest, key=lambda tensor: places.get(tensor, -1))
         extremes = (self.highest, self.lowest, self.sums)
-        tokens: list[list[str]] = []  # all are added before the chain: ONNX Runtime's order depends on theirs
+        tokens: list[list[str]] = []  # added before the chain, because ONNX Runtime's order depends on it
         for tensor in made:
             ends = [found[tensor] for found in extremes if tensor in found]
             tokens.append(
@@ -170,7 +177,7 @@ class _Reductions:
         return last[0]
 
     def _by_row(self, tensor: str) -> tuple[str, list[int]]:
-        """The tensor as float32, and the axes to reduce; flattened to rows where it has no channels."""
+        """The tensor as float32, and the axes to reduce; a tensor without channels is flattened to rows."""
         value = _add_cast(self.edit, tensor)
         if tensor not in self.axes:
             return add_node(self.edit, "Flatten", f"{tensor}/rows", value, axis=1), [1]
@@ -178,9 +185,9 @@ class _Reductions:
         return value, [n for n in range(1, rank) if n != axis]
 
     def _add_extremes(self, tensor: str, value: str, axes: Sequence[int], is_floored: bool) -> None:
-        """Add the greatest value, and the least value where the tensor may be negative."""
+        """Add the greatest value, and the least value if the tensor may be negative."""
         axis, rank = self.axes.get(tensor, (None, 0))
-        if tensor not in self._rows:  # for other tensors an operator that reads the size would undo layouts
+        if tensor not in self._rows:  # only here, because a Size node forces a change of the memory layout
             self.sizes[tensor] = add_node(self.edit, "Size", f"{tensor}/size", value)
         if is_floored and axis == 1 and rank > 2:  # GlobalMaxPool reads the blocked layout of convolutions
             pooled = add_node(self.edit, "GlobalMaxPool", f"{tensor}/pooled", value)
@@ -192,7 +199,7 @@ class _Reductions:
 
     def _reduced(self, op_type: str, tensor: str, value: str, axes: Sequence[int]) -> str:
         name = f"{tensor}/{op_type}"
-        if not axes:  # the tensor has rows and channels alone
+        if not axes:  # the tensor has no dimensions but rows and channels
             return add_node(self.edit, "Identity", name, value)
         if self._opset < _AXES_ARE_INPUT[op_type]:
             return add_node(self.edit, op_type, name, value, axes=axes, keepdims=0)
@@ -201,7 +208,7 @@ class _Reductions:
 
 
 def row_sizes(model: Model, tensors: Iterable[str]) -> dict[str, int]:
-    """The number of elements in a row of each tensor; a tensor of unknown size is absent."""
+    """The number of elements in a row of each tensor; tensors of unknown size are left out."""
     values, found = model.values(), dict[str, int]()
     for tensor in tensors:
         shape = values[tensor].shape if tensor in values else None
@@ -218,13 +225,13 @@ def collect_histograms(
     sessions: Sessions = CPU,
     size: int = BINS,
 ) -> dict[str, TensorValues]:
-    """``held`` with a histogram for each tensor that can have one; see :attr:`TensorValues.is_counted`.
+    """Add a histogram to each tensor that can have one; see :attr:`TensorValues.is_counted`.
 
     Args:
         model: A float model.
-        held: From :func:`collect_maxima`, of the same model and data.
+        held: The maxima from :func:`collect_maxima`, of the same model and data.
         dataset: Samples; read once for each ``CHUNK_BYTES`` of activations that one sample makes.
-        sessions: Where the model runs. A device counts by itself.
+        sessions: Where the model runs. On a GPU, the graph itself counts.
         size: Number of bins, a power of two.
 
     Raises:
@@ -248,14 +255,14 @@ def tensor_batches(
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """The values of tensors, batch by batch; at most ``CHUNK_BYTES`` leave the graph in one run.
 
-    Batches are cut to that size where the model allows it. Where a batch cannot be cut, or one sample is
-    larger, the tensors are divided, and each part takes a session and a pass of its own.
+    Larger batches are cut if the model allows it. If they cannot be cut, or one sample is larger, the tensors
+    are divided into parts, and each part takes a session and a pass of its own.
 
     Args:
         model: A float model.
-        held: From :func:`collect_maxima`, of the same model, for the tensors to read.
+        held: The maxima of the tensors to read, from :func:`collect_maxima`.
         dataset: Samples.
-        what: What is being done, for the log.
+        what: The purpose of the pass, for the log.
         sessions: Where the model runs.
 
     Yields:
@@ -281,7 +288,7 @@ def tensor_batches(
 
 
 def _row_bytes(model: Model, held: Mapping[str, TensorValues]) -> dict[str, int]:
-    """The size of each tensor as float32: of one row where batches can be cut, else of a run."""
+    """The size of each tensor in bytes, as float32: of one row if batches can be cut, else of a whole run."""
     can_cut = _can_cut(read_layout(model.inputs))
     return {
         tensor: values.run_bytes // (values.run_rows if can_cut else 1) for tensor, values in held.items()
@@ -289,9 +296,14 @@ def _row_bytes(model: Model, held: Mapping[str, TensorValues]) -> dict[str, int]
 
 
 def cut_batches(dataset: Dataset, what: str, model: Model, row_bytes: int, most: int) -> Iterator[Batch]:
-    """The batches of a dataset, cut to as many rows as ``most`` bytes hold where the model allows it.
+    """The batches of a dataset, each cut into parts of at most ``most`` bytes if the model allows it.
 
-    A batch has one row at least. ``what`` is being done, for the log.
+    Args:
+        dataset: Samples.
+        what: The purpose of the pass, for the log.
+        model: The model that takes the batches.
+        row_bytes: Size of what one row makes, in bytes.
+        most: Maximum size in bytes; a part has one row at least.
     """
     layout = read_layout(model.inputs)
     rows = max(1, most // max(row_bytes, 1))
@@ -311,14 +323,14 @@ def _can_cut(layout: Layout) -> bool:
 def _count_in_graph(
     model: Model, bins: Mapping[str, Bins], batches: Iterable[Batch], sessions: Sessions
 ) -> None:
-    """Count inside the graph, so that only counts leave the device."""
+    """Count histograms inside the graph, so that only the counts leave the GPU."""
     edit, values = model.edit(), model.values()
     size = read_layout(model.inputs).size
     last = edit.unique("calibration/last")
     names = {}
     for tensor, counted in bins.items():
         value, shape = _add_cast(edit, tensor), values[tensor].shape if tensor in values else None
-        if size is not None and shape and shape[0] == size:  # leave out rows that fill the batch
+        if size is not None and shape and shape[0] == size:  # rows that only fill the batch do not count
             first = edit.add_constant("calibration/first", np.zeros(1, np.int64))
             value = add_node(edit, "Slice", f"{tensor}/real", value, first, last)
         names[tensor] = _add_counts(edit, tensor, value, counted)
@@ -336,10 +348,13 @@ def _count_in_graph(
 
 
 def _add_counts(edit: Editor, tensor: str, value: str, bins: Bins) -> tuple[str, str]:
-    """Add nodes that count ``value`` as ``bins`` does; returns the names of counts and zeros, both int64.
+    """Add nodes that count ``value`` as ``Bins.add`` does.
 
-    Each row, which lies along the first axis, has counts of its own. Otherwise sums in float32, as CUDA adds
-    them, would end at 2**24, and threads that add to the same number would wait for each other.
+    CUDA adds in float32, which cannot count beyond 2**24, and threads that add to one number wait for each
+    other. So each row along the first axis has counts of its own, which are added as integers.
+
+    Returns:
+        The names of the counts and of the number of zeros, both int64.
     """
     size = bins.counts.size
 
@@ -375,7 +390,7 @@ def _add_counts(edit: Editor, tensor: str, value: str, bins: Bins) -> tuple[str,
 
 
 def _chunks(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
-    """Tensors in lists of at most ``most`` bytes each, or of one tensor."""
+    """The tensors in lists of at most ``most`` bytes, or of one tensor."""
     chunk: list[str] = []
     total = 0
     for tensor, size in sizes.items():
@@ -389,9 +404,9 @@ def _chunks(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
 
 
 def _of_samples(rows: Array, batch: Batch) -> Array:
-    """The greatest of each sample, from the greatest of each row of a tensor.
+    """The greatest value of each sample, from the greatest value of each row of a tensor.
 
-    Where the rows cannot be divided among the samples, it is the greatest of all rows, shape [1].
+    If the rows cannot be divided among the samples, it is the greatest value of all rows, shape [1].
     """
     size = batch.rows + batch.padding
     if rows.size % size:
@@ -400,12 +415,12 @@ def _of_samples(rows: Array, batch: Batch) -> Array:
 
 
 def _add_cast(edit: Editor, tensor: str) -> str:
-    """Add ``tensor`` as float32 under a name of its own, which also holds for graph inputs and outputs."""
+    """Add a Cast of the tensor to float32; a graph input or output gets a new name, too."""
     return add_node(edit, "Cast", f"{tensor}/float", tensor, to=TensorProto.FLOAT)
 
 
 def add_node(edit: Editor, op_type: str, preferred: str, *inputs: str, **attributes: Any) -> str:
-    """Add a node of one output; returns the output's name, ``preferred`` or one like it."""
+    """Add a node with one output; returns the output's name, which is ``preferred`` or similar."""
     output = edit.unique(preferred)
     edit.graph.node.append(helper.make_node(op_type, inputs, [output], output, **attributes))
     return output

@@ -1,4 +1,4 @@
-"""What quantization does to the values of tensors, measured exactly on the first samples of a float model."""
+"""Measures the error that each quantization makes in the values of its tensor, on the first samples."""
 
 from __future__ import annotations
 
@@ -22,46 +22,47 @@ from pytest_int8acc.observers.values import Bins, TensorValues, decibels
 from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 from pytest_int8acc.tensors import Array
 
-#: Maximum SQNR in dB that counts. INT8 reaches it on values that fill their range evenly; above it
-#: differences are luck. FP8 ends at 32 dB, since its errors grow with the values.
+#: Maximum SQNR, in dB, that counts when scales are compared. INT8 reaches 45 dB on values that fill their
+#: range evenly; differences above that are chance. FP8 stays below 32 dB, since its errors grow with values.
 CEILING_DB = 45.0
-#: Minimum loss in dB, against the best scale, from which a scale is at fault. A range that is twice too wide
-#: loses 6 dB; calibrated ranges stay within 3 dB of the best.
+#: A scale is at fault if it loses at least this many dB of SQNR against the best scale. A range twice too
+#: wide loses 6 dB. Calibrated ranges lose less than 3 dB.
 LOST_DB = 4.0
-#: Minimum ratio of a range to amax from which the range is too wide. Other samples than those of the
-#: calibration move amax by up to a third.
+#: A range is too wide if it is at least this many times the greatest magnitude. Between sets of samples the
+#: greatest magnitude differs by up to a third.
 WIDE = 1.4
-#: Minimum number of codes of formats whose errors need float64: float32's own errors are about as large.
+#: In formats with at least this many codes, errors are computed in float64: those of float32 are about as
+#: large as the errors of the format.
 _FINE = 1 << 12
-#: Tolerance factor for an error of half a step, which float32 may round up.
+#: An error of half a step may be rounded up by this factor in float32; it is not clipping.
 _ROUNDED = 1 + 1e-6
-#: Format to minimum SQNR in dB with the best scale. Below it a few large values determine the range. Values
-#: of trained layers keep 33 dB and more in INT8, and 31 dB in FP8.
+#: The minimum SQNR, in dB, that the best scale keeps in each format, unless a few large values determine the
+#: range. Values of trained layers keep at least 33 dB in INT8 and 31 dB in FP8.
 _SOUND_DB = {INT8.name: 30.0, FP8.name: 25.0}
 
 
 @dataclass(eq=False)
 class EdgeStats:
-    """Signal and noise of one quantization of one tensor: exact sums over all values that were added."""
+    """The signal and noise of one quantization of one tensor, as sums over all values."""
 
     quantization: Quantization
     values: int = 0
     signal: float = 0.0
-    """Sum of x^2."""
+    """The sum of the squared values."""
     noise: float = 0.0
-    """Sum of the squared error."""
+    """The sum of the squared errors."""
     clipped: int = 0
-    """Number of values that lie beyond the range by more than half a step."""
+    """The number of values that lie beyond the range by more than half a step."""
     clip_noise: float = 0.0
-    """Sum of the squared error of clipped values, a part of ``noise``."""
+    """The sum of the squared errors of clipped values, which is a part of ``noise``."""
     top_code: float = 0
-    """Greatest distance of a code from the zero point."""
+    """The greatest distance of a code from the zero point."""
     channels: NDArray[np.float64] | None = None
-    """Shape [2, channels]: ``signal`` and ``noise`` per channel; None without a channel axis."""
+    """``signal`` and ``noise`` of each channel, shape [2, channels]; None without a channel axis."""
 
     @property
     def sqnr_db(self) -> float:
-        """10 log10(signal / noise)."""
+        """The SQNR in dB: 10 log10(signal / noise)."""
         return decibels(self.signal, self.noise)
 
     @property
@@ -71,7 +72,7 @@ class EdgeStats:
 
     @property
     def clips_wisely(self) -> bool:
-        """Whether values are clipped at little cost, as entropy and percentile calibration choose to do."""
+        """Whether clipping costs little: entropy and percentile calibration clip on purpose."""
         return self.clips and self.sqnr_db >= sound_db(self.quantization.format)
 
     @property
@@ -81,10 +82,10 @@ class EdgeStats:
 
     @property
     def usual_db(self) -> float:
-        """SQNR in dB of the median channel; of the whole tensor where it has no channels.
+        """The SQNR in dB of the median channel; that of the whole tensor if it has no channels.
 
-        A channel with large values holds most of the energy. It hides the loss of the other channels in the
-        SQNR of the whole tensor.
+        A channel with large values holds most of the energy, so the SQNR of the whole tensor hides what the
+        other channels lose.
         """
         if self.channels is None:
             return self.sqnr_db
@@ -92,14 +93,14 @@ class EdgeStats:
         return decibels(1.0, float(np.median(live[1] / live[0]))) if live.size else self.sqnr_db
 
     def add(self, values: Array, axis: int | None = None) -> None:
-        """Quantize one batch exactly as QuantizeLinear does, and add up signal and noise.
+        """Quantize one batch exactly as QuantizeLinear does, and add its signal and noise.
 
         Errors are computed in units of a step, so that float32 holds their squares at any scale. Sums are in
         float64.
 
         Args:
             values: The batch.
-            axis: The axis of channels, where there is one.
+            axis: The axis of channels; None if there is none.
         """
         q = self.quantization
         wide = np.float32 if q.format.levels < _FINE else np.float64
@@ -128,9 +129,9 @@ class EdgeStats:
             self.channels = found if self.channels is None else self.channels + found
 
     def _beyond(self, codes: Array, squared: Array) -> NDArray[np.bool_]:
-        """Which values lie beyond the outermost codes by more than half a step.
+        """True for values beyond the outermost codes by more than half a step.
 
-        ``squared`` holds the squared errors in units of a step.
+        ``squared`` holds the squared errors, in units of a squared step.
         """
         held = self.quantization.format
         half = float(held.step(np.array(held.highest)) / 2)
@@ -139,34 +140,32 @@ class EdgeStats:
 
 
 def sound_db(codes: Format) -> float:
-    """The minimum SQNR in dB with the best scale, unless a few large values determine the range."""
+    """The minimum SQNR, in dB, that the best scale keeps unless a few large values determine the range."""
     return _SOUND_DB[codes.symmetric.name]
 
 
 def reach(quantization: Quantization) -> float:
-    """The clipping range: the greatest magnitude that the codes express, in the widest channel.
-
-    INT8's -128 counts as -127.
-    """
+    """The greatest magnitude that is not clipped, in the widest channel; the code -128 counts as -127."""
     scale, zero = (a.astype(np.float64) for a in (quantization.scale, quantization.zero_point))
     low, high = max(quantization.format.lowest, -quantization.format.highest), quantization.format.highest
     return float((scale * np.maximum(high - zero, zero - low)).max())
 
 
 def lost_db(stats: TensorValues, edge: EdgeStats) -> float:
-    """The SQNR in dB that an edge loses against the best symmetric scale; 0 where there is no histogram."""
+    """The SQNR, in dB, that an edge loses against the best symmetric scale; 0 without a histogram."""
     if not stats.counts.any():
         return 0.0
     return max(min(stats.sqnr_db(stats.best_reach()), CEILING_DB) - edge.sqnr_db, 0.0)
 
 
-#: Maximum number of samples that are measured. Ranges of activations are steady with fewer.
+#: Maximum number of samples that are measured. More samples hardly change the ranges of activations.
 _SAMPLES = 64
-#: Maximum size in bytes of the activations whose values are counted; the number of samples follows from it.
+#: Maximum size, in bytes, of all activations whose histograms and errors are measured. Large networks
+#: therefore use fewer samples.
 _COUNTED_BYTES = 1 << 25
-#: Minimum number of samples whose values are counted, whatever their size.
+#: Minimum number of samples whose histograms and errors are measured, however large their activations are.
 _MIN_COUNTED = 8
-#: Maximum number of values that are quantized together, so that copies in float64 stay small.
+#: Maximum number of values that are quantized at a time, so that copies in float64 stay small.
 _CHUNK = 1 << 20
 
 
@@ -193,11 +192,11 @@ class FirstSamples(Dataset):
         self._notes = {}
 
     def batches(self) -> Iterator[Batch]:
-        """One pass."""
+        """The batches, from memory."""
         yield from self._batches
 
 
-#: What one tensor holds, and the statistics of each of its quantizations by the id of the quantization.
+#: The values of one tensor, and the statistics of each of its quantizations by the quantization's ``id``.
 Measurement = tuple[TensorValues, dict[int, EdgeStats]]
 
 
@@ -208,13 +207,13 @@ def measure_edges(
     few: Dataset,
     sessions: Sessions,
 ) -> dict[str, Measurement]:
-    """Statistics of every activation edge by tensor; the model runs in float.
+    """The values and quantization errors of activations, by tensor; the model runs in float.
 
     Args:
         model: A float model that has the edges' tensors.
-        edges: Activation edges.
+        edges: Edges that quantize activations.
         readers: Nodes by name. The reader of a tensor decides which axis holds channels.
-        few: Samples. Of large tensors only the first samples are counted.
+        few: Samples. Maxima are measured on all, errors and histograms of large tensors on the first.
         sessions: Where the model runs.
 
     Raises:
@@ -252,7 +251,7 @@ def measure_edges(
 
 
 def _chunks(values: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-    """The samples in chunks of ``_CHUNK`` values at most, or of one sample."""
+    """The samples in chunks of at most ``_CHUNK`` values, or of one sample."""
     step = max(1, _CHUNK * len(values) // max(values.size, 1))
     yield from (values[i : i + step] for i in range(0, len(values), step))
 
@@ -274,10 +273,10 @@ class EdgeMeter:
 
     @cached_property
     def measured(self) -> Mapping[str, Measurement]:
-        """Statistics of every activation edge on the case's float model, by tensor of the network.
+        """The values and quantization errors of each activation, by its name in the network.
 
-        A network that was read from a Q/DQ model may have dequantized weights, and may lack a Relu that a
-        quantizer folded into a range. A tensor that the float model does not have is measured on the network.
+        They are measured on the case's float model, because a network that was read from a Q/DQ model may
+        have dequantized weights. Tensors that the float model does not have are measured on the network.
 
         Raises:
             EngineError: A model does not run.
@@ -295,7 +294,7 @@ class EdgeMeter:
 
 
 def _tensors_of(model: Model, network: Model) -> dict[str, str]:
-    """The float model's name of each tensor of a network: the same name, or an output of the same node."""
+    """Network tensor to float model tensor: the one of the same name, or the same output of the same node."""
     known = model.index.producer.keys() | {info.name for info in model.inputs}
     nodes = model.index.nodes
     found = {name: name for name in known}

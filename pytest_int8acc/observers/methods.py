@@ -1,4 +1,4 @@
-"""The register of calibration methods, and scales by calibration."""
+"""The register of calibration methods, and calibration by one of them."""
 
 from __future__ import annotations
 
@@ -21,53 +21,64 @@ from pytest_int8acc.spec.int8 import CalibrationMethod
 if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
 
-#: Number of bins of the entropy search where many tensors get a candidate: its time grows with the bins.
+#: Number of bins of the entropy search in a repair, which runs it for many tensors: its time grows with the
+#: number of bins.
 FEW_BINS = 1 << 9
 
 
 @dataclass(frozen=True)
 class Options:
-    """Parameters of the methods; each method reads its own."""
+    """The parameters of all methods; each method reads its own."""
 
     percentile: float = 99.99
     """Percentage of the magnitudes that is not clipped, in (0, 100]."""
     top_k: int = 5
-    """How many of the greatest maxima are averaged, 1 or more (5 in NVIDIA's INT8 debugging guide)."""
+    """How many of the samples' maxima are averaged, 1 or more; NVIDIA's INT8 debugging guide takes 5."""
     entropy_bins: int = ENTROPY_BINS
     """Number of bins of the entropy search, a multiple of 128."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """One way to choose the range of a tensor."""
+    """A calibration method: it chooses the range of a tensor from the values that the tensor holds."""
 
     name: CalibrationMethod
-    """The spec's word."""
+    """The name in a spec."""
     summary: str
-    """The range in one phrase, for the reference."""
+    """The range that the method chooses, in one phrase, for the reference."""
     amax: Callable[[TensorValues, Options], float]
-    """The range of a tensor that holds other values than 0, as its greatest magnitude."""
+    """Returns the range of a tensor, as the greatest magnitude that is not clipped.
+
+    It is called only for tensors that hold other values than 0.
+    """
     reads_histogram: bool = True
-    """False where the maxima of the samples are enough."""
+    """Whether the method needs a histogram; otherwise the maxima of the samples are enough."""
     is_slow: bool = False
     """Whether one tensor takes far longer than with the other methods."""
     label: str = ""
-    """Format string over ``Options`` for reports; the name where it is empty."""
+    """The method with its parameters in reports: a format string over ``Options``; empty for the name."""
     source: str = ""
-    """Format string for the description of a form; the label where it is empty."""
+    """The same in the description of a model that was calibrated; empty for the label."""
     tried: tuple[Options, ...] = (Options(),)
-    """Parameters that a repair tries."""
+    """The parameters with which repairs and ``--int8acc-calibrations`` try the method; empty: never."""
 
     def labelled(self, options: Options) -> str:
-        """The name with the parameters, as in reports."""
+        """The name with the parameters, as reports give it."""
         return (self.label or self.name).format_map(vars(options))
 
     def described(self, options: Options) -> str:
-        """The name with the parameters, as in the description of a form."""
+        """The name with the parameters, as the description of a calibrated model gives it."""
         return (self.source or self.label or self.name).format_map(vars(options))
 
 
-#: The register of methods by name. A repair tries them in this order: those first that are best most often.
+#: The register of calibration methods.
+#:
+#: To add a method, add its name to ``CalibrationMethod`` in ``spec/int8.py``, describe it there in the help
+#: of the option ``method``, and add a row here. If the row is missing, ``tests/observers/test_calibrate.py``
+#: fails. Every method joins every repair and ``--int8acc-calibrations``, once for each of its ``tried``
+#: parameters, in the order of the rows; the methods that are best most often come first. The spec that
+#: ``init`` writes, the reference and the schema take their lists from these names. The labels of the method
+#: must be added to ``tests/cases/remedies/tables.yaml``, which holds the table of ``--int8acc-calibrations``.
 METHODS: Mapping[CalibrationMethod, Method] = {
     method.name: method
     for method in (
@@ -109,7 +120,7 @@ METHODS: Mapping[CalibrationMethod, Method] = {
 }
 
 
-#: What a repair tries, by label as in reports.
+#: Each method with each of its ``tried`` parameters, by its label in reports.
 CANDIDATES: Mapping[str, tuple[Method, Options]] = {
     method.labelled(options): (method, options) for method in METHODS.values() for options in method.tried
 }
@@ -125,20 +136,20 @@ def calibrate(
     low: Format = INT8,
     sessions: Sessions = CPU,
 ) -> Scales:
-    """Scales for symmetric ranges, which a method chooses from the values that tensors hold on ``dataset``.
+    """Calibrate: a method chooses a symmetric range for each tensor from the values that it holds.
 
     Args:
         model: A float model.
         tensors: Float activations of its main graph, of rank 1 or more; at least one.
-        dataset: Samples that stand for real inputs, a few hundred. They are read twice, or once where the
-            method reads no histogram.
+        dataset: A few hundred samples like real inputs. They are read twice, or once if the method needs no
+            histogram.
         method: How a range is chosen.
-        options: Parameters of the method.
+        options: Parameters of the method; None for its defaults.
         low: The format that tensors are quantized to.
         sessions: Where the float model runs.
 
     Returns:
-        Scales, with the observer that measured the tensors.
+        The scales, with the observer that measured the tensors.
 
     Raises:
         ScalesError: A tensor holds inf or nan; the message names it.
@@ -150,7 +161,7 @@ def calibrate(
     held = observer.maxima(tensors)
     amax = {tensor: values.amax for tensor, values in held.items()}
     samples = next(iter(held.values())).samples
-    _, notes = amax_to_scale(amax, low)  # raises before a second pass over broken data
+    _, notes = amax_to_scale(amax, low)  # inf and nan raise an error before the second pass
     if chosen.reads_histogram:
         counted = observer.of(tensors)
         held = {tensor: values for tensor, values in counted.items() if values.is_counted}

@@ -1,4 +1,4 @@
-"""The one service that measures what the tensors of a float model hold on a dataset."""
+"""Measures what the tensors of a float model hold on a dataset, in at most two passes over the data."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Observer:
     """Measures tensors of one float model on one dataset, each tensor once.
 
-    Maxima take one pass over the data. Histograms take a second pass, since their bins end at the greatest
-    magnitude. ``want`` collects tensors that may be asked for later, so that the next pass measures their
-    maxima as well.
+    The first pass measures maxima. The second pass counts histograms, whose bins end at the maxima. Each pass
+    measures the tensors that are asked for, and those that ``want`` announced before. So a tensor costs a
+    third pass only if it was not announced.
     """
 
     def __init__(self, model: Model, dataset: Dataset, sessions: Sessions = CPU, low: Format = INT8) -> None:
@@ -35,48 +35,42 @@ class Observer:
         """
         self.model, self.dataset = model, dataset
         self._sessions, self._low = sessions, low
-        self._requested: dict[str, None] = {}
+        self._announced: dict[str, None] = {}
         self._held: dict[str, TensorValues] = {}
         self._counted: set[str] = set()
 
     def want(self, tensors: Iterable[str]) -> None:
-        """Have the next pass measure the maxima of these tensors, too; nothing is run."""
-        self._requested |= dict.fromkeys(tensors)
+        """Measure these tensors, too, in the passes to come; nothing is run now."""
+        self._announced |= dict.fromkeys(tensors)
 
     def maxima(self, tensors: Iterable[str]) -> Mapping[str, TensorValues]:
-        """What each tensor holds; histograms may be empty.
-
-        One pass measures all tensors that are not known yet.
+        """The values of each tensor; a histogram may be missing.
 
         Raises:
             EngineError: The model does not run.
             DataError: The samples cannot be read.
             OutOfTime: Before a pass begins.
         """
-        requested = list(dict.fromkeys(tensors))
-        if not self._held.keys() >= set(requested):
+        asked = list(dict.fromkeys(tensors))
+        if not self._held.keys() >= set(asked):
             current().check()
-            missing = [tensor for tensor in (*requested, *self._requested) if tensor not in self._held]
-            found = collect_maxima(
-                self.model, list(dict.fromkeys(missing)), self.dataset, self._sessions, self._low
-            )
-            self._held |= found
-        return {tensor: self._held[tensor] for tensor in requested}
+            missing = [t for t in dict.fromkeys([*asked, *self._announced]) if t not in self._held]
+            self._held |= collect_maxima(self.model, missing, self.dataset, self._sessions, self._low)
+        return {tensor: self._held[tensor] for tensor in asked}
 
     def of(self, tensors: Iterable[str]) -> Mapping[str, TensorValues]:
-        """What each tensor holds, with its histogram; see :attr:`TensorValues.is_counted`.
-
-        One more pass than for ``maxima`` measures all histograms that are not known yet.
+        """The values of each tensor with its histogram; see :attr:`TensorValues.is_counted`.
 
         Raises:
             EngineError: The model does not run.
             DataError: The samples cannot be read.
             OutOfTime: Before a pass begins.
         """
-        held = self.maxima(tensors)
-        missing = {tensor: values for tensor, values in held.items() if tensor not in self._counted}
-        if missing:
+        asked = self.maxima(tensors)
+        if not self._counted >= asked.keys():
             current().check()
+            known = self.maxima([*asked, *self._announced])
+            missing = {tensor: values for tensor, values in known.items() if tensor not in self._counted}
             self._held |= collect_histograms(self.model, missing, self.dataset, self._sessions)
             self._counted |= missing.keys()
-        return {tensor: self._held[tensor] for tensor in held}
+        return {tensor: self._held[tensor] for tensor in asked}

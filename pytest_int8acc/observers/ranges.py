@@ -1,4 +1,4 @@
-"""Ranges chosen from a histogram: by percentile, by least squared error, by least information lost."""
+"""Chooses a range from a histogram: by percentile, by least squared error, or by least information lost."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from pytest_int8acc.graph.formats import INT8, Format
 
 Histogram = NDArray[np.int64]
 
-#: Number of bins over [-amax, amax] for the entropy threshold. It is a multiple of ``_QUANTIZED_BINS``: ONNX
-#: Runtime takes the remainder of the division as lost in its last candidate, which is the whole range.
+#: Number of histogram bins over [-amax, amax] for the entropy method. It must be a multiple of
+#: ``_QUANTIZED_BINS``: ONNX Runtime counts the remainder of the division as lost in the whole range.
 ENTROPY_BINS = 2048
-#: Number of bins that a candidate range is compared with; ONNX Runtime's default.
+#: Number of bins to which the entropy method reduces a candidate range; ONNX Runtime's default.
 _QUANTIZED_BINS = 128
-#: Count that ONNX Runtime gives to an empty bin, and takes from the others (its ``smooth_distribution``).
+#: The count that an empty bin gets, and that the other bins lose, as in ONNX Runtime's
+#: ``smooth_distribution``.
 _SMOOTHING = 1e-4
-#: Ranges that the mse method tries, as fractions of amax, from 1 down to 1/128 in steps of 4 %.
+#: The ranges that the mse method tries, as fractions of amax, from 1 down to 1/128 in steps of 4 %.
 _FRACTIONS = 2.0 ** -np.arange(0, 7.01, 1 / 16)
 
 
@@ -133,9 +134,9 @@ def _information_lost(
 
 
 def _smoothed(counts: NDArray[np.float32], sizes: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Each row divided by its sum after empty bins were given ``_SMOOTHING``; overwrites ``counts``.
+    """Give ``_SMOOTHING`` to empty bins and divide each row by its sum; overwrites ``counts``.
 
-    A row ends at its size, and holds 0 beyond.
+    A row ends at its size; beyond it holds 0.
     """
     empty = counts == 0
     filled = counts.shape[1] - np.count_nonzero(empty, axis=1)
@@ -146,12 +147,16 @@ def _smoothed(counts: NDArray[np.float32], sizes: NDArray[np.int64]) -> NDArray[
 
 
 def _row_sums(rows: NDArray[np.float32], sizes: NDArray[np.int64]) -> NDArray[np.float32]:
-    """The sum of each row up to its size; float32 sums depend on the number of addends."""
+    """The sum of each row up to its size.
+
+    It must not include the zeros beyond, because the rounding of a float32 sum depends on the number of
+    addends.
+    """
     return np.array([row[:size].sum() for row, size in zip(rows, sizes, strict=True)])
 
 
 def _tails(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sum from each index to the end, shape [size + 1]."""
+    """The sums from each index to the end, shape [size + 1]."""
     return np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
 
 

@@ -48,7 +48,7 @@ def load_scales(
     producers: Mapping[str, str] | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> Scales:
-    """Scales from a TensorRT calibration cache or a JSON of dynamic ranges, which the content tells apart.
+    """The scales in a TensorRT calibration cache, or in a JSON object of dynamic ranges.
 
     Args:
         path: The file.
@@ -56,11 +56,11 @@ def load_scales(
         producers: Tensor to the name of the node that makes it. An entry may name the node, since ranges are
             often listed by layer; the name of the tensor counts first. Entries for tensors or nodes listed
             here that need no scale are ignored.
-        origins: Tensor to the tensor that a Reshape, a MaxPool and the like made it from without other
-            values, for all tensors of the model. A tensor without an entry takes the scale of its origin.
+        origins: Tensor to the tensor that holds the same values, for instance the input of a Reshape or a
+            MaxPool. A tensor without an entry takes the scale of its origin.
 
     Returns:
-        The scales of the tensors in the file, with the coverage in the notes.
+        The scales of the tensors in the file. A note says how many tensors have one.
 
     Raises:
         ScalesError: The file cannot be read, or names none of the tensors.
@@ -92,12 +92,12 @@ def load_scales(
 
 
 def _with_origins(tensors: Sequence[str], origins: Mapping[str, str]) -> list[str]:
-    """``tensors`` with their origins, each tensor before its origin."""
+    """The tensors and their origins, each tensor before its origin."""
     chain: dict[str, None] = {}
     for tensor in tensors:
         step: str | None = tensor
         while step is not None:
-            chain.pop(step, None)  # moves to the end, behind all tensors that come from it
+            chain.pop(step, None)  # so that it moves to the end, behind all tensors that come from it
             chain[step] = None
             step = origins.get(step)
     return list(chain)
@@ -123,16 +123,16 @@ def _no_coverage(path: Path, entries: Sequence[str], tensors: Sequence[str]) -> 
 
 @dataclass(frozen=True)
 class Ranges:
-    """Dynamic ranges as they stand in a file."""
+    """The dynamic ranges in a file."""
 
     scales: Mapping[str, float]
-    """Name or pattern to scale (amax / 127, float32), in the file's order."""
+    """Name or pattern to scale (amax / 127, float32), in the order of the file."""
     path: Path
     text: str
     """The content of the file."""
 
     def place(self, key: str, *, value: bool = False) -> str:
-        """``file:line:col`` of a key or its value; the file alone where YAML cannot read this JSON."""
+        """``file:line:col`` of a key or of its value; the file alone if YAML cannot read this JSON."""
         root = parse(self.text.encode()).root
         if root is None or key not in root.keys:
             return str(self.path)
@@ -140,7 +140,7 @@ class Ranges:
         return f"{self.path}:{mark.line}:{mark.column}"
 
     def exact(self, known: Collection[str]) -> dict[str, float]:
-        """Entries that are not patterns: names in ``known``, and names without ``*``, ``?`` and ``[``."""
+        """The entries that are not patterns: names in ``known``, and names without ``*``, ``?`` and ``[``."""
         return {n: s for n, s in self.scales.items() if n in known or not _WILDCARD.search(n)}
 
     def matched(self, tensors: Sequence[str], known: Collection[str]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Scales of activations, and how a range becomes a scale."""
+"""Scales of activations, and their computation from ranges."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class Scales:
     values: Mapping[str, float]
     """Tensor to scale, which is above 0 and exact in float32. Tensors without a scale are absent."""
     source: str
-    """Where the scales come from, in words."""
+    """A text that says where the scales come from."""
     notes: tuple[str, ...] = ()
-    """What a reader must know: random data, coverage of the tensors, tensors that are always zero."""
+    """Cautions for the reader of a report, such as random data or tensors without a scale."""
     observed: Observer | None = field(default=None, compare=False, repr=False)
-    """The observer that calibration measured the tensors with; None without calibration."""
+    """The observer that measured the tensors in calibration; None without calibration."""
 
     def of(self, low: Format) -> Scales:
-        """The scales that give another format the ranges that these scales give INT8."""
+        """These scales of INT8, converted to scales of another format with the same ranges."""
         values = {t: to_float32(scale * INT8.levels / low.levels) for t, scale in self.values.items()}
         return self if low is INT8 else replace(self, values=values)
 
 
 def amax_to_scale(amax: Mapping[str, float], low: Format = INT8) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Scales of tensors whose greatest magnitudes are known, and notes for the reader.
+    """Scales with which tensors of known greatest magnitude are not clipped, and notes for the report.
 
     Args:
         amax: Tensor to greatest magnitude, 0 or above. A tensor that is always zero gets the scale of amax 1.
@@ -74,7 +74,7 @@ def to_float32(value: float) -> float:
 
 
 def problem(scale: float) -> str:
-    """Why ``scale`` cannot be a scale, to follow its name in a sentence; empty where it can."""
+    """The predicate of a sentence that says why a number cannot be a scale; empty if it can."""
     if not math.isfinite(scale):
         return f"is {scale}"
     if scale <= 0:
@@ -87,7 +87,11 @@ def problem(scale: float) -> str:
 
 
 def read_text(path: Path) -> str:
-    """The whole file as text, without a byte order mark; raises ScalesError where it cannot be read."""
+    """The text of a file without its byte order mark.
+
+    Raises:
+        ScalesError: The file cannot be read, is empty, or holds no text.
+    """
     try:
         data = readable(path).read_bytes()
     except OSError as error:

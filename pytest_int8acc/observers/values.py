@@ -1,4 +1,4 @@
-"""What one tensor holds over a dataset: greatest magnitudes, a histogram, and what follows from both.
+"""The values of one tensor over a dataset: its greatest magnitudes and its histogram.
 
 The histogram's bins are those of ``numpy.histogram``, which ONNX Runtime's calibrators use: value x belongs
 to bin n where edges[n] <= x < edges[n + 1] in float32, and the greatest magnitude belongs to the last bin.
@@ -16,29 +16,29 @@ from pytest_int8acc.graph.formats import INT8, Format
 from pytest_int8acc.observers.ranges import folded, mse_amax
 from pytest_int8acc.results.causes import Histogram
 
-#: Number of bins over [-amax, amax]. At amax / 128, the narrowest range that is tried, a bin is no wider than
-#: a step of INT8.
+#: Number of bins of a histogram over [-amax, amax]. Even for a range of amax / 128, the narrowest that is
+#: tried, a bin is no wider than a step of INT8.
 BINS = 1 << 15
-#: Bins of a histogram in a report.
+#: Number of bins of a histogram in a report.
 _REPORT_BINS = 64
-#: Minimum and maximum of amax: beyond them float32 cannot tell the bins apart, or cannot hold squares of
-#: values.
+#: A histogram is made if the greatest magnitude lies between these bounds. Below, float32 cannot tell the
+#: bins apart; above, it cannot hold squares of values.
 _MIN_AMAX, _MAX_AMAX = 1e-30, 1e30
-#: Values that are counted at a time, so that intermediate arrays stay in the processor's cache.
+#: Number of values that are counted at a time, so that intermediate arrays stay in the processor's cache.
 _CHUNK = 1 << 16
-#: How near to an edge the product of a value and ``per_value`` can name the wrong bin, as a share of the
-#: number of bins. It is the error of float32 at the outer end.
+#: If a value times ``Bins.per_value`` lies this near to an edge, rounding in float32 may give the wrong bin.
+#: It is a share of the number of bins.
 _NEAR = 2.0**-20
 
 
 class Bins:
-    """How often values occur in equal bins over [-amax, amax]; values that are 0 are counted apart."""
+    """A histogram with equal bins over [-amax, amax]; zeros are counted separately."""
 
     def __init__(self, amax: float, size: int = BINS) -> None:
-        """Count nothing yet.
+        """Make an empty histogram.
 
         Args:
-            amax: Greatest magnitude that will come, see :attr:`TensorValues.is_counted`.
+            amax: The greatest magnitude of all values; see :attr:`TensorValues.is_counted`.
             size: Number of bins, a power of two up to ``BINS``.
         """
         self.counts = np.zeros(size, np.int64)
@@ -48,17 +48,15 @@ class Bins:
 
     @property
     def per_value(self) -> np.float32:
-        """Number of bins in a range of 1."""
+        """The number of bins in a range of length 1."""
         return np.float32(self.counts.size / 2 / float(self.edges[-1]))
 
     def add(self, values: NDArray[np.float32]) -> None:
-        """Count the values of one array; the outermost bins also count values beyond the ends."""
+        """Add the values of one array; values beyond the ends go to the outermost bins."""
         flat, size = values.reshape(-1), self.counts.size
         for start in range(0, flat.size, _CHUNK):
             chunk = flat[start : start + _CHUNK]
-            nonzero = chunk.take(
-                np.flatnonzero(chunk != 0)
-            )  # zeros lie on an edge, and are often half of all
+            nonzero = chunk.take(np.flatnonzero(chunk))  # faster than by a mask
             self.zeros += chunk.size - nonzero.size
             places = np.clip(nonzero * self.per_value, -size // 2, size // 2)
             below = np.floor(places)
@@ -72,17 +70,17 @@ class Bins:
 
     @property
     def with_zeros(self) -> NDArray[np.int64]:
-        """Counts in which zeros have their bin, the first from 0 on."""
+        """The counts with zeros included; they belong to the first bin from 0 on."""
         counts = self.counts.copy()
         counts[counts.size // 2] += self.zeros
         return counts
 
     def merged(self, size: int) -> NDArray[np.int64]:
-        """The histogram of fewer bins, a power of two, over the same range."""
+        """The counts in ``size`` bins over the same range, a power of two; zeros are not included."""
         return np.asarray(self.counts.reshape(size, -1).sum(axis=1))
 
     def _compared(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The bin of each value by comparison with the edges; ``found`` is at most one bin off."""
+        """The bin of each value by comparison with the edges; ``found`` is off by one bin at most."""
         last = self.counts.size - 1
         found = np.clip(found, 0, last)
         up = (values >= self.edges[found + 1]) & (found < last)
@@ -92,68 +90,72 @@ class Bins:
 
 @dataclass(frozen=True, eq=False)
 class TensorValues:
-    """What one activation holds over the samples of a dataset."""
+    """The values of one activation over the samples of a dataset."""
 
     tensor: str
     bins: Bins = field(default_factory=lambda: Bins(1.0))
-    """Histogram over [-amax, amax]. It is empty where none was asked for, or ``is_counted`` is False."""
+    """The histogram over [-amax, amax]; empty if it was not measured or ``is_counted`` is False."""
     maxima: NDArray[np.float32] = field(default_factory=lambda: np.zeros(1, np.float32))
-    """Greatest magnitude in each sample; in each run where the tensor's first dimension is not the batch. A
-    sample that holds NaN has inf."""
+    """The greatest magnitude in each sample; inf for a sample with NaN.
+
+    If the first dimension of the tensor is not the batch, it is the greatest magnitude in each run.
+    """
     channel_amax: NDArray[np.float32] | None = None
-    """Greatest magnitude of each channel, shape [channels]; None where the tensor has no channels, or not the
-    same number of them in each run."""
+    """The greatest magnitude of each channel, shape [channels].
+
+    None if the tensor has no channels, or not the same number of channels in each run.
+    """
     low: Format = INT8
     """The format that the tensor is quantized to."""
     run_bytes: int = 0
-    """Size of the tensor in the largest run, as float32."""
+    """The size of the tensor in the largest run, in bytes as float32."""
     run_rows: int = 1
-    """Samples of the largest run, rows that fill the batch included."""
+    """The number of rows in the largest run, including rows that only fill the batch."""
     samples: int = 0
-    """Samples of the dataset."""
+    """The number of samples of the dataset."""
 
     @property
     def amax(self) -> float:
-        """Greatest magnitude; it may be 0 or inf."""
+        """The greatest magnitude of all samples; it may be 0 or inf."""
         return float(self.maxima.max())
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Counts of all values but 0 in the bins over [-amax, amax]."""
+        """The histogram of all values but 0 over [-amax, amax]."""
         return self.bins.counts
 
     @property
     def zeros(self) -> int:
-        """How many values are 0."""
+        """The number of values that are 0."""
         return self.bins.zeros
 
     @property
     def is_counted(self) -> bool:
-        """Whether float32 can divide [-amax, amax] into bins, so that there may be a histogram."""
+        """Whether the tensor can have a histogram: float32 can divide [-amax, amax] into bins."""
         return bool(_MIN_AMAX < self.amax < _MAX_AMAX)
 
     @property
     def magnitudes(self) -> NDArray[np.int64]:
-        """Counts of |x| over [0, amax] without zeros, shape [bins / 2]."""
+        """The histogram of |x| over [0, amax] without zeros, shape [bins / 2]."""
         return folded(self.counts)
 
     def quantile(self, share: float) -> float:
-        """The magnitude that a ``share`` of all values, zeros included, do not exceed."""
+        """The magnitude that a ``share`` of all values, zeros included, does not exceed."""
         magnitudes = self.magnitudes
-        requested = share * (self.zeros + magnitudes.sum()) - self.zeros
-        if requested <= 0 or not magnitudes.any():
+        below = share * (self.zeros + magnitudes.sum()) - self.zeros
+        if below <= 0 or not magnitudes.any():
             return 0.0
-        index = int(np.searchsorted(np.cumsum(magnitudes), requested))
+        index = int(np.searchsorted(np.cumsum(magnitudes), below))
         return self.amax * min(index + 1, magnitudes.size) / magnitudes.size
 
     def best_reach(self) -> float:
-        """The symmetric range with the least mean square error; amax where there is no histogram."""
+        """The symmetric range with the least mean square error; amax without a histogram."""
         if not self.counts.any():
             return self.amax
         return mse_amax(self.counts, self.amax, self.low)
 
     def sqnr_db(self, reach: float) -> float:
-        """SQNR in dB of ``low`` with this symmetric range, from the histogram; inf where all values are 0."""
+        """The SQNR, in dB, of the format with a symmetric range; inf if all values are 0."""
         magnitudes = self.magnitudes
         centres = (np.arange(magnitudes.size) + 0.5) * (self.amax / magnitudes.size)
         step = reach / self.low.levels
@@ -161,7 +163,7 @@ class TensorValues:
         return decibels(float((magnitudes * centres**2).sum()), float((magnitudes * errors**2).sum()))
 
     def report(self) -> Histogram | None:
-        """The histogram of |x| for a report, 64 bins up to amax; None without values."""
+        """The histogram of |x| for a report, with 64 bins up to amax; None without values."""
         magnitudes = self.magnitudes
         if not magnitudes.any():
             return None
@@ -172,10 +174,10 @@ class TensorValues:
 
     @property
     def channel_gain_db(self) -> float:
-        """By how many dB a scale per channel lowers noise: 10 log10(amax^2 / mean of channels' amax^2).
+        """The noise, in dB, that a scale per channel would save: 10 log10(amax^2 / mean of channels' amax^2).
 
-        The rounding error is uniform over a step (variance step^2 / 12), so noise goes with the square of the
-        range. Channels that are always 0 do not count.
+        The rounding error is uniform over a step (variance step^2 / 12), so noise grows with the square of
+        the range. Channels that are always 0 do not count.
         """
         if self.channel_amax is None or not self.channel_amax.any():
             return 0.0
@@ -183,13 +185,13 @@ class TensorValues:
         return 10 * math.log10(float(squares.max() / squares.mean()))
 
     def channel_ratio(self) -> float:
-        """The greatest channel's amax divided by the median channel's; 1 without channels.
+        """The greatest magnitude of the largest channel over that of the median channel; 1 without channels.
 
         Channels that are always 0 do not count.
         """
         if self.channel_amax is None or not self.channel_amax.any():
             return 1.0
-        return float(self.channel_amax.max() / np.quantile(self.channel_amax[self.channel_amax > 0], 0.5))
+        return float(self.channel_amax.max() / np.median(self.channel_amax[self.channel_amax > 0]))
 
 
 def decibels(signal: float, noise: float) -> float:

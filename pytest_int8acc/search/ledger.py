@@ -1,10 +1,9 @@
-"""The account of a search: every run is checked against the budget, paid for and remembered."""
+"""What a search remembers: its trials, and how hard each sample is. Its budget pays for each run."""
 
 from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -12,32 +11,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_int8acc.clock import Budget, Clock, OutOfTime
-from pytest_int8acc.results import Ending, LayerLine
+from pytest_int8acc.results import Ending, LayerLine, TrialLine
 from pytest_int8acc.results.search import EndingKind
 from pytest_int8acc.scores.criteria import Criterion
-from pytest_int8acc.search.types import Evaluator, Probe, SearchResult, Trial, TrialRecord
+from pytest_int8acc.search.types import Evaluator, Probe, SearchResult, Trial
 
 Floats = NDArray[np.float64]
-#: Minimum number of samples for a mean to be rejected before all samples are seen.
+#: Minimum number of samples that must have run before a plan is rejected by its mean error.
 _LEAST = 8
-#: The weight of the trials before, each time that samples are ranked by hardness.
+#: The weight that a sample's hardness keeps when a new trial updates it.
 _DECAY = 0.6
-#: The price of one more group, as a share of the mean price. Groups that cost nothing (an Add has no MACs)
-#: are not worth a longer list.
+#: What each group in high precision costs in addition to its own price, as a share of the mean price. Else
+#: groups that cost nothing (an Add has no multiply-accumulates) would make lists longer for free.
 _PER_GROUP = 0.01
-#: Replaces an infinite part, so that sums stay finite.
+#: Maximum part of the loss that one sample may have, so that sums stay finite.
 _HUGE = 1e30
-#: Maximum magnitude in an error vector, a thousand times the length allowed, so that sums stay exact enough.
+#: Maximum magnitude of an element of an error vector. The whole vector may have length 1, so larger elements
+#: tell nothing more, but would make sums inexact.
 _LONG = 1e3
 _LOG = logging.getLogger("pytest_int8acc")
 
 
 class Samples:
-    """Remembers which samples break criteria, orders them, and judges a plan on those seen so far.
+    """Ranks samples by hardness, and judges a plan by the samples that have run so far.
 
-    The worst samples and counts of flips are decided by few samples: the hardest run first. A mean is
-    estimated best by samples spread evenly over all hardnesses: after the lead, every prefix of the order is
-    such a spread.
+    The hardness of a sample is its share of the loss in earlier trials. Limits on the worst samples, and on
+    the number of flipped classes, are decided by the hardest samples: these run first. A mean is estimated
+    best by samples spread evenly over all hardnesses: the samples after them run in such an order.
     """
 
     def __init__(self, criteria: Sequence[Criterion], count: int) -> None:
@@ -50,11 +50,15 @@ class Samples:
         self._lead = 0 if not self._rank.any() else count if not self._mean.any() else max(1, count // 8)
 
     def ranked(self) -> list[int]:
-        """All samples, those that broke criteria most so far first."""
+        """All samples by hardness, the hardest first."""
         return [int(i) for i in np.argsort(-self._hardness, kind="stable")]
 
     def order(self) -> list[int]:
-        """All samples: the hardest as lead, then the rest, every prefix spread over all hardnesses."""
+        """All samples in the order in which they should run.
+
+        The hardest come first. The others follow in bit-reversed order of their rank, so that each prefix is
+        spread evenly over all hardnesses.
+        """
         ranked = self.ranked()
         rest = ranked[self._lead :]
         bits = max(1, (len(rest) - 1).bit_length())
@@ -63,30 +67,34 @@ class Samples:
 
     @staticmethod
     def ran(parts: Floats) -> int:
-        """How many samples were seen, as far as parts tell."""
+        """The number of samples that have run; ``parts`` is nan for the others."""
         return int((~np.isnan(parts)).any(axis=0).sum())
 
     def shares(self, trial: Trial) -> Floats:
-        """Per sample, its greatest share of a criterion's parts in this trial; nan where not seen."""
+        """For each sample, its greatest share in the loss of any criterion; nan if the sample did not run."""
         total = np.nansum(trial.parts, axis=1, keepdims=True)
         return np.asarray(np.fmax.reduce(trial.parts / np.where(total > 0, total, 1.0), axis=0))
 
     def learn(self, trial: Trial) -> None:
-        """Rank the samples by this trial and, fading, those before it."""
+        """Add a trial to the hardness of the samples; older trials count less."""
         shares = self.shares(trial)
         faded = _DECAY * self._hardness + np.nan_to_num(shares)
         self._hardness = np.where(np.isnan(shares), self._hardness, faded)
 
     def pooled(self, parts: Floats) -> Floats:
-        """The loss per criterion if these were all samples and none may fail; nan where parts do not tell."""
+        """The loss of each criterion over the samples of ``parts``, none of which may exceed the limit."""
         return np.asarray(np.where(self._rank, parts.max(axis=1), parts.mean(axis=1)))
 
     def rejects(self, parts: Floats, reference: Trial | None) -> bool:
-        """Whether the samples seen so far tell that a plan fails.
+        """Whether the samples that have run show that a plan fails.
 
-        More samples over the limit than allowed, or a sum over the limit with all samples not seen counted
-        as perfect, prove it. For a mean the difference to a passing plan that saw all samples, taken in
-        proportion to hardness (a ratio estimator), must exceed the room that it leaves beyond doubt.
+        It certainly fails if more samples exceed the limit than may, or if the sum exceeds the limit even
+        with all other samples perfect. A mean is rejected earlier if its estimate exceeds the limit by more
+        than the margin of the estimate.
+
+        Args:
+            parts: The loss of each sample, [criteria, samples]; nan for samples that did not run.
+            reference: A passing trial on all samples, from which the estimate starts.
         """
         seen = np.nan_to_num(parts)
         if ((seen[self._rank] > 1).sum(axis=1) > self._allowed).any():
@@ -97,7 +105,7 @@ class Samples:
         return bool((mean - margin > 1).any())
 
     def estimate(self, trial: Trial, reference: Trial | None) -> Floats:
-        """The losses that this trial would have had on all samples; nan where those seen cannot tell."""
+        """The losses that a trial would have on all samples; nan if too few samples have run."""
         if trial.confirmed:
             return np.array(trial.losses)
         mean, _ = self._extrapolate(trial.parts, reference, _LEAST // 2)
@@ -106,11 +114,11 @@ class Samples:
         return mean
 
     def _extrapolate(self, parts: Floats, reference: Trial | None, least: int) -> tuple[Floats, Floats]:
-        """Estimate of the mean over all samples and a margin for doubt; nan where too few were seen.
+        """The estimated mean over all samples, and the margin of the estimate; nan if too few samples ran.
 
-        The lead is counted as it is, the rest by a ratio estimator (Cochran, Sampling Techniques, ch. 6):
-        what a part exceeds that of the reference by, in proportion to hardness. The margin is three
-        standard errors, more where few samples were seen.
+        The hardest samples, which run first, are counted as they are. For the others, a ratio estimator
+        (Cochran, Sampling Techniques, ch. 6) assumes that the loss exceeds that of the reference in
+        proportion to hardness. The margin is three standard errors, and more if few samples ran.
         """
         mean, margin = np.full((2, len(parts)), np.nan)
         rest = np.ones(self.count, dtype=np.bool_)
@@ -134,8 +142,8 @@ class Samples:
         return mean, margin
 
 
-class StopSearch(Exception):  # noqa: N818 - not an error: it unwinds a strategy
-    """The budget is spent."""
+class StopSearch(Exception):  # noqa: N818 - not an error
+    """Raised in a strategy to end the search: the budget is spent, or the outcome is known already."""
 
     def __init__(self, ending: Ending) -> None:
         super().__init__(ending)
@@ -143,42 +151,37 @@ class StopSearch(Exception):  # noqa: N818 - not an error: it unwinds a strategy
 
 
 class Ledger:
-    """An evaluator that caches by plan, counts cost, keeps the best verified plan and stops in time."""
+    """An evaluator that remembers trials, pays for runs, and ends the search if the budget is spent."""
 
     def __init__(self, evaluator: Evaluator, budget: Budget) -> None:
-        self.evaluator = evaluator
+        self.evaluator, self.budget = evaluator, budget
         self.groups = tuple(evaluator.groups)
         self.everything = frozenset(range(len(self.groups)))
-        self.once = budget.once
         self.samples = Samples(evaluator.criteria, evaluator.samples)
         self.weights = _weights([group.price for group in self.groups])
         self.best: Trial | None = None
-        self.cost = 0.0
+        """The passing trial whose groups in high precision weigh least."""
         self.table: list[LayerLine] = []
         self.order: list[int] = []
         self._probes = 0
-        self._budget = budget
-        self._began = time.monotonic()
         self._trials: dict[frozenset[int], Trial] = {}
-        self._records: list[TrialRecord] = []
-
-    @property
-    def seconds(self) -> float:
-        """Since the search began."""
-        return time.monotonic() - self._began
+        self._lines: list[TrialLine] = []
 
     def weight(self, high: Iterable[int]) -> float:
-        """Price of keeping these groups high, as a share of all, with a little for each group."""
+        """The price of these groups in high precision, plus a little for each group; all groups weigh 1."""
         return float(sum(self.weights[i] for i in high))
 
     def known(self, high: frozenset[int]) -> Trial | None:
-        """The trial of this plan, where there was one."""
+        """The trial of a plan; None if the plan was not tried."""
         return self._trials.get(high)
 
     def trial(self, high: frozenset[int], why: str, *, least: int = 1) -> Trial:
-        """Judge a plan; a pass has seen all samples, a rejection ``least`` of them. Free where known.
+        """Judge a plan; a plan that was judged before costs nothing.
 
-        Raises StopSearch where the budget is spent, as ``probe`` does.
+        A plan that passes was run on all samples, a plan that fails on at least ``least`` of them.
+
+        Raises:
+            StopSearch: The budget is spent.
         """
         known = self._trials.get(high)
         if known is not None and (known.confirmed or self.samples.ran(known.parts) >= least):
@@ -192,93 +195,94 @@ class Ledger:
         found = self.evaluator.trial(high, samples.order(), enough)
         trial = replace(found, parts=np.minimum(found.parts, _HUGE))
         self._trials[high] = trial
-        self.cost += trial.cost
-        self._record(trial, why)
+        self._pay(trial, why)
         if trial.passed and (best is None or self.weight(high) < self.weight(best.high)):
             self.best = trial
         return trial
 
     def probe(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[Probe]:
-        """Measure the errors of several plans on a few samples."""
+        """Measure the error vectors of several plans on a few samples.
+
+        Raises:
+            StopSearch: The budget is spent.
+        """
         self._check()
         found = self.evaluator.probe(plans, samples)
         self._probes += len(plans)
-        self.cost += sum(not probe.known for probe in found) * len(samples) / self.samples.count
-        return [
-            Probe(
-                [np.nan_to_num(v, nan=_LONG).clip(-_LONG, _LONG) for v in p.vectors], p.parts.clip(max=_HUGE)
-            )
-            for p in found
-        ]
+        measured = sum(not probe.known for probe in found)
+        self.budget.meter.runs += measured * len(samples) / self.samples.count
+        return [_bounded(probe) for probe in found]
 
     def names(self, high: Iterable[int]) -> tuple[str, ...]:
-        """Names of the groups, in topological order."""
+        """The names of groups, in topological order."""
         return tuple(self.groups[i].name for i in sorted(high))
 
     def ending(self, kind: EndingKind, high: int = 0) -> Ending:
-        """An ending with so many groups kept high."""
+        """The ending of a search that keeps ``high`` groups in high precision."""
         return Ending(kind, high, len(self.groups))
 
-    def result(self, strategy: str, ending: Ending) -> SearchResult:
-        """The best verified plan, or all groups high where none passes."""
+    def result(self, ending: Ending) -> SearchResult:
+        """The lightest plan that passes; all groups in high precision where none passes."""
         best = self.best or self._trials.get(self.everything)
         high = self.everything if best is None else best.high
-        drops = [self._trials.get(high - {i}) for i in high]
+        fewer = [self._trials.get(high - {i}) for i in high]
         passed = best is not None and best.passed
-        minimal = passed and all(drop and not drop.passed for drop in drops)
-        if minimal and ending.kind == "cut-short":  # there was nothing left to refine
+        minimal = passed and all(trial and not trial.passed for trial in fewer)
+        if minimal and ending.kind == "cut-short":  # no group was left to send back
             ending = self.ending("proven", len(high))
         prices = [group.price for group in self.groups]
         return SearchResult(
-            strategy=strategy,
             high=self.names(high),
             passed=passed,
             minimal=minimal,
             ending=ending,
-            trials=tuple(self._records),
+            trials=tuple(self._lines),
             loss=math.nan if best is None else best.loss,
-            scores=() if best is None else best.scores,
             probes=self._probes,
-            cost=self.cost,
-            seconds=self.seconds,
+            cost=self.budget.spent,
             price=sum(prices[i] for i in high) / (sum(prices) or 1.0),
             table=tuple(self.table),
             order=tuple(self.groups[i].name for i in self.order),
         )
 
-    def _record(self, trial: Trial, why: str) -> None:
-        names, verdict = self.names(trial.high), "passes" if trial.passed else "fails"
-        record = TrialRecord(
-            names, trial.passed, trial.confirmed, trial.loss, trial.scores, trial.cost, self.seconds, why
-        )
-        self._records.append(record)
-        self._budget.clock.tick("trial")
+    def _pay(self, trial: Trial, why: str) -> None:
+        """Charge a trial to the budget and add it to the report."""
+        self.budget.meter.runs += trial.cost
+        if trial.cost > 0:
+            self.budget.pay()
+        line = TrialLine(self.names(trial.high), trial.passed, trial.loss, trial.cost, why)
+        self._lines.append(line)
         _LOG.info(
             "search, trial %d: %d of %d groups high (%s) %s with %.3g times the error allowed",
-            *(len(self._records), len(names), len(self.groups), why, verdict, trial.loss),
+            len(self._lines),
+            len(line.high),
+            len(self.groups),
+            why,
+            "passes" if trial.passed else "fails",
+            trial.loss,
         )
 
     def _check(self, *, trial: bool = False) -> None:
-        """Raises StopSearch where the budget is spent."""
-        budget, paid = self._budget, sum(record.cost > 0 for record in self._records)
-        if trial and paid >= budget.max_trials:
+        """Raise StopSearch if the budget is spent.
+
+        A bound on runs ends only a search that has a plan: it is not refined further. Neither is it after
+        half of the time that the case has, because causes and remedies still follow.
+        """
+        budget, best = self.budget, self.best
+        if trial and budget.trials >= budget.max_trials:
             raise StopSearch(Ending("trials-spent", max_trials=int(budget.max_trials)))
         if budget.clock.over:
             raise StopSearch(_over(budget.clock))
-        has_plan = self.best is not None and self.best.high != self.everything
-        is_bounded = budget.max_runs < math.inf
-        if has_plan and is_bounded and (budget.clock.late or self.cost >= budget.max_runs):
-            assert self.best is not None
-            raise StopSearch(self.ending("cut-short", len(self.best.high)))
+        if best is None or best.high == self.everything or budget.max_runs == math.inf:
+            return
+        if budget.clock.late or budget.spent >= budget.max_runs:
+            raise StopSearch(self.ending("cut-short", len(best.high)))
 
 
-def run(
-    strategy: str, body: Callable[[Ledger], Ending], evaluator: Evaluator, budget: Budget | None
-) -> SearchResult:
-    """Run a strategy's body to its end, its budget or Ctrl-C, whichever comes first."""
+def run(evaluator: Evaluator, body: Callable[[Ledger], Ending], budget: Budget | None) -> SearchResult:
+    """Run a strategy until it ends, its budget is spent, or the user presses Ctrl-C."""
     budget = budget or Budget()
-    ledger = Ledger(evaluator, budget)
-    clock = budget.clock
+    ledger, clock = Ledger(evaluator, budget), budget.clock
     try:
         ending = body(ledger)
     except StopSearch as stop:
@@ -288,17 +292,24 @@ def run(
         ending = _over(clock)
     except OutOfTime:
         ending = _over(clock)
-    return ledger.result(strategy, ending)
+    return ledger.result(ending)
 
 
 def _over(clock: Clock) -> Ending:
+    """The ending of a search for which no time is left."""
     if clock.interrupted:
         return Ending("interrupted")
     return Ending("seconds-spent", max_seconds=clock.bound or 0.0)
 
 
+def _bounded(probe: Probe) -> Probe:
+    """The probe with nan and large numbers cut to magnitudes whose sums stay finite and exact enough."""
+    vectors = [np.nan_to_num(vector, nan=_LONG).clip(-_LONG, _LONG) for vector in probe.vectors]
+    return Probe(vectors, probe.parts.clip(max=_HUGE))
+
+
 def _weights(prices: Sequence[float]) -> NDArray[np.float64]:
-    """Shares of the sum, each with a little added for being a group at all."""
+    """The price of each group plus ``_PER_GROUP`` of the mean price, as shares of the sum."""
     price = np.asarray(prices, dtype=np.float64)
     if price.sum() <= 0:
         return np.full(price.size, 1 / max(price.size, 1))

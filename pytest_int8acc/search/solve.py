@@ -1,4 +1,4 @@
-"""The cheapest plan that a surrogate allows: exhaustive where few groups, else greedy and swaps."""
+"""Finds the cheapest plan that a surrogate predicts to pass: by enumeration, or greedily and by swaps."""
 
 from __future__ import annotations
 
@@ -19,26 +19,32 @@ _POOL = 32
 
 @dataclass(frozen=True, eq=False)
 class Proposals:
-    """Plans to try: what each is foretold, and what it weighs."""
+    """Plans to try, with the predicted loss and the weight of each."""
 
     high: list[frozenset[int]]
     loss: Floats
     weight: Floats
 
     def plus(self, high: frozenset[int], loss: float, weight: float) -> Proposals:
-        """These and one more."""
+        """The proposals and one more."""
         return Proposals([*self.high, high], np.append(self.loss, loss), np.append(self.weight, weight))
 
 
 class Solver:
-    """Minimal weight kept high such that no row of the surrogate exceeds a limit."""
+    """Minimizes the weight of the groups kept high such that no row of the surrogate exceeds a limit."""
 
     def __init__(self, surrogate: Surrogate, weights: Floats, free: Bools) -> None:
-        """Take the groups that may be kept high from ``free``; the others stay in INT8."""
+        """Keep the arguments.
+
+        Args:
+            surrogate: Predicts the loss of a plan.
+            weights: The weight of each group.
+            free: True for groups that may be kept high; the others always stay in the low format.
+        """
         self.surrogate, self.weights, self.free = surrogate, weights, free
 
     def solve(self, limit: float) -> frozenset[int] | None:
-        """The cheapest plan found with a foretold loss of at most ``limit``; None where there is none."""
+        """The lightest plan found whose predicted loss is at most ``limit``; None if there is none."""
         if int(self.free.sum()) <= EXHAUSTIVE:
             found = self._enumerate(limit)
             return found.high[int(np.argmin(found.weight))] if found.high else None
@@ -46,7 +52,10 @@ class Solver:
         return min((_high(plan) for plan in plans), key=self.weigh, default=None)
 
     def cheaper(self, high: frozenset[int], limit: float) -> Proposals:
-        """Plans that weigh less than this one, foretold at most ``limit``: all sets, or one swap away."""
+        """Plans lighter than ``high`` whose predicted loss is at most ``limit``.
+
+        With few free groups these are all such plans, otherwise those one swap away from ``high``.
+        """
         bound = self.weigh(high) * (1 - 1e-9)
         if int(self.free.sum()) <= EXHAUSTIVE:
             return self._enumerate(limit, bound)
@@ -61,7 +70,7 @@ class Solver:
         return Proposals([k[0] for k in keep], np.array([k[1] for k in keep]), np.array([k[2] for k in keep]))
 
     def weigh(self, high: frozenset[int]) -> float:
-        """Weight of the groups kept high."""
+        """The weight of the groups kept high."""
         return float(self.weights[list(high)].sum())
 
     def _enumerate(self, limit: float, bound: float = np.inf) -> Proposals:
@@ -76,7 +85,7 @@ class Solver:
         return Proposals([_high(int8[m]) for m in good], loss[good], weight[good])
 
     def order(self, limit: float, power: float = 1.0) -> Iterator[int]:
-        """Groups to free from INT8, most gain per weight first, until every row keeps the limit."""
+        """Groups to keep high, the most gain per weight first, until every row meets the limit."""
         plan = np.ones(self.free.size, dtype=np.bool_)
         price = np.maximum(self.weights, 1e-12) ** power
         while True:
@@ -91,14 +100,14 @@ class Solver:
             yield best
 
     def _greedy(self, limit: float, power: float) -> Iterator[Bools]:
-        """The plan at the end of ``order``; nothing where that does not keep the limit."""
+        """The plan at the end of ``order``; nothing if it exceeds the limit."""
         plan = np.ones(self.free.size, dtype=np.bool_)
         plan[list(self.order(limit, power))] = False
         if self.surrogate.rows(plan[None]).max() <= limit:
             yield plan
 
     def _improve(self, plan: Bools, limit: float) -> Bools:
-        """Take the swap that saves most as long as one saves and keeps the limit."""
+        """The plan after swaps: each is the one that saves most weight within the limit."""
         while True:
             best, toggle = -1e-12, None
             for toggles in self._swaps(plan):
@@ -112,7 +121,10 @@ class Solver:
             plan[toggle] ^= True
 
     def _swaps(self, plan: Bools) -> Iterator[NDArray[np.intp]]:
-        """Sets of groups to toggle, [moves, 1 to 3]: drop one or two; swap 1-1, 2-1 and 1-2."""
+        """Sets of groups to toggle, each [moves, 1 to 3].
+
+        They drop one or two groups, or swap one for one, two for one, and one for two.
+        """
         high = np.flatnonzero(~plan)
         low = np.flatnonzero(plan & self.free)
         yield high[:, None]
@@ -124,7 +136,7 @@ class Solver:
         yield _product(_pairs(low), high)
 
     def _pool(self, plan: Bools, groups: NDArray[np.intp], now: Floats) -> NDArray[np.intp]:
-        """The groups with most gain per weight (in INT8 now), or least harm per weight (high now)."""
+        """At most ``_POOL`` groups: those that gain most, or harm least, per weight if they are toggled."""
         if groups.size <= _POOL:
             return groups
         after = self._rows_toggled(plan, groups[:, None], now).sum(axis=0)
@@ -132,13 +144,16 @@ class Solver:
         return groups[np.argsort(-worth, kind="stable")[:_POOL]]
 
     def _toggled(self, plan: Bools, toggles: NDArray[np.intp]) -> tuple[Floats, Floats]:
-        """Foretold loss after each move, and what the move adds to the weight."""
+        """The predicted loss after each move, and what the move adds to the weight."""
         now = self.surrogate.rows(plan[None])[0]
         change = np.where(plan[toggles], self.weights[toggles], -self.weights[toggles]).sum(axis=1)
         return self._rows_toggled(plan, toggles, now).max(axis=0, initial=0.0), change
 
     def _rows_toggled(self, plan: Bools, toggles: NDArray[np.intp], now: Floats) -> Floats:
-        """Rows after each move, [rows, moves]: ``|x + u|^2`` with ``u`` the signed sum of moved vectors."""
+        """The rows of the surrogate after each move, [rows, moves].
+
+        They are ``|x + u|^2`` with ``u`` the signed sum of the error vectors of the toggled groups.
+        """
         model = self.surrogate
         sign = np.where(plan, -1.0, 1.0)
         toward = model.gram @ plan.astype(np.float64) + model.linear

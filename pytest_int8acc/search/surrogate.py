@@ -1,4 +1,4 @@
-"""Errors add: the loss of any plan foretold from the error vectors of single groups, on a few samples."""
+"""Predicts the loss of any plan by adding the error vectors of single groups, measured on a few samples."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ _NEGLIGIBLE = 0.1
 
 
 class Surrogate:
-    """To first order the output error of a plan is ``e + sum(d_i)`` over its INT8 groups.
+    """Models the loss of a plan as the squared length of ``e + sum(d_i)`` over its groups in INT8.
 
-    The squared length of that sum is a quadratic form in the 0/1 vector of INT8 groups, with the Gram matrix
-    ``G_ij = d_i . d_j``: its cross terms tell interacting and cancelling groups from innocent ones. Few
-    samples make many cross terms by chance, and small errors are drawn anew wherever something changes
-    upstream: angles within three standard deviations of the usual one are taken for that.
+    ``d_i`` is the output error that group i adds, ``e`` the error that is always there. The squared length is
+    a quadratic form in the 0/1 vector of INT8 groups, with the Gram matrix ``G_ij = d_i . d_j``. Its cross
+    terms show which groups interact or cancel. On few samples many cross terms arise by chance. So an angle
+    within three standard deviations of the usual angle is replaced by the usual angle.
 
-    There is one row (form) per target, and per sample where the worst samples count. ``scale`` carries the
-    ratio of truth to model per target, learnt from trials; ``anchor`` that of measured to foretold per row.
+    There is one row, that is one form, for each target; where the worst samples count, one for each sample.
+    ``scale`` is the ratio of true to predicted loss for each target, learnt from trials. ``anchor`` sets the
+    ratio of measured to predicted loss for each row.
     """
 
     def __init__(
@@ -53,13 +54,13 @@ class Surrogate:
         vectors: Sequence[Vectors],
         base: Sequence[Vectors],
     ) -> None:
-        """Build the forms from what INT8 in one group adds to the error, and the error that is always there.
+        """Build the forms.
 
         Args:
-            targets: What the arrays mean.
-            criteria: What the targets refer to.
-            vectors: Per target [groups, samples, elements].
-            base: Per target [samples, elements].
+            targets: One for each array of ``vectors`` and ``base``.
+            criteria: The criteria that the targets refer to.
+            vectors: For each target, the error that each group in INT8 adds: [groups, samples, elements].
+            base: For each target, the error without any group in INT8: [samples, elements].
         """
         self.targets, self.criteria = tuple(targets), tuple(criteria)
         self.scale = np.ones(len(self.targets))
@@ -77,43 +78,42 @@ class Surrogate:
         self.constant = np.array([float(e @ e) for e in there])
 
     def _flats(self, errors: Sequence[Vectors]) -> list[Vectors]:
-        """Per row, the error vector that it is the square of."""
+        """The error vector of each row, whose squared length is the loss."""
         return [_flat(errors[t][None, part])[0] for t, part in self._parts]
 
     @property
     def row_scale(self) -> Floats:
-        """Ratio of truth to model, per row."""
+        """The ratio of true to modelled loss, for each row."""
         return np.asarray(self.scale[self.target_of_row] * self._anchor)
 
     def rows(self, int8: NDArray[np.generic]) -> Floats:
-        """Foretold loss per row, [plans, rows], of 0/1 vectors of INT8 groups [plans, groups]."""
+        """The predicted loss of plans, [plans, rows], from 0/1 vectors of INT8 groups, [plans, groups]."""
         q = np.asarray(int8, dtype=np.float64)
         forms = [((q @ g) * q).sum(axis=1) + 2 * (q @ b) for g, b in zip(self.gram, self.linear, strict=True)]
         return np.asarray(np.maximum(np.stack(forms, axis=1) + self.constant, 0.0) * self.row_scale)
 
     def loss(self, high: frozenset[int]) -> float:
-        """Foretold loss of one plan, squared where the loss grows with the error's length: its worst row."""
+        """The predicted loss of one plan in its worst row; always in squared lengths, 1 at the limit."""
         return float(self.rows(self.mask(high)[None]).max())
 
     def alone(self) -> Floats:
-        """Foretold loss of each group in INT8 by itself, as ``loss`` gives it."""
-        forms = np.diagonal(self.gram, axis1=1, axis2=2) + 2 * self.linear + self.constant[:, None]
-        return np.asarray((np.maximum(forms, 0.0) * self.row_scale[:, None]).max(axis=0))
+        """The predicted ``loss`` of each group that is alone in INT8."""
+        return np.asarray(self.rows(np.eye(self.gram.shape[1])).max(axis=1))
 
     def losses(self, high: frozenset[int]) -> Floats:
-        """Foretold loss of one plan, per target, as trials give it."""
+        """The predicted loss of one plan for each target, in the unit of ``Trial.losses``."""
         rows = self.rows(self.mask(high)[None])[0]
         worst = [rows[self.target_of_row == t].max() for t in range(len(self.targets))]
         return np.asarray(np.power(worst, [target.power / 2 for target in self.targets]))
 
     def mask(self, high: frozenset[int]) -> Bools:
-        """The plan as a vector: True where a group is in INT8."""
+        """The plan as a vector that is True for groups in INT8."""
         int8 = np.ones(self.gram.shape[1], dtype=np.bool_)
         int8[list(high)] = False
         return int8
 
     def anchor(self, high: frozenset[int], probe: Probe) -> None:
-        """Make the model exact at this plan, by a factor per row; others are foretold in proportion."""
+        """Scale each row such that it is exact for a plan that was measured."""
         self._anchor[:] = 1.0
         model = self.rows(self.mask(high)[None])[0]
         measured = self._lengths(probe) * self.row_scale
@@ -124,15 +124,15 @@ class Surrogate:
         return np.array([float(f @ f) for f in self._flats(probe.vectors)])
 
     def calibrate(self, high: frozenset[int], losses: Floats) -> None:
-        """Take the ratio of truth to model from the losses of a plan, per criterion; nan where not known."""
-        foretold = self.losses(high)
+        """Scale each target to the measured losses of a plan, one for each criterion; nan is left out."""
+        predicted = self.losses(high)
         for t, target in enumerate(self.targets):
             loss = float(losses[target.criterion])
-            if foretold[t] > 0 and 0 < loss < np.inf:
-                self.scale[t] *= (loss / foretold[t]) ** (2 / target.power)
+            if predicted[t] > 0 and 0 < loss < np.inf:
+                self.scale[t] *= (loss / predicted[t]) ** (2 / target.power)
 
     def fit(self, probes: Sequence[Probe]) -> None:
-        """Set the scale of each target to the median ratio of parts to squared lengths."""
+        """Set the scale of each target to the median ratio of loss to squared length over the probes."""
         lengths = [self._lengths(probe) for probe in probes]
         for t, target in enumerate(self.targets):
             rank = self.criteria[target.criterion].pool == "rank"
@@ -147,12 +147,12 @@ class Surrogate:
 
 
 def _flat(vectors: Vectors) -> Vectors:
-    """[groups, samples, elements] to [groups, features]; squared lengths become means over the samples."""
+    """[groups, samples, elements] as [groups, features], scaled so that squared lengths are sample means."""
     return vectors.reshape(len(vectors), -1) / np.float32(np.sqrt(max(vectors.shape[1], 1)))
 
 
 def _trusted(vectors: Vectors) -> Floats:
-    """Gram matrix of [groups, features] in which angles that may be chance are the usual angle."""
+    """The Gram matrix of [groups, features]; angles that may arise by chance are set to the usual angle."""
     gram = (vectors @ vectors.T).astype(np.float64)
     length = np.sqrt(np.diag(gram))
     lengths = np.outer(length, length)
@@ -170,19 +170,25 @@ def _trusted(vectors: Vectors) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Probed:
-    """The surrogate, which groups it knows one by one, and the samples that it was measured on."""
+    """A surrogate, and what it was measured on."""
 
     surrogate: Surrogate
     single: Bools
+    """True for groups that were probed one by one, not only within a block."""
     samples: list[int]
 
 
 def probe(ledger: Ledger, trial: Trial, *, closely: bool = False) -> Probed:
     """Measure what each group alone in INT8 adds to the error, on a few samples.
 
-    Where that would cost much, blocks of neighbours come first, and only those that matter are taken apart,
-    unless ``closely``; the others count as an error that is always there. ``trial`` tells which samples to
-    take, and how much of its loss they stand for.
+    If that would cost much, blocks of neighbouring groups are measured first, and only the groups of blocks
+    that matter are measured one by one. The error of the other blocks counts as always there.
+
+    Args:
+        ledger: Measures the plans.
+        trial: A trial with all groups in INT8. Its parts decide which samples are taken, and its loss how
+            far these samples stand for all.
+        closely: Measure each group, whatever that costs.
     """
     n = len(ledger.groups)
     samples = _choose(ledger, trial)
@@ -212,10 +218,10 @@ def probe(ledger: Ledger, trial: Trial, *, closely: bool = False) -> Probed:
 
 
 def _choose(ledger: Ledger, trial: Trial) -> list[int]:
-    """Samples to probe, of those seen in a trial, as many as cost little.
+    """The samples to probe, of those that ran in a trial; as many as cost little.
 
-    Where a mean decides, they are spread evenly over all hardnesses; where the worst samples decide, over
-    the harder half of those that must pass.
+    If a mean decides, they are spread evenly over all hardnesses. If the worst samples decide, they are
+    spread over the harder half of the samples that must pass.
     """
     criteria, shares = ledger.evaluator.criteria, ledger.samples.shares(trial)
     seen = np.flatnonzero(~np.isnan(shares))
@@ -235,7 +241,10 @@ def _choose(ledger: Ledger, trial: Trial) -> list[int]:
 def _added(
     ledger: Ledger, blocks: Sequence[frozenset[int]], samples: Sequence[int], base: Sequence[Vectors]
 ) -> tuple[list[Probe], list[Vectors]]:
-    """Per target [blocks, samples, elements]: the error with one block in INT8, less that with none."""
+    """The probes of the blocks, and for each target the error that each block alone in INT8 adds.
+
+    The errors have the shape [blocks, samples, elements].
+    """
     found: list[Probe] = []
     for start in range(0, len(blocks), _AT_ONCE):
         plans = [ledger.everything - block for block in blocks[start : start + _AT_ONCE]]
@@ -251,7 +260,7 @@ def _surrogate(
     base: Sequence[Vectors],
     probes: Sequence[Probe],
 ) -> Surrogate:
-    """A surrogate with the scales that the candidate's own trial suggests."""
+    """A surrogate, scaled such that it predicts the loss of the trial on all samples."""
     targets, criteria = ledger.evaluator.targets, ledger.evaluator.criteria
     surrogate = Surrogate(targets, criteria, vectors, base)
     surrogate.fit(probes)
@@ -265,7 +274,7 @@ def _surrogate(
 
 
 def _matters(surrogate: Surrogate) -> NDArray[np.bool_]:
-    """Which blocks are worth a closer look: all but the least, as long as those together are negligible."""
+    """True for blocks to be probed group by group; the errors of all others together are negligible."""
     size = surrogate.gram.diagonal(axis1=1, axis2=2) * surrogate.row_scale[:, None]
     size = size.max(axis=0)
     order = np.argsort(size)

@@ -1,4 +1,4 @@
-"""What a search is told and what it returns; and the evaluator, which judges its plans."""
+"""The evaluator that judges the plans of a search, and the types that both exchange."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.results import Ending, LayerLine
+from pytest_int8acc.results import Ending, LayerLine, TrialLine
 from pytest_int8acc.scores.criteria import Criterion
 
-#: Told the parts of the samples seen so far; True where the verdict needs no more of them.
+#: Takes the parts of the samples that have run, [criteria, samples]; returns True if they decide the verdict.
 Enough = Callable[[NDArray[np.float64]], bool]
 
 
 @dataclass(frozen=True)
 class GroupInfo:
-    """One unit of the search, in topological order among its fellows."""
+    """A group as the search knows it: the nodes that change precision together."""
 
     name: str
     price: float = 1.0
-    """What keeping it high costs, not negative: MACs, or measured latency. Only ratios matter."""
+    """The cost of keeping the group high, at least 0: its multiply-accumulates, or its measured latency.
+
+    Only the ratios of prices matter.
+    """
     shape: str = ""
-    """Its output's shape, for tables."""
+    """The shape of the group's output, for tables."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What one array of error vectors means."""
+    """Which criterion an array of error vectors belongs to, and how its loss follows from their lengths."""
 
     criterion: int
     """Index into :attr:`Evaluator.criteria`."""
@@ -40,7 +43,7 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """What one plan does to a few samples."""
+    """The errors that one plan makes on a few samples."""
 
     vectors: list[NDArray[np.float32]]
     """Per target [samples, elements]: candidate minus baseline, weighted so that a longer vector is worse.
@@ -51,7 +54,7 @@ class Probe:
     parts: NDArray[np.float64]
     """[criteria, samples], as in :class:`Trial`."""
     known: bool = False
-    """The evaluator knew it already: it cost nothing."""
+    """Whether the evaluator had measured the plan before, so that it cost nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,24 +62,25 @@ class Trial:
     """One plan, judged."""
 
     high: frozenset[int]
-    """Indices of the groups kept in high precision; all others ran in INT8."""
+    """Indices of the groups kept in high precision; all others ran in the low format."""
     passed: bool
-    """True only where all samples were seen and every limit is kept."""
+    """Whether all samples ran and every limit is met."""
     losses: tuple[float, ...]
-    """Per criterion, at least 0, over the samples seen: 1 is exactly the limit; inf where not computable."""
+    """The loss of each criterion over the samples that ran: 0 or more, 1 at the limit, inf if unknown."""
     scores: tuple[float, ...]
-    """Per criterion, in its own unit, over the samples seen."""
+    """The score of each criterion, in its own unit, over the samples that ran."""
     parts: NDArray[np.float64]
-    """[criteria, samples], at least 0: what each sample adds to the loss (see :data:`Pool`).
+    """What each sample adds to the loss (see :data:`Pool`), [criteria, samples], at least 0.
 
-    For top-1 a sample's part says how far it is on the way to another class: over all other classes j, the
-    greatest ``(e_j - e_top) / (y_top - y_j)`` of baseline y and error e; above 1 it has flipped.
-    nan where the sample was not seen, and everywhere for a criterion of the pool ``whole``.
+    It is nan for samples that did not run, and for all samples of a criterion of the pool ``whole``. For
+    top-1 it says how far a sample is on its way to another class: the greatest
+    ``(e_j - e_top) / (y_top - y_j)`` over all other classes j, with baseline y and error e. Above 1 the class
+    has flipped.
     """
     cost: float
-    """Samples run for this answer / all samples; 0 where the evaluator knew it already."""
+    """The samples that were run for this trial, as a share of all; 0 if the plan was judged before."""
     confirmed: bool
-    """True where all samples were seen."""
+    """Whether all samples ran."""
 
     @property
     def loss(self) -> float:
@@ -85,81 +89,66 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class TrialRecord:
-    """A trial as reports show it."""
-
-    high: tuple[str, ...]
-    passed: bool
-    confirmed: bool
-    """True where all samples were run."""
-    loss: float
-    scores: tuple[float, ...]
-    cost: float
-    seconds: float
-    """Since the search began, when the trial ended."""
-    why: str
-    """What the strategy wanted to know."""
-
-
-@dataclass(frozen=True)
 class SearchResult:
-    """What a strategy found, and what it cost."""
+    """The plan that a search found, and what the search cost."""
 
-    strategy: str
     high: tuple[str, ...]
     """Groups to keep in high precision, in topological order."""
     passed: bool
-    """True where exactly this plan was evaluated on all samples and met the criteria."""
+    """Whether exactly this plan was tried on all samples and met the criteria."""
     minimal: bool
-    """True where each single group of ``high``, sent back to INT8, was tried and breaks the criteria."""
+    """Whether the plan breaks the criteria if any one group of ``high`` is sent back, as trials showed."""
     ending: Ending
-    trials: tuple[TrialRecord, ...]
+    trials: tuple[TrialLine, ...]
     loss: float
-    """Of the plan; 1 is exactly the limit."""
-    scores: tuple[float, ...]
-    """Of the plan, per criterion."""
+    """The loss of the plan; 1 is the limit."""
     probes: int
-    """Runs on a few samples that measured error vectors only."""
+    """The number of plans whose error vectors were measured on a few samples."""
     cost: float
-    """Trials and probes together, in equivalents of one run over all samples."""
-    seconds: float
+    """The cost of trials and probes, in runs over all samples of the search."""
     price: float
-    """Of the groups kept high, as a share of the price of all groups."""
+    """The price of the groups kept high, as a share of the price of all groups."""
     table: tuple[LayerLine, ...] = ()
-    """The layer analyzer's table, only from ``forward``: with each group and all before it in INT8, save
-    those chosen, the first criterion's score, and why the layer was chosen."""
+    """The layer analyzer's table; only the strategy ``forward`` fills it.
+
+    A line holds the first criterion's score with the group and all groups before it in the low format,
+    except those that were chosen to stay high.
+    """
     order: tuple[str, ...] = ()
-    """Groups by the error that they are foretold to take with them per price, only from ``minimal``."""
+    """Groups by the error that they are predicted to remove per price; only ``minimal`` fills it."""
 
 
 class Evaluator(Protocol):
-    """Judges plans; a plan is the set of groups kept high, by index, all others being INT8.
+    """Judges plans. A plan is the set of groups kept high, by index; all others run in the low format.
 
-    Trials and error vectors may come from different places: engines to judge, a simulation to rank.
+    Trials and error vectors may come from different places, for instance from engines and from a simulation.
     """
 
     @property
     def groups(self) -> Sequence[GroupInfo]:
-        """What can be switched, in topological order."""
+        """The groups whose precision can be switched, in topological order."""
 
     @property
     def criteria(self) -> Sequence[Criterion]:
-        """What is judged; losses and scores follow this order."""
+        """The criteria that are judged; losses and scores follow this order."""
 
     @property
     def samples(self) -> int:
-        """Number of samples, at least 1."""
+        """The number of samples, at least 1."""
 
     @property
     def targets(self) -> Sequence[Target]:
-        """What :meth:`probe` measures; at least one."""
+        """The meaning of each array of error vectors that :meth:`probe` returns; at least one."""
 
     def trial(self, high: frozenset[int], order: Sequence[int], enough: Enough | None) -> Trial:
-        """Judge a plan on all samples, which should run in ``order``.
+        """Judge a plan on all samples.
 
-        ``enough`` is asked between batches with the parts so far, [criteria, samples], nan where not seen;
-        True ends the trial at once, without the samples left. None: run all. An evaluator for which samples
-        come together (an engine) may ignore both.
+        An evaluator that runs all samples at once, like an engine, may ignore ``order`` and ``enough``.
+
+        Args:
+            high: The groups kept in high precision.
+            order: The samples in the order in which they should run.
+            enough: Is called between batches; if it returns True, the remaining samples do not run.
         """
 
     def probe(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[Probe]:

@@ -20,7 +20,7 @@ from pytest_int8acc.runtime.onnxruntime import OrtEngine  # noqa: E402
 
 
 def test_one_case_through_all_strategies(tmp_path):
-    from pytest_int8acc.search import STRATEGIES
+    from pytest_int8acc.search.strategies import STRATEGIES
 
     out = tmp_path / "results.json"
     command = [

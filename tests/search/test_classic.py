@@ -6,7 +6,7 @@ from fake_evaluators import indices
 from fake_suite import additive, cancelling
 
 from pytest_int8acc.results import Ending
-from pytest_int8acc.search import search
+from pytest_int8acc.search.strategies import search
 
 
 def problem(*culprits, groups=20):
@@ -71,7 +71,7 @@ def test_forward_and_its_table():
         "Choose layer [3] running higher precision mode because it leads the similarity of network output "
     )
     assert result.table[3].similarity > 1 > result.table[2].similarity  # the fake's score is its loss
-    assert all(record.confirmed for record in result.trials[2:])
+    assert all(record.cost == 1 for record in result.trials[2:])
 
 
 def test_forward_visits_every_layer_after_those_chosen():

@@ -11,7 +11,9 @@ from fake_evaluators import Fake, Limit, indices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_int8acc.search import Budget, GroupInfo, fewest
+from pytest_int8acc.clock import Budget
+from pytest_int8acc.search.strategies import fewest
+from pytest_int8acc.search.types import GroupInfo
 
 
 class Overflows(Fake):

@@ -10,8 +10,10 @@ from fake_suite import accumulated, additive, cancelling, interacting, masked, m
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_int8acc.clock import Budget
 from pytest_int8acc.results import Ending
-from pytest_int8acc.search import STRATEGIES, Budget, GroupInfo, certify, search
+from pytest_int8acc.search.strategies import STRATEGIES, certify, search
+from pytest_int8acc.search.types import GroupInfo
 
 SUITE = dict(suite())
 
@@ -204,7 +206,7 @@ def test_metric_that_only_all_samples_give():
     result = search(evaluator)
     assert result.high == ("g5", "g11")
     assert result.minimal
-    assert all(record.confirmed for record in result.trials)
+    assert all(record.cost == 1 for record in result.trials)
 
 
 class Engines(Fake):

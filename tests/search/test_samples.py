@@ -8,8 +8,8 @@ from fake_evaluators import criterion
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_int8acc.search import Trial
 from pytest_int8acc.search.ledger import Samples
+from pytest_int8acc.search.types import Trial
 
 MEAN, WORST = criterion("mean"), criterion("worst", "rank")
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from fake_evaluators import criterion
 
-from pytest_int8acc.search import Probe, Target
 from pytest_int8acc.search.solve import Solver
 from pytest_int8acc.search.surrogate import Surrogate
+from pytest_int8acc.search.types import Probe, Target
 
 ONE = [Target(0)], [criterion("sqnr")]
 

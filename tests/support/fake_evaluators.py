@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_int8acc.search import Criterion, GroupInfo, Probe, Target, Trial
+from pytest_int8acc.scores.criteria import Criterion
+from pytest_int8acc.search.types import GroupInfo, Probe, Target, Trial
 
 
 def criterion(subject, pool="mean", allowed=0):
