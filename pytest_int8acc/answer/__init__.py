@@ -1,4 +1,4 @@
-"""One case from spec to result: measured, and what follows where that is wanted."""
+"""Everything that follows a verdict: search, causes, remedies, and files."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pytest_int8acc.results import CaseResult
 
 
 def conclude(measured: Measured, folder: Path | None = None, root: Path | None = None) -> CaseResult:
-    """The result of a measured case, with search, diagnosis and repair where the settings want them.
+    """The result of a measured case after all steps that the settings ask for.
 
-    Each step adds to the result. Where one ends with an error, the result says so, and what the steps before
-    it added stands. Where ``max_seconds`` have passed, or on Ctrl-C, no further trial or build begins, but
-    for the proof of the best plan so far after ``max_seconds``; what was proved is written all the same.
+    Each step adds to the result. If a step ends with an error, the result has a warning, and the other steps
+    count. After ``max_seconds``, or on Ctrl-C, no further trial or build begins. Only the best plan so far is
+    still proved after ``max_seconds``. Plans that are proved are written in any case.
 
     Args:
-        measured: From ``measure``.
-        folder: Where the fix goes as files; None writes none.
-        root: The report folder above it, which no link may lead out of; None: links are followed.
+        measured: The case, from ``measure``.
+        folder: The folder for the files of the fix; None writes none.
+        root: The report folder, out of which no link may lead; None follows links.
 
     Raises:
-        DataError: The inputs are others on each reading: nothing measured on them stands.
+        DataError: The inputs differ between two readings, so that no measurement counts.
     """
     clock, settings, passed = measured.clock, measured.settings, measured.int8_passed
     searches = settings.search == "always" or (settings.search == "auto" and not passed)
@@ -32,12 +32,13 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
     steps = None
     with clock.running():
         try:
-            from pytest_int8acc.answer.steps import Steps  # what a case that passes does not need
+            # A case that passes does not need what this imports.
+            from pytest_int8acc.answer.steps import Steps
 
             steps = Steps(measured, folder, measured.result, root)
             steps.run(searches=searches, explained=explained)
         except KeyboardInterrupt:
             clock.interrupt()
-            if searches and (steps is None or steps.found is None):  # before the first step could say so
+            if searches and (steps is None or steps.found is None):  # the search did not note it itself
                 clock.leave("search")
     return timed(measured.result if steps is None else steps.result, clock)

@@ -1,4 +1,4 @@
-"""The cause of a culprit by ablation: one property is undone at a time, and the outputs tell the effect."""
+"""Finds the cause of a culprit by ablation: one property is undone at a time, and the loss is compared."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pytest_int8acc.observers.values import TensorValues
 from pytest_int8acc.results.causes import Ablation, Cause, TakenKind
 from pytest_int8acc.tensors import Array
 
-#: Minimum share of the loss that an ablation gives back for the search to end: this is the cause.
+#: An ablation that gives back at least this share of the culprit's loss shows the cause; no others are tried.
 _MOST = 0.9
-#: A scale is the cause where another scale gives back at least this part of the loss that the tensor gives
-#: back when it is not quantized at all.
+#: A scale is the cause if another scale gives back at least this share of the loss that the best ablation
+#: gives back.
 _PART = 0.5
 #: Culprits that cause less than this share of the total error are not analysed: the effect of an ablation
 #: would drown in rounding noise.
@@ -24,12 +24,12 @@ _NOTHING = 0.1
 #: An ablation that gives back more than this many times the culprit's loss also changed how other layers
 #: round.
 _BEYOND = 1.25
-#: Minimum share of the loss that an ablation must give back to show anything.
+#: An ablation that gives back less than this share of the loss shows nothing.
 _LEAST = 0.05
-#: Channels are outliers where the largest is at least this many times the median channel. The median channel
-#: then has three bits fewer: 16 codes of 127. Healthy networks stay below 6.
+#: Channels are outliers if the largest is at least this many times the median channel. The median channel
+#: then has three bits fewer: 16 codes of 127. In networks without faults the ratio stays below 6.
 OUTLIER_RATIO = 8.0
-#: Ablations by another scale.
+#: The ablations that change a scale.
 _SCALE_TRIALS: tuple[TakenKind, ...] = ("range", "channels", "per-channel")
 
 
@@ -38,34 +38,34 @@ class Suspect:
     """A tensor that a culprit quantizes."""
 
     tensor: str
-    """As the network calls it."""
+    """Its name in the network."""
     cause: Cause
-    """The symptom that it shows."""
+    """The symptom that the tensor shows."""
     held: TensorValues | None
-    """What an activation holds; None for a constant."""
+    """The values of an activation; None for a constant."""
     trial: TakenKind | None
-    """The ablation that would show its symptom; None where it has no fault, or no ablation of its own."""
+    """The ablation that proves the symptom; None if the symptom has no ablation of its own."""
 
 
-#: Returns the cause where the operators around a group do not suit INT8, given the tensors whose noise
-#: counts; else None.
+#: Returns the cause if the operators around a group do not suit INT8, else None. The arguments are the cause
+#: so far, and the tensors whose noise counts.
 Placed = Callable[[Cause, Sequence[str]], Cause | None]
 
 
 def established(
     trials: Interventions, group: str, suspects: Sequence[Suspect], likely: Cause, placed: Placed
 ) -> Cause | None:
-    """The cause of a culprit that an ablation shows; None where no ablation shows one.
+    """The cause of a culprit, shown by an ablation; None if no ablation shows one.
 
-    First all other layers stay in INT8 except the other culprits. Where these trials contradict the symptoms,
-    or show nothing, trials with the culprit alone in INT8 decide.
+    First the other culprits are in high precision, and all other groups in INT8. If these trials contradict
+    the symptoms, or show nothing, trials with the culprit alone in INT8 decide.
 
     Args:
-        trials: Of all culprits of the case.
+        trials: Runs the ablations.
         group: The culprit.
-        suspects: Its tensors, the noisiest first.
-        likely: The symptom of one of them, which is tried first.
-        placed: Tells whether the surroundings of the group are a reason.
+        suspects: The tensors that the culprit quantizes, the noisiest first.
+        likely: The cause that the symptoms suggest; its tensor is tried first.
+        placed: Recognises operators around the group that do not suit INT8.
     """
     ordered = sorted(suspects, key=lambda suspect: suspect.cause is not likely)
     found = _shown(trials, group, ordered, likely, placed)
@@ -76,14 +76,14 @@ def established(
 
 
 def _is_shown(cause: Cause, likely: Cause) -> bool:
-    """Whether the cause is the likely one."""
+    """Whether the cause that was found is the one that the symptoms suggest."""
     return (cause.symptom, cause.tensor) == (likely.symptom, likely.tensor)
 
 
 def _shown(
     trials: Interventions, group: str, ordered: Sequence[Suspect], likely: Cause, placed: Placed
 ) -> Cause | None:
-    """The cause that trials show, with the likely suspect tried first; None where they show none."""
+    """The cause that trials show; None if they show none. The suspects are tried in the given order."""
     if not trials.may_go_on or not trials.loss(group) > _NOTHING * trials.as_it_is(group):
         return None
     tests = _Tests(trials, group)
@@ -108,39 +108,39 @@ class _Tests:
         self.began = self.trials.cost
 
     def freed(self, suspect: Suspect) -> float:
-        """The share of the loss that comes back when a suspect is not quantized."""
+        """The share of the loss that vanishes if a suspect is not quantized."""
         piece = self._piece(suspect)
         kind: TakenKind = "constants" if suspect.held is None else "activation"
         return self._share(kind, suspect, lambda: self.trials.without(self.group, piece))
 
     def remedied(self, suspect: Suspect) -> float:
-        """The share of the loss that the scale gives back which a suspect's symptom asks for; else 0."""
+        """The share of the loss that vanishes with the scale that mends the symptom; 0 without one."""
         return self.rescaled(suspect, suspect.trial) if suspect.trial in _SCALE_TRIALS else 0.0
 
     def rescaled(self, suspect: Suspect, kind: TakenKind) -> float:
-        """The share of the loss that other scales of an activation give back; 0 where none are known."""
+        """The share of the loss that vanishes with other scales of an activation; 0 if none are known."""
         piece, scale = self._piece(suspect), _scale(suspect, kind)
         if scale is None or scale.size not in (1, piece.channels):
             return 0.0
         return self._share(kind, suspect, lambda: self.trials.rescaled(self.group, piece, scale))
 
     def widened(self) -> None:
-        """Try the culprit with FP32 in place of FP16 around it."""
+        """Try FP32 in place of FP16 for all nodes that are not quantized."""
         self._share("fp32", None, lambda: self.trials.in_fp32(self.group))
 
     @property
     def most(self) -> float:
-        """The greatest share of the loss that came back."""
+        """The greatest share of the loss that vanished in a trial."""
         return max((taken.share for taken in self.tried.values()), default=0.0)
 
     @property
     def most_by_scales(self) -> float:
-        """The same by other scales."""
+        """The greatest share of the loss that vanished in a trial of another scale."""
         shares = (taken.share for taken in self.tried.values() if taken.kind in _SCALE_TRIALS)
         return max(shares, default=0.0)
 
     def conclusion(self, suspects: Sequence[Suspect], likely: Cause, placed: Placed) -> Cause | None:
-        """The cause: the symptom whose own ablation gives back most, else the tensor that costs most."""
+        """The cause: the symptom with the most effective ablation, else the tensor that costs most."""
         most, wide = self.most, self.tried.get(("", "fp32"))
         if most < _LEAST:
             return None
@@ -164,7 +164,7 @@ class _Tests:
         return self._with_trial(cause, taken)
 
     def _of_activation(self, guilty: Suspect, placed: Placed) -> Cause:
-        """The cause where no other scale of an activation helps: its surroundings, or its values."""
+        """The cause if no other scale of an activation helps: its surroundings, or its values."""
         cause = guilty.cause
         if guilty.trial is not None and self._remedy(guilty) is not None:
             cause = replace(cause, kind="accumulated-noise", symptom="noise-adds-up")
@@ -172,7 +172,7 @@ class _Tests:
         return placed(cause, [guilty.tensor]) or cause
 
     def _remedy(self, suspect: Suspect) -> Ablation | None:
-        """The ablation that would show a suspect's symptom, where it was run."""
+        """The ablation that proves a suspect's symptom; None if it was not run."""
         return None if suspect.trial is None else self._known(suspect, suspect.trial)
 
     def _known(self, suspect: Suspect, *kinds: TakenKind) -> Ablation | None:
@@ -201,7 +201,7 @@ class _Tests:
 
 
 def _scale(suspect: Suspect, kind: TakenKind) -> Array | None:
-    """Other symmetric scales of an activation, float32 [] or [channels]; None where not known."""
+    """The symmetric scales of an activation for an ablation, float32 [] or [channels]; None if not known."""
     held = suspect.held
     if held is None or not held.is_counted:
         return None
@@ -221,7 +221,11 @@ def _scale(suspect: Suspect, kind: TakenKind) -> Array | None:
 
 
 def _by_part(amax: Array) -> Array:
-    """The range of each channel's part: channels less than ``OUTLIER_RATIO`` smaller than its greatest."""
+    """A range for each channel, [channels].
+
+    Channels are divided into parts, so that in each part no channel is ``OUTLIER_RATIO`` times smaller than
+    the greatest. The range of a channel is that of the greatest channel of its part.
+    """
     reach = amax.copy()
     left = np.ones(amax.shape, np.bool_)
     while left.any():

@@ -1,9 +1,7 @@
-"""Why a group loses accuracy: the table of all causes, and how one of them is chosen for each culprit.
+"""The register of causes, and the choice of one cause for each culprit.
 
-``DIAGNOSTICS`` has one row for each symptom: the cause that it is a sign of, how it is recognised, and which
-trial shows it. Of one tensor, the first row that recognises something counts. Of a culprit, the noisiest
-tensor with a fault is suspected first; trials in the lab decide, where there are some (see
-``answer.ablations``). The words for each cause are in ``report``.
+Each tensor of a culprit is examined for symptoms. The noisiest tensor with a symptom is suspected first, and
+ablations in the lab decide (see ``answer/ablations.py``).
 """
 
 from __future__ import annotations
@@ -42,25 +40,40 @@ from pytest_int8acc.tensors import did_you_mean
 logger = logging.getLogger("pytest_int8acc")
 _F = TypeVar("_F")
 
-#: Edges whose SQNR exceeds that of the noisiest by more than this make less than a tenth of its noise: they
-#: are not suspected.
+#: A tensor of a culprit is not suspected if its SQNR exceeds that of the noisiest tensor by more than these
+#: dB: it makes less than a tenth of the noise.
 MAX_EXCESS_DB = 10.0
 
 
 @dataclass(frozen=True)
 class Diagnostic(Generic[_F]):
-    """One row of the table."""
+    """A symptom, and how it is recognised and proved: one row of the register."""
 
     symptom: Symptom
     kind: CauseKind
     """The cause that the symptom is a sign of."""
     recognise: Callable[[_F], Shown | None] | None = None
-    """What the symptom fills in of a ``Cause``. None: the case or a trial tells, not a tensor; see
-    ``explain``."""
+    """Returns the fields of a ``Cause`` that the symptom fills in, or None if the symptom is not there.
+
+    It is None for symptoms of a whole case, which ``explain`` recognises.
+    """
     trial: TakenKind | None = None
-    """The ablation that shows the symptom. None: no ablation but that of the whole tensor does."""
+    """The ablation that proves the symptom, because it mends this fault and no other.
+
+    None: there is no such ablation. The symptom is proved by not quantizing the whole tensor.
+    """
 
 
+# The register of causes: a table for each kind of facts. To add a symptom, or a cause that it is a sign of:
+#
+# 1. Add its name to ``Symptom``, and a new cause to ``CauseKind``, in ``results/causes.py``.
+# 2. Write a function in ``answer/symptoms.py`` that recognises it, and add a row to the table of its facts.
+#    The rows of a table are tried in order, and the first that recognises something counts. So a row stands
+#    above those that are also true of a tensor with this symptom but explain less.
+# 3. Add its words to ``SYMPTOMS`` in ``report/catalogue.py``, those of a new cause to ``CAUSES``, and to
+#    ``NUMBERS`` a label for each number that the function adds. Their names stand in ``NumberName``.
+#
+# If a step is missing, mypy, ``tests/answer/test_registers.py`` or ``tests/report/test_catalogue.py`` fails.
 ACTIVATIONS: tuple[Diagnostic[ActivationFacts], ...] = (
     Diagnostic("vanishing-scale", "zero-scale", symptoms.vanishing_scale, "range"),
     Diagnostic("one-sided", "zero-point", symptoms.one_sided, "range"),
@@ -244,7 +257,7 @@ class _Explainer:
             "accumulated-noise",
             "noise-adds-up",
             tensor=edge.tensor,
-            numbers=facts.numbers,
+            numbers=dict(facts.numbers.items()),
             histogram=values.report(),
             amax=values.amax,
             reach=reach(edge.quantization),

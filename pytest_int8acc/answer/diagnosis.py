@@ -28,8 +28,10 @@ from pytest_int8acc.observers.methods import CANDIDATES
 from pytest_int8acc.observers.ranges import ENTROPY_BINS
 from pytest_int8acc.results import (
     CalibrationLine,
+    Cost,
     Culprit,
     Diagnosis,
+    Evidence,
     Finding,
     LayerError,
     Neighbours,
@@ -116,6 +118,7 @@ def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
     return place(
         stages,
         lambda against, stage: runs.comparison(stages[against], stages[stage]).verdict(),
+        timed(measured.result, measured.clock).evidence,
         [stage for stage, role in stages.items() if runs.bad.broken[role]],
     )
 
@@ -196,7 +199,7 @@ def compare_calibrations(lab: Lab) -> tuple[CalibrationLine, ...]:
     ranges = Ranges(lab.values(source.data).of(tensors), ENTROPY_BINS)
     layers = units(lab.network, tensors, ranges)
     result = lab.measured.result
-    lines = [CalibrationLine("as it is", result.scores, result.passed)]
+    lines = [CalibrationLine("as it is", result.evidence, result.passed)]
     for method in CANDIDATES:
         logger.info("%s: calibrated by %s", name, method)
         line = lab.clock.attempt("calibrations", partial(_calibrated, lab, layers, method), None)
@@ -211,7 +214,9 @@ def _calibrated(lab: Lab, chosen_units: Sequence[Unit], method: str) -> Calibrat
         lab.clock.check()
         scales |= dict.fromkeys(unit.tensors, symmetric(unit.scale(method)))
     verdict = lab.judged_here(Plan(scales=scales))
-    return CalibrationLine(method, verdict.scores, verdict.passed)
+    proved_on, cost = lab.sample_set(), Cost(1.0)
+    evidence = Evidence("plan", lab.place_here, proved_on, scores=verdict.scores, cost=cost)
+    return CalibrationLine(method, evidence, verdict.passed)
 
 
 def write_pieces(

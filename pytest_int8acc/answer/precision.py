@@ -25,7 +25,9 @@ from pytest_int8acc.lab.inputs import split
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import (
     Certificate,
+    Cost,
     Culprit,
+    Evidence,
     Role,
     Score,
     SearchOutcome,
@@ -247,16 +249,17 @@ def _certified(lab: Lab, found: Found) -> Found:
     high = everything.indices(found.result.high)
     with lab.clock.phase("proof"):
         result = certify(lab.built(everything), high, budget=Budget(lab.clock, max_trials=_builds_left(lab)))
-    count = len(result.trials)
+    place, cost = lab.measured.result.place, Cost(result.cost, builds=len(result.trials))
+    evidence = Evidence("plan", place, lab.sample_set(), cost=cost)
     if result.ending.kind in ("seconds-spent", "interrupted"):
         lab.clock.leave("certification")
     if not result.passed or not result.minimal:
-        return replace(found, certificate=Certificate(count, False, result.ending))
+        return replace(found, certificate=Certificate(evidence, False, result.ending))
     proof = found.proof if result.high == found.result.high else _proof(lab, everything, result)
     if proof is None:
         return found
     kept = replace(found.result, high=result.high, minimal=True, price=result.price)
-    return replace(found, result=kept, proof=proof, certificate=Certificate(count, True, result.ending))
+    return replace(found, result=kept, proof=proof, certificate=Certificate(evidence, True, result.ending))
 
 
 def _as_layer_precisions(lab: Lab, result: SearchResult) -> str:
@@ -393,7 +396,8 @@ def tradeoff(lab: Lab, found: Found) -> Tradeoff | None:
         return None
     few = lab.simulator.few
     most = math.ceil(lab.simulator.allowance(_RUNS) * len(lab.simulator.inputs) / len(sizes))
-    evaluator = lab.simulated(few[:: -(-len(few) // most)])
+    samples = few[:: -(-len(few) // most)]
+    evaluator = lab.simulated(samples)
     trials = []
     for count in sizes:
         lab.clock.check()
@@ -401,8 +405,10 @@ def tradeoff(lab: Lab, found: Found) -> Tradeoff | None:
         trials.append(evaluator.trial(high, range(evaluator.samples), None))
     worst = int(np.argmax(trials[0].losses))
     criterion = evaluator.criteria[worst]
-    points = (
+    points = [
         TradeoffPoint(count, float(shares[count]), criterion.score(trial.scores[worst]))
         for count, trial in zip(sizes, trials, strict=True)
-    )
-    return Tradeoff(order[: sizes[-1]], tuple(points), evaluator.samples)
+    ]
+    cost = Cost(len(points) * len(samples) / len(lab.simulator.inputs))
+    evidence = Evidence("plan", "exact", lab.sample_set(samples), cost=cost)
+    return Tradeoff(order[: sizes[-1]], tuple(points), evidence)

@@ -1,12 +1,12 @@
-"""A failing case on the line from the framework to the INT8 engine: the first step that leaves its limit.
+"""Finds the first stage, on the way from the framework to the INT8 engine, that misses a limit.
 
     framework → FP32 ONNX → FP16 ─┬→ Q/DQ in ONNX Runtime ─→ engine INT8
                                   └→ engine FP16 ─→ engine INT8 by implicit quantization
 
-Each stage is compared with the one that it should equal, by the case's own criteria. An engine's INT8 is
-compared with the same Q/DQ model run exactly, so what is left there is TensorRT's own doing; it is blamed for
-that where the model keeps the limits and the engine does not. Under implicit quantization there is no such
-model: the builder chooses what runs in INT8.
+Each stage is compared, by the case's own criteria, with a stage that it should equal. An INT8 engine is
+compared with the same Q/DQ model run exactly, so that a difference is TensorRT's doing. It is a fault only if
+the model meets the limits and the engine does not. Under implicit quantization there is no such model,
+because the builder chooses what runs in INT8.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_int8acc.results import Role, StageLine
+from pytest_int8acc.lab.lab import ENGINE_ROUNDING
+from pytest_int8acc.results import Evidence, Role, StageLine
 from pytest_int8acc.results.causes import Stage
 from pytest_int8acc.scores.judge import Verdict
 
@@ -28,10 +29,10 @@ ENGINE_FP16: Stage = "engine FP16"
 ENGINE_FP32: Stage = "engine FP32"
 IMPLICIT: Stage = "implicit INT8"
 
-#: An engine may have up to this many times the error of its ONNX model (1 dB), because TensorRT rounds
-#: differently. More is the engine's own fault.
-ROUNDING = 1.25
-
+#: The stages that are engines.
+ENGINES = (ENGINE_INT8, ENGINE_FP16, ENGINE_FP32, IMPLICIT)
+#: The stages that are the candidate of a case, or its model run by ONNX Runtime.
+CANDIDATES = (QDQ, ENGINE_INT8, IMPLICIT)
 #: All stages in order. Each is compared with the first of the stages listed for it that was run.
 STAGES: Mapping[Stage, tuple[Stage, ...]] = {
     FRAMEWORK: (),
@@ -46,18 +47,23 @@ STAGES: Mapping[Stage, tuple[Stage, ...]] = {
 
 
 def place(
-    stages: Collection[Stage], compare: Callable[[Stage, Stage], Verdict], broken: Collection[Stage] = ()
+    stages: Collection[Stage],
+    compare: Callable[[Stage, Stage], Verdict],
+    verdict: Evidence,
+    broken: Collection[Stage] = (),
 ) -> tuple[tuple[StageLine, ...], Stage | None]:
     """Compare each stage with the one before it, by the case's criteria.
 
     Args:
-        stages: Those that there are outputs of.
-        compare: The verdict on a stage, named second, against another.
+        stages: The stages that were run.
+        compare: Returns the verdict on the second stage against the first.
+        verdict: The evidence of the case's verdict.
         broken: Stages whose outputs are not finite.
 
     Returns:
-        A line for each stage that has one before it, and the first that fails; None where none does. Where no
-        step fails alone but all together do, that is the last stage, and its line names what it leaves.
+        A line for each stage that was compared, and the first stage that fails; None if no stage fails. If
+        no step fails alone but all steps together do, the last stage fails, and its line says from which
+        stage it differs too much.
 
     Raises:
         CriterionError: A criterion does not fit the outputs.
@@ -67,7 +73,7 @@ def place(
         before = [stage for stage in preceding if stage in stages]
         if name in stages and before:
             against = next((stage for stage in before if stage not in broken), before[0])
-            line = _line(name, against, compare(against, name))
+            line = _line(name, against, compare(against, name), verdict)
             if (name, against) == (ENGINE_INT8, QDQ) and not line.passed:
                 line = replace(line, passed=not _matters(set(stages) - set(broken), compare))
             lines.append(line)
@@ -76,13 +82,13 @@ def place(
 
 
 def is_own_doing(engine: Verdict, model: Verdict) -> bool:
-    """Whether an engine misses limits that its ONNX model keeps, by more than rounding explains."""
+    """Whether an engine misses limits that its ONNX model meets, by more than rounding explains."""
     own, given = normalized_loss(engine), normalized_loss(model)
-    return not engine.passed and given <= ROUNDING and own > ROUNDING * given
+    return not engine.passed and given <= ENGINE_ROUNDING and own > ENGINE_ROUNDING * given
 
 
 def normalized_loss(verdict: Verdict) -> float:
-    """The normalized loss of the worst score; inf where an output cannot be compared."""
+    """The normalized loss of the worst score; inf if an output cannot be compared."""
     if any(output.problem for output in verdict.outputs):
         return math.inf
     return max((score.normalized_loss for score in verdict.scores), default=0.0)
@@ -97,14 +103,14 @@ def _matters(stages: Collection[Stage], compare: Callable[[Stage, Stage], Verdic
 def stages_of(
     roles: Collection[Role], *, engines: bool, half: bool, implicit: bool = False, narrow: bool = False
 ) -> dict[Stage, Role]:
-    """The stages that a case's runs hold, for ``place``, by the form that is each.
+    """The stages that a case has run, each with the role of its form, for ``place``.
 
     Args:
         roles: The forms that were run.
-        engines: Baseline and candidate are built, not run as models.
-        half: The baseline computes in FP16, not in FP32.
-        implicit: TensorRT quantizes by itself.
-        narrow: The candidate is in FP16 or BF16: the line ends before it, in FP32.
+        engines: Whether baseline and candidate are engines, not models.
+        half: Whether the baseline computes in FP16, not in FP32.
+        implicit: Whether TensorRT quantizes by itself.
+        narrow: Whether the candidate is in FP16 or BF16. The last stage then is FP32.
     """
     found: dict[Stage, Role] = {FRAMEWORK: Role.FRAMEWORK} if Role.FRAMEWORK in roles else {}
     if Role.FP32 in roles:
@@ -120,21 +126,26 @@ def stages_of(
     return found | ({FP16: Role.BASELINE} if half else {}) | {QDQ: Role.INT8}
 
 
-def _line(name: Stage, against: Stage, verdict: Verdict) -> StageLine:
-    """The line of a stage that is compared with another."""
-    judged, metrics = verdict
+def _line(name: Stage, against: Stage, found: Verdict, verdict: Evidence) -> StageLine:
+    """The line of a stage, from the verdict on it against another stage and the evidence of the case."""
+    judged, metrics = found
     scores = (*(s for o in judged for s in o.scores if s.limit is not None), *metrics)
-    if verdict.passed:
-        return StageLine(name, True, scores, against)
+    evidence = replace(verdict, scores=scores)
+    if verdict.place == "engine" and name not in ENGINES:
+        evidence = replace(evidence, place="exact")
+    if name not in CANDIDATES or evidence.place != verdict.place:
+        evidence = replace(evidence, realized=None)
+    if found.passed:
+        return StageLine(name, True, evidence, against)
     problems = {o.name: o.problem for o in judged if o.problem}
     fits = {o.name: o.fit for o in judged if o.fit is not None and o.fit.meanings}
-    return StageLine(name, False, scores, against, problems, fits)
+    return StageLine(name, False, evidence, against, problems, fits)
 
 
 def _together(
     lines: Sequence[StageLine], stages: Collection[Stage], compare: Callable[[Stage, Stage], Verdict]
 ) -> tuple[tuple[StageLine, ...], Stage | None]:
-    """The lines where no step fails alone: the last INT8 stage may fail against the baseline."""
+    """The lines if no step fails alone, and the last INT8 stage if it fails against the baseline."""
     last = next((s for s in (IMPLICIT, ENGINE_INT8, QDQ) if s in stages), None)
     order = (FP16, FP32) if last == QDQ else (ENGINE_FP16, ENGINE_FP32, FP16, FP32)
     against = next((s for s in order if s in stages), None)

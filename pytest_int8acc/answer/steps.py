@@ -1,4 +1,4 @@
-"""What may follow a verdict, step by step: each adds to the result, none takes away."""
+"""The steps that may follow a verdict. Each step adds to the result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_int8acc.graph.model import without_extra_outputs
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import CaseResult, Diagnosis, Part, PhaseName, SearchOutcome
 
-#: What the time of a step is counted to.
+#: The phase to which the time of each step counts.
 _PHASES: Mapping[Part, PhaseName] = {
     "search": "search",
     "causes": "causes",
@@ -31,22 +31,24 @@ _PHASES: Mapping[Part, PhaseName] = {
 
 @dataclass
 class Steps:
-    """The steps of one case; ``result`` is what is known so far."""
+    """The steps of one case."""
 
     measured: Measured
     folder: Path | None
+    """The folder for the files of the fix; None writes none."""
     result: CaseResult
+    """The result with everything that the steps have added so far."""
     root: Path | None = None
-    """The report folder, which no link may lead out of."""
+    """The report folder, out of which no link may lead; None follows links."""
     found: Found | None = None
     remedied: Remedied | None = None
 
     def run(self, *, searches: bool, explained: bool) -> None:
-        """All that is wanted, in order.
+        """Take the steps in order.
 
         Args:
-            searches: Whether layers are searched.
-            explained: Whether the case is diagnosed.
+            searches: Whether to search the groups that must leave the low format.
+            explained: Whether to look for causes and remedies.
         """
         measured, settings = self.measured, self.measured.settings
         lab = None if measured.int8 is None else Lab(measured, measured.int8)
@@ -67,7 +69,10 @@ class Steps:
             self._take("worst samples", "worst-samples", self.show_samples)
 
     def _take(self, what: str, part: Part, step: Callable[..., CaseResult], *facts: object) -> None:
-        """One step, which asks for itself what may still begin; a warning where it ends with an error."""
+        """Take one step; if it ends with an error, the result gets a warning.
+
+        A step begins even after the time is up, because it asks the clock itself before trials and builds.
+        """
         clock = self.measured.clock
         with clock.phase(_PHASES[part]):
             try:
@@ -79,25 +84,25 @@ class Steps:
                 self.result = replace(self.result, warnings=warnings)
 
     def search(self, lab: Lab) -> CaseResult:
-        """The layers that must leave INT8."""
+        """Add the groups that must leave the low format."""
         outcome, self.found = find_precision(lab)
         return replace(self.result, search=outcome, engines=self.measured.backend.engines)
 
     def diagnose(self, lab: Lab | None) -> CaseResult:
-        """Where it goes wrong, and why the culprits do."""
+        """Add the first stage that fails, and the causes of the culprits."""
         search = self.result.search
         known = (search.culprits, search.cost) if search else ()
         diagnosis, culprits = diagnose(self.measured, lab, *known)
         return replace(self.result, search=search and replace(search, culprits=culprits), diagnosis=diagnosis)
 
     def show_samples(self) -> CaseResult:
-        """The worst samples, for a page."""
+        """Add the worst samples, which the HTML page shows."""
         self.measured.clock.check()
         diagnosis = replace(self.result.diagnosis or Diagnosis(), worst=worst_samples(self.measured))
         return replace(self.result, diagnosis=diagnosis)
 
     def repair(self, lab: Lab) -> CaseResult:
-        """The cheapest way to meet the criteria."""
+        """Add the remedies, and the trade-off where noise of many layers adds up."""
         outcome, diagnosis = self.result.search, self.result.diagnosis or Diagnosis()
         if outcome is None or self.found is None:
             return self.result
@@ -112,7 +117,7 @@ class Steps:
         return replace(self.result, search=outcome, diagnosis=diagnosis)
 
     def write_fix(self, lab: Lab, folder: Path) -> CaseResult:
-        """The cheapest fix as files, and below it what the search found where that is another."""
+        """Write the files of the recommended fix, and in a folder below those of the next one."""
         measured, int8 = self.measured, lab.int8
         path = measured.case.path(measured.case.model)
         for name, proof in zip(("", "high"), self._proofs(), strict=False):
@@ -125,13 +130,13 @@ class Steps:
         return self.result
 
     def _proofs(self) -> tuple[Proof, ...]:
-        """What was proved, cheapest first; what the search found alone where there was no repair."""
+        """The proved plans, the recommended one first; without remedies, the plan of the search."""
         if self.remedied is not None:
             return self.remedied.proofs
         return () if self.found is None or self.found.fix is None else (self.found.fix,)
 
     def write_pieces(self, search: SearchOutcome, folder: Path) -> CaseResult:
-        """Reproducers of the culprits."""
+        """Write a small model for each culprit that reproduces its error."""
         layers = [culprit.layer for culprit in search.culprits]
         written = write_pieces(self.measured, layers, folder / "reduced", self.root)
         return replace(self.result, written=(*self.result.written, *written))

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import onnx
@@ -38,12 +38,25 @@ from pytest_int8acc.observers.edges import (
 )
 from pytest_int8acc.observers.values import TensorValues, decibels
 from pytest_int8acc.results import Culprit
-from pytest_int8acc.results.causes import Cause, Histogram
+from pytest_int8acc.results.causes import Cause, Histogram, NumberName
 from pytest_int8acc.scores.split import UNLIKE
 from pytest_int8acc.tensors import Array
 
-#: The fields of a ``Cause`` that a symptom fills in; ``numbers`` are added to the numbers measured already.
-Shown = dict[str, Any]
+
+class Shown(TypedDict, total=False):
+    """The fields of a ``Cause`` that a symptom fills in; ``numbers`` are added to those measured before."""
+
+    tensor: str
+    numbers: Mapping[NumberName, float]
+    channels: Mapping[int, float]
+    amax: float
+    reach: float
+    others: tuple[str, ...]
+    node: str
+    op_type: str
+    format: str
+    masked: bool
+
 
 #: Operators that lose accuracy in INT8 by their nature, because small inputs decide their outputs.
 _SENSITIVE = frozenset(
@@ -86,11 +99,10 @@ class ActivationFacts:
     """All activations, by tensor."""
 
     @cached_property
-    def numbers(self) -> dict[str, float]:
+    def numbers(self) -> dict[NumberName, float]:
         """The numbers that a cause tells of the activation."""
         values, stats = self.values, self.stats
         extent, best = reach(stats.quantization), values.best_reach()
-        quantiles = {f"p{100 * share:g}": values.quantile(share) for share in (0.99, 0.999, 0.9999)}
         return {
             "sqnr_db": stats.sqnr_db,
             "best_sqnr_db": min(values.sqnr_db(best), CEILING_DB),
@@ -103,7 +115,9 @@ class ActivationFacts:
             "channel_gain_db": values.channel_gain_db,
             "channel_ratio": values.channel_ratio(),
             "usual_channel_db": stats.usual_db,
-            **quantiles,
+            "p99": values.quantile(0.99),
+            "p99.9": values.quantile(0.999),
+            "p99.99": values.quantile(0.9999),
         }
 
     @property
@@ -132,8 +146,12 @@ def one_sided(facts: ActivationFacts) -> Shown | None:
     if symmetric_db - facts.stats.sqnr_db < LOST_DB:
         return None
     zero = int(quantization.zero_point.ravel()[0])
-    ends = {"low": (codes.lowest - zero) * scale, "high": (codes.highest - zero) * scale}
-    return {"numbers": {"zero_point": zero, **ends}, "format": codes.name}
+    numbers: Mapping[NumberName, float] = {
+        "zero_point": zero,
+        "low": (codes.lowest - zero) * scale,
+        "high": (codes.highest - zero) * scale,
+    }
+    return {"numbers": numbers, "format": codes.name}
 
 
 def cut_off(facts: ActivationFacts) -> Shown | None:
@@ -147,8 +165,12 @@ def range_of_partner(facts: ActivationFacts) -> Shown | None:
     if partner is None:
         return None
     node, other, amax = partner
-    where = {"others": (other,), "node": node.name, "op_type": node.op_type}
-    return {"numbers": {"partner_amax": amax}, **where}
+    return {
+        "numbers": {"partner_amax": amax},
+        "others": (other,),
+        "node": node.name,
+        "op_type": node.op_type,
+    }
 
 
 def range_too_wide(facts: ActivationFacts) -> Shown | None:
@@ -171,7 +193,10 @@ def uneven_parts(facts: ActivationFacts) -> Shown | None:
     below = amax[amax * OUTLIER_RATIO <= amax.max()]
     if not below.size or (below.size * 4 < amax.size and below.max() * UNLIKE > amax.max()):
         return None  # none is far below, or a few channels that are not far enough
-    numbers = {"channel_amax": float(amax.max()), "other_amax": float(below.max())}
+    numbers: Mapping[NumberName, float] = {
+        "channel_amax": float(amax.max()),
+        "other_amax": float(below.max()),
+    }
     return {"numbers": numbers, "node": joint.name, "op_type": joint.op_type}
 
 
@@ -315,7 +340,9 @@ def few_codes(facts: WeightFacts) -> Shown | None:
 def scales_of_other_axis(facts: WeightFacts) -> Shown | None:
     """Scales per channel that belong to another axis than the output channels."""
     other = _other_axis(facts) if facts.has_wrong_scales else None
-    return None if other is None else {"numbers": {"axis": facts.axis, "axis_of_scales": other}}
+    if other is None or facts.axis is None:
+        return None
+    return {"numbers": {"axis": facts.axis, "axis_of_scales": other}}
 
 
 def one_scale_for_channels(facts: WeightFacts) -> Shown | None:
@@ -512,8 +539,12 @@ class PlaceFacts:
         if not self.is_noisy or self.source is None or _is_softmax(self.source[1]) != softmax:
             return None
         tensor, node = self.source
-        where = {"others": (tensor,), "node": node.name, "op_type": node.op_type}
-        return {"masked": self.is_masked, **where}
+        return {
+            "masked": self.is_masked,
+            "others": (tensor,),
+            "node": node.name,
+            "op_type": node.op_type,
+        }
 
 
 def quantized_inputs(facts: PlaceFacts) -> Shown | None:
@@ -579,12 +610,12 @@ class NarrowFacts:
     @property
     def made(self) -> tuple[TensorLoss, ...]:
         """The tensors that the group computes."""
-        return self.lab.losses[self.culprit.layer].tensors
+        return self.lab.losses[self.culprit.layer]
 
     @property
     def worst(self) -> TensorLoss:
         """The tensor that rounding changes most."""
-        return self.lab.losses[self.culprit.layer].worst
+        return self.made[0] if self.made else TensorLoss("", "")
 
     @cached_property
     def _read(self) -> tuple[str, ...]:
@@ -604,19 +635,17 @@ class NarrowFacts:
     def read(self) -> Iterator[TensorLoss]:
         """The tensors that the group reads and other groups compute."""
         made = {loss.tensor for loss in self.made}
-        known = {loss.tensor: loss for group in self.lab.losses.values() for loss in group.tensors}
+        known = {loss.tensor: loss for group in self.lab.losses.values() for loss in group}
         return (known[name] for name in self._read if name in known and name not in made)
 
     def shown(self, tensor: str, amax: float, loss: TensorLoss | None = None) -> Shown:
         """The facts of a tensor that is out of the format's range."""
-        numbers = {"smallest": self.low.smallest, "lost": loss.lost if loss is not None else 0.0}
-        node = loss.node if loss is not None else ""
         return {
             "tensor": tensor,
-            "numbers": numbers,
+            "numbers": {"smallest": self.low.smallest, "lost": loss.lost if loss else 0.0},
             "amax": amax,
             "reach": float(self.low.highest),
-            "node": node,
+            "node": loss.node if loss else "",
         }
 
     def beyond(self, losses: Iterable[TensorLoss]) -> Shown | None:

@@ -19,11 +19,11 @@ from pytest_int8acc.graph.macs import inferred_shapes, macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import moved, plan_key
 from pytest_int8acc.lab.evaluators import Built, Simulated
-from pytest_int8acc.lab.losses import Loss, group_losses
+from pytest_int8acc.lab.losses import TensorLoss, group_losses
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.observers.edges import EdgeMeter
 from pytest_int8acc.observers.observer import Observer
-from pytest_int8acc.results import Cost, Latency, Role, SampleSet
+from pytest_int8acc.results import Cost, Latency, Place, Role, SampleSet
 from pytest_int8acc.runtime.forms import Form
 from pytest_int8acc.scores.judge import Verdict
 from pytest_int8acc.search.types import GroupInfo
@@ -196,8 +196,8 @@ class Lab:
         return self._fused[plan.fused]
 
     @cached_property
-    def losses(self) -> Mapping[str, Loss]:
-        """The loss of each group that runs alone in FP16 or BF16, the greatest first.
+    def losses(self) -> Mapping[str, tuple[TensorLoss, ...]]:
+        """The losses of each group that runs alone in FP16 or BF16; see ``group_losses``.
 
         Raises:
             EngineError: The float model does not run.
@@ -216,6 +216,11 @@ class Lab:
         inputs = self.simulator.inputs
         rows = inputs.rows(range(len(inputs)) if samples is None else samples)
         return SampleSet(len(rows), self.measured.result.digest)
+
+    @property
+    def place_here(self) -> Place:
+        """Where ``judged_here`` runs a plan."""
+        return "exact" if self.measured.backend.needs_simulation else self.sessions.mode
 
     @property
     def is_narrow(self) -> bool:

@@ -1,4 +1,4 @@
-"""The loss of each group of a network that runs alone in FP16 or BF16, on the values of the FP32 model."""
+"""Measures the loss of each group that runs alone in FP16 or BF16, on the values of the FP32 model."""
 
 from __future__ import annotations
 
@@ -12,42 +12,38 @@ from pytest_int8acc.graph.instrument import with_rounded_twins
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.runtime.onnxruntime import Sessions
 
-#: Maximum number of samples that are looked at.
+#: Maximum number of samples on which losses are measured.
 SAMPLES = 64
 
 
 @dataclass(frozen=True)
 class TensorLoss:
-    """Sums over all values of one tensor."""
+    """The loss of one tensor that is rounded to FP16 or BF16, as sums over all its values."""
 
     tensor: str
     node: str
     noise: float = 0.0
-    """Sum of the squared errors; inf or nan where values became infinite."""
+    """The sum of the squared errors; inf or nan if values became infinite."""
     signal: float = 0.0
-    """Sum of the squared FP32 values."""
+    """The sum of the squared FP32 values."""
     peak: float = 0.0
-    """Greatest magnitude in FP32."""
+    """The greatest magnitude in FP32."""
     lost: float = 0.0
-    """How many values other than 0 became 0."""
+    """The number of values that became 0."""
 
     @property
     def share(self) -> float:
-        """Ratio of the root mean square of error and signal; inf where it is not finite."""
+        """The root mean square of the error over that of the signal; inf if it is not finite."""
         ratio = self.noise / self.signal if self.signal else (math.inf if self.noise else 0.0)
         return math.sqrt(ratio) if math.isfinite(ratio) else math.inf
 
 
-@dataclass(frozen=True)
-class Loss:
-    """The losses of a group's tensors, and the worst of them."""
+def group_losses(
+    network: Network, low: Format, inputs: Dataset, sessions: Sessions
+) -> Mapping[str, tuple[TensorLoss, ...]]:
+    """The losses of the tensors that each group computes, if the group alone runs in the low format.
 
-    worst: TensorLoss
-    tensors: tuple[TensorLoss, ...]
-
-
-def group_losses(network: Network, low: Format, inputs: Dataset, sessions: Sessions) -> Mapping[str, Loss]:
-    """Each group's loss on some samples, the greatest first, equal ones in topological order.
+    The groups with the greatest loss come first, and so do the tensors of each group.
 
     Raises:
         EngineError: The float model does not run.
@@ -70,12 +66,8 @@ def group_losses(network: Network, low: Format, inputs: Dataset, sessions: Sessi
                 peak=max(old.peak, peak),
                 lost=old.lost + lost,
             )
-    by_group: dict[str, list[TensorLoss]] = {group.name: [] for group in network.groups}
-    for loss in found.values():
-        by_group[groups[loss.node]].append(loss)
-    nothing = TensorLoss("", "")
-    losses = {
-        name: Loss(max(tensors, key=lambda loss: loss.share, default=nothing), tuple(tensors))
-        for name, tensors in by_group.items()
-    }
-    return dict(sorted(losses.items(), key=lambda item: -item[1].worst.share))
+    losses: dict[str, list[TensorLoss]] = {group.name: [] for group in network.groups}
+    for loss in sorted(found.values(), key=lambda loss: -loss.share):
+        losses[groups[loss.node]].append(loss)
+    shares = {name: max((loss.share for loss in tensors), default=0.0) for name, tensors in losses.items()}
+    return {name: tuple(losses[name]) for name in sorted(shares, key=lambda name: -shares[name])}

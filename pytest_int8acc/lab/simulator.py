@@ -1,4 +1,4 @@
-"""Plans of one network judged by inference: each network that plans lead to is made once and kept."""
+"""Judges the plans of one network by inference, and remembers the results."""
 
 from __future__ import annotations
 
@@ -25,36 +25,39 @@ from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Target, Trial
 from pytest_int8acc.tensors import Array, Outputs
 
-#: Maximum and minimum size of the screening subset, on which plans that differ in scales are compared, and
-#: the multiply-accumulates that it may take in large networks. A choice is confirmed on all samples.
-FEW, _LEAST, _WORK = 32, 8, 8e9
-#: Bounds in runs do not count below this many multiply-accumulates, which take some seconds of one core.
+#: Maximum and minimum number of samples in the screening subset, on which plans with different scales are
+#: compared. A plan that is chosen there is confirmed on all samples.
+FEW, _LEAST = 32, 8
+#: Maximum number of multiply-accumulates for one run of the screening subset. Large networks therefore get a
+#: smaller subset.
+_WORK = 8e9
+#: A bound on runs is raised to this many multiply-accumulates, which take a few seconds on one core.
 _LITTLE = 100e9
 #: Maximum size, in bytes, of error vectors that are remembered.
 _REMEMBERED = 64 << 20
-#: Maximum number of instruments that are kept beside the first: each session holds its weights.
+#: Maximum number of instruments that are kept in addition to the first. Each holds the weights in memory.
 _BOARDS = 3
-#: Replaces an error that is nan or infinite.
+#: The squared error that replaces nan and infinity.
 _FAR = 1e30
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Some of the samples, and the case's judge on them alone."""
+    """Some of the samples, and a judge of the case's criteria on these samples alone."""
 
     samples: tuple[int, ...]
     judge: SampleBaseline
 
     @cached_property
     def prober(self) -> Prober:
-        """Measures error vectors on them."""
+        """Measures error vectors on these samples."""
         return Prober(self.judge)
 
 
 class Simulator:
-    """Trials of plans on one network by ONNX Runtime, exact.
+    """Tries plans of one network in exact sessions of ONNX Runtime, and judges them by the case's criteria.
 
-    Verdicts are drawn by the case's judge on the samples used. Trials that saw all of them are remembered.
+    Trials that ran all samples are remembered.
     """
 
     def __init__(
@@ -73,15 +76,15 @@ class Simulator:
         """Read the inputs.
 
         Args:
-            network: What plans are plans of.
-            dataset: All samples; must give the same ones each time.
-            baseline: High-precision outputs of all samples, as ``run_together`` gives them.
-            judge: The case's criteria; labels of all samples.
-            groups: Those of the network, with their prices.
-            rest: What runs beside INT8.
-            sessions: Where ONNX Runtime runs.
-            scores: Of the network with all in INT8, as far as they are known.
-            macs: Multiply-accumulates of one sample.
+            network: The network whose plans are tried.
+            dataset: All samples; each pass must give the same ones.
+            baseline: The baseline's outputs of all samples, as ``run_together`` returns them.
+            judge: Judges by the case's criteria, on all samples.
+            groups: The groups of the network, with their prices.
+            rest: The precision of nodes that are not quantized.
+            sessions: Opens the models.
+            scores: The scores of the network with all groups in INT8; empty if they are not known.
+            macs: The multiply-accumulates of one sample.
 
         Raises:
             DataError: The dataset cannot be read.
@@ -99,68 +102,65 @@ class Simulator:
         self._normalized_losses: dict[object, float] = {}
         self._probes: dict[object, Probe] = {}
         self._held = 0
-        """Bytes of their error vectors."""
+        """The size, in bytes, of the remembered error vectors."""
         self._units: dict[int, float] = {}
         self._like: Simulator | None = None
-        """Of the case's own network, where this is another: all of INT8 is known there."""
+        """The simulator of the unmodified network, which knows the scores with all groups in INT8.
+
+        None if this simulator is the one of the unmodified network.
+        """
         self._kinds: dict[object, _Activations] = {}
         self._batches: list[tuple[list[int], Batch]] = []
         self._probed: tuple[int, ...] = ()
 
     def on(self, network: Network, rest: Precision | None = None) -> Simulator:
-        """The same samples and judge on a network with the same inputs and outputs.
+        """A simulator of another network with the same inputs and outputs, on the same samples.
 
         Args:
-            network: Trials want its groups to bear names of groups here; for ``normalized_loss`` they may be
-                others.
-            rest: What runs beside INT8; None: as here.
+            network: The other network. Only ``normalized_loss`` may be asked if its groups have other names.
+            rest: The precision of nodes that are not quantized; None for the present one.
         """
         other, own = copy(self), {group.name for group in network.groups}
         other.groups = tuple(group for group in self.groups if group.name in own)
         other._like = self._like or self
         other.network, other._rest = network, rest or self._rest
-        other._boards, other._known, other._normalized_losses, other._probes, other._kinds = (
-            {},
-            {},
-            {},
-            {},
-            {},
-        )
+        other._boards, other._kinds = {}, {}
+        other._known, other._normalized_losses, other._probes = {}, {}, {}
         return other
 
     def allowance(self, runs: float) -> float:
-        """``runs``, or as many runs over all samples as take next to no time where that is more."""
+        """A bound on runs over all samples, raised to ``_LITTLE`` multiply-accumulates if it is below."""
         return max(runs, _LITTLE / max(self._macs * len(self.inputs), 1.0))
 
     def takes_time(self, runs: float) -> bool:
-        """Whether this many runs over all samples take more than next to no time."""
+        """Whether this many runs over all samples take more than a few seconds."""
         return self.allowance(runs) == runs
 
     def seen(self, samples: Iterable[int] | None = None) -> Seen:
-        """Some of the samples, by index, in order; None: all.
+        """Some of the samples with a judge of their own, by index, in order; None for all samples.
 
         Raises:
             CriterionError: A criterion does not fit the outputs.
         """
-        requested = tuple(range(len(self.inputs)) if samples is None else samples)
-        if requested not in self._seen:
-            cut = {name: [arrays[i] for i in requested] for name, arrays in self._baseline.items()}
-            judge = self._case_judge.of_rows(self.inputs.rows(requested))
-            rows = [len(self.inputs.rows([sample])) for sample in requested]
-            self._seen[requested] = Seen(requested, SampleBaseline(cut, judge, rows))
-        return self._seen[requested]
+        chosen = tuple(range(len(self.inputs)) if samples is None else samples)
+        if chosen not in self._seen:
+            cut = {name: [arrays[i] for i in chosen] for name, arrays in self._baseline.items()}
+            judge = self._case_judge.of_rows(self.inputs.rows(chosen))
+            rows = [len(self.inputs.rows([sample])) for sample in chosen]
+            self._seen[chosen] = Seen(chosen, SampleBaseline(cut, judge, rows))
+        return self._seen[chosen]
 
     @cached_property
     def few(self) -> tuple[int, ...]:
-        """The screening subset: samples drawn once, on which plans are compared."""
+        """The screening subset: random samples, always the same, on which plans are compared."""
         order = np.random.default_rng(0).permutation(len(self.inputs))
         return tuple(sorted(order[: self._most].tolist()))
 
     def board(self, plan: Plan) -> Board:
-        """The network that ``plan`` leads to, with its groups and the scales of its activations open.
+        """The instrument that runs a plan; the most recent instruments are kept.
 
         Raises:
-            ModelError: The plan names what the network does not have.
+            ModelError: The plan names a group or tensor that the network does not have.
             EngineError: ONNX Runtime refuses the model.
         """
         made = self._made(plan)
@@ -179,7 +179,7 @@ class Simulator:
         order: Sequence[int] | None = None,
         enough: Enough | None = None,
     ) -> Trial:
-        """Judge a plan on ``seen``, all samples by default; see ``Evaluator.trial``.
+        """Judge a plan on some samples, by default on all; see ``Evaluator.trial``.
 
         Raises:
             EngineError: The model fails.
@@ -191,8 +191,8 @@ class Simulator:
             return replace(self._known[key], cost=0.0)
         run, comparison = self._running(plan), SampleComparison(seen.judge)
         place = {sample: i for i, sample in enumerate(seen.samples)}
-        requested = range(len(seen.samples)) if order is None else order
-        runs = self.inputs.runs([seen.samples[i] for i in requested], len(seen.samples))
+        chosen = range(len(seen.samples)) if order is None else order
+        runs = self.inputs.runs([seen.samples[i] for i in chosen], len(seen.samples))
         for samples, batch in current().bounded(runs):
             comparison.add_samples([place[i] for i in samples], run(samples, batch))
             if enough is not None and not comparison.seen.all() and enough(comparison.parts()):
@@ -204,9 +204,9 @@ class Simulator:
         return trial
 
     def probe(self, plan: Plan, seen: Seen, samples: Sequence[int]) -> Probe:
-        """Error vectors of a plan on a few samples of ``seen``, by index there; see ``Evaluator.probe``.
+        """The error vectors of a plan on a few of the samples in ``seen``; see ``Evaluator.probe``.
 
-        Remembered, for a search of the same samples within less room.
+        They are remembered, because a search with a smaller error budget asks for the same.
 
         Raises:
             EngineError: The model fails.
@@ -234,15 +234,18 @@ class Simulator:
         return self._normalized_losses[key]
 
     def moved(self, moves: Mapping[str, Array]) -> Network:
-        """The network after these moves; made once.
+        """The network after range was moved; it is made once.
 
         Raises:
-            ModelError: A tensor cannot be moved so.
+            ModelError: Range of a tensor cannot be moved.
         """
         return self._activations(moves).network
 
     def scales_of(self, plan: Plan) -> Mapping[str, TensorScale]:
-        """A plan's scales, and those that readers take with them which it moves to another tensor."""
+        """The scales of a plan, also for tensors that its moves of range create.
+
+        A move may give some readers of a tensor a new tensor to read, which inherits the scale.
+        """
         if not plan.moves:
             return plan.scales
         inherited_scales = self._activations(plan.moves).inherited_scales
@@ -267,7 +270,10 @@ class Simulator:
         return max(errors) + 0.01 * float(np.mean(errors))
 
     def _unit(self, target: Target) -> float:
-        """The squared error at a limit that only all samples tell, estimated from all of INT8."""
+        """The squared error at the limit of a criterion that has no value for a single sample.
+
+        It is estimated from the loss and the error vectors with all groups in INT8.
+        """
         if self._like is not None:
             return self._like._unit(target)
         if target.criterion not in self._units:
@@ -282,21 +288,21 @@ class Simulator:
         return self._units[target.criterion]
 
     def _vectors(self, plan: Plan, seen: Seen) -> list[Vectors]:
-        """Error vectors of a plan on ``few``, for each target."""
+        """The error vectors of a plan on the screening subset, for each target."""
         return seen.prober.vectors(self.few, self._runs(plan, seen, self.few))
 
     def _runs(
         self, plan: Plan, seen: Seen, samples: Sequence[int]
     ) -> Iterator[tuple[Sequence[int], SampleOutputs]]:
-        """What a plan gives on some samples of ``seen``, by index there, which are read once."""
-        requested = tuple(seen.samples[i] for i in samples)
-        if self._probed != requested:
-            self._probed, self._batches = requested, list(self.inputs.runs(requested, whole=True))
+        """The outputs of a plan on a few of the samples in ``seen``; their batches are kept in memory."""
+        chosen = tuple(seen.samples[i] for i in samples)
+        if self._probed != chosen:
+            self._probed, self._batches = chosen, list(self.inputs.runs(chosen, whole=True))
         run, place = self._running(plan), {sample: i for i, sample in enumerate(seen.samples)}
         return (([place[i] for i in some], run(some, batch)) for some, batch in self._batches)
 
     def _running(self, plan: Plan) -> Callable[[Sequence[int], Batch], SampleOutputs]:
-        """Runs a plan on some samples, which are one batch."""
+        """A function that runs a plan on one batch, given its samples, and cuts the outputs into samples."""
         board = self.board(plan)
         setting = board.setting(plan.high, self.scales_of(plan))
 
@@ -307,17 +313,17 @@ class Simulator:
         return run
 
     def _made(self, plan: Plan) -> Plan:
-        """The part of a plan that a board of its own is made for; the rest are the board's inputs."""
+        """The part of a plan that is built into an instrument; the rest are inputs of the instrument."""
         kinds, made = self._activations(plan.moves), {}
         for tensor, scale in plan.scales.items():
             if tensor in kinds.odd and scale.is_plain:
-                made[tensor] = _SOME  # an input, too, once it is symmetric
+                made[tensor] = _SOME  # makes the tensor symmetric, so that its scale is an input
             elif tensor not in kinds.known or not _is_like(scale, kinds.known[tensor]):
                 made[tensor] = scale
         return Plan(scales=made, moves=plan.moves)
 
     def _activations(self, moves: Mapping[str, Array]) -> _Activations:
-        """The activations after these moves."""
+        """The activations after range was moved."""
         key = _tried_key(Plan(moves=moves))
         if key not in self._kinds:
             before = {
@@ -339,20 +345,20 @@ class Simulator:
 
 @dataclass(frozen=True, eq=False)
 class _Activations:
-    """The activations of a network after some moves."""
+    """The activations of a network after range was moved."""
 
     network: Network
-    """After them."""
+    """The network after the moves."""
     known: Mapping[str, Quantization]
-    """Those in symmetric INT8."""
+    """The quantization of each activation that all readers quantize alike and symmetrically."""
     odd: frozenset[str]
-    """Those that are not so with one scale."""
+    """Activations that are not quantized to symmetric INT8 with one scale."""
     inherited_scales: Mapping[str, str]
-    """Those that some readers were moved to, and the activation whose scale they take with them."""
+    """Each activation that the moves created, and the activation whose scale it inherits."""
 
 
 def _readers(network: Network) -> dict[str, list[Edge]]:
-    """Activation to the edges that quantize it."""
+    """The edges that quantize each activation."""
     found: dict[str, list[Edge]] = {}
     for edge in (e for group in network.groups for e in group.edges if e.quantization.values is None):
         found.setdefault(edge.tensor, []).append(edge)
@@ -368,21 +374,21 @@ def _places(edges: Sequence[Edge]) -> list[tuple[str, int]]:
 
 
 def _are_alike(edges: Sequence[Edge]) -> bool:
-    """Whether edges of one tensor are symmetric, with scales of one shape."""
+    """Whether the edges of a tensor are all symmetric, with scales of the same shape."""
     kinds = {(e.quantization.axis, e.quantization.scale.shape) for e in edges}
     return len(kinds) == 1 and all(e.quantization.is_symmetric for e in edges)
 
 
 def _is_like(scale: TensorScale, known: Quantization) -> bool:
-    """Whether a scale can stand in the place of another."""
+    """Whether a scale fits the input that an instrument has for a known quantization."""
     alike = scale.axis == known.axis and scale.scale.shape == known.scale.shape
     return alike and (scale.is_plain or scale.zero_point is None)
 
 
-#: Stands for a scale that is an input of the board.
+#: The placeholder for a scale that is an input of the instrument.
 _SOME = TensorScale(np.array(1.0, np.float32))
 
 
 def _tried_key(plan: Plan) -> object:
-    """A key of the network that a plan is tried on, whichever of its groups are in high precision."""
+    """A key of a plan that does not depend on which groups are in high precision."""
     return plan_key(plan, ignored={"high", "outputs", "fused"})

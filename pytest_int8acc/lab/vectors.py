@@ -1,4 +1,4 @@
-"""Error vectors of a plan on a few samples, one array per target."""
+"""Measures the error vectors of plans on a few samples, one array for each target of a search."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from pytest_int8acc.scores.shares import TINY, error
 from pytest_int8acc.search.types import Probe, Target
 from pytest_int8acc.tensors import Array
 
-#: Maximum length of an error vector, per sample.
+#: Maximum length of the error vector of one sample. Longer vectors are subsampled.
 ELEMENTS = 4096
-#: Approximate number of elements of outputs that are held at a time.
+#: Approximate number of elements of outputs that are held in memory at a time.
 _TOGETHER = 1 << 20
-#: Replaces nan and infinity, in units of the baseline's greatest magnitude.
+#: The value that replaces nan and infinity, in units of the baseline's greatest magnitude.
 _FAR = 10.0
 
 Vectors = NDArray[np.float32]
@@ -32,7 +32,7 @@ _Measure = Callable[[Array, Array, int], Vectors]
 
 
 class Prober:
-    """Measures what plans do to a few samples."""
+    """Measures the errors that plans make on a few samples."""
 
     def __init__(self, baseline: SampleBaseline) -> None:
         self._baseline = baseline
@@ -44,9 +44,11 @@ class Prober:
         self._energies = {name: float(np.mean([*map(_energy, a)])) for name, a in numbers.items()}
 
     def probe(self, samples: Sequence[int], runs: Iterable[tuple[Sequence[int], SampleOutputs]]) -> Probe:
-        """Vectors and parts of a plan on ``samples``, whose outputs come in runs, each with its samples.
+        """The error vectors and parts of a plan.
 
-        Few outputs are held at a time, where they are large.
+        Args:
+            samples: The samples to measure.
+            runs: The outputs of the plan, run by run, each with its samples.
         """
         comparison = SampleComparison(self._baseline)
         vectors = self.vectors(samples, runs, comparison.add_samples)
@@ -58,7 +60,13 @@ class Prober:
         runs: Iterable[tuple[Sequence[int], SampleOutputs]],
         also: Callable[[Sequence[int], SampleOutputs], None] | None = None,
     ) -> list[Vectors]:
-        """The same without parts, for each target [samples, elements]; outputs go to ``also``, too."""
+        """The error vectors of a plan for each target, [samples, elements].
+
+        Args:
+            samples: The samples to measure.
+            runs: The outputs of the plan, run by run, each with its samples.
+            also: Is called with samples and outputs as they come.
+        """
         found = dict[int, list[Vectors]]()
         for some, outputs in _pooled(runs):
             if also is not None:
@@ -70,7 +78,7 @@ class Prober:
     def _all_vectors(
         self, samples: Sequence[int], some: Sequence[int], outputs: SampleOutputs
     ) -> list[Vectors]:
-        """For each target, of some of the ``samples`` that a probe is of."""
+        """The error vectors for each target, of some of the ``samples`` of a probe."""
         vectors = []
         for limit in self._baseline.limits:
             output, cut = limit.output.output, limit.output.cut
@@ -95,7 +103,7 @@ class Prober:
         return sampled([measure(b, c, 1)[0] for b, c in zip(baseline, candidate, strict=True)], longest)
 
     def _of_outputs(self, samples: Sequence[int], some: Sequence[int], outputs: SampleOutputs) -> Vectors:
-        """Errors of all outputs of numbers, each in units of its mean energy: for users' metrics."""
+        """The errors of all numeric outputs, each over its root mean energy; used for users' metrics."""
         vectors = [np.zeros((len(some), 1), np.float32)]
         for name, energy in self._energies.items():
 
@@ -107,7 +115,7 @@ class Prober:
         return np.concatenate(vectors, axis=1)
 
     def _tamed(self, name: str, b: Array, c: Array) -> Array:
-        """A candidate that vectors can be made of: of the baseline's shape and kind, finite where that is."""
+        """The candidate with finite values; zeros if its shape or dtype is not that of the baseline."""
         if c.shape != b.shape or kind_of(c) != kind_of(b):
             return np.zeros_like(b)
         if kind_of(b) != "floats" or np.isfinite(c).all():
@@ -118,7 +126,7 @@ class Prober:
 def _pooled(
     runs: Iterable[tuple[Sequence[int], SampleOutputs]],
 ) -> Iterator[tuple[Sequence[int], SampleOutputs]]:
-    """The same in larger or smaller parts: of few values an error's direction is known badly."""
+    """The runs joined into parts of about ``_TOGETHER`` elements."""
     some, outputs, size = list[int](), defaultdict[str, list[Array]](list), 0
     for samples, found in runs:
         for place, sample in enumerate(samples):
@@ -134,11 +142,14 @@ def _pooled(
 
 
 def sampled(rows: Sequence[Vectors] | Vectors, longest: int) -> Vectors:
-    """[samples, elements] of at most ``ELEMENTS`` elements, evenly spread, always the same ones.
+    """Error vectors cut to at most ``ELEMENTS`` elements, [samples, elements].
 
-    ``longest``: elements of the longest row, these and others.
+    The elements are spread evenly, and are always the same. Rows are scaled such that squared lengths stay
+    the same on average. Rows shorter than the longest are stretched.
 
-    Longer rows are scaled so that squared lengths stay on average; shorter ones among longer are stretched.
+    Args:
+        rows: The error vector of each sample.
+        longest: Length of the longest error vector among all samples of the probe.
     """
     if longest <= ELEMENTS and all(len(row) == longest for row in rows):
         return np.asarray(rows)

@@ -82,6 +82,43 @@ Symptom = Literal[
     "needs-digits",
 ]
 
+#: A number that was measured of a cause. ``NUMBERS`` in ``report/catalogue.py`` has its label and its unit.
+NumberName = Literal[
+    "share",
+    "lost",
+    "sqnr_db",
+    "best_sqnr_db",
+    "lost_db",
+    "clipped",
+    "clipped_energy",
+    "factor",
+    "factor_least",
+    "factor_most",
+    "best_factor",
+    "low",
+    "high",
+    "zero_point",
+    "codes_used",
+    "codes_left",
+    "smallest",
+    "scale",
+    "least_scale",
+    "scales",
+    "scales_off",
+    "channel_gain_db",
+    "channel_ratio",
+    "channel_amax",
+    "usual_channel_db",
+    "other_amax",
+    "axis",
+    "axis_of_scales",
+    "p99",
+    "p99.9",
+    "p99.99",
+    "partner_amax",
+    "amax_in_use",
+]
+
 
 @dataclass(frozen=True)
 class Histogram:
@@ -153,10 +190,15 @@ class Cause:
     """The trial or the verdict that shows the cause; None if the cause is only a hint."""
 
     def showing(
-        self, kind: CauseKind, symptom: Symptom, numbers: Mapping[str, float] | None = None, **facts: Any
+        self,
+        kind: CauseKind,
+        symptom: Symptom,
+        numbers: Mapping[NumberName, float] | None = None,
+        **facts: Any,
     ) -> Cause:
         """Returns a cause of another kind about the same tensor, with further numbers and fields."""
-        merged = {**self.numbers, **(numbers or {})}
+        merged = dict(self.numbers)
+        merged.update((numbers or {}).items())
         return replace(self, kind=kind, symptom=symptom, numbers=merged, **facts)
 
 
@@ -180,7 +222,8 @@ class StageLine:
 
     name: Stage
     passed: bool
-    scores: tuple[Score, ...]
+    evidence: Evidence
+    """The run of this stage, with its scores against the step before."""
     against: Stage
     """The earlier step that it was compared with."""
     problems: Mapping[str, str] = field(default_factory=dict)
@@ -189,6 +232,11 @@ class StageLine:
     """If the step fails, the line fits of the outputs that differ by a factor or an offset, by name."""
     together: Stage | None = None
     """The step against which it misses a limit, although no single step between the two does; else None."""
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """The scores against the step before."""
+        return self.evidence.scores
 
 
 @dataclass(frozen=True)
@@ -276,11 +324,17 @@ class Repair:
 
 @dataclass(frozen=True)
 class CalibrationLine:
-    """One calibration method for the whole case."""
+    """The whole case, calibrated by one method."""
 
     method: str
-    scores: tuple[Score, ...]
+    evidence: Evidence
+    """The run of the case with the scales of this method, with its scores."""
     passed: bool
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """The scores of the case with the scales of this method."""
+        return self.evidence.scores
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from pytest_int8acc.results.causes import Cause
+from pytest_int8acc.results.evidence import Evidence
 from pytest_int8acc.results.scores import Score
 
 #: Why a search ended before its strategy did. cut-short: a plan passes, and a cheaper one would cost too many
@@ -134,10 +135,16 @@ class Ending:
 class Certificate:
     """The outcome of certifying a plan, which builds every model instead of simulating it."""
 
-    builds: int
+    evidence: Evidence
+    """The models that were built, and the samples on which they were judged."""
     passed: bool
     """Whether each culprit, put back into the low format in a built model, breaks the criteria."""
     ending: Ending
+
+    @property
+    def builds(self) -> int:
+        """The number of models that were built."""
+        return self.evidence.cost.builds
 
 
 @dataclass(frozen=True)
@@ -160,8 +167,13 @@ class Tradeoff:
     """The layers by the error that each is expected to remove per price, the largest first."""
     points: tuple[TradeoffPoint, ...]
     """The plans that were tried. The first keeps no layer in high precision."""
-    samples: int
-    """The number of samples on which each plan was tried."""
+    evidence: Evidence
+    """The trials of all plans, and the samples on which each was tried."""
+
+    @property
+    def samples(self) -> int:
+        """The number of samples on which each plan was tried."""
+        return self.evidence.proved_on.count
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def test_a_line_of_the_calibrations_is_what_a_case_calibrated_so_would_score(
 
     whole = entry({"method": "topk", "top_k": 2}, "--int8acc-calibrations")
     table = {line["method"]: line for line in whole["diagnosis"]["calibrations"]}
-    values = {method: [s["value"] for s in line["scores"]] for method, line in table.items()}
+    values = {method: [s["value"] for s in line["evidence"]["scores"]] for method, line in table.items()}
     assert values["as it is"] == [s["value"] for s in whole["scores"]]
     assert len(set(map(tuple, values.values()))) > 4
     for method, calibrate in (

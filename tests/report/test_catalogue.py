@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from pytest_int8acc.report import catalogue, why
-from pytest_int8acc.results.causes import Cause
+from pytest_int8acc.results.causes import Cause, NumberName
 from pytest_int8acc.spec.criteria import OutputCriterion, TaskName
 
 #: Characters of a clause at most, so that a layer's name of 25 fits before it in a line of 110.
@@ -70,6 +70,10 @@ def test_templates_use_known_facts(name: str) -> None:
         for text in texts(row):
             used = {fact for _, fact, _, _ in string.Formatter().parse(text) if fact is not None}
             assert used <= FACTS[name], kind
+
+
+def test_every_number_of_a_cause_has_a_label() -> None:
+    assert set(catalogue.NUMBERS) == values(NumberName)
 
 
 @pytest.mark.parametrize("symptom", catalogue.SYMPTOMS)

@@ -77,7 +77,8 @@ FOUND = replace(
 
 def searched(end: Plain, certificate: Plain | None = None, **changes: Any) -> Plain:
     """A case whose search ended so; its plan was not certified for the other reason."""
-    certified = None if certificate is None else {"builds": 2, "passed": False, "ending": certificate}
+    proved = {"subject": "plan", "place": "exact", "proved_on": {"count": 397}, "cost": {"builds": 2}}
+    certified = None if certificate is None else {"evidence": proved, "passed": False, "ending": certificate}
     return case(search=replace(FOUND, ending=end, certificate=certified, **changes))
 
 
@@ -218,7 +219,8 @@ def in_bodies(*layers: str, causes: Sequence[Plain] = ()) -> Plain:
 
 
 def stage(name: str, passed: bool, score: Plain, against: str, **facts: Any) -> Plain:
-    return {"name": name, "passed": passed, "scores": [score], "against": against, **facts}
+    evidence = {**CASE["diagnosis"]["stages"][0]["evidence"], "scores": [score]}
+    return {"name": name, "passed": passed, "evidence": evidence, "against": against, **facts}
 
 
 def staged(name: str, **facts: Any) -> Plain:
@@ -373,7 +375,16 @@ RESULTS: dict[str, Plain] = {
     "certified": case(
         search=replace(
             FOUND,
-            certificate={"builds": 3, "passed": True, "ending": FOUND["ending"]},
+            certificate={
+                "evidence": {
+                    "subject": "plan",
+                    "place": "exact",
+                    "proved_on": {"count": 397},
+                    "cost": {"builds": 3},
+                },
+                "passed": True,
+                "ending": FOUND["ending"],
+            },
             culprits=(replace(FOUND["culprits"][0], worst_alone=KEPT),),
         )
     ),
