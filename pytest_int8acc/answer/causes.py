@@ -134,16 +134,17 @@ def explain(
     """The cause of each culprit, measured on the first samples of the inputs.
 
     Args:
-        meter: Of the INT8 side of the case, no plan applied.
-        groups: Names of the culprits. A group that is not in INT8 because a scale is missing may be one.
-        rest: The format beside INT8: scales vanish in FP16 that FP32 holds.
-        engine_only: The same Q/DQ model meets the criteria in ONNX Runtime, so no scale can be the cause.
-        unstable: The limit that is missed lies within the noise between two runs of the baseline.
-        trials: Runs the ablations. None: causes are told by what tensors hold.
+        meter: Measures the quantizations of the candidate without any plan.
+        groups: The names of the culprits. A group without a scale, which is not in INT8, may be one.
+        rest: The precision of nodes that are not quantized. FP16 cannot hold some scales that FP32 can.
+        engine_only: Whether the same Q/DQ model meets the criteria in ONNX Runtime. Then no scale is at
+            fault.
+        unstable: Whether the missed limits lie within the noise between two runs of the baseline.
+        trials: Runs the ablations; None if there are none, so that the symptoms decide.
 
     Returns:
-        The cause by group. A group in a body, or one in high precision for another reason than a missing
-        scale, is left out.
+        Group to cause. Left out are groups in bodies of Loop, If and Scan, and groups in high precision for
+        another reason than a missing scale.
 
     Raises:
         Int8accError: A name is no group, the float model does not run, or the inputs cannot be read.
@@ -173,9 +174,9 @@ def narrow_cause(lab: Lab, culprit: Culprit, *, engine_only: bool) -> Cause:
     """The cause of a culprit of a case in FP16 or BF16.
 
     Args:
-        lab: The laboratory of the case; ``Lab.losses`` has measured the culprit.
+        lab: The laboratory of the case.
         culprit: The group.
-        engine_only: The same model meets the criteria in ONNX Runtime, so no value can be the cause.
+        engine_only: Whether the same model meets the criteria in ONNX Runtime. Then no value is at fault.
 
     Raises:
         EngineError: The float model does not run.
@@ -191,7 +192,7 @@ def narrow_cause(lab: Lab, culprit: Culprit, *, engine_only: bool) -> Cause:
 
 
 def _first_shown(rows: Iterable[Diagnostic[_F]], facts: _F, cause: Cause) -> Cause | None:
-    """``cause`` with what the first row adds that recognises something; None where no row does."""
+    """The cause with the fields of the first row that recognises something; None if no row does."""
     for row in rows:
         shown = None if row.recognise is None else row.recognise(facts)
         if shown is not None:
@@ -200,7 +201,7 @@ def _first_shown(rows: Iterable[Diagnostic[_F]], facts: _F, cause: Cause) -> Cau
 
 
 class _Explainer:
-    """Finds the causes of culprits of one network."""
+    """Finds the causes of the culprits of one network."""
 
     def __init__(self, meter: EdgeMeter, rest: Precision) -> None:
         self.rest = rest
@@ -234,7 +235,7 @@ class _Explainer:
         return first or worst
 
     def _suspect(self, edge: Edge, group: Group) -> Suspect:
-        """An edge, what it shows, and the trial that would prove it."""
+        """A tensor that the group quantizes, its symptom, and the ablation that would prove it."""
         if edge.quantization.values is not None:
             cause, values = self._weight(edge, group), None
         else:
@@ -242,14 +243,14 @@ class _Explainer:
         return Suspect(edge.tensor, cause, values, _TRIALS[cause.symptom])
 
     def _weight(self, edge: Edge, group: Group) -> Cause:
-        """What a quantized constant shows; noise that adds up where nothing is wrong with it."""
+        """The cause that a quantized constant shows; ``accumulated-noise`` if it has no symptom."""
         node = self.graph.index.nodes[edge.node]
         facts = weight_facts(edge, node, self.sources, self._energy(edge, group))
         cause = facts.cause()
         return _first_shown(WEIGHTS, facts, cause) or cause
 
     def _activation(self, edge: Edge) -> Cause:
-        """What an activation shows; noise that adds up where nothing is wrong with it."""
+        """The cause that an activation shows; ``accumulated-noise`` if it has no symptom."""
         values, quantizations = self.measured[edge.tensor]
         stats = quantizations[id(edge.quantization)]
         facts = ActivationFacts(edge, values, stats, self.rest, self.graph, self.measured)
@@ -265,7 +266,7 @@ class _Explainer:
         return _first_shown(ACTIVATIONS, facts, cause) or cause
 
     def _energy(self, weight: Edge, group: Group) -> NDArray[np.float64] | None:
-        """Sum of squares per channel of the activation that a weight is multiplied with; None: not known."""
+        """The sum of squares of each channel of the activation that a weight multiplies; None if unknown."""
         for edge in group.edges:
             if edge.node == weight.node and edge.quantization.values is None:
                 channels = self.measured[edge.tensor][1][id(edge.quantization)].channels

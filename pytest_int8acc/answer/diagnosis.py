@@ -44,9 +44,9 @@ from pytest_int8acc.runtime.forms import ImplicitForm
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
-#: Causes that the verdict itself shows, without a trial of their own.
+#: Causes whose evidence is the verdict itself, because they need no trial.
 _SHOWN_BY_VERDICT: tuple[CauseKind, ...] = ("missing-scale", "engine-only", "non-determinism")
-#: Maximum cost of the trials of causes, in runs over all samples; never more than the search cost.
+#: Maximum cost of all trials of causes, in runs over all samples. Nor may they cost more than the search.
 _RUNS = 6.0
 
 
@@ -57,16 +57,16 @@ def diagnose(
 
     Args:
         measured: The measured case.
-        lab: The laboratory of the case; None where its layers are not known.
-        culprits: The culprits that a search found; empty where the case passes or the search found none.
-        cost: The cost of that search in runs over all samples. Causes may cost as much, at most ``_RUNS``.
+        lab: The laboratory of the case; None if its layers are not known.
+        culprits: The culprits that a search found; empty if it found none, or the case passes.
+        cost: The cost of the search, in runs over all samples. Causes may not cost more.
 
     Raises:
         Int8accError: A model of the diagnosis does not run.
     """
     logger.info("%s: diagnosing", measured.case.name)
     clock, explained = measured.clock, tuple(culprits)
-    late = not clock.interrupted  # it runs nothing
+    late = not clock.interrupted  # comparing stages runs nothing, so the time does not matter
     lines, first = clock.attempt("stages", lambda: _stages(measured), ((), None), late=late)
     if lab is not None and culprits:
         explained = clock.attempt("causes", lambda: _explained(measured, lab, culprits, cost), explained)
@@ -106,7 +106,7 @@ def _jumps(measured: Measured) -> tuple[Jump, ...]:
 
 
 def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
-    """A line for each stage from the framework to the INT8 engine, and the first that fails."""
+    """A line for each stage that was compared, and the first stage that fails."""
     runs = measured.runs
     stages = stages_of(
         runs.roles,
@@ -124,7 +124,7 @@ def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
 
 
 def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: float) -> tuple[Culprit, ...]:
-    """The culprits with their causes, each with its evidence where there is some."""
+    """The culprits with their causes. A cause that the verdict shows gets the verdict as its evidence."""
     found = _causes(measured, lab, culprits, cost)
     verdict = timed(measured.result, measured.clock).evidence
     for layer, cause in found.items():
@@ -152,7 +152,7 @@ def _causes(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: flo
 
 
 def _is_engine_only(measured: Measured) -> bool:
-    """Whether the same model passes in ONNX Runtime, so that only the engine computes wrong."""
+    """Whether the same model passes in ONNX Runtime, so that only the engine is at fault."""
     runs = measured.runs
     if Role.SIMULATED not in runs.roles or measured.int8_passed:
         return False
@@ -161,7 +161,10 @@ def _is_engine_only(measured: Measured) -> bool:
 
 
 def _layers(measured: Measured, lab: Lab | None) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:
-    """The error of every layer, and notes; between engines where asked for, or where only they tell."""
+    """The error of every layer, and notes.
+
+    Errors between engines are measured if the settings ask for layers, or if only the engine is at fault.
+    """
     asked = measured.settings.layers
     if lab is None or lab.is_narrow or (measured.int8_passed and not asked):
         return (), ()
@@ -181,14 +184,14 @@ def _calibrations(lab: Lab) -> tuple[CalibrationLine, ...]:
 
 
 def compare_calibrations(lab: Lab) -> tuple[CalibrationLine, ...]:
-    """The case with its activations calibrated anew by each method, from one histogram each, on all samples.
+    """The scores of the case with its activations calibrated by each method, on all samples.
 
-    Samples are the case's calibration data where it has some, otherwise its inputs; weights keep their
-    scales. Models run in ONNX Runtime: with Q/DQ exact where the case's backend builds engines, since one
-    engine per method would take minutes.
+    Calibration uses the case's calibration data if it has any, otherwise its inputs. Weights keep their
+    scales. The models run in ONNX Runtime even if the backend builds engines, because one engine for each
+    method would take minutes.
 
     Returns:
-        The case as it is, then one line per method.
+        The case as it is, then one line for each method.
 
     Raises:
         Int8accError: A model does not build or run, or the samples cannot be read.
@@ -208,7 +211,7 @@ def compare_calibrations(lab: Lab) -> tuple[CalibrationLine, ...]:
 
 
 def _calibrated(lab: Lab, chosen_units: Sequence[Unit], method: str) -> CalibrationLine:
-    """The case with every activation calibrated by one method."""
+    """The scores of the case with every activation calibrated by one method."""
     scales: dict[str, TensorScale] = {}
     for unit in chosen_units:
         lab.clock.check()
@@ -222,13 +225,20 @@ def _calibrated(lab: Lab, chosen_units: Sequence[Unit], method: str) -> Calibrat
 def write_pieces(
     measured: Measured, layers: Sequence[str], folder: Path, root: Path | None = None
 ) -> tuple[str, ...]:
-    """Write the smallest piece of the model around each culprit that still shows its error.
+    """Write, for each culprit, the smallest part of the model that still shows its error.
 
-    No link may lead out of ``root``, the report folder.
+    Args:
+        measured: The case.
+        layers: The names of the culprits.
+        folder: Gets a folder for each culprit.
+        root: The report folder, out of which no link may lead; None follows links.
+
+    Returns:
+        The paths of the folders.
 
     Raises:
-        Int8accError: A piece does not show it, or cannot be written.
-        OutOfTime: Before it begins.
+        Int8accError: A part does not show the error, or cannot be written.
+        OutOfTime: Before the first part is written.
     """
     assert measured.int8 is not None
     measured.clock.check()
@@ -258,7 +268,10 @@ def write_pieces(
 
 
 def _worst_feed(measured: Measured) -> tuple[Feed, range, int]:
-    """The batch that holds the sample with the lowest SQNR, its samples' indices, and that sample's."""
+    """The batch with the worst sample, the indices of its samples, and the index of the worst sample.
+
+    The worst sample is the one with the lowest SQNR in the first output that has one.
+    """
     worst = next((o.worst_sample for o in measured.result.outputs if o.worst_sample is not None), 0)
     samples = range(0)
     for batch in measured.inputs.batches():
@@ -268,29 +281,29 @@ def _worst_feed(measured: Measured) -> tuple[Feed, range, int]:
     return batch.feed, samples, worst
 
 
-#: A range that is at least this many times the maximum of its tensor is too wide.
+#: A range is too wide if it is at least this many times the greatest magnitude of its tensor.
 _ODD = 2.0
-#: Minimum number of tensors for each distinct range where ranges were set by hand.
+#: Ranges seem to be set by hand if each distinct value occurs for at least this many tensors on average.
 _BY_HAND = 3
-#: Findings on the calibration data that say little alone. Where values are clipped, they are the reason.
+#: Rules of findings on the calibration data that count only if values are clipped.
 _WEAK_MISMATCHES = frozenset({"data-few-samples", "data-same"})
 
 
 @dataclass(frozen=True)
 class Range:
-    """One activation's range compared with the values of the tensor."""
+    """The range of one activation, compared with the values of the tensor."""
 
     tensor: str
     reach: float
-    """Greatest magnitude that the scale expresses."""
+    """The greatest magnitude that is not clipped."""
     amax: float
-    """Greatest magnitude seen."""
+    """The greatest magnitude of the tensor."""
     lost_db: float
-    """SQNR lost against the best scale."""
+    """The SQNR, in dB, that is lost against the best scale."""
 
 
 def survey(meter: EdgeMeter) -> tuple[Range, ...]:
-    """Every activation range of a network compared with its tensor's values, in the order of the groups.
+    """The range of every activation, compared with the values of its tensor, in the order of the groups.
 
     Raises:
         EngineError: The float model does not run.
@@ -304,7 +317,7 @@ def survey(meter: EdgeMeter) -> tuple[Range, ...]:
 
 
 def odd_ranges(ranges: Sequence[Range]) -> OddRanges | None:
-    """The wrong ranges of a network, where most ranges are wrong; None otherwise."""
+    """The wrong ranges of a network, if at least a third of its ranges is wrong; None otherwise."""
     bad = [r for r in ranges if r.lost_db >= LOST_DB and r.amax > 0 and r.reach > 0]
     wide = tuple(r.reach / r.amax for r in bad if r.reach >= _ODD * r.amax)
     narrow = tuple(r.amax / r.reach for r in bad if r.amax >= r.reach)
@@ -319,7 +332,7 @@ def odd_ranges(ranges: Sequence[Range]) -> OddRanges | None:
 def decisive_mismatch(
     findings: Sequence[Finding], culprits: Sequence[Culprit], ranges: OddRanges | None
 ) -> str:
-    """The rule of the finding on the calibration data that explains the drop; empty where there is none."""
+    """The rule of the finding on the calibration data that explains the loss; empty if there is none."""
     narrow = ranges is not None and bool(ranges.narrow)
     cut_off = narrow or any(c.cause is not None and c.cause.kind == "saturation" for c in culprits)
     mismatches = [f.rule for f in findings if f.source == "data" and f.severity == "warning"]
@@ -327,20 +340,20 @@ def decisive_mismatch(
     return next(iter(strong or (mismatches if cut_off else [])), "")
 
 
-#: Maximum number of wires on each side of a drawing.
+#: Maximum number of wires on each side of a culprit in a drawing.
 _MOST = 5
 
 
 def neighbours(network: Network, layers: set[str], rest: Precision) -> dict[str, Neighbours]:
-    """The tensors that each of ``layers`` reads and the readers of its outputs, with formats and scales.
+    """The tensors that groups read, and the readers of their outputs, with formats and scales.
 
     Args:
-        network: The case's own.
-        layers: Names of its groups.
-        rest: What is not quantized runs in this.
+        network: The case's own network.
+        layers: The names of the groups.
+        rest: The precision of nodes that are not quantized.
 
     Returns:
-        By group. Constants that are not quantized, as a bias, are left out.
+        Group to its neighbours. Constants that are not quantized, such as a bias, are left out.
     """
     edges = {(edge.node, edge.index): edge for edge in network.edges}
     found = {}
@@ -386,7 +399,7 @@ def _wire(tensor: str, node: onnx.NodeProto, edge: Edge | None, rest: Precision)
 
 
 def _format(edge: Edge | None, rest: Precision) -> dict[str, Any]:
-    """How a tensor is read there."""
+    """The fields of a ``Wire`` that say in which format a reader gets a tensor."""
     if edge is None:
         return {"format": rest}
     scale = edge.quantization.scale

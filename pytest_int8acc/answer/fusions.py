@@ -1,8 +1,8 @@
-"""Which fusion makes an engine compute wrong although its ONNX model computes right: found by building.
+"""Finds the fusion that makes an engine compute wrong although its ONNX model computes right.
 
-TensorRT fuses nothing across an output of its network, so a tensor made one keeps apart what lies before and
-behind it; users do so by hand (NVIDIA/TensorRT#4400). Where many outputs mend an engine, the fewest that do
-are found by bisection.
+TensorRT fuses no layers across an output of its network. So a tensor that becomes an output prevents a
+fusion; users do so by hand (NVIDIA/TensorRT#4400). If many outputs mend an engine, the fewest are found by
+bisection. Each trial builds an engine.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from pytest_int8acc.scores.judge import Verdict
 def fewest_outputs(
     lab: Lab, plan: Plan, culprits: Collection[str], spent: Callable[[], bool]
 ) -> tuple[tuple[str, ...], str]:
-    """Tensors that, as outputs, make a plan meet the criteria as built; and a sentence on the result.
+    """The fewest tensors that, as outputs, make the engine of a plan meet the criteria; and a sentence.
 
     Args:
-        lab: Of the case.
-        plan: One that fails as built, and passes by inference.
-        culprits: Groups that mend the engine where they leave INT8; tensors beside them are tried first.
-        spent: Whether nothing more may be built.
+        lab: The laboratory of the case.
+        plan: A plan that passes in the simulation and fails as built.
+        culprits: Groups whose high precision mends the engine; tensors next to them are tried first.
+        spent: Returns whether no more engines may be built.
 
     Returns:
-        The tensors, in topological order, built and judged on all samples, with a reserve where any have one;
-        none where outputs do not help. None can be left out of those with a reserve, unless the words say
-        that the search ended early.
+        The tensors in topological order; empty if outputs do not help. With them, the plan was built and
+        judged on all samples, if possible with a reserve. With a reserve, none of the tensors can be left
+        out, unless the sentence says that the search ended early.
     """
     tried: dict[tuple[str, ...], Verdict | None] = {}
 
@@ -62,7 +62,7 @@ def fewest_outputs(
 
 
 def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
-    """A sentence on the plan built at optimization levels at which TensorRT chooses other kernels."""
+    """The end of a sentence: whether the plan passes at other optimization levels of TensorRT."""
     levels, mended = [], ""
     for level in lab.measured.backend.other_levels:
         if spent():
@@ -71,7 +71,7 @@ def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
         form = replace(lab.int8.under(plan), level=level)
         try:
             verdict = lab.judged(form)
-        except EngineError:  # there may be no kernel at all
+        except EngineError:  # at some levels TensorRT finds no kernel
             continue
         if verdict.holds:
             return _mended(lab, form, "verified")
@@ -81,17 +81,17 @@ def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
 
 
 def _mended(lab: Lab, form: ModelForm, called: str) -> str:
-    """A sentence: an optimization level mends the engine, with its latency."""
+    """The end of a sentence: an optimization level mends the engine, with the latency."""
     latency = lab.latency(form)
     price = "" if latency is None else f", {latency.median_ms:.3g} ms"
     return f"; 'tensorrt: {{optimization_level: {form.level}}}' in the spec mends it ({called}{price})"
 
 
 def fewest_that(passes: Callable[[tuple[str, ...]], bool], enough: Sequence[str]) -> tuple[str, ...]:
-    """The fewest of ``enough`` that pass, in order: without any one of them they fail.
+    """The fewest of ``enough`` that pass, in order; if any one is left out, they fail.
 
-    By bisection, log2(n) + 1 trials for each: the shortest beginning that passes ends with a tensor that is
-    needed. ``enough`` passes, nothing does not, and more of them never pass less.
+    Bisection finds each in log2(n) + 1 trials: the shortest beginning that passes ends with a tensor that is
+    needed. It is assumed that ``enough`` passes, the empty set fails, and more tensors never do harm.
     """
     kept: tuple[str, ...] = ()
     rest = tuple(enough)
@@ -105,7 +105,7 @@ def fewest_that(passes: Callable[[tuple[str, ...]], bool], enough: Sequence[str]
 
 
 def _sets(lab: Lab, culprits: Collection[str]) -> Iterator[tuple[str, ...]]:
-    """Sets of tensors that may mend an engine: next to culprits, between layers as well, all tensors."""
+    """Sets of tensors that may mend an engine, growing: those next to culprits, all quantized ones, all."""
     network, index = lab.int8.every, lab.int8.every.model.index
     nodes = [index.nodes[node] for group in network.groups if group.name in culprits for node in group.nodes]
     readers = [reader for node in nodes for name in node.output for reader, _ in index.readers(name)]
@@ -119,7 +119,7 @@ def _sets(lab: Lab, culprits: Collection[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _at_fault(lab: Lab, outputs: tuple[str, ...]) -> str:
-    """A sentence that names the tensors, and the engine's layers across them where they are known."""
+    """A sentence that names the tensors, and the layers of the engine that were fused across them."""
     makers = lab.int8.every.model.index.producer
     across = {makers[tensor].name for tensor in outputs}
     engine = next((info for info in lab.measured.backend.engines if info.role == Role.INT8), None)

@@ -1,7 +1,8 @@
-"""The error of every group's output: with all of INT8, with that group alone in INT8, and between engines.
+"""Measures the error of every group's output: with all groups in INT8, with one group alone, between engines.
 
-The first is what arrives there, the second what is made there. Two models give both, each in one run: one
-with all in INT8, and one with nothing in INT8 that holds each group once more in INT8.
+With all groups in INT8, an output has the error of its own group and of all groups before it. With one group
+alone in INT8, it has the error of this group only. Two models suffice, and each runs once: one with all
+groups in INT8, and one in high precision in which each group has a second copy in INT8.
 """
 
 from __future__ import annotations
@@ -28,27 +29,28 @@ from pytest_int8acc.scores.rows import AT, F64, errors, samples_in
 from pytest_int8acc.tensors import Array, Feed
 
 logger = logging.getLogger("pytest_int8acc")
-#: Maximum number of nodes behind a layer that an engine may fuse with it: bias, BatchNormalization,
-#: activation.
+#: Maximum number of nodes behind a layer that an engine may fuse with it, such as bias, BatchNormalization
+#: and activation.
 _FUSED = 4
-#: Maximum and minimum number of samples, and the size in bytes of all tensors together above which fewer
-#: samples are run: errors of whole tensors are steady on few samples.
-SAMPLES, _LEAST, _BYTES = 8, 4, 1 << 30
+#: Maximum and minimum number of samples. More samples hardly change the error of a whole tensor.
+SAMPLES, _LEAST = 8, 4
+#: Maximum size, in bytes, of all tensors that are compared; large networks therefore run fewer samples.
+_BYTES = 1 << 30
 
 
 def layer_errors(
     seen: Network, inputs: Dataset, sessions: Sessions = CPU, *, samples: int = SAMPLES
 ) -> tuple[LayerError, ...]:
-    """The error of each group's output against the network with nothing in INT8, in the groups' order.
+    """The error of each group's output against the same network in high precision, in the groups' order.
 
-    A group's output is the first output of its last node: of a weighted node before its activation function,
-    and before a BatchNormalization or an Add that an engine fuses with it.
+    The output of a group is the first output of its last node. It comes before an activation function, a
+    BatchNormalization or an Add that an engine fuses with the group.
 
     Args:
-        seen: The INT8 side of the case as it runs, no plan applied; see ``Board.as_run``.
-        inputs: What the case is judged on.
-        sessions: Where it runs.
-        samples: How many of the inputs are run at most, a whole batch at least where the model fixes it.
+        seen: The candidate as it runs, without any plan; see ``Board.as_run``.
+        inputs: The samples on which the case is judged.
+        sessions: Opens the models.
+        samples: Maximum number of samples, but at least one batch if the model has a fixed batch size.
 
     Raises:
         EngineError: A model does not run.
@@ -59,8 +61,9 @@ def layer_errors(
     models = plain, with_outputs(apply(seen), watched.values())
     row = 3 * 4 * sum(row_sizes(seen.model, watched.values()).values())
     few = FirstSamples(inputs, seen.model, min(samples, max(_LEAST, _BYTES // max(row, 1))))
-    engines = [sessions.exact(model, optimized=False) for model in models]  # they run a few times
-    # by group, batch by batch: with nothing in INT8 against all of it, and against the group alone
+    # Optimizing a model takes longer than running it a few times.
+    engines = [sessions.exact(model, optimized=False) for model in models]
+    # For each group and batch: the sums of the error with all groups in INT8, and with this group alone.
     found: dict[str, tuple[list[F64], list[F64]]] = {name: ([], []) for name in watched}
     what = f"diagnosis: errors of {len(watched)} layers"
     for batch in cut_batches(few, what, seen.model, row, CHUNK_BYTES):
@@ -73,7 +76,7 @@ def layer_errors(
 
 
 def outputs_of_groups(network: Network) -> dict[str, str]:
-    """Group to the first output of its last node; groups in bodies are left out."""
+    """The first output of each group's last node; groups in bodies of Loop, If and Scan are left out."""
     nodes, order = network.model.index.nodes, network.model.index.order
     found = {}
     for group in network.groups:
@@ -84,14 +87,14 @@ def outputs_of_groups(network: Network) -> dict[str, str]:
 
 
 def _rows(baseline: Array, candidate: Array) -> F64:
-    """Rows of ``Sums``; nan where the two cannot be compared."""
+    """The error sums of each sample, [samples, sums]; nan if the shapes differ."""
     if baseline.shape != candidate.shape:
         return np.full((1, len(AT)), np.nan)
     return errors(baseline, candidate, samples_in(baseline))
 
 
 def _scores(rows: Sequence[F64]) -> tuple[float, float]:
-    """SQNR in dB and cosine; nan where they cannot be computed."""
+    """The SQNR, in dB, and the cosine of a tensor from its error sums; nan if they cannot be computed."""
     sums = np.concatenate(rows)
     return METRICS["sqnr_db"](sums), METRICS["cosine"](sums)
 
@@ -99,12 +102,11 @@ def _scores(rows: Sequence[F64]) -> tuple[float, float]:
 def engine_errors(
     measured: Measured, layers: Sequence[LayerError]
 ) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:
-    """``layers`` with their errors between engines on the first batch, and how they were had, in words.
+    """The layers with their errors between engines on the first batch, and notes on how they were measured.
 
-    From TensorRT 10.12 on, and in TensorRT-RTX, tensors that no kernel swallows are had as debug tensors, and
-    the engine stays as it was. Older ones show a tensor only as an output, which breaks fusions up; so only
-    the last tensor of each layer is asked for: where an engine fuses a layer with the nodes behind it, what
-    the last of them gives is compared.
+    TensorRT 10.12 and later, and TensorRT-RTX, show tensors between kernels as debug tensors, which does not
+    change the engine. Older versions show a tensor only as an output, which prevents fusions. So only one
+    tensor of each layer is asked for, the last that the engine may compute in the same kernel.
     """
     backend, forms = measured.backend, {Role.BASELINE: measured.reference, Role.INT8: measured.candidate}
     if measured.int8 is None or not all(map(backend.shows_tensors, forms.values())):
@@ -126,7 +128,11 @@ def engine_errors(
 
 
 def _chains(network: Network) -> dict[str, tuple[str, ...]]:
-    """Group to the output of its last node, and those of nodes behind it: only readers, and in no group."""
+    """For each group, the tensors that an engine may compute in its kernel, in order.
+
+    They are the output of its last node, and outputs of nodes behind it that are the only reader and belong
+    to no group.
+    """
     index = network.model.index
     grouped = {node for group in network.groups for node in group.nodes}
 
@@ -144,7 +150,7 @@ def _chains(network: Network) -> dict[str, tuple[str, ...]]:
 def _compared(
     layer: LayerError, chain: Sequence[str], found: Mapping[Role, Feed], batch: Batch
 ) -> LayerError:
-    """``layer`` with the error of the first tensor of ``chain`` that both engines show in floating point."""
+    """The layer with the error of the first tensor of its chain that both engines show in floating point."""
     for tensor in chain:
         pair = [found[role].get(tensor) for role in (Role.BASELINE, Role.INT8)]
         arrays = [real_rows(array, batch) for array in pair if array is not None and array.dtype.kind == "f"]

@@ -1,4 +1,4 @@
-"""Factors that even out the channels of activations against what reads them: SmoothQuant, equalization."""
+"""Chooses factors that even out the channels of activations: SmoothQuant and cross-layer equalization."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from pytest_int8acc.graph.network import Network
 from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.tensors import Array
 
-#: The shares of an activation's spread that are tried to go into its weights (SmoothQuant's choice is 0.5).
+#: The alphas that are tried: the share of an activation's spread that moves into the weights. SmoothQuant
+#: takes 0.5.
 ALPHAS = (0.5, 0.75, 0.25)
 #: Minimum predicted reduction of a product's noise, in dB, for range to be moved.
 GAIN_DB = 3.0
-#: Maximum factor, so that FP16 holds the weights that it is folded into.
+#: Maximum factor of a channel, so that FP16 can hold the weights into which it is folded.
 _GREATEST = 2.0**12
 
 
 @dataclass(frozen=True, eq=False)
 class Uneven:
-    """A site whose channels need to be evened out."""
+    """A place where range can move, with channels uneven enough to be worth it."""
 
     site: Site
     activation: Array
-    """max|x| per channel, float32 [channels]."""
+    """The greatest magnitude of each channel of the activation, float32 [channels]."""
     other: Array
-    """The same of what reads it: weights, or another activation."""
+    """The greatest magnitude of what each channel is multiplied with: weights, or another activation."""
     free: bool = False
-    """Each channel's weights have a scale of their own, so they take all of the spread at no cost."""
+    """Whether each channel's weights have a scale of their own, so that they take all spread at no cost."""
 
     def factors(self, alpha: float) -> Array:
-        """The factors that divide the channels of the activation; see ``factors``."""
+        """The factors by which the channels of the activation are divided."""
         return factors(self.activation, self.other, 1.0 if self.free else alpha)
 
     def gain_db(self, alpha: float) -> float:
@@ -44,7 +45,10 @@ class Uneven:
         return float(10 * np.log10(before / after))
 
     def _noise(self, by: Array | float) -> float:
-        """Of the product after a move, but for a factor: each one's step times the other's length."""
+        """The noise of the product after range was moved by factors, up to a constant.
+
+        Each operand adds the square of its step times the squared length of the other operand.
+        """
         x, w = self.activation.astype(np.float64) / by, self.other.astype(np.float64) * by
         moved = 0.0 if self.free else w.max() ** 2 * (x**2).sum()
         return float(x.max() ** 2 * (w**2).sum() + moved)
@@ -54,9 +58,9 @@ def uneven_sites(network: Network, movable: Collection[str], values: Observer) -
     """Sites where a migration is predicted to gain at least ``GAIN_DB``.
 
     Args:
-        network: Any.
-        movable: Activations that may be moved; those of a product only together.
-        values: Of the network.
+        network: The network.
+        movable: Activations whose range may move. Of a product of two activations, both must be named.
+        values: The observer of the network's tensors.
     """
     every = {t: s for t, s in sites(network).items() if t in movable and s.partner in (*movable, "")}
     held = values.of(tensor for site in every.values() for tensor in site.seen)
@@ -74,7 +78,7 @@ def uneven_sites(network: Network, movable: Collection[str], values: Observer) -
 
 
 def _is_depthwise(network: Network, site: Site) -> bool:
-    """Whether each weight is read by one channel, and quantized with a scale for each."""
+    """Whether each channel has weights and a scale of its own, as in depthwise convolutions."""
     nodes = network.model.index.nodes
     weights = [edge.quantization for edge in network.edges if edge.node in site.readers and edge.index == 1]
     one = all(attribute(nodes[reader], "group", 1) == site.channels for reader in site.readers)
@@ -84,11 +88,11 @@ def _is_depthwise(network: Network, site: Site) -> bool:
 def factors(activation: Array, other: Array, alpha: float) -> Array:
     """The factors that divide channels: max|x|^alpha / max|w|^(1 - alpha) (arXiv:2211.10438, eq. 4).
 
-    Normalized to a geometric mean of 1; a channel that is always zero, or is not read, keeps a factor of 1.
+    Their geometric mean is normalized to 1. A channel that is always zero, or is not read, has the factor 1.
 
     Args:
-        activation: max|x| per channel, float32 [channels].
-        other: max|w| per channel, of all that reads it.
+        activation: max|x| of each channel, float32 [channels].
+        other: max|w| of each channel over all weights that it is multiplied with.
         alpha: 0 to 1.
     """
     alive = (activation > 0) & (other > 0)
@@ -101,5 +105,5 @@ def factors(activation: Array, other: Array, alpha: float) -> Array:
 
 
 def best_first(uneven: Mapping[str, Uneven]) -> list[float]:
-    """``ALPHAS`` by their predicted gain over all sites, the greatest first."""
+    """``ALPHAS`` by their predicted gain over all sites, the most promising first."""
     return sorted(ALPHAS, key=lambda alpha: -sum(site.gain_db(alpha) for site in uneven.values()))

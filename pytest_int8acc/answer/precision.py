@@ -1,9 +1,9 @@
-"""The groups that must leave INT8: searched by simulation, proved by building.
+"""Searches the groups that must leave the low format by simulation, and proves the plan by building it.
 
     lab.simulated ──→ strategy ──→ plan ──→ lab.prove ──→ verified
     (four fifths of the samples)            (all samples)
 
-Where the built model contradicts the simulation, that is said, and the search goes on with built models.
+If the built model contradicts the simulation, a note says so, and the search goes on with built models.
 """
 
 from __future__ import annotations
@@ -40,19 +40,24 @@ from pytest_int8acc.search.strategies import certify, fewest, search
 from pytest_int8acc.search.types import SearchResult
 
 logger = logging.getLogger("pytest_int8acc")
-#: Maximum number of samples on which each culprit runs alone in FP16 or BF16 (in INT8 the screening subset
-#: counts), and the maximum cost of that, in runs over all samples.
-_ALONE_NARROW, _ALONE_RUNS = 8, 2.0
-#: Maximum cost of looking for a cheaper plan than one that passes, in runs over all samples. Causes and
-#: remedies are worth more than the last few layers of many.
+#: Maximum number of samples on which each culprit runs alone in FP16 or BF16. In INT8 it is the size of the
+#: screening subset.
+_ALONE_NARROW = 8
+#: Maximum cost of running all culprits alone, in runs over all samples.
+_ALONE_RUNS = 2.0
+#: Maximum cost of refining a plan that passes, in runs over all samples. Causes and remedies are worth more
+#: than the last few layers of many.
 REFINES = 14.0
-#: How often the search is repeated with a tighter error budget to find a plan with a reserve, the factor by
-#: which the predicted budget shrinks each time, and its lower bound.
-STRICTER, SPARE, _LEAST_ROOM = 3, 0.9, 0.05
+#: How often the search is repeated with a smaller error budget to find a plan with a reserve.
+STRICTER = 3
+#: The factor by which the error budget shrinks further each time.
+SPARE = 0.9
+#: Minimum error budget, as a share of the error that the limits allow.
+_LEAST_ROOM = 0.05
 #: Minimum share of the multiply-accumulates in INT8 or FP8. A plan with less is nearly the float model.
 _LEAST_SHARE = 0.005
-#: The part of an interval that holds nearly all bootstrap samples, on a logarithmic scale: 2.05 of 3.3
-#: standard deviations.
+#: The part of a bootstrap interval that counts for the reserve, on a logarithmic scale: 2.05 of 3.3 standard
+#: deviations, which hold nearly all bootstrap samples.
 _NEARLY = 0.62
 
 
@@ -62,32 +67,32 @@ class Found:
 
     result: SearchResult
     evaluator: Simulated
-    """Judged the plans of the search."""
+    """The evaluator that judged the plans of the search."""
     proof: Proof | None
     held_out: int
-    """Samples that the search did not see."""
+    """The number of samples that the search did not see."""
     notes: tuple[str, ...] = ()
     certificate: Certificate | None = None
     joined: tuple[str, ...] = ()
-    """More groups in high precision, so that fewer Casts are needed."""
+    """Further groups in high precision, which save Casts."""
     reserved: Proof | None = None
-    """Proof of a plan with more groups in high precision, where the plan found has no reserve."""
+    """The proof of a plan with a reserve; None if the plan itself has one, or none was found."""
     room: float = 1.0
-    """The error budget, as a share of the error that the limits allow, with which plans have a reserve."""
+    """The error budget with which plans have a reserve, as a share of the error that the limits allow."""
 
     @property
     def verified(self) -> bool:
-        """The plan was built and met the criteria."""
+        """Whether the plan was built and met the criteria."""
         return self.proof is not None and self.proof.verdict.passed
 
     @property
     def fix(self) -> Proof | None:
-        """The proof of the plan to recommend; None where no plan is needed, or none was verified."""
+        """The proof of the plan to recommend; None if no plan is needed, or none was verified."""
         return self.reserved or (self.proof if self.verified and self.result.high else None)
 
 
 def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
-    """Search the cheapest groups to keep high, build the model, and judge it on all samples.
+    """Search the cheapest plan, build its model, and judge it on all samples.
 
     Raises:
         Int8accError: A model of the search does not build or run.
@@ -109,7 +114,10 @@ def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
 
 
 def _find(lab: Lab) -> Found:
-    """Search on a part of the samples, prove on all; where that fails, on all samples, then by building."""
+    """Search on a part of the samples and prove the plan on all.
+
+    If the proof fails, the search is repeated on all samples, and at last with built models.
+    """
     seen, held = split(len(lab.simulator.inputs))
     found = _searched(lab, lab.simulated(seen), len(lab.simulator.inputs.rows(held)))
     if found.verified and held and found.result.ending.kind != "cut-short":
@@ -130,7 +138,7 @@ def _find(lab: Lab) -> Found:
 
 
 def _searched(lab: Lab, evaluator: Simulated, held_out: int) -> Found:
-    """The cheapest plan by simulation, and its proof."""
+    """The cheapest plan according to the simulation, and its proof."""
     result = _result(lab, evaluator, _budget(lab))
     return Found(result, evaluator, _proof(lab, evaluator, result), held_out)
 
@@ -138,7 +146,7 @@ def _searched(lab: Lab, evaluator: Simulated, held_out: int) -> Found:
 def _budget(lab: Lab, spent: float = 0.0, *, once: bool = False) -> Budget:
     """The budget of a search by simulation, less the runs that earlier searches have ``spent``.
 
-    A search goes on to its end where it is to be certified, in FP16 or BF16, or with another strategy.
+    Runs are bounded only for the strategy ``minimal`` in INT8 or FP8, and not if the plan is to be certified.
     """
     settings = lab.measured.settings
     whole = settings.certify or settings.strategy != "minimal" or lab.is_narrow
@@ -147,7 +155,7 @@ def _budget(lab: Lab, spent: float = 0.0, *, once: bool = False) -> Budget:
 
 
 def _result(lab: Lab, evaluator: Simulated, budget: Budget) -> SearchResult:
-    """The result of the settings' strategy. In FP16 or BF16 the most suspicious groups are tried first."""
+    """The plan that a search finds: by the settings' strategy, or in FP16 and BF16 by ``fewest``."""
     strategy, suspects = lab.measured.settings.strategy, lab.suspects
     if suspects is not None and strategy == "minimal":
         return fewest(evaluator, suspects, budget=budget)
@@ -155,14 +163,14 @@ def _result(lab: Lab, evaluator: Simulated, budget: Budget) -> SearchResult:
 
 
 def _searched_by_building(lab: Lab, evaluator: Simulated) -> Found:
-    """The search once more, with verdicts of built models and the simulation's ranking."""
+    """The result of a search whose verdicts come from built models, and its rankings from simulation."""
     budget = Budget(lab.clock, max_trials=_builds_left(lab))
     result = _result(lab, lab.built(evaluator), budget)
     return Found(result, evaluator, _proof(lab, evaluator, result), 0)
 
 
 def _proof(lab: Lab, evaluator: Simulated, result: SearchResult) -> Proof | None:
-    """The proof of the plan found; None without a plan. It is built after the time is up, too."""
+    """The proof of a plan; None if the search found no plan. It is proved even after the time is up."""
     if result.ending.kind in ("seconds-spent", "interrupted"):
         lab.clock.leave("search")
     if not result.passed:
@@ -173,7 +181,7 @@ def _proof(lab: Lab, evaluator: Simulated, result: SearchResult) -> Proof | None
 
 
 def _slimmer(lab: Lab, found: Found) -> Found:
-    """The same, without groups that are needed on the searched samples but not on all samples."""
+    """The result without groups that the criteria need on the searched samples but not on all samples."""
     settings = lab.measured.settings
     everything = lab.simulated()
     high = everything.indices(found.result.high)
@@ -193,7 +201,7 @@ def _slimmer(lab: Lab, found: Found) -> Found:
 
 
 def _joined(lab: Lab, found: Found) -> Found:
-    """The same, with groups between culprits in high precision, where that saves Casts and passes."""
+    """The result with groups between culprits in high precision, too, if that saves Casts and passes."""
     joined = fewer_casts(lab.network, found.result.high)
     if not joined or len(joined) + len(found.result.high) == len(lab.network.groups):
         return found
@@ -204,7 +212,7 @@ def _joined(lab: Lab, found: Found) -> Found:
 
 
 def _casts(lab: Lab, found: Found) -> int | None:
-    """How many more Casts the fixed model has than the float model; None for INT8."""
+    """The number of Casts that the fixed model has more than the float model; None for INT8 and FP8."""
     if found.fix is None or not lab.is_narrow:
         return None
     models = (found.fix.form.model, lab.network.model)
@@ -213,9 +221,9 @@ def _casts(lab: Lab, found: Found) -> int | None:
 
 
 def _with_reserve(lab: Lab, found: Found) -> Found:
-    """The same, with a plan that would meet the criteria on other samples like these, where one is found."""
+    """The result with a plan that has a reserve: it would pass on other samples like these, too."""
     proof, room, spent = found.fix, 1.0, found.result.cost
-    # what was probed on a part of them is known
+    # Where runs take time, the samples are those of the search, whose error vectors are remembered.
     samples = found.evaluator.seen.samples if lab.simulator.takes_time(REFINES) else None
     for _ in range(STRICTER):
         if proof is None or lab.builds >= lab.measured.settings.max_builds:
@@ -225,7 +233,7 @@ def _with_reserve(lab: Lab, found: Found) -> Found:
         result = _result(lab, evaluator, _budget(lab, spent, once=True))
         spent += result.cost
         if len(result.high) == len(lab.groups):
-            break  # nothing in INT8 is no fix
+            break  # a plan that leaves nothing in the low format is no fix
         proof = _proof(lab, evaluator, result)
         if proof is not None and proof.verdict.holds:
             return replace(found, reserved=proof, room=room_of(proof.verdict))
@@ -233,7 +241,10 @@ def _with_reserve(lab: Lab, found: Found) -> Found:
 
 
 def room_of(verdict: Verdict) -> float:
-    """The least ratio of a score's error to its error in the worst of nearly all bootstrap samples."""
+    """The error budget that leaves a reserve.
+
+    It is the least ratio, over all scores, of a score's error to its error in unfavourable bootstrap samples.
+    """
     shares = [1.0]
     for score in verdict.scores:
         if score.interval is not None:
@@ -244,7 +255,7 @@ def room_of(verdict: Verdict) -> float:
 
 
 def _certified(lab: Lab, found: Found) -> Found:
-    """The same with its certificate: built models show that each culprit is needed. Others are dropped."""
+    """The result with its certificate; groups that built models do not need are dropped."""
     everything = lab.simulated()
     high = everything.indices(found.result.high)
     with lab.clock.phase("proof"):
@@ -263,7 +274,7 @@ def _certified(lab: Lab, found: Found) -> Found:
 
 
 def _as_layer_precisions(lab: Lab, result: SearchResult) -> str:
-    """A sentence on the same layers in high precision under TensorRT's implicit quantization."""
+    """A sentence on the plan built as layer precisions under TensorRT's implicit quantization."""
     m = lab.measured
     held = {n: m.keep for g in lab.network.groups if g.name in result.high for n in g.nodes}
     assert isinstance(m.candidate, ImplicitForm)
@@ -278,7 +289,7 @@ def _as_layer_precisions(lab: Lab, result: SearchResult) -> str:
 
 
 def _builds_left(lab: Lab) -> int:
-    """How many more models the settings allow, one at least."""
+    """The number of models that may still be built; at least 1."""
     return max(lab.measured.settings.max_builds - lab.builds, 1)
 
 
@@ -313,13 +324,16 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
 
 
 def keeps_low(lab: Lab, outcome: SearchOutcome) -> bool:
-    """Whether the plan leaves a share worth having in INT8 or FP8; in FP16 or BF16, at least one layer."""
+    """Whether a plan is worth having: it leaves at least ``_LEAST_SHARE`` of the work in the low format.
+
+    In FP16 and BF16 one group is enough.
+    """
     some = len(outcome.kept) < len(lab.network.groups)
     return some and (lab.is_narrow or outcome.int8_share >= _LEAST_SHARE)
 
 
 def _price_ms(lab: Lab) -> float | None:
-    """How much longer the fixed engine takes than the INT8 one, both timed in turn."""
+    """The time, in ms, that the fixed engine takes longer than the INT8 engine; None if not timed."""
     backend = lab.measured.backend
     if not backend.times_engines:
         return None
@@ -331,7 +345,7 @@ def _price_ms(lab: Lab) -> float | None:
 
 
 def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
-    """The groups of the plan, each with its price and its worst score when it runs alone in INT8."""
+    """The groups of the plan, each with its price, and its worst score if it alone is in the low format."""
     result, seen = found.result, found.evaluator.seen.samples
     most = _ALONE_NARROW if lab.is_narrow else len(lab.simulator.few)
     evaluator, budget = lab.simulated(seen[:: -(-len(seen) // most)]), lab.budget(_ALONE_RUNS)
@@ -351,7 +365,7 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
 
 
 def _worst_alone(evaluator: Simulated, high: frozenset[int]) -> Score | None:
-    """The score with the greatest normalized loss under a plan; None where all scores are perfect."""
+    """The score with the greatest loss under a plan; None if all scores are perfect."""
     trial = evaluator.trial(high, range(evaluator.samples), None)
     worst = max(range(len(trial.losses)), key=trial.losses.__getitem__)
     if not trial.losses[worst] > 0:
@@ -360,29 +374,28 @@ def _worst_alone(evaluator: Simulated, high: frozenset[int]) -> Score | None:
 
 
 def _worst_of(proof: Proof) -> str:
-    """The first limit missed."""
+    """A few words that name the first limit that a proved plan misses."""
     missed = next((s for s in proof.verdict.scores if not s.passed), None)
     return "is not comparable" if missed is None else f"misses {missed.subject} {missed.metric}"
 
 
-#: Shares of the multiply-accumulates in high precision for which plans are tried, on ``Simulator.few``
-#: samples each.
+#: The points of the trade-off: shares of the multiply-accumulates in high precision.
 _SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
-#: Maximum cost of all these plans together, in runs over all samples. Fewer samples are used where it is
-#: exceeded.
+#: Maximum cost of all points together, in runs over all samples. To stay below, a part of the screening
+#: subset is used.
 _RUNS = 2.0
 
 
 def adds_up(outcome: SearchOutcome) -> bool:
-    """Whether a culprit is at fault by nothing but noise that adds up."""
+    """Whether a culprit has no fault of its own: the noise of many layers adds up."""
     causes = (culprit.cause for culprit in outcome.culprits)
     return any(cause is not None and cause.kind == "accumulated-noise" for cause in causes)
 
 
 def tradeoff(lab: Lab, found: Found) -> Tradeoff | None:
-    """Plans that keep ever more of the search's order of layers high, each tried on a few samples.
+    """What more layers in high precision buy: plans that keep ever more of the search's ``order`` high.
 
-    None where the search foretells nothing, or fewer than three plans.
+    None if the search gives no order, or if there are fewer than three such plans.
 
     Raises:
         Int8accError: A model does not run.

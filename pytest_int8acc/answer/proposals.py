@@ -1,7 +1,7 @@
-"""The functions that propose remedies: each turns what is known of a failing case into plans, best first.
+"""The functions of the remedies. Each yields plans for a failing case, the most promising first.
 
-A function only proposes. ``answer.remedies`` simulates, builds and judges each plan before the next is asked
-for, so a function may read the verdict on its last plan by ``Known.verdict``.
+``answer/remedies.py`` simulates, builds and judges each plan before it asks for the next. So a function may
+read the verdict on its last plan by ``Known.verdict``.
 """
 
 from __future__ import annotations
@@ -39,93 +39,92 @@ from pytest_int8acc.search.strategies import certify, fewest
 from pytest_int8acc.tensors import Array
 
 logger = logging.getLogger("pytest_int8acc")
-#: Mixed plans are searched with these shares of the error that the limits allow, one after the other: an
-#: engine may lose more than the simulation, and a plan may pass without a reserve.
+#: The error budgets with which mixed plans are searched, one after the other, as shares of the error that the
+#: limits allow. A smaller budget leaves a reserve for engines that lose more than the simulation.
 _ERROR_BUDGETS = (1.0, 0.7, 0.4)
 
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """A plan that should meet the criteria, with the facts that a report tells of it."""
+    """A plan that should meet the criteria, and the facts that a report needs about it."""
 
     plan: Plan
     rescales: tuple[Rescale, ...] = ()
-    """Activations with another scale than the case gives them."""
+    """Activations with another scale than in the case."""
     weights: tuple[str, ...] = ()
-    """Constants whose scales were computed anew."""
+    """Constants whose scales were computed again."""
     migration: Migration | None = None
     data: str = ""
-    """The calibration data that ranges come from; empty where they come from the compared inputs."""
+    """A description of the calibration data from which ranges were taken; empty for the compared inputs."""
     chosen_on: Sequence[int] | None = None
-    """The samples by which the plan was chosen, by index; None: all samples."""
+    """The samples by which the plan was chosen, by index; None for all samples."""
     joined: tuple[str, ...] = ()
-    """Groups in high precision only so that fewer Casts are needed; they are not told as layers of the
-    fix."""
+    """Groups in high precision only to save Casts. A report does not name them as layers of the fix."""
 
 
 @dataclass(eq=False)
 class Base:
-    """A network under a plan of its own, over which scales of activations are looked for."""
+    """A starting point for the choice of scales: a plan without groups in high precision, and its network."""
 
     plan: Plan
-    """New scales of weights, activations made symmetric, range moved; no group in high precision."""
+    """A plan that gives weights new scales, makes activations symmetric, and may move range."""
     network: Network
     """The case's network under this plan."""
     own: Mapping[str, float]
-    """Each activation's scale under this plan."""
+    """The scale of each activation under this plan."""
     ranges: Ranges
     source: Source
     choice: Choice = field(default_factory=Choice)
-    """The best scales so far with all groups in INT8; the only field that changes."""
+    """The best scales so far with all groups in INT8. No other field changes."""
     weights: tuple[str, ...] = ()
-    """Constants whose scales were computed anew."""
+    """Constants whose scales were computed again."""
     touched: tuple[str, ...] = ()
-    """Activations whose values changed when range was moved."""
+    """Activations whose values changed because range was moved."""
     migration: Migration | None = None
 
 
 @dataclass(eq=False)
 class Known:
-    """What remedies of one case know: the search's result, the budget, and what earlier remedies found."""
+    """The state that the remedies of one case share: the result of the search, the budget and the bases."""
 
     lab: Lab
     outcome: SearchOutcome
     found: Found
     budget: Budget
     bases: list[Base] = field(default_factory=list)
-    """Filled by the remedies that look for scales."""
+    """The starting points that remedies have made so far."""
     notes: list[str] = field(default_factory=list)
 
     @property
     def culprits(self) -> tuple[str, ...]:
-        """Groups that the search's plan keeps in high precision; empty where the search found no plan."""
+        """The groups that the plan of the search keeps in high precision; empty if it found no plan."""
         return self.outcome.kept
 
     @property
     def groups(self) -> tuple[str, ...] | None:
-        """Groups whose tensors are looked at first; None: all groups."""
+        """The groups whose tensors get other scales first; None for all groups."""
         return self.culprits or None
 
     @property
     def best(self) -> Base:
-        """The base whose outputs have the least error."""
+        """The base with the least loss."""
         return min(self.bases, key=lambda base: base.choice.normalized_loss)
 
     def chooser(self, base: Base) -> Chooser:
-        """Looks for scales over a base."""
+        """A chooser of scales that starts from a base."""
         return Chooser(self.lab.simulator, base.plan, base.own, self.budget)
 
     def verdict(self, plan: Plan) -> Verdict | None:
-        """The verdict on a plan that was built; None where it was not built."""
+        """The verdict on a plan that was proved; None if it was not proved."""
         return self.lab.prove(plan).verdict if self.lab.is_proved(plan) else None
 
     def log(self, text: str, *numbers: object) -> None:
-        """Log what is looked for."""
+        """Log a message after the name of the case."""
         logger.info("%s: " + text, self.lab.measured.case.name, *numbers)
 
 
 def unfuse(known: Known) -> Iterator[Proposal]:
-    """More outputs, which break up what an engine fuses wrong although its ONNX model is right."""
+    """Plans with more outputs, so that the engine does not fuse layers that it computes wrong when fused."""
     lab = known.lab
     max_builds = lab.builds + lab.measured.settings.max_builds - 1  # one build is left for other remedies
 
@@ -141,10 +140,11 @@ def unfuse(known: Known) -> Iterator[Proposal]:
 
 
 def fuse_norms(known: Known) -> Iterator[Proposal]:
-    """Norms that are spelled out in parts as one node each, and the fewest groups in FP32.
+    """Plans that fuse norms that are spelled out in parts, with the fewest groups in FP32.
 
-    One node computes in FP32 inside. First the norms that hold a culprit are fused; where the search found no
-    plan, all norms as well. A plan without a reserve is followed by plans within a smaller error budget.
+    A norm that is one node computes in FP32 inside. First the norms that hold a culprit are fused. If the
+    search found no plan, all norms are fused next. If a plan passes without a reserve, plans within smaller
+    error budgets follow.
     """
     network, outcome = known.lab.network, known.outcome
     members = {node for group in network.groups for node in group.nodes}
@@ -168,7 +168,7 @@ def fuse_norms(known: Known) -> Iterator[Proposal]:
 
 
 def _fewest_high_with_norms(known: Known, norms: tuple[str, ...], error_budget: float) -> Plan | None:
-    """A plan with these norms fused and the fewest groups in FP32; None where no such plan passes."""
+    """A plan with these norms fused and the fewest groups in FP32; None if no such plan passes."""
     lab = known.lab
     simulated = lab.simulated(base=Plan(fused=norms), room=error_budget)
     kept = simulated.indices(known.culprits)
@@ -185,13 +185,16 @@ def _fewest_high_with_norms(known: Known, norms: tuple[str, ...], error_budget: 
 
 
 def recalibrate(known: Known) -> Iterator[Proposal]:
-    """Other scales for what the culprits read, from the calibration data and from the inputs."""
+    """Plans with other scales for the activations that culprits read.
+
+    Ranges are taken from the calibration data first, then from the inputs.
+    """
     for source in known.lab.sources:
         known.log("looking for other scales, ranges from %s", source.description or "the inputs")
         odd_ones = _not_symmetric(known.lab.network)
         looked_at = with_tied(known.lab.network, [*activations(known.lab.network, known.groups), *odd_ones])
         if known.bases and known.best.choice.normalized_loss > NEAR and _are_like(known, looked_at):
-            return  # these ranges are those of the first source, which did not help
+            return  # the ranges are those of the calibration data, which did not help
         ranges = Ranges(known.lab.values(source.data).of(looked_at))
         base = _base(known, source, ranges, odd_ones)
         known.bases.append(base)
@@ -199,10 +202,10 @@ def recalibrate(known: Known) -> Iterator[Proposal]:
 
 
 def migrate_ranges(known: Known) -> Iterator[Proposal]:
-    """Range moved from uneven channels of activations into the weights that read them.
+    """Plans that move range from uneven channels of activations into the weights that read them.
 
-    Alphas are tried until one is good enough, else the best counts. What the case's own plan moves already is
-    left alone.
+    Several alphas are tried until one is good enough; otherwise the best is taken. Activations that the
+    case's own plan moves already are left as they are.
     """
     base, lab = known.best, known.lab
     movable = [t for t in activations(base.network, known.groups) if t not in lab.int8.given.moves]
@@ -221,23 +224,23 @@ def migrate_ranges(known: Known) -> Iterator[Proposal]:
 
 
 def rescale_all(known: Known) -> Iterator[Proposal]:
-    """Other scales for every tensor, without range moved."""
+    """Plans with other scales for every activation, without moves of range."""
     unmoved = [base for base in known.bases if base.migration is None]
     yield from _all_rescaled(known, min(unmoved, key=lambda base: base.choice.normalized_loss))
 
 
 def rescale_all_migrated(known: Known) -> Iterator[Proposal]:
-    """Other scales for every tensor, after range was moved."""
+    """Plans with other scales for every activation, after range was moved."""
     for base in known.bases:
         if base.migration is not None:
             yield from _all_rescaled(known, base)
 
 
 def mix(known: Known) -> Iterator[Proposal]:
-    """Other scales for some culprits, high precision for the others.
+    """Plans with other scales for some culprits, and high precision for the others.
 
-    Scales of each culprit are chosen while all other culprits are in high precision. Then as many culprits as
-    possible return to INT8.
+    The scales of each culprit are chosen while all other culprits are in high precision. Then as many
+    culprits as possible return to INT8.
     """
     base, high_format = known.best, known.lab.measured.keep
     chooser = known.chooser(base)
@@ -264,9 +267,9 @@ def mix(known: Known) -> Iterator[Proposal]:
 
 
 def keep_high(known: Known) -> Iterator[Proposal]:
-    """The search's own plan, which keeps the culprits in high precision; the search has proved it already.
+    """The plan of the search, which keeps the culprits in high precision and is proved already.
 
-    Where that plan keeps more groups in high precision for a reserve, the plan without the reserve follows.
+    If that plan keeps more groups in high precision as a reserve, the plan without the reserve follows.
     """
     found = known.found
     if found.fix is not None and keeps_low(known.lab, known.outcome):
@@ -276,7 +279,7 @@ def keep_high(known: Known) -> Iterator[Proposal]:
 
 
 def _rescaled(known: Known, base: Base, groups: tuple[str, ...] | None) -> Iterator[Proposal]:
-    """Other scales over a base for what some groups read (None: all groups), with all groups in INT8."""
+    """Plans with other scales for the activations of some groups (None for all), all groups in INT8."""
     chosen_units = units(base.network, activations(base.network, groups), base.ranges)
     proposed = None
     for enough in (1.0, ENOUGH):
@@ -288,10 +291,10 @@ def _rescaled(known: Known, base: Base, groups: tuple[str, ...] | None) -> Itera
 
 
 def _all_rescaled(known: Known, base: Base) -> Iterator[Proposal]:
-    """Other scales for every tensor over a copy of a base.
+    """Plans with other scales for every activation, from a copy of a base.
 
-    Later remedies start from the base itself: a scale that compensates an error made elsewhere does harm once
-    that error is fixed.
+    It is a copy because later remedies must not start from these scales: a scale that compensates an error
+    made elsewhere does harm after that error is fixed.
     """
     every = activations(base.network)
     known.log("looking for other scales of all %d tensors", len(every))
@@ -299,7 +302,7 @@ def _all_rescaled(known: Known, base: Base) -> Iterator[Proposal]:
 
 
 def _confirmed(known: Known, base: Base, choice: Choice, high: Mapping[str, Precision]) -> Iterator[Proposal]:
-    """The proposal of a choice, without scales that do no good; nothing where it fails in the simulation."""
+    """The proposal of a choice, without needless scales; nothing if it fails in the simulation."""
     simulator, chooser = known.lab.simulator, known.chooser(base)
     plan = chooser.plan(choice, high)
     if not simulator.trial(plan).passed:
@@ -324,14 +327,17 @@ def _confirmed(known: Known, base: Base, choice: Choice, high: Mapping[str, Prec
 
 
 def _are_like(known: Known, tensors: Sequence[str]) -> bool:
-    """Whether the inputs have about the ranges of the best base: spread on few samples, maxima on all."""
+    """Whether the ranges of the inputs are about those of the best base.
+
+    Maxima are compared on all samples, the spread of the values on the first samples.
+    """
     lab, ranges = known.lab, known.best.ranges
     few = {tensor: lab.meter.measured[tensor][0] for tensor in tensors}
     return Ranges(few).like(ranges) and ranges.reaches(lab.values(lab.measured.inputs).maxima(tensors))
 
 
 def _base(known: Known, source: Source, ranges: Ranges, odd_ones: Sequence[str]) -> Base:
-    """The case's network with every activation in symmetric INT8 per tensor, and better scales of weights."""
+    """A base with every activation in symmetric INT8 per tensor, and better scales for weights."""
     network = known.lab.network
     odd = {t: symmetric(ranges.scale(t, "minmax")) for t in odd_ones if t in ranges}
     weights = weight_scales(network, known.groups, ranges.held)
@@ -340,7 +346,7 @@ def _base(known: Known, source: Source, ranges: Ranges, odd_ones: Sequence[str])
 
 
 def _opened(known: Known, base: Base) -> Base:
-    """The base with the network that its plan leads to, and the scales of activations there."""
+    """The base with the network under its plan, and the scales of activations in it."""
     simulator = known.lab.simulator
     network = simulator.board(base.plan).network
     own, scales = activation_scales(network), simulator.scales_of(base.plan)
@@ -349,9 +355,9 @@ def _opened(known: Known, base: Base) -> Base:
 
 
 def _migrated(known: Known, base: Base, moves: Mapping[str, Array], alpha: float) -> Base:
-    """The base after a migration.
+    """The base after range was moved by these factors.
 
-    Tensors that the migration touched get new ranges; other tensors keep the best scales so far.
+    Tensors whose values changed get new ranges; other tensors keep the best scales so far.
     """
     done = migrate(base.network, moves)
     facts = Migration(alpha, done.folded, done.inserted)
@@ -366,14 +372,14 @@ def _migrated(known: Known, base: Base, moves: Mapping[str, Array], alpha: float
 
 
 def _ranges(known: Known, base: Base, tensors: Sequence[str]) -> Ranges:
-    """Ranges of a base's tensors; tensors that a migration did not touch hold what they held before it."""
+    """The ranges of a base's tensors; those that moves of range did not change are measured without moves."""
     data, values = base.source.data, known.lab.values
     unmoved = values(data).of(t for t in tensors if t not in base.touched)
     return Ranges({**unmoved, **values(data, base.plan).of(t for t in tensors if t in base.touched)})
 
 
 def _not_symmetric(network: Network) -> list[str]:
-    """Activations that are not quantized to symmetric INT8 per tensor."""
+    """The activations that are not quantized to symmetric INT8 per tensor."""
     edges = (edge for group in network.groups for edge in group.edges)
     odd = (e.tensor for e in edges if e.quantization.values is None and not e.quantization.is_plain)
     return list(dict.fromkeys(odd))

@@ -1,11 +1,10 @@
-"""Remedies: every way to make a failing case meet its criteria, tried cheapest first.
+"""The register of remedies, and the loop that tries them until a failing case meets its criteria.
 
     unfuse or fuse ─fails→ recalibrate ─fails→ migrate ─fails→ all scales ─fails→ mixed; the search's own plan
 
-A remedy is one function in ``answer.proposals`` and one row of ``REMEDIES``. The function proposes plans. One
-loop, ``find_remedies``, simulates each plan on all samples, builds it with the case's own backend, judges it,
-and stops at the first that meets the criteria with a reserve. The order is that of NVIDIA's INT8 debugging
-guide.
+The loop takes the plans that a remedy proposes, simulates each on all samples, builds it with the case's own
+backend and judges it. It stops at the first plan that meets the criteria with a reserve. The order of the
+remedies is that of NVIDIA's INT8 debugging guide.
 """
 
 from __future__ import annotations
@@ -32,9 +31,11 @@ from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import Cost, Evidence, Repair, SearchOutcome
 from pytest_int8acc.results.causes import RemedyKind
 
-#: Maximum cost of all remedies together: runs over all samples, and trials of scales on few samples each.
-#: Where runs take next to no time, more trials are allowed, up to ``MAX_TRIALS``.
-RUNS, TRIALS, MAX_TRIALS = 8.0, 60, 400
+#: Maximum cost of all remedies together, in runs over all samples.
+RUNS = 8.0
+#: Maximum number of trials of scales on the screening subset, for all remedies together, and the bound up to
+#: which it is raised if runs take very little time.
+TRIALS, MAX_TRIALS = 60, 400
 
 
 def _quantizes(known: Known) -> bool:
@@ -48,31 +49,40 @@ def _fuses(known: Known) -> bool:
 
 
 def _rescales_all(known: Known) -> bool:
-    """Whether scales of culprits alone were tried before."""
+    """Whether there are culprits, so that only their scales were tried before."""
     return _quantizes(known) and bool(known.culprits)
 
 
 def _mixes(known: Known) -> bool:
-    """Whether some culprits can be in high precision and others not."""
+    """Whether there are several culprits, so that some can stay in the low format."""
     return _quantizes(known) and len(known.culprits) > 1
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """One row of the register."""
+    """A way to make a failing case meet its criteria: one row of the register."""
 
     kind: RemedyKind
     propose: Callable[[Known], Iterator[Proposal]]
+    """Yields plans, the most promising first; see ``answer/proposals.py``."""
     applies: Callable[[Known], bool]
+    """Whether the remedy can help the case at all."""
     reserve: float = 0.0
-    """The share of the budget that remedies before this one leave to it."""
+    """The share of the budget that is kept for this remedy while earlier ones are tried."""
     is_late: bool = False
-    """Its first plan may be tried after the time is up: one trial and one build."""
+    """Whether its first plan may be tried after the time is up, by one trial and one build."""
     is_searched: bool = False
-    """The search has built and judged its plans; they are shown beside a cheaper remedy, and cost nothing."""
+    """Whether its plans are those of the search, which are proved already and therefore always shown."""
 
 
-#: All remedies, in the order in which they are tried.
+#: The register of remedies, in the order in which they are tried: the first that is verified is recommended,
+#: and no later one is tried. So a remedy stands before those that cost more at run time.
+#:
+#: To add a remedy, write a function in ``answer/proposals.py`` that yields plans, add a row here, and add its
+#: name to ``RemedyKind`` in ``results/causes.py``; mypy or ``tests/answer/test_registers.py`` fails if one is
+#: missing. Reports describe a remedy by the changes that it makes. Only a new kind of change needs more: a
+#: field of ``Proposal`` and of ``Repair``, its words in ``CHANGES`` of ``report/catalogue.py``, and a line in
+#: ``_changes`` of ``report/fixes.py``.
 REMEDIES: tuple[Remedy, ...] = (
     Remedy("unfuse", unfuse, _fuses),
     Remedy("fuse", fuse_norms, lambda known: known.lab.is_narrow, is_late=True),
@@ -89,24 +99,24 @@ _Proved = tuple[Repair, Proof]
 
 @dataclass(frozen=True, eq=False)
 class Remedied:
-    """Remedies that were built and meet the criteria, the recommended one first."""
+    """The remedies that were built and meet the criteria, the recommended one first."""
 
     repairs: tuple[Repair, ...]
     proofs: tuple[Proof, ...]
-    """One for each of ``repairs``."""
+    """The proof of each repair, in the same order."""
     notes: tuple[str, ...] = ()
 
 
 def find_remedies(lab: Lab, outcome: SearchOutcome, found: Found) -> Remedied:
     """Look for the cheapest remedy of a failing case.
 
-    Dearer remedies are not tried once one is verified. The search ends early, with what is verified by then,
-    when the budget or the time is spent, or on Ctrl-C.
+    No further remedies are tried after one is verified, after the budget or the time is spent, or after
+    Ctrl-C.
 
     Args:
         lab: The laboratory of a failing case.
-        outcome: The result of its search; where the search found no plan, all groups are looked at.
-        found: The same result with its proof.
+        outcome: The result of its search. If the search found no plan, remedies look at all groups.
+        found: The result of the search with its proof.
 
     Raises:
         DataError: The data cannot be read.
@@ -121,13 +131,13 @@ def find_remedies(lab: Lab, outcome: SearchOutcome, found: Found) -> Remedied:
 
 @dataclass(eq=False)
 class _Loop:
-    """Proposes, simulates, builds and judges, remedy by remedy."""
+    """Tries one remedy after the other."""
 
     known: Known
     shown: list[_Proved] = field(default_factory=list)
-    """Verified remedies, and the search's own plan."""
+    """Verified remedies, and the plan of the search."""
     unsteady: list[_Proved] = field(default_factory=list)
-    """Plans that meet the criteria on these samples, but might not on others like these."""
+    """Plans that meet the criteria on these samples, but perhaps not on other samples like these."""
 
     def __post_init__(self) -> None:
         lab = self.known.lab
@@ -135,7 +145,7 @@ class _Loop:
         self.began = lab.cost
 
     def attempt(self, place: int) -> None:
-        """Try the plans of one remedy, where it applies and is still wanted."""
+        """Try the remedy of a row, unless it does not apply or an earlier one is verified."""
         remedy, known = REMEDIES[place], self.known
         self.began = known.lab.cost
         answered = any(repair.verified for repair, _ in self.shown)
@@ -169,7 +179,7 @@ class _Loop:
             clock.check()
 
     def _is_proved(self, remedy: Remedy, proposal: Proposal) -> bool:
-        """Simulate, build and judge a plan, and keep it where it passes; whether it is verified."""
+        """Simulate, build and judge a plan, keep it if it passes, and return whether it is verified."""
         lab, plan = self.known.lab, proposal.plan
         if not lab.is_proved(plan):
             if not lab.simulator_of(plan).trial(plan).passed:
@@ -185,7 +195,7 @@ class _Loop:
         return False
 
     def _is_built_out(self) -> bool:
-        """Whether the budget of builds is spent, which is noted."""
+        """Whether the budget of builds is spent; if so, a note says it."""
         max_builds = self.known.lab.measured.settings.max_builds
         spent = self.known.lab.builds >= self.max_builds
         if spent:
@@ -193,7 +203,7 @@ class _Loop:
         return spent
 
     def _keep(self, remedy: Remedy, proposal: Proposal, proof: Proof) -> bool:
-        """Keep a plan that meets the criteria; whether it does so with a reserve."""
+        """Keep a plan that meets the criteria, and return whether it does so with a reserve."""
         repair = self._repair_of(remedy, proposal, proof)
         if repair.verified or proof is self.known.found.fix:
             self.shown.append((repair, proof))
@@ -232,7 +242,7 @@ class _Loop:
         )
 
     def finished(self) -> Remedied:
-        """All that was kept, in the order in which it is recommended, with notes on what was tried."""
+        """The remedies in the order in which they are recommended, with notes on what was tried."""
         lab, shown, budget = self.known.lab, self.shown, self.known.budget
         if any(repair.kind != "high" for repair, _ in shown):  # the search's own plan is timed for comparison
             shown = [(replace(repair, latency=lab.latency(proof.form)), proof) for repair, proof in shown]
@@ -249,9 +259,9 @@ class _Loop:
 
 
 def _fastest_first(found: list[_Proved]) -> list[_Proved]:
-    """Remedies sorted by latency; first the cheapest by its MACs, unless another is faster beyond doubt.
+    """Remedies sorted by latency, but the first stays first unless another is faster beyond doubt.
 
-    There is doubt where the middle 80 % of two latencies overlap. The order stays where a latency is unknown.
+    There is doubt if the middle 80 % of two latencies overlap. If a latency is unknown, the order stays.
     """
     timed = [(repair.latency, repair) for repair, _ in found if repair.latency is not None]
     if len(timed) < len(found):

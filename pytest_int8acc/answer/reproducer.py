@@ -1,4 +1,4 @@
-"""A piece of a model that shows an error, as a folder of files that can be run again."""
+"""Cuts out the smallest piece of a model that shows a culprit's error, as files that can be run again."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.rows import errors
 from pytest_int8acc.tensors import Array, Feed, did_you_mean
 
-#: A piece shows an error where its SQNR is at most this many dB above the whole model's: half the noise
-#: power.
+#: A piece shows an error if its SQNR is at most this many dB above that of the whole model. This is half the
+#: noise power.
 CLOSE_DB = 3.0
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A part of a model in both forms, with the inputs it was cut at, what it gives, and its origin."""
+    """A part of a model, as baseline and as candidate, with its inputs and outputs and its origin."""
 
     baseline: Model
     int8: Model
@@ -46,45 +46,45 @@ class Piece:
     nodes: int
     inputs: Feed
     expected: Feed
-    """Outputs of ``baseline``."""
+    """The outputs of ``baseline``."""
     found: Feed
-    """Outputs of ``int8``."""
+    """The outputs of ``int8``."""
     model: str
-    """The whole model's name."""
+    """The name of the whole model."""
     all_nodes: int
-    """Of the whole model."""
+    """The number of nodes of the whole model."""
     group: Group
     """The culprit."""
     rest: Precision
     samples: range
-    """Those run at once, as indices into the case's data."""
+    """The samples that run at once, as indices into the case's data."""
     worst: int
-    """The one of them that the piece is for."""
+    """The index of the worst of these samples."""
     whole: float
-    """SQNR at the culprit's outputs in the whole model, in dB."""
+    """The SQNR, in dB, at the culprit's outputs in the whole model."""
 
     @property
     def low(self) -> str:
-        """The format that it is quantized to, ``int8`` or ``fp8``, as files are named."""
+        """The low format of the piece, ``int8`` or ``fp8``, by which its files are named."""
         return self.group.edges[0].quantization.format.name
 
 
 def shows(sqnr: float, whole: float) -> bool:
-    """True where an error has at least half the power of the whole model's; both in dB."""
+    """Whether an SQNR shows the error of the whole model; both are in dB."""
     return sqnr <= whole + CLOSE_DB
 
 
 def worst_sqnr(baseline: Mapping[str, Array], candidate: Mapping[str, Array]) -> float:
-    """SQNR in dB of the output with the least; -inf where it cannot be computed, inf without outputs."""
+    """The SQNR, in dB, of the worst output; -inf if one cannot be computed, inf without outputs."""
     values = [METRICS["sqnr_db"](errors(baseline[n], candidate[n], 1)) for n in baseline]
     return min((-math.inf if math.isnan(value) else value for value in values), default=math.inf)
 
 
 def write_piece(folder: Path, piece: Piece, sessions: Sessions, root: Path | None = None) -> None:
-    """Write the folder; its files were read again, run and seen to hold before any takes its place.
+    """Write the folder of a piece. The files are read again and run before they replace older ones.
 
     Raises:
-        EngineError: The files do not run, or do not show the error again.
+        EngineError: The files do not run, or do not show the error.
         Int8accError: The folder cannot be written, or a link leads out of ``root``.
     """
     from polygraphy.json import to_json
@@ -104,7 +104,11 @@ def write_piece(folder: Path, piece: Piece, sessions: Sessions, root: Path | Non
 
 
 def _check(drafts: Path, folder: Path, piece: Piece, sessions: Sessions) -> str:
-    """The files give the outputs that lie beside them, and those show the error; what they were run by."""
+    """Run the written models again, and return a description of the runtime.
+
+    Raises:
+        EngineError: The outputs differ from the written outputs, or do not show the error.
+    """
     with np.load(drafts / "inputs.npz") as stored:
         feed = dict(stored)
     outputs = []
@@ -151,7 +155,7 @@ def _readme(piece: Piece, runtime: str) -> str:
 
 
 def _scale_lines(piece: Piece) -> Iterator[str]:
-    """One line of a table for each quantized tensor."""
+    """The lines of a Markdown table, one for each quantized tensor."""
     for group in piece.groups:
         for edge in group.edges:
             scale = np.asarray(edge.quantization.scale, np.float64)
@@ -199,9 +203,9 @@ own kernels.
 
 
 logger = logging.getLogger("pytest_int8acc")
-#: Maximum number of parts that are tried to be left out.
+#: Maximum number of parts of a piece that are left out on trial.
 _SPARED = 16
-#: Number of tensors before a piece that are read in one run.
+#: Number of tensors before a piece that one run reads, so that growing the piece needs few runs.
 _AHEAD = 64
 
 
@@ -218,30 +222,30 @@ def reduce(
     sessions: Sessions = CPU,
     root: Path | None = None,
 ) -> Path:
-    """Write the smallest piece around ``group`` that shows its error, and check it by running the files.
+    """Write the smallest piece around a group that shows its error, and check it by running the files.
 
     The folder gets ``float.onnx`` (the baseline's piece), ``int8.onnx`` (or ``fp8.onnx``), ``inputs.npz``,
     ``inputs.json`` (Polygraphy's format), ``expected.npz`` and ``int8.npz`` (outputs of the two), and
     ``README.md``.
 
     Args:
-        model: The case's float model; the weights of the baseline are its own where nodes and tensors agree.
-        network: The case's INT8 side, before it is put into FP16.
-        group: The culprit's name.
-        feed: Whole inputs of one run.
-        rest: What is not INT8 runs in this.
-        folder: Made where it is missing; files of these names are replaced.
-        samples: Those in ``feed``, as indices into the case's data; for the README, like ``worst``.
-        worst: The one of them with the greatest error.
-        sessions: Where ONNX Runtime runs.
-        root: The report folder, which no link may lead out of; None: links are followed.
+        model: The case's float model. If its nodes and tensors are those of the network, it is the baseline.
+        network: The candidate's network in FP32.
+        group: The name of the culprit.
+        feed: The inputs of one run of the whole model.
+        rest: The precision of nodes that are not quantized.
+        folder: Is created if it does not exist; files with these names are replaced.
+        samples: The indices of the samples in ``feed``, for the README.
+        worst: The index of the worst sample, for the README.
+        sessions: Opens the models.
+        root: The report folder, out of which no link may lead; None follows links.
 
     Returns:
         ``folder``.
 
     Raises:
-        ModelError: No such group, or INT8 leaves no error at its outputs.
-        EngineError: A model does not run, or the files do not show the error again.
+        ModelError: There is no such group, or its outputs have no error.
+        EngineError: A model does not run, or the files do not show the error.
         Int8accError: The folder cannot be written.
     """
     logger.info("%s: cutting out the smallest piece that shows the error of '%s'", network.model.name, group)
@@ -252,7 +256,7 @@ def reduce(
 
 
 class _Whole:
-    """The whole model in both forms, any tensor of which can be read."""
+    """The whole model, as baseline and as candidate; any tensor can be read, and any part cut out."""
 
     def __init__(self, model: Model, network: Network, rest: Precision, sessions: Sessions) -> None:
         self.network, self.rest, self.sessions = network, rest, sessions
@@ -263,42 +267,42 @@ class _Whole:
         self.types = value_types(network.model)
 
     def read(self, tensors: Sequence[str], feed: Feed) -> tuple[Feed, Feed]:
-        """``tensors`` of the baseline and of the INT8 model."""
+        """The values of tensors in the baseline and in the candidate."""
         infos = [helper.make_tensor_value_info(name, self.types[name], None) for name in tensors]
         baseline = self.as_run(_with_outputs(self.baseline, infos))
         int8 = self.quantized(_with_outputs(self.network.model, infos))
         return self.once(baseline, feed), self.once(int8, feed)
 
     def quantized(self, model: Model, nodes: AbstractSet[str] | None = None) -> Model:
-        """``model``, a part of the network's, with the groups among ``nodes`` (None: all) in INT8."""
+        """A part of the network's model with the groups among ``nodes`` quantized; None for all groups."""
         groups = [g for g in self.network.groups if nodes is None or nodes >= set(g.nodes)]
         return self.as_run(apply(replace(self.network, model=model, groups=tuple(groups))))
 
     def as_run(self, model: Model) -> Model:
-        """``model`` in the precision of the rest."""
+        """The model in the precision of nodes that are not quantized."""
         return to_fp16(model).model if self.rest == "fp16" else model
 
     def once(self, model: Model, feed: Feed) -> Feed:
-        """One run; inputs that the model does not take are left out."""
+        """The outputs of one run. The feed may hold more inputs than the model takes."""
         engine = self.sessions.exact(model)
         return engine({info.name: feed[info.name] for info in engine.inputs})
 
     def borders(self, nodes: AbstractSet[str]) -> list[str]:
-        """Tensors that ``nodes`` read and do not make, constants aside, in order."""
+        """The tensors that nodes read but do not compute, without constants, in order."""
         made = {name for node in nodes for name in self.nodes[node].output}
         read = [name for node in self.ordered(nodes) for name in _reads(self.nodes[node])]
-        known = self.inputs | self.producer.keys()  # what else a graph inside a node reads is its own
+        known = self.inputs | self.producer.keys()  # not the inner tensors of bodies of Loop, If and Scan
         return [name for name in dict.fromkeys(read) if name in known and name not in made]
 
     def closed(self, nodes: AbstractSet[str]) -> set[str]:
-        """``nodes``, and those before them as far as tensors have no type by which they could be an input."""
+        """The nodes, and nodes before them whose outputs have no known type and cannot become inputs."""
         grown = set(nodes)
         while untyped := [name for name in self.borders(grown) if name not in self.types]:
             grown.update(self.producer[name].name for name in untyped)
         return grown
 
     def results(self, nodes: AbstractSet[str]) -> list[str]:
-        """Tensors that ``nodes`` make for others."""
+        """The tensors that nodes compute and other nodes read, or that are outputs of the model."""
         kept = {info.name for info in self.network.model.outputs}
         for node in self.network.model.graph.node:
             if node.name not in nodes:
@@ -306,11 +310,11 @@ class _Whole:
         return [name for node in self.ordered(nodes) for name in self.nodes[node].output if name in kept]
 
     def ordered(self, nodes: AbstractSet[str]) -> list[str]:
-        """``nodes`` in topological order."""
+        """The nodes in topological order."""
         return sorted(nodes, key=self.index.order.__getitem__)
 
     def ahead(self, tensors: Sequence[str]) -> list[str]:
-        """``tensors`` and those computed before them, nearest first, up to a number."""
+        """The tensors and those computed before them, the nearest first, about ``_AHEAD`` in all."""
         found = [name for name in tensors if name in self.producer]
         for name in found:
             more = _reads(self.producer[name])
@@ -322,18 +326,18 @@ class _Whole:
 
 @dataclass(frozen=True, eq=False)
 class _Cut:
-    """A part of the network's model in INT8, fed with the baseline's values."""
+    """A part of the candidate, run on the values that the baseline computes at its inputs."""
 
     nodes: frozenset[str]
     inputs: Feed
     int8: Model
     found: Feed
     sqnr: float
-    """Of its worst output, in dB."""
+    """The SQNR, in dB, of the worst output."""
 
 
 class _Search:
-    """Grows a piece from one group until it shows the error, then takes off what is not needed."""
+    """Grows a piece from one group until it shows the error, then removes parts that are not needed."""
 
     def __init__(self, whole: _Whole, group: Group, feed: Feed) -> None:
         self.whole, self.group, self.feed = whole, group, feed
@@ -349,7 +353,11 @@ class _Search:
             )
 
     def smallest(self) -> _Cut:
-        """The smallest piece found: the least growth that shows the error, less what it can spare."""
+        """The smallest piece found: the shortest growth that shows the error, without needless parts.
+
+        Raises:
+            EngineError: Even everything before the group does not show the error.
+        """
         growth, parts, short = self._growth(), [set(self.group.nodes)], 0
         cut = self._cut(parts)
         while not shows(cut.sqnr, self.sqnr):
@@ -373,14 +381,14 @@ class _Search:
         return self._trimmed(parts, cut)
 
     def _growth(self) -> Iterator[set[str]]:
-        """What to add to the group, node by node (groups whole), until nothing is left before it."""
+        """The parts to add to the group, one after the other; a part is a node or a whole group."""
         nodes = self.whole.closed(set(self.group.nodes))
         while grown := self._before(nodes):
             yield grown
             nodes = self.whole.closed(nodes | grown)
 
     def _trimmed(self, parts: list[set[str]], cut: _Cut) -> _Cut:
-        """Without parts that the error does not need, and what only they read; nearest first."""
+        """The cut without parts that the error does not need; the nearest parts are tried first."""
         tried = 0
         for part in parts[1:]:
             if tried == _SPARED or part.isdisjoint(cut.nodes):
@@ -393,7 +401,7 @@ class _Search:
         return cut
 
     def _before(self, nodes: AbstractSet[str]) -> set[str]:
-        """The nodes to add: before the input that INT8 harms most, with the rest of their group."""
+        """The nodes to add next: the producer of the input with the greatest error, and its group."""
         made = [name for name in self.whole.borders(nodes) if name in self.whole.producer]
         harmed = {name: worst_sqnr(*self._value(name, made)) for name in made}
         name = min(harmed, key=harmed.__getitem__, default=None)
@@ -403,7 +411,10 @@ class _Search:
         return self.members.get(node, {node}) - nodes | {node}
 
     def _value(self, name: str, more: Sequence[str]) -> tuple[Feed, Feed]:
-        """One tensor of the baseline and of the INT8 model; reads ``more`` and some before them as well."""
+        """The values of a tensor in the baseline and in the candidate.
+
+        The same run also reads the tensors of ``more`` and some before them, which may be needed next.
+        """
         if name not in self._values:
             missing = [t for t in self.whole.ahead([name, *more]) if t not in self._values]
             baseline, int8 = self.whole.read(missing, self.feed)
@@ -421,18 +432,30 @@ class _Search:
         return _Cut(frozenset(nodes), inputs, model, found, worst_sqnr(self.expected, found))
 
     def finished(self, cut: _Cut, samples: range, worst: int) -> Piece:
-        """``cut`` with its baseline, and where it comes from."""
+        """The piece of a cut, with its baseline and its origin."""
         whole = self.whole
         baseline = whole.as_run(_part(self._ending(whole.baseline), cut.nodes, cut.inputs))
         groups = tuple(g for g in whole.network.groups if cut.nodes.issuperset(g.nodes))
         expected = whole.once(baseline, cut.inputs)
         return Piece(
-            *(baseline, cut.int8, groups, len(cut.nodes), cut.inputs, expected, cut.found),
-            *(whole.network.model.name, len(whole.nodes), self.group, whole.rest, samples, worst, self.sqnr),
+            baseline=baseline,
+            int8=cut.int8,
+            groups=groups,
+            nodes=len(cut.nodes),
+            inputs=cut.inputs,
+            expected=expected,
+            found=cut.found,
+            model=whole.network.model.name,
+            all_nodes=len(whole.nodes),
+            group=self.group,
+            rest=whole.rest,
+            samples=samples,
+            worst=worst,
+            whole=self.sqnr,
         )
 
     def _ending(self, model: Model) -> Model:
-        """``model`` that ends with the group's outputs."""
+        """The model with the group's outputs in place of its own."""
         types, arrays = self.whole.types, self.expected
         infos = [helper.make_tensor_value_info(n, types[n], arrays[n].shape) for n in self.outputs]
         return _with_outputs(model, infos)
@@ -446,7 +469,7 @@ def _group(network: Network, name: str) -> Group:
 
 
 def _agree(first: Model, second: Model) -> bool:
-    """True where both have the same nodes and tensors: a cut through one is a cut through the other."""
+    """Whether both models have the same nodes and tensors, so that they can be cut alike."""
 
     def outline(model: Model) -> set[tuple[str, str, tuple[str, ...]]]:
         return {(node.name, node.op_type, tuple(node.output)) for node in model.graph.node}
@@ -460,7 +483,7 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _leading_to(whole: _Whole, nodes: AbstractSet[str], outputs: Sequence[str]) -> set[str]:
-    """Those of ``nodes`` that ``outputs`` depend on without leaving ``nodes``."""
+    """The nodes, among the given, on which the outputs depend."""
     kept: set[str] = set()
     pending = list(outputs)
     while pending:
@@ -472,7 +495,7 @@ def _leading_to(whole: _Whole, nodes: AbstractSet[str], outputs: Sequence[str]) 
 
 
 def _with_outputs(model: Model, infos: Sequence[onnx.ValueInfoProto]) -> Model:
-    """``model`` with these outputs instead of its own."""
+    """The model with these outputs in place of its own."""
     editor = model.edit()
     del editor.graph.output[:]
     editor.graph.output.extend(infos)
@@ -480,7 +503,7 @@ def _with_outputs(model: Model, infos: Sequence[onnx.ValueInfoProto]) -> Model:
 
 
 def _part(model: Model, nodes: AbstractSet[str], inputs: Feed) -> Model:
-    """``nodes`` of ``model``, with inputs of the types and shapes of ``inputs``."""
+    """The model reduced to some nodes, with inputs of the given types and shapes."""
     editor = model.edit()
     editor.set_nodes([node for node in editor.graph.node if node.name in nodes])
     infos = [

@@ -1,4 +1,4 @@
-"""The worst samples of a case, made small enough to look at: pictures of images, curves of signals."""
+"""Reduces the worst samples of a case to pictures and curves that a page can show."""
 
 from __future__ import annotations
 
@@ -16,23 +16,30 @@ from pytest_int8acc.results.samples import SampleRole
 from pytest_int8acc.scores.rows import F64
 from pytest_int8acc.tensors import Array, Feed
 
-#: Maximum number of samples of a case, of inputs of a sample, of pixels of a picture, of pixels in its width,
-#: and of values of a curve.
-_SAMPLES, _INPUTS, _PIXELS, _WIDTH, _VALUES = 3, 2, 4096, 96, 256
-#: Maximum number of characters for all pixels of a case.
+#: Maximum number of samples of a case that are shown.
+_SAMPLES = 3
+#: Maximum number of inputs of a sample that are shown.
+_INPUTS = 2
+#: Maximum number of pixels of a picture, and of pixels in its width.
+_PIXELS, _WIDTH = 4096, 96
+#: Maximum number of values of a curve.
+_VALUES = 256
+#: Maximum number of base64 characters for all pictures of a case.
 _CHARACTERS = 90_000
-#: Minimum height and width of a picture, minimum length of a signal, and maximum number of its channels.
-_LEAST_SIDE, _LEAST_LENGTH, _SIGNAL_CHANNELS = 8, 16, 8
+#: Minimum height and width of an input that is shown as a picture.
+_LEAST_SIDE = 8
+#: Minimum length of an input that is shown as a curve, and the maximum number of its channels.
+_LEAST_LENGTH, _SIGNAL_CHANNELS = 16, 8
 
 
 def worst_samples(measured: Measured) -> tuple[WorstSample, ...]:
-    """The worst sample of each output that fails, of all outputs where none does; the worst three.
+    """The worst sample of each output that fails, or of all outputs if none fails; at most three samples.
 
-    Inputs are shown beside outputs that have a row for each sample.
+    The inputs of a sample are shown for outputs that have a row for each sample.
 
     Raises:
         DataError: The inputs cannot be read.
-        OutOfTime: While they are.
+        OutOfTime: Reading the inputs took too long.
     """
     outputs = [o for o in measured.result.outputs if not o.passed] or measured.result.outputs
     kept: dict[str, Worst] = {}
@@ -55,7 +62,7 @@ def worst_samples(measured: Measured) -> tuple[WorstSample, ...]:
 
 
 def _inputs(measured: Measured, samples: set[int]) -> dict[int, Feed]:
-    """Sample to its batched inputs; read again, as far as the last of ``samples``."""
+    """The batched inputs of each sample; the data are read again up to the last sample."""
     layout, found, start = read_layout(measured.model.inputs), dict[int, Feed](), 0
     for batch in measured.clock.bounded(measured.inputs.batches()):
         for sample in samples & set(range(start, start + batch.rows)):
@@ -73,7 +80,7 @@ def _of_inputs(feed: Mapping[str, Array]) -> list[View]:
 
 
 def _input_view(name: str, array: Array) -> View | None:
-    """An image as a picture, a signal as the curve of its first channel; None where it is neither."""
+    """A picture of an image, or a curve of a signal's first channel; None if the input is neither."""
     if array.dtype.kind not in "fu":
         return None
     if (picture := _picture_of(array)) is not None:
@@ -87,7 +94,7 @@ def _input_view(name: str, array: Array) -> View | None:
 
 
 def _of_outputs(name: str, worst: Worst) -> Iterator[View]:
-    """The baseline's and INT8's output, pictures on one scale."""
+    """The views of the baseline's and the candidate's output; two pictures have the same scale."""
     arrays: dict[SampleRole, Array] = {"baseline": worst.baseline, "INT8": worst.int8}
     pictures = {role: _picture_of(array) for role, array in arrays.items()}
     drawn = [picture for picture in pictures.values() if picture is not None]
@@ -99,7 +106,7 @@ def _of_outputs(name: str, worst: Worst) -> Iterator[View]:
 
 
 def _picture_of(array: Array) -> F64 | None:
-    """float64 [height, width, 1 or 3], few enough pixels; None for what is no image."""
+    """An image with at most ``_PIXELS`` pixels, float64 [height, width, 1 or 3]; None for other arrays."""
     shape, least = array.shape, _LEAST_SIDE
     if array.ndim == 2 and min(shape) >= least:
         image = array[:, :, None]

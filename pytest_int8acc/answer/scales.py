@@ -1,8 +1,8 @@
-"""Other scales, chosen by the error of the model's outputs, or of the products of a weight.
+"""Chooses scales of activations by the error of the model's outputs, and scales of weights by their products.
 
-The candidates for an activation are the ranges that each calibration method takes from one histogram. The
-first trials give all tensors the same method. Then tensors are changed one at a time, as long as the outputs
-get better. A trial is one inference on a few samples.
+The candidates for an activation are the ranges that the calibration methods choose from its histogram. First
+all activations get the range of the same method. Then activations are changed one at a time, as long as the
+outputs get better. A trial runs the screening subset.
 """
 
 from __future__ import annotations
@@ -24,42 +24,47 @@ from pytest_int8acc.observers.methods import CANDIDATES, FEW_BINS
 from pytest_int8acc.observers.values import TensorValues
 from pytest_int8acc.tensors import Array
 
-#: Ranges of two datasets are alike where they differ by less than this factor, by each of these methods.
-_LIKE, _SPREAD = 1.4, ("minmax", "percentile 99.9", "percentile 99")
+#: The ranges of two datasets are alike if they differ by less than this factor, by each of ``_SPREAD``.
+_LIKE = 1.4
+#: The candidates by which the ranges of two datasets are compared.
+_SPREAD = ("minmax", "percentile 99.9", "percentile 99")
 #: Scales that differ by less than this share count as one candidate.
 _ALIKE = 0.03
 #: Minimum share by which a change of a scale must lower the error to be kept.
 _WORTH = 0.005
-#: Outputs with at most this normalized loss need no better scales; 1 is the limit of the criteria.
+#: Scales are good enough at this normalized loss; 1 is the limit of the criteria.
 ENOUGH = 0.5
-#: Neither do outputs with at most this many times the loss that is left with none of the tensors in INT8.
+#: Scales are also good enough if the loss is at most this many times the loss without them in INT8.
 NO_MORE = 1.05
-#: Outputs with a greater normalized loss than this on a few samples do not meet the criteria on all samples.
+#: A plan with a greater normalized loss than this on the screening subset does not pass on all samples.
 NEAR = 1.6
-#: How many rounds of changing one tensor at a time there are.
+#: Number of rounds in which one tensor after the other is changed.
 _SWEEPS = 2
 #: Maximum number of tensors for which slow methods are tried.
 _MANY = 8
-#: Scales that differ by at most this share are the same.
+#: Scales that differ by at most this share are equal.
 _SAME = 1e-6
-#: An SQNR above this counts as this.
+#: The SQNR, in dB, above which differences do not count.
 _SILENT_DB = 300.0
-#: Minimum gain, in dB, for new scales of a weight, and for scales that clip it.
-_FRESH_DB, _CUT_DB = 1.0, 3.0
+#: Minimum gain, in dB, for which a weight gets new scales.
+_FRESH_DB = 1.0
+#: Minimum gain, in dB, for which a weight gets scales that clip it.
+_CUT_DB = 3.0
+#: Operators whose weights may be clipped.
 _READERS = frozenset({"Conv", "Gemm", "MatMul"})
 #: The shares of a weight's range that are tried as its clipping range.
 _SHARES = 2.0 ** -np.arange(0.25, 8, 0.25)
 
 
 class Ranges:
-    """The ranges that each calibration method gives tensors; a method runs when its range is asked for."""
+    """The ranges that calibration methods choose for tensors; each is computed when it is first needed."""
 
     def __init__(self, held: Mapping[str, TensorValues], entropy_bins: int = FEW_BINS) -> None:
-        """Keep the tensors that have a histogram: tensors of inf, nan or zeros alone get no candidates.
+        """Keep the tensors that have a histogram; tensors with inf, nan or nothing but zeros have none.
 
         Args:
-            held: By tensor, from ``Lab.values``.
-            entropy_bins: Of the entropy search; a multiple of 128, far fewer than ``values.BINS``.
+            held: The values of the tensors, from ``Lab.values``.
+            entropy_bins: Number of bins of the entropy method, a multiple of 128.
         """
         self.held = {tensor: values for tensor, values in held.items() if values.is_counted}
         self._known: dict[tuple[str, str], float] = {}
@@ -69,7 +74,7 @@ class Ranges:
         return tensor in self.held
 
     def scale(self, tensor: str, method: str) -> float:
-        """The scale of a tensor that has a histogram, by one of ``CANDIDATES``; exact in float32."""
+        """The scale that one of ``CANDIDATES`` gives a tensor with a histogram; exact in float32."""
         key = tensor, method
         if key not in self._known:
             held = self.held[tensor]
@@ -79,7 +84,7 @@ class Ranges:
         return self._known[key]
 
     def like(self, other: Ranges) -> bool:
-        """Whether both hold the same tensors, with values that spread over about the same range."""
+        """Whether both have the same tensors, whose values spread over about the same ranges."""
         return self.held.keys() == other.held.keys() and all(
             1 / _LIKE < self.scale(tensor, method) / other.scale(tensor, method) < _LIKE
             for tensor in self.held
@@ -87,11 +92,11 @@ class Ranges:
         )
 
     def reaches(self, others: Mapping[str, TensorValues]) -> bool:
-        """True where the greatest magnitudes of the same tensors are about the same elsewhere."""
+        """Whether the greatest magnitudes of all tensors are about the same as in another dataset."""
         return all(1 / _LIKE < others[tensor].amax / held.amax < _LIKE for tensor, held in self.held.items())
 
     def loss_db(self, tensor: str, scale: float) -> float:
-        """By how much the tensor's own error at ``scale`` exceeds the least possible, in dB."""
+        """The SQNR, in dB, that a tensor loses with this scale against the best scale."""
         held = self.held.get(tensor)
         if held is None:
             return 0.0
@@ -108,10 +113,10 @@ class Choice:
     scales: Mapping[str, float] = field(default_factory=dict)
     methods: Mapping[str, str] = field(default_factory=dict)
     normalized_loss: float = np.inf
-    """Of the outputs, on the samples looked at."""
+    """The loss of the outputs on the screening subset; inf if it was not measured."""
 
     def plus(self, other: Choice) -> Choice:
-        """Both choices in one; the other counts where they differ."""
+        """Both choices merged; for tensors in both, the other choice counts."""
         return Choice(
             {**self.scales, **other.scales}, {**self.methods, **other.methods}, other.normalized_loss
         )
@@ -124,37 +129,37 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """Activations with one scale: a single one, or several that meet in a Concat."""
+    """Activations that share a scale: a single one, or several that meet in a Concat."""
 
     tensors: tuple[str, ...]
     ranges: Ranges
 
     def scale(self, method: str) -> float:
-        """Its scale by one of ``CANDIDATES``: the greatest of its tensors'."""
+        """The scale of the unit by one of ``CANDIDATES``: the greatest scale of its tensors."""
         return max(self.ranges.scale(tensor, method) for tensor in self.tensors if tensor in self.ranges)
 
     def choice(self, method: str) -> Choice:
-        """Its scales by one method."""
+        """The choice that gives the unit's tensors their scale by one method."""
         return Choice(dict.fromkeys(self.tensors, self.scale(method)), dict.fromkeys(self.tensors, method))
 
 
 class Chooser:
-    """Looks for scales over a plan, by trials on a few samples that a budget pays for."""
+    """Chooses scales on top of a plan, by trials on the screening subset that a budget pays for."""
 
     def __init__(self, simulator: Simulator, base: Plan, own: Mapping[str, float], budget: Budget) -> None:
         """Keep what is needed.
 
         Args:
             simulator: Tries the plans.
-            base: What every plan does beside.
-            own: Scale of each activation under ``base``.
+            base: The plan that every plan includes.
+            own: The scale of each activation under ``base``.
             budget: Pays for the trials.
         """
         self.own, self.base, self.budget = own, base, budget
         self._simulator = simulator
 
     def plan(self, choice: Choice, high: Mapping[str, Precision] | None = None) -> Plan:
-        """The base with those scales of the choice that differ from its own, and groups high."""
+        """The base plan with those scales of the choice that differ from its own, and with groups high."""
         news = {
             tensor: symmetric(scale)
             for tensor, scale in choice.scales.items()
@@ -176,14 +181,14 @@ class Chooser:
         enough: float = ENOUGH,
         least: float = 0.0,
     ) -> Choice:
-        """Choose scales for ``chosen_units`` such that the outputs err least, on a few samples.
+        """Choose the scales of units such that the outputs have the least loss on the screening subset.
 
         Args:
             chosen_units: The units whose scales may change.
-            start: Scales of other tensors, kept as they are, and of these, improved on.
-            high: Groups that do not run in INT8 meanwhile, and what they run in.
-            enough: The normalized loss at which tensors are no longer changed one by one.
-            least: The normalized loss with none of ``chosen_units`` in INT8, which no scales fall below.
+            start: The scales to start from. Scales of other tensors stay as they are.
+            high: Groups in high precision meanwhile, and their precision.
+            enough: The normalized loss at which the search ends.
+            least: The normalized loss with none of ``chosen_units`` in INT8; no scales can do better.
         """
         high = high or {}
         enough = max(enough, NO_MORE * least)
@@ -196,7 +201,7 @@ class Chooser:
             for done, unit in enumerate(worst_first):
                 if (
                     best.normalized_loss <= enough
-                    or _foretold(before, best, done, len(chosen_units)) > enough
+                    or _predicted(before, best, done, len(chosen_units)) > enough
                 ):
                     return best
                 for choice in self._others(unit, best):
@@ -215,13 +220,13 @@ class Chooser:
         least: float = 0.0,
         most: int = _MANY,
     ) -> Choice:
-        """The best of the scales as they are, and of one method for all of ``chosen_units``; see ``rescale``.
+        """The best choice that gives all units the range of one method, or leaves all scales as they are.
 
-        Slow methods are tried for ``most`` units at most.
+        Slow methods are tried only for at most ``most`` units. ``rescale`` explains the other arguments.
         """
         if self.budget.empty:
             return replace(start, normalized_loss=np.inf)
-        best = self.weighed(start, high or {})  # it may have been measured with other groups high
+        best = self.weighed(start, high or {})  # measured again, because other groups may be high now
         tried = [dict(start.scales)]
         for method in (
             name for name, (m, _) in CANDIDATES.items() if not m.is_slow or len(chosen_units) <= most
@@ -237,10 +242,10 @@ class Chooser:
         return best
 
     def prune(self, chosen_units: Sequence[Unit], choice: Choice, high: Mapping[str, Precision]) -> Choice:
-        """The choice without those scales that do no more good than the network's own."""
+        """The choice without scales that are no better than the network's own."""
         if len(chosen_units) < 2 or self.budget.empty:
             return choice
-        least = choice = self.weighed(choice, high)  # it may have been measured with other groups high
+        least = choice = self.weighed(choice, high)  # measured again, because other groups may be high now
         for unit in chosen_units:
             if self.budget.empty:
                 break
@@ -250,7 +255,7 @@ class Chooser:
         return least
 
     def _others(self, unit: Unit, best: Choice) -> Iterator[Choice]:
-        """A unit's candidates that differ from each other and from what it has."""
+        """The candidates of a unit that differ from each other and from its present scale."""
         seen = [best.scales.get(unit.tensors[0], self.own.get(unit.tensors[0], math.inf))]
         for method in CANDIDATES:
             scale = unit.scale(method)
@@ -259,14 +264,14 @@ class Chooser:
                 yield unit.choice(method)
 
     def _loss_db(self, unit: Unit, best: Choice) -> float:
-        """What the worst of a unit's scales loses; everything where none has a scale per tensor."""
+        """The greatest loss of a unit's tensors with their present scales; inf if none has one scale."""
         scales = {t: best.scales.get(t, self.own.get(t)) for t in unit.tensors}
         losses = (unit.ranges.loss_db(t, scale) for t, scale in scales.items() if scale is not None)
         return max(losses, default=math.inf)
 
 
 def units(network: Network, tensors: Iterable[str], ranges: Ranges) -> list[Unit]:
-    """``tensors`` with those that must share a scale with them; those without a histogram are left out."""
+    """The units that contain these tensors; units without a histogram are left out."""
     shared = _shared(network)
     found: dict[frozenset[str], Unit] = {}
     for tensor in tensors:
@@ -277,35 +282,33 @@ def units(network: Network, tensors: Iterable[str], ranges: Ranges) -> list[Unit
 
 
 def activations(network: Network, groups: Iterable[str] | None = None) -> list[str]:
-    """Activations that groups quantize, each once, in topological order; None: of all groups."""
+    """The activations that groups quantize, each once, in topological order; None for all groups."""
     chosen_units = None if groups is None else set(groups)
     edges = (e for g in network.groups if chosen_units is None or g.name in chosen_units for e in g.edges)
     return list(dict.fromkeys(e.tensor for e in edges if e.quantization.values is None))
 
 
 def with_tied(network: Network, tensors: Iterable[str]) -> list[str]:
-    """``tensors`` and those that must share a scale with one of them, each once."""
+    """The tensors and all that must share a scale with one of them, each once."""
     shared = _shared(network)
     sets = ((t, *sorted(s for tied in shared if t in tied for s in tied)) for t in tensors)
     return list(dict.fromkeys(t for together in sets for t in together))
 
 
 def _shared(network: Network) -> list[frozenset[str]]:
-    """Sets of quantized activations that TensorRT wants at one scale."""
+    """Sets of quantized activations that must share a scale in TensorRT."""
     quantized = set(activations(network))
     try:
         return [tied for s in find_groups(network.model).shared if len(tied := s & quantized) > 1]
-    except ModelError:  # a Q/DQ model of operators that are quantized by its author alone
+    except ModelError:  # a Q/DQ model whose author quantized other operators than we do
         return []
 
 
-def _foretold(before: Choice, best: Choice, done: int, units: int) -> float:
-    """The normalized loss after a sweep over all units, if the others gain what those done have gained."""
-    return (
-        before.normalized_loss - (before.normalized_loss - best.normalized_loss) * units / done
-        if done
-        else 0.0
-    )
+def _predicted(before: Choice, best: Choice, done: int, units: int) -> float:
+    """The predicted loss after a sweep over all units, if the remaining units gain as much as those done."""
+    if not done:
+        return 0.0
+    return before.normalized_loss - (before.normalized_loss - best.normalized_loss) * units / done
 
 
 def _better(best: Choice, tried: Choice) -> Choice:
@@ -315,18 +318,18 @@ def _better(best: Choice, tried: Choice) -> Choice:
 def weight_scales(
     network: Network, groups: Iterable[str] | None, held: Mapping[str, TensorValues]
 ) -> dict[str, TensorScale]:
-    """Scales for constants of groups (None: of all groups) that lose less than their own scales.
+    """Scales for constants that lose less than their present scales.
 
     Args:
-        network: Any.
-        groups: Names.
-        held: The values of activations. For weights whose input is not among them, all inputs count alike.
+        network: The network.
+        groups: The names of the groups whose constants are examined; None for all groups.
+        held: The values of activations. Weights whose input is missing are not clipped.
     """
     return {**fresh_weights(network, worse_weights(network, groups)), **_cut_scales(network, groups, held)}
 
 
 def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tuple[str, ...]:
-    """Constants of groups (None: of all) that gain at least 1 dB by scales from their own values."""
+    """The constants of groups (None for all) that gain at least 1 dB by scales from their own values."""
     nodes, found = network.model.index.nodes, dict[str, None]()
     for edge, weight in _weights(network, groups):
         old = edge.quantization
@@ -340,7 +343,7 @@ def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tupl
 
 
 def _weights(network: Network, groups: Iterable[str] | None) -> Iterator[tuple[Edge, Array]]:
-    """Edges of groups (None: of all) on constants, with their float values."""
+    """The edges of groups (None for all) that quantize constants, with the constants' float values."""
     constants, selected = network.model.constants(), None if groups is None else set(groups)
     for group in network.groups:
         for edge in group.edges if selected is None or group.name in selected else ():
@@ -349,7 +352,7 @@ def _weights(network: Network, groups: Iterable[str] | None) -> Iterator[tuple[E
 
 
 def _relative_error(quantization: Quantization, weight: Array) -> float:
-    """Squared error of a constant's integers, relative to its own square."""
+    """The squared error of a quantized constant over its squared values."""
     values = weight.astype(np.float64)
     return float(((quantization.dequantize() - values) ** 2).sum() / max((values**2).sum(), 1e-30))
 
@@ -357,7 +360,7 @@ def _relative_error(quantization: Quantization, weight: Array) -> float:
 def _cut_scales(
     network: Network, groups: Iterable[str] | None, held: Mapping[str, TensorValues]
 ) -> dict[str, TensorScale]:
-    """Scales that clip large weights whose inputs are next to 0."""
+    """Scales that clip large weights, if the inputs of these weights are next to 0."""
     nodes, found = network.model.index.nodes, dict[str, TensorScale]()
     for edge, weight in _weights(network, groups):
         node = nodes[edge.node]
@@ -373,10 +376,10 @@ def _cut_scales(
 
 
 def _least_error(weight: Array, power: Array, axis: int | None, own: Quantization) -> TensorScale | None:
-    """The clipping range of each channel with the least error of products; None where none is far better.
+    """The scales, one for each channel, with the least error of products; None if they gain too little.
 
-    As SeqMSE does (AIMET), but with one number for each input channel: ``power``, the mean square of its
-    values, which broadcasts with the weight.
+    As in AIMET's SeqMSE, the clipping range is chosen by the error of the layer's products. Here it is
+    computed from ``power``, the mean square of each input channel, which broadcasts with the weight.
     """
     others = tuple(i for i in range(weight.ndim) if i != axis)
 

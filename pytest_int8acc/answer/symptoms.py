@@ -1,9 +1,8 @@
-"""How each symptom is recognised: in an activation, a weight, a group's surroundings, or a group in FP16.
+"""Recognises symptoms in activations, in weights, in the nodes around a group, and in groups in FP16.
 
-A recogniser takes what was measured, as one of the four classes of facts, and returns the fields of a
-``Cause`` that its symptom fills in, or None where the symptom is not there. ``answer.causes`` has the table
-of all symptoms. Every edge is quantized by itself, on values of the float model, and compared with the best
-scale for these values.
+Each recogniser takes measured facts and returns the fields of a ``Cause`` that its symptom fills in, or None
+if the symptom is not there. ``answer/causes.py`` has the register of symptoms. Each tensor was quantized by
+itself, with the values of the float model, and compared with the best scale for these values.
 """
 
 from __future__ import annotations
@@ -63,20 +62,21 @@ _SENSITIVE = frozenset(
     {"Softmax", "LogSoftmax", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "Gelu"}
     | {"SimplifiedLayerNormalization", "RMSNormalization", "Erf", "Exp", "Log", "Pow", "Sqrt", "ReduceMean"}
 )
-#: INT8 leaves at most some 50 dB of values that are spread. Values with more sit at a few exact codes: a
-#: mask.
+#: Values that keep more than this SQNR, in dB, in INT8 are a mask: they take a few exact codes. Values that
+#: are spread keep at most about 50 dB.
 _MASKED_DB = 60.0
-#: Operators that keep the parts of a Concat apart.
+#: Operators behind a Concat that do not mix the tensors it joined.
 _AFTER_CONCAT = frozenset({"Slice", "Split", "Mul", "Div", "Add", "Sub", "Cast", "Reshape", "Transpose"})
 #: Operators by which detectors decode boxes and classes.
 _DECODING = frozenset({"Mul", "Add", "Sub", "Div", "Concat", "Sigmoid", "Tanh", "Clip", "Split", "Slice"})
-#: Maximum relative difference between a scale and amax / levels of the channel that it was made for.
+#: A scale belongs to a channel if it differs by at most this share from amax / levels of the channel.
 _EQUAL = 0.02
-#: Where the float weights are gone, a weight that uses less than this share of the codes has a scale too
-#: wide.
+#: If the float weights are not known, a weight that uses less than this share of the codes has too wide a
+#: scale.
 _FEW_CODES = 0.4
+#: Number of bins of the histogram of a weight in a report.
 _HISTOGRAM_BINS = 64
-#: A difference is a cancellation where it loses at least this many times the rounding error of its operands.
+#: A difference is a cancellation if it loses at least this many times the rounding error of its operands.
 _CANCELS = 16.0
 
 
@@ -89,18 +89,18 @@ class ActivationFacts:
 
     edge: Edge
     values: TensorValues
-    """What the tensor holds."""
+    """The values of the tensor."""
     stats: EdgeStats
-    """What the quantization does to it."""
+    """The error of its quantization."""
     rest: Precision
-    """The format beside INT8: a scale may vanish in FP16 that FP32 holds."""
+    """The precision of nodes that are not quantized. FP16 cannot hold some scales that FP32 can."""
     graph: Surroundings
     measured: Mapping[str, Measurement]
-    """All activations, by tensor."""
+    """The measurements of all activations, by tensor."""
 
     @cached_property
     def numbers(self) -> dict[NumberName, float]:
-        """The numbers that a cause tells of the activation."""
+        """The numbers that reports show for the activation."""
         values, stats = self.values, self.stats
         extent, best = reach(stats.quantization), values.best_reach()
         return {
@@ -122,12 +122,12 @@ class ActivationFacts:
 
     @property
     def has_wrong_range(self) -> bool:
-        """Whether another range would lose far less, and no calibration chose to clip here."""
+        """Whether another range would lose far less, and calibration did not clip on purpose."""
         return self.numbers["lost_db"] >= LOST_DB and not self.stats.clips_wisely
 
 
 def vanishing_scale(facts: ActivationFacts) -> Shown | None:
-    """A scale that the format beside INT8 does not hold."""
+    """A scale that the precision of the rest, for instance FP16, cannot hold."""
     scale = facts.edge.quantization.scale
     least = FP32.normal if facts.rest == "fp32" else FP16.smallest
     if np.isfinite(scale).all() and float(scale.min()) >= least:
@@ -136,7 +136,7 @@ def vanishing_scale(facts: ActivationFacts) -> Shown | None:
 
 
 def one_sided(facts: ActivationFacts) -> Shown | None:
-    """A zero point, or codes without a sign, that clip values; a symmetric range of this scale would not."""
+    """A zero point or an unsigned type that clips values, although a symmetric range would not."""
     quantization, values = facts.edge.quantization, facts.values
     is_asymmetric = bool((quantization.zero_point != 0).any()) or quantization.format is UINT8
     if not (facts.has_wrong_range and facts.stats.clips and is_asymmetric):
@@ -155,12 +155,12 @@ def one_sided(facts: ActivationFacts) -> Shown | None:
 
 
 def cut_off(facts: ActivationFacts) -> Shown | None:
-    """Values beyond the range, which make most of the error."""
+    """Values beyond the range, whose clipping causes most of the error."""
     return {} if facts.has_wrong_range and facts.stats.clips else None
 
 
 def range_of_partner(facts: ActivationFacts) -> Shown | None:
-    """A range that fits another tensor, which meets this one in an Add or a Concat."""
+    """A range that was made for another tensor, which meets this one in an Add or a Concat."""
     partner = facts.graph.shares_with(facts.edge, facts.measured) if facts.has_wrong_range else None
     if partner is None:
         return None
@@ -174,25 +174,25 @@ def range_of_partner(facts: ActivationFacts) -> Shown | None:
 
 
 def range_too_wide(facts: ActivationFacts) -> Shown | None:
-    """A range far beyond the greatest value."""
+    """A range far beyond the greatest value of the tensor."""
     is_wide = reach(facts.edge.quantization) >= WIDE * facts.values.amax
     return {} if facts.has_wrong_range and is_wide else None
 
 
 def stretched_range(facts: ActivationFacts) -> Shown | None:
-    """A range that a few large values stretch."""
+    """A range that is wide because of a few large values."""
     return {} if facts.has_wrong_range else None
 
 
 def uneven_parts(facts: ActivationFacts) -> Shown | None:
-    """Parts of a Concat with ranges of different size, one scale for all of them."""
+    """Tensors of very different ranges that a Concat joins under one scale."""
     joint, amax = facts.graph.concat_before(facts.edge.tensor), facts.values.channel_amax
     if joint is None or amax is None or not amax.any():
         return None
     amax = amax[amax > 0]
     below = amax[amax * OUTLIER_RATIO <= amax.max()]
     if not below.size or (below.size * 4 < amax.size and below.max() * UNLIKE > amax.max()):
-        return None  # none is far below, or a few channels that are not far enough
+        return None  # no channel is far below the greatest, or only a few and not far enough
     numbers: Mapping[NumberName, float] = {
         "channel_amax": float(amax.max()),
         "other_amax": float(below.max()),
@@ -201,7 +201,7 @@ def uneven_parts(facts: ActivationFacts) -> Shown | None:
 
 
 def large_channels(facts: ActivationFacts) -> Shown | None:
-    """A few channels far larger than the usual one."""
+    """A few channels with far larger values than the median channel."""
     values, amax = facts.values, facts.values.channel_amax
     if amax is None or values.channel_ratio() < OUTLIER_RATIO:
         return None
@@ -213,7 +213,7 @@ def large_channels(facts: ActivationFacts) -> Shown | None:
 
 
 def large_values(facts: ActivationFacts) -> Shown | None:
-    """A few values so large that no range suits the others."""
+    """A few values so large that even the best range keeps too little of the others."""
     values = facts.values
     is_unsound = values.counts.any() and values.sqnr_db(values.best_reach()) < sound_db(values.low)
     return {} if is_unsound else None
@@ -227,21 +227,21 @@ class WeightFacts:
     """One quantized constant and its float original."""
 
     name: str
-    """The original's name."""
+    """The name of the float original."""
     quantization: Quantization
     weight: NDArray[np.float64]
-    """The original's values."""
+    """The values of the float original."""
     axis: int | None
     """The axis of output channels."""
     shares: NDArray[np.float64]
-    """By how much an error in each input channel counts; broadcasts with the weight."""
+    """How much an error in each input channel counts; broadcasts with the weight."""
     sqnr_db: float
     best_db: float
-    """SQNR with scales taken from the weight's own values."""
+    """The SQNR, in dB, with scales taken from the weight's own values."""
 
     @cached_property
     def factors(self) -> NDArray[np.float64]:
-        """Each scale's range over the maximum of its channel; channels of zeros are left out."""
+        """The range of each scale over the greatest magnitude of its channel, without channels of zeros."""
         amax = _amax(self.weight, self.quantization.axis)
         extent = self.quantization.scale.astype(np.float64) * self.quantization.format.symmetric.levels
         return np.asarray(extent[amax > 0] / amax[amax > 0])
@@ -258,12 +258,12 @@ class WeightFacts:
 
     @cached_property
     def amax_in_use(self) -> float:
-        """The greatest weight among those that meet inputs of some size."""
+        """The greatest magnitude among weights whose inputs are not next to 0."""
         used = np.broadcast_to(self.shares > 0.01 * self.shares.mean(), self.weight.shape)
         return float(np.abs(self.weight[used]).max(initial=0))
 
     def cause(self) -> Cause:
-        """The cause of a weight with which nothing is wrong: noise that adds up."""
+        """The cause ``accumulated-noise``, which is that of a weight without a symptom."""
         weight, factors = self.weight, self.factors
         amax = float(np.abs(weight).max())
         counts, edges = np.histogram(np.abs(weight), _HISTOGRAM_BINS, (0.0, amax or 1.0))
@@ -294,15 +294,15 @@ def weight_facts(
     sources: tuple[Model, Model],
     energy: NDArray[np.float64] | None,
 ) -> WeightFacts:
-    """A quantized constant compared with its float original.
+    """A quantized constant, compared with its float original.
 
     Args:
-        edge: An edge whose quantization holds integers.
-        node: Its reader, as the network has it.
-        sources: The float model of the case, and the network's model. The first that has the original counts;
-            where the original is gone, the constant of the Q/DQ model stands for it.
-        energy: Sum of squares of each input channel's activations, shape (channels,): an error counts by what
-            it is multiplied with. None: all errors count alike.
+        edge: An edge that quantizes a constant.
+        node: The node that reads it.
+        sources: The case's float model, and the network's model. The original is taken from the first that
+            has it; otherwise from the Q/DQ model.
+        energy: The sum of squares of the activations in each input channel, [channels], by which an error
+            counts; None if all errors count alike.
     """
     quantization = edge.quantization
     given = quantization.dequantize().astype(np.float64)
@@ -318,7 +318,7 @@ def weight_facts(
 
 
 def vanishing_weight_scale(facts: WeightFacts) -> Shown | None:
-    """A scale that is not finite, or 0 in FP32."""
+    """A scale that is not finite, or too small for FP32."""
     scale = facts.quantization.scale
     if np.isfinite(scale).all() and float(scale.min()) >= FP32.normal:
         return None
@@ -326,7 +326,7 @@ def vanishing_weight_scale(facts: WeightFacts) -> Shown | None:
 
 
 def few_codes(facts: WeightFacts) -> Shown | None:
-    """Integers that use few of the codes, where the float original is gone."""
+    """Integers that use few of the codes, if the float original is not known."""
     if not (np.isinf(facts.sqnr_db) and facts.weight.any()):
         return None
     quantization = facts.quantization
@@ -338,7 +338,7 @@ def few_codes(facts: WeightFacts) -> Shown | None:
 
 
 def scales_of_other_axis(facts: WeightFacts) -> Shown | None:
-    """Scales per channel that belong to another axis than the output channels."""
+    """Scales per channel along another axis than that of the output channels."""
     other = _other_axis(facts) if facts.has_wrong_scales else None
     if other is None or facts.axis is None:
         return None
@@ -346,14 +346,14 @@ def scales_of_other_axis(facts: WeightFacts) -> Shown | None:
 
 
 def one_scale_for_channels(facts: WeightFacts) -> Shown | None:
-    """One scale, of the right size for the largest channel, where channels need scales of their own."""
+    """One scale for all channels, which fits the largest channel only."""
     is_shared = facts.quantization.axis is None and facts.axis is not None
     fits = is_shared and bool(1 / WIDE < facts.factors.max() < WIDE)
     return {} if facts.has_wrong_scales and fits else None
 
 
 def weight_scales_off(facts: WeightFacts) -> Shown | None:
-    """Scales that are too wide or too narrow; told is the direction of the worst one."""
+    """Scales that are too wide or too narrow; the numbers are those of the worse direction."""
     if not facts.has_wrong_scales:
         return None
     factors = facts.factors
@@ -364,13 +364,13 @@ def weight_scales_off(facts: WeightFacts) -> Shown | None:
 
 
 def large_idle_weights(facts: WeightFacts) -> Shown | None:
-    """Large weights, which make the range, on inputs that are next to 0."""
+    """Large weights whose inputs are next to 0, so that they widen the range for nothing."""
     is_idle = facts.amax_in_use < float(np.abs(facts.weight).max()) / 2
     return {"numbers": {"amax_in_use": facts.amax_in_use}} if facts.has_large_values and is_idle else None
 
 
 def large_weights(facts: WeightFacts) -> Shown | None:
-    """A few weights so large that no scale suits the others."""
+    """A few weights so large that even the best scale keeps too little of the others."""
     usual = float(np.quantile(np.abs(facts.weight), 0.999))
     return {"numbers": {"p99.9": usual}} if facts.has_large_values else None
 
@@ -378,7 +378,7 @@ def large_weights(facts: WeightFacts) -> Shown | None:
 def _shares(
     energy: NDArray[np.float64] | None, axis: int | None, weight: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """``energy`` shaped to multiply the weight; ones where the input channels are not known."""
+    """The energy, reshaped to broadcast with the weight; ones if the input channels are not known."""
     inputs = None if axis is None else 1 - axis % weight.ndim
     known = energy is not None and energy.any() and inputs in (0, 1) and weight.ndim > 1
     if energy is None or inputs is None or not known or weight.shape[inputs] != energy.size:
@@ -387,7 +387,7 @@ def _shares(
 
 
 def _original(edge: Edge, sources: Iterable[Model], shape: tuple[int, ...]) -> tuple[str, Array]:
-    """Name and values of the float weight that an edge's node reads in the first model that has it."""
+    """The name and values of the float weight that an edge quantizes, from the first model that has it."""
     for source in sources:
         node = next((n for n in source.graph.node if n.name == edge.node), None)
         if node is None or edge.index >= len(node.input):
@@ -400,13 +400,13 @@ def _original(edge: Edge, sources: Iterable[Model], shape: tuple[int, ...]) -> t
 
 
 def _amax(weight: NDArray[np.float64], axis: int | None) -> NDArray[np.float64]:
-    """Greatest magnitude per channel, shape (channels,); shape () without an axis."""
+    """The greatest magnitude of each channel, [channels]; of the whole weight, [], without an axis."""
     others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
     return np.asarray(np.abs(weight).max(axis=others))
 
 
 def _other_axis(facts: WeightFacts) -> int | None:
-    """The axis that the scales belong to, where that is not the axis of output channels."""
+    """The axis to which the scales belong; None if it is that of the output channels, or not known."""
     given, weight = facts.quantization.axis, facts.weight
     if given is None or facts.axis is None:
         return None
@@ -425,17 +425,17 @@ def _other_axis(facts: WeightFacts) -> int | None:
 
 
 class Surroundings:
-    """The network's graph, asked which tensors meet and which operators make them."""
+    """Answers questions about the graph: which tensors meet in a node, and which operators compute them."""
 
     def __init__(self, network: Network) -> None:
         self.index = network.model.index
         self._origin = origins(network.model)
         self._quantized: dict[str, set[str]] = defaultdict(set)
-        """Root to the quantized tensors that hold its values."""
+        """Each root, and the quantized tensors that hold its values."""
         for edge in (e for e in network.edges if e.quantization.values is None):
             self._quantized[self.root(edge.tensor)].add(edge.tensor)
         self._joins: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-        """Root to each Concat and Add that its values go into."""
+        """Each root, and the Concat and Add nodes that read its values."""
         for node in self.index.nodes.values():
             if node.op_type in ("Concat", "Add", "Sum"):
                 for root in {self.root(name) for name in node.input}:
@@ -443,17 +443,17 @@ class Surroundings:
         self.before_weighted = _before_weighted(network.model)
 
     def root(self, tensor: str) -> str:
-        """The tensor whose values this one holds."""
+        """The tensor whose values a tensor holds, for instance the input of a Reshape."""
         while tensor in self._origin:
             tensor = self._origin[tensor]
         return tensor
 
     def maker(self, tensor: str) -> onnx.NodeProto | None:
-        """The node that computes the values of a tensor; None for an input or a constant."""
+        """The node that computes the values of a tensor; None for values of an input or a constant."""
         return self.index.producer.get(self.root(tensor))
 
     def _meetings(self, tensor: str) -> Iterator[tuple[onnx.NodeProto, set[str]]]:
-        """Each Concat and Add that ``tensor`` goes into, with the other quantized tensors there."""
+        """Each Concat and Add that reads a tensor, with the other quantized tensors that meet there."""
         root = self.root(tensor)
         for node in self._joins.get(root, ()):
             roots = {self.root(name) for name in node.input} - {root}
@@ -463,7 +463,7 @@ class Surroundings:
     def shares_with(
         self, edge: Edge, measured: Mapping[str, Measurement]
     ) -> tuple[onnx.NodeProto, str, float] | None:
-        """The partner whose range an edge has: the node where both meet, the partner's name and its amax."""
+        """A tensor that meets this one and has the same range: the node, its name, and its amax."""
         extent = reach(edge.quantization)
         for node, others in self._meetings(edge.tensor):
             for other in sorted(others & measured.keys()):
@@ -475,10 +475,9 @@ class Surroundings:
         return None
 
     def concat_before(self, tensor: str) -> onnx.NodeProto | None:
-        """The Concat that made ``tensor`` of several tensors.
+        """The Concat whose result a tensor holds, perhaps reshaped, cut, or scaled by a constant.
 
-        Its result may be moved, cut or scaled by a constant before it is quantized. A Concat of one tensor
-        with itself, which only turns it around, joins nothing.
+        None if there is none. A Concat of parts of one tensor, as in rotary embeddings, does not count.
         """
         node = self.maker(tensor)
         while node is not None and node.op_type in _AFTER_CONCAT:
@@ -500,14 +499,14 @@ class Surroundings:
 
 @dataclass(frozen=True, eq=False)
 class PlaceFacts:
-    """A group, and the operators around it that TensorRT's guide advises to keep out of INT8."""
+    """A group, and the nodes around it; TensorRT's guide keeps some of them out of INT8."""
 
     graph: Surroundings
     group: Group
     cause: Cause
-    """Of the group's noisiest edge."""
+    """The cause that the group's noisiest tensor shows."""
     tensors: Sequence[str]
-    """Of edges whose noise counts, the noisiest first."""
+    """The quantized tensors whose noise counts, the noisiest first."""
 
     @property
     def leader(self) -> onnx.NodeProto:
@@ -516,18 +515,18 @@ class PlaceFacts:
 
     @property
     def is_masked(self) -> bool:
-        """Whether the few greatest values are a mask, and all that INT8 keeps."""
+        """Whether the greatest values are a mask, for instance of attention, and INT8 keeps nothing else."""
         return self.cause.numbers["sqnr_db"] > _MASKED_DB
 
     @cached_property
     def is_noisy(self) -> bool:
-        """Whether the group's inputs keep less than is usual in INT8."""
+        """Whether the group's inputs keep less SQNR than usual."""
         sound = sound_db(self.group.edges[0].quantization.format)
         return self.cause.numbers["sqnr_db"] < sound or self.is_masked
 
     @cached_property
     def source(self) -> tuple[str, onnx.NodeProto] | None:
-        """The noisiest tensor that comes from a Softmax or a GELU, and the node that made it."""
+        """The noisiest tensor that a Softmax or a GELU computes, and this node; None if there is none."""
         for tensor in self.tensors:
             node = self.graph.maker(tensor)
             if node is not None and (_is_softmax(node) or self.graph.is_gelu(node)):
@@ -535,7 +534,7 @@ class PlaceFacts:
         return None
 
     def from_source(self, *, softmax: bool) -> Shown | None:
-        """The facts of the source, where it is of the kind asked for."""
+        """The fields for a tensor from a Softmax, or from a GELU; None if the group reads none."""
         if not self.is_noisy or self.source is None or _is_softmax(self.source[1]) != softmax:
             return None
         tensor, node = self.source
@@ -548,18 +547,18 @@ class PlaceFacts:
 
 
 def quantized_inputs(facts: PlaceFacts) -> Shown | None:
-    """An operator that loses accuracy by quantized inputs."""
+    """An operator that loses accuracy if its inputs are quantized."""
     op_type = facts.leader.op_type
     return {"op_type": op_type, "masked": facts.is_masked} if op_type in _SENSITIVE else None
 
 
 def after_softmax(facts: PlaceFacts) -> Shown | None:
-    """An input that a Softmax made."""
+    """An input that a Softmax computed."""
     return facts.from_source(softmax=True)
 
 
 def after_gelu(facts: PlaceFacts) -> Shown | None:
-    """An input that a GELU made."""
+    """An input that a GELU computed."""
     return facts.from_source(softmax=False)
 
 
@@ -572,7 +571,7 @@ def product_of_activations(facts: PlaceFacts) -> Shown | None:
 
 
 def decoding(facts: PlaceFacts) -> Shown | None:
-    """Arithmetic behind the last weighted layer, as a detector decodes boxes."""
+    """Arithmetic behind the last layer with weights, like the decoding of boxes in a detector."""
     leader = facts.leader
     decodes = leader.op_type in _DECODING and leader.name not in facts.graph.before_weighted
     return {"op_type": leader.op_type, "masked": facts.is_masked} if facts.is_noisy and decodes else None
@@ -583,7 +582,7 @@ def _is_softmax(node: onnx.NodeProto) -> bool:
 
 
 def _before_weighted(model: Model) -> set[str]:
-    """Nodes with a weighted node somewhere behind them."""
+    """The names of nodes that have a node with weights somewhere behind them."""
     before: set[str] = set()
     for node in reversed(model.graph.node):
         readers = (reader for name in node.output for reader, _ in model.index.readers(name))
@@ -597,7 +596,7 @@ def _before_weighted(model: Model) -> set[str]:
 
 @dataclass(frozen=True, eq=False)
 class NarrowFacts:
-    """A group of a case in FP16 or BF16; ``Lab.losses`` has measured it."""
+    """A culprit of a case in FP16 or BF16, with the losses of its tensors from ``Lab.losses``."""
 
     lab: Lab
     culprit: Culprit
@@ -619,7 +618,7 @@ class NarrowFacts:
 
     @cached_property
     def _read(self) -> tuple[str, ...]:
-        """All tensors that the group's nodes read, constants too."""
+        """All tensors that the group's nodes read, constants included."""
         nodes = self.lab.network.model.index.nodes
         return tuple(dict.fromkeys(name for node in self.culprit.nodes for name in nodes[node].input))
 
@@ -633,13 +632,13 @@ class NarrowFacts:
 
     @property
     def read(self) -> Iterator[TensorLoss]:
-        """The tensors that the group reads and other groups compute."""
+        """The losses of the tensors that the group reads and other groups compute."""
         made = {loss.tensor for loss in self.made}
         known = {loss.tensor: loss for group in self.lab.losses.values() for loss in group}
         return (known[name] for name in self._read if name in known and name not in made)
 
     def shown(self, tensor: str, amax: float, loss: TensorLoss | None = None) -> Shown:
-        """The facts of a tensor that is out of the format's range."""
+        """The fields for a tensor that is out of the format's range."""
         return {
             "tensor": tensor,
             "numbers": {"smallest": self.low.smallest, "lost": loss.lost if loss else 0.0},
@@ -649,17 +648,17 @@ class NarrowFacts:
         }
 
     def beyond(self, losses: Iterable[TensorLoss]) -> Shown | None:
-        """The facts of the tensor that exceeds the format's range most; None where none does."""
+        """The fields for the tensor that exceeds the format's range most; None if no tensor does."""
         beyond = [loss for loss in losses if self.low.highest < loss.peak < np.inf]
         worst = max(beyond, key=lambda loss: loss.peak, default=None)
         return None if worst is None else self.shown(worst.tensor, worst.peak, worst)
 
     def is_cancelled(self, loss: TensorLoss) -> bool:
-        """Whether a tensor loses far more than the rounding of its operands."""
+        """Whether a tensor loses far more than rounding of its operands explains."""
         return loss.share > _CANCELS * self.low.smallest / self.low.normal
 
     def of_worst(self) -> Shown:
-        """The facts of the tensor that rounding changes most."""
+        """The fields for the tensor that rounding changes most."""
         worst = self.worst
         return {
             "tensor": worst.tensor,
@@ -669,7 +668,7 @@ class NarrowFacts:
 
 
 def constant_beyond_range(facts: NarrowFacts) -> Shown | None:
-    """A constant that the format does not hold."""
+    """A constant beyond the range of the format."""
     for name, array in facts.constants:
         amax = float(np.abs(array).max(initial=0))
         if facts.low.highest < amax < np.inf:
@@ -678,12 +677,12 @@ def constant_beyond_range(facts: NarrowFacts) -> Shown | None:
 
 
 def beyond_range(facts: NarrowFacts) -> Shown | None:
-    """A result that the format does not hold."""
+    """A result beyond the range of the format."""
     return facts.beyond(facts.made)
 
 
 def reads_beyond_range(facts: NarrowFacts) -> Shown | None:
-    """An input that the format does not hold."""
+    """An input beyond the range of the format."""
     return facts.beyond(facts.read)
 
 
@@ -696,7 +695,7 @@ def vanishing_constant(facts: NarrowFacts) -> Shown | None:
 
 
 def vanishing_values(facts: NarrowFacts) -> Shown | None:
-    """Values that become 0 in the format, where that makes most of the error."""
+    """Values that become 0 in the format and cause most of the error."""
     worst = max((loss for loss in facts.made if loss.lost), key=lambda loss: loss.lost, default=None)
     if worst is None or not facts.is_cancelled(worst):
         return None
@@ -704,17 +703,17 @@ def vanishing_values(facts: NarrowFacts) -> Shown | None:
 
 
 def cancelling(facts: NarrowFacts) -> Shown | None:
-    """A difference that is small beside its operands."""
+    """A difference that is far smaller than its operands."""
     node = facts.lab.network.model.index.nodes.get(facts.worst.node)
     is_sum = node is not None and node.op_type in ("Sub", "Add", "Sum")
     return facts.of_worst() if is_sum and facts.is_cancelled(facts.worst) else None
 
 
 def needs_digits(facts: NarrowFacts) -> Shown | None:
-    """The tensor that rounding changes most."""
+    """A tensor that needs more digits than the format has; this row always applies."""
     return facts.of_worst()
 
 
 def rank_db(cause: Cause) -> float:
-    """The SQNR by which the noisiest edge is found: large channels do not hide the others."""
+    """The SQNR, in dB, by which tensors are ranked: that of the median channel if it is lower."""
     return min(cause.numbers["sqnr_db"], cause.numbers.get("usual_channel_db", math.inf))
