@@ -21,11 +21,11 @@ import numpy as np
 
 from benchmarks.architectures import mobilenetv2, resnet50, vit
 from benchmarks.tables import table
-from pytest_int8acc.case.measured import measure
+from pytest_int8acc.case.measured import Measured, measure
 from pytest_int8acc.graph.model import Model, save_model
+from pytest_int8acc.results import EngineInfo, Latency, Role
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
-from pytest_int8acc.tensors import Outputs
 
 IMAGE = (3, 224, 224)
 BATCH, SAMPLES = 8, 48
@@ -59,47 +59,50 @@ def run(name: str, tactic_sources: Sequence[str] | None = None) -> list[dict[str
     with tempfile.TemporaryDirectory() as folder:
         case = _case(name, Path(folder), tactic_sources)
         measured = measure(case, Settings(backend="tensorrt", no_cache=True))
-    try:
-        runs = measured.runs
-        engines = {info.role: info for info in measured.result.engines}
-        slow, fast = engines["baseline"].latency, engines["INT8"].latency
-        speedup = slow.median_ms / fast.median_ms if slow and fast else math.nan
-        rows = []
-        for role, outputs, simulated in (
-            ("baseline", runs.baseline, None),
-            ("INT8", runs.candidate, runs.simulated),
-        ):
-            info = engines[role]
-            latency = info.latency
-            said = (
-                ""
-                if latency is None
-                else f"{latency.median_ms:.3f} ({latency.low_ms:.3f} to {latency.high_ms:.3f})"
-            )
-            values = (
-                *(name, "FP16" if role == "baseline" else "INT8", f"{info.build_seconds:.0f}", said),
-                *(
-                    "" if role == "baseline" else f"{speedup:.2f}",
-                    f"{info.int8} of {info.weighted}" + f", {info.untold} untold" * (info.untold > 0),
-                ),
-                *(info.count("qdq"), info.count("reformat"), f"{sqnr(runs.reference, outputs):.2f}"),
-                "" if simulated is None else f"{sqnr(runs.reference, simulated):.2f}",
-            )
-            rows.append(dict(zip(_HEADER, values, strict=True)))
-        return rows
-    finally:
-        measured.close()
+        try:
+            return rows(name, measured)
+        finally:
+            measured.close()
 
 
-def sqnr(reference: Outputs, found: Outputs) -> float:
-    """Signal to noise over all outputs and samples, in dB."""
-    pairs = [
-        (a.astype(np.float64), b.astype(np.float64))
-        for name in reference
-        for a, b in zip(reference[name], found[name], strict=True)
-    ]
-    noise = sum(float(((a - b) ** 2).sum()) for a, b in pairs)
-    return 10 * math.log10(sum(float((a**2).sum()) for a, _ in pairs) / noise) if noise else math.inf
+def rows(name: str, measured: Measured) -> list[dict[str, Any]]:
+    """A row for the baseline's engine and one for the INT8 engine, by the names in ``_HEADER``."""
+    engines = {info.role: info for info in measured.result.engines}
+    found = []
+    for role in (Role.BASELINE, Role.INT8):
+        info, is_int8 = engines[role], role == Role.INT8
+        untold = f", {info.untold} untold" if info.untold else ""
+        simulated = is_int8 and Role.SIMULATED in measured.runs.roles
+        values = (
+            name,
+            "INT8" if is_int8 else "FP16",
+            f"{info.build_seconds:.0f}",
+            "" if info.latency is None else _milliseconds(info.latency),
+            f"{_speedup(engines):.2f}" if is_int8 else "",
+            f"{info.int8} of {info.weighted}{untold}",
+            info.count("qdq"),
+            info.count("reformat"),
+            f"{sqnr(measured, role):.2f}",
+            f"{sqnr(measured, Role.SIMULATED):.2f}" if simulated else "",
+        )
+        found.append(dict(zip(_HEADER, values, strict=True)))
+    return found
+
+
+def sqnr(measured: Measured, role: Role) -> float:
+    """The lowest SQNR of a form's outputs against FP32, over all samples, in dB."""
+    verdict = measured.runs.comparison(Role.FP32, role).verdict()
+    return min(score.value for score in verdict.scores if score.metric == "sqnr_db")
+
+
+def _milliseconds(latency: Latency) -> str:
+    return f"{latency.median_ms:.3f} ({latency.low_ms:.3f} to {latency.high_ms:.3f})"
+
+
+def _speedup(engines: Mapping[Role, EngineInfo]) -> float:
+    """The latency of the baseline's engine over that of the INT8 engine; nan if one was not timed."""
+    slow, fast = engines[Role.BASELINE].latency, engines[Role.INT8].latency
+    return slow.median_ms / fast.median_ms if slow and fast else math.nan
 
 
 def _case(name: str, folder: Path, tactic_sources: Sequence[str] | None) -> Case:

@@ -208,7 +208,7 @@ def _fix(result: CaseResult) -> tuple[str, str]:
         return ("INT8" if not first.layers else "mixed" if first.kind == "mixed" else "FP16"), ""
     if result.search is None:
         return "", ""
-    return ("FP16", "") if result.search.verified else ("", reason(result.search))
+    return ("FP16", "") if result.search.verified else ("", reason(result.search, result.low_format))
 
 
 def _margin(planted: Planted) -> float | None:

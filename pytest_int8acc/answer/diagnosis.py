@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -115,10 +116,19 @@ def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
         implicit=isinstance(measured.candidate, ImplicitForm),
         narrow=measured.case.candidate is not None,
     )
+    verdict = timed(measured.result, measured.clock).evidence
+
+    def evidence(stage: Stage) -> Evidence:
+        """What ran for a stage. FP32 and the simulated candidate run in exact sessions in every case."""
+        role = stages[stage]
+        where = verdict.place if role in (Role.BASELINE, Role.INT8) else "exact"
+        realized = verdict.realized if role == Role.INT8 else None
+        return replace(verdict, place=where, realized=realized)
+
     return place(
         stages,
         lambda against, stage: runs.comparison(stages[against], stages[stage]).verdict(),
-        timed(measured.result, measured.clock).evidence,
+        evidence,
         [stage for stage, role in stages.items() if runs.bad.broken[role]],
     )
 
@@ -216,9 +226,11 @@ def _calibrated(lab: Lab, chosen_units: Sequence[Unit], method: str) -> Calibrat
     for unit in chosen_units:
         lab.clock.check()
         scales |= dict.fromkeys(unit.tensors, symmetric(unit.scale(method)))
+    started = time.perf_counter()
     verdict = lab.judged_here(Plan(scales=scales))
-    proved_on, cost = lab.sample_set(), Cost(1.0)
-    evidence = Evidence("plan", lab.place_here, proved_on, scores=verdict.scores, cost=cost)
+    cost = Cost(1.0, time.perf_counter() - started)
+    samples = lab.measured.result.evidence.proved_on
+    evidence = Evidence("plan", lab.place_here, samples, scores=verdict.scores, cost=cost)
     return CalibrationLine(method, evidence, verdict.passed)
 
 

@@ -258,10 +258,11 @@ def _certified(lab: Lab, found: Found) -> Found:
     """The result with its certificate; groups that built models do not need are dropped."""
     everything = lab.simulated()
     high = everything.indices(found.result.high)
+    started = time.perf_counter()
     with lab.clock.phase("proof"):
         result = certify(lab.built(everything), high, budget=Budget(lab.clock, max_trials=_builds_left(lab)))
-    place, cost = lab.measured.result.place, Cost(result.cost, builds=len(result.trials))
-    evidence = Evidence("plan", place, lab.sample_set(), cost=cost)
+    cost = Cost(result.cost, time.perf_counter() - started, len(result.trials))
+    evidence = Evidence("plan", lab.measured.result.place, lab.sample_set(), cost=cost)
     if result.ending.kind in ("seconds-spent", "interrupted"):
         lab.clock.leave("certification")
     if not result.passed or not result.minimal:
@@ -411,7 +412,7 @@ def tradeoff(lab: Lab, found: Found) -> Tradeoff | None:
     most = math.ceil(lab.simulator.allowance(_RUNS) * len(lab.simulator.inputs) / len(sizes))
     samples = few[:: -(-len(few) // most)]
     evaluator = lab.simulated(samples)
-    trials = []
+    trials, before = [], lab.cost
     for count in sizes:
         lab.clock.check()
         high = evaluator.indices(order[:count])
@@ -422,6 +423,5 @@ def tradeoff(lab: Lab, found: Found) -> Tradeoff | None:
         TradeoffPoint(count, float(shares[count]), criterion.score(trial.scores[worst]))
         for count, trial in zip(sizes, trials, strict=True)
     ]
-    cost = Cost(len(points) * len(samples) / len(lab.simulator.inputs))
-    evidence = Evidence("plan", "exact", lab.sample_set(samples), cost=cost)
+    evidence = Evidence("plan", "exact", lab.sample_set(samples), cost=lab.cost - before)
     return Tradeoff(order[: sizes[-1]], tuple(points), evidence)

@@ -29,10 +29,6 @@ ENGINE_FP16: Stage = "engine FP16"
 ENGINE_FP32: Stage = "engine FP32"
 IMPLICIT: Stage = "implicit INT8"
 
-#: The stages that are engines.
-ENGINES = (ENGINE_INT8, ENGINE_FP16, ENGINE_FP32, IMPLICIT)
-#: The stages that are the candidate of a case, or its model run by ONNX Runtime.
-CANDIDATES = (QDQ, ENGINE_INT8, IMPLICIT)
 #: All stages in order. Each is compared with the first of the stages listed for it that was run.
 STAGES: Mapping[Stage, tuple[Stage, ...]] = {
     FRAMEWORK: (),
@@ -49,7 +45,7 @@ STAGES: Mapping[Stage, tuple[Stage, ...]] = {
 def place(
     stages: Collection[Stage],
     compare: Callable[[Stage, Stage], Verdict],
-    verdict: Evidence,
+    evidence: Callable[[Stage], Evidence],
     broken: Collection[Stage] = (),
 ) -> tuple[tuple[StageLine, ...], Stage | None]:
     """Compare each stage with the one before it, by the case's criteria.
@@ -57,7 +53,7 @@ def place(
     Args:
         stages: The stages that were run.
         compare: Returns the verdict on the second stage against the first.
-        verdict: The evidence of the case's verdict.
+        evidence: Returns what ran for a stage, without scores.
         broken: Stages whose outputs are not finite.
 
     Returns:
@@ -73,7 +69,7 @@ def place(
         before = [stage for stage in preceding if stage in stages]
         if name in stages and before:
             against = next((stage for stage in before if stage not in broken), before[0])
-            line = _line(name, against, compare(against, name), verdict)
+            line = _line(name, against, compare(against, name), evidence(name))
             if (name, against) == (ENGINE_INT8, QDQ) and not line.passed:
                 line = replace(line, passed=not _matters(set(stages) - set(broken), compare))
             lines.append(line)
@@ -126,16 +122,12 @@ def stages_of(
     return found | ({FP16: Role.BASELINE} if half else {}) | {QDQ: Role.INT8}
 
 
-def _line(name: Stage, against: Stage, found: Verdict, verdict: Evidence) -> StageLine:
-    """The line of a stage, from the verdict on it against another stage and the evidence of the case."""
-    judged, metrics = found
+def _line(name: Stage, against: Stage, verdict: Verdict, evidence: Evidence) -> StageLine:
+    """The line of a stage, from the verdict on it against another stage."""
+    judged, metrics = verdict
     scores = (*(s for o in judged for s in o.scores if s.limit is not None), *metrics)
-    evidence = replace(verdict, scores=scores)
-    if verdict.place == "engine" and name not in ENGINES:
-        evidence = replace(evidence, place="exact")
-    if name not in CANDIDATES or evidence.place != verdict.place:
-        evidence = replace(evidence, realized=None)
-    if found.passed:
+    evidence = replace(evidence, scores=scores)
+    if verdict.passed:
         return StageLine(name, True, evidence, against)
     problems = {o.name: o.problem for o in judged if o.problem}
     fits = {o.name: o.fit for o in judged if o.fit is not None and o.fit.meanings}

@@ -227,10 +227,10 @@ def _no_fix(result: CaseResult) -> Iterator[str]:
     if stopped is not None:
         yield STOPS[stopped.kind].no_fix
     elif search is not None and search.found:
-        yield reason(search)
+        yield reason(search, result.low_format)
     elif search is not None:
         lint = [f.remedy for f in result.findings if f.source == "lint" and f.severity != "note" and f.remedy]
-        yield "; ".join([*lint[:1], NoFix.ENDED.format(ending=reason(search))])
+        yield "; ".join([*lint[:1], NoFix.ENDED.format(ending=reason(search, result.low_format))])
         if search.fixed_pairs:
             yield lint[0] if lint else NoFix.FIXED_PAIRS
         yield lint[0] if lint else NoFix.HIGH_FAILS.format(format=result.low_format)

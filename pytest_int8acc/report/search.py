@@ -23,14 +23,9 @@ def ending_text(ending: Ending, low_format: str, fixed_pairs: Sequence[str] = ()
     return ENDINGS[ending.kind].format_map({**vars(ending), "cause": cause, "format": low_format})
 
 
-def reason(outcome: SearchOutcome) -> str:
-    """Returns why the search ended."""
-    return ending_text(outcome.ending, _low_format(outcome), outcome.fixed_pairs)
-
-
-def _low_format(outcome: SearchOutcome) -> str:
-    """Returns the format that groups leave, like ``INT8``."""
-    return outcome.low.upper() or "INT8"
+def reason(outcome: SearchOutcome, low_format: str) -> str:
+    """Returns why the search ended; ``low_format`` is the format that groups leave, like ``INT8``."""
+    return ending_text(outcome.ending, low_format, outcome.fixed_pairs)
 
 
 def alone_text(culprit: Culprit) -> str:
@@ -41,13 +36,15 @@ def alone_text(culprit: Culprit) -> str:
     return f"{score.name} {score.value:.6g}{' (within its limit)' * score.passed}"
 
 
-def search_notes(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list[str]:
+def search_notes(outcome: SearchOutcome, low_format: str, repairs: Sequence[Repair] = ()) -> list[str]:
     """Returns notes on the certificate, causes without a trial, Casts, and training with quantization."""
-    notes, certificate, low = [], outcome.certificate, _low_format(outcome)
+    notes, certificate = [], outcome.certificate
     if certificate is not None and certificate.passed:
-        notes.append(f"certified: {certificate.builds} built models show that each culprit must leave {low}")
+        notes.append(
+            f"certified: {certificate.builds} built models show that each culprit must leave {low_format}"
+        )
     elif certificate is not None:
-        ending = ending_text(certificate.ending, low)
+        ending = ending_text(certificate.ending, low_format)
         notes.append(f"not certified by {certificate.builds} built models: {ending}")
     causes = [culprit.cause for culprit in outcome.culprits if culprit.cause is not None]
     hints = sum(cause.evidence is None for cause in causes)
@@ -60,9 +57,10 @@ def search_notes(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list
     if outcome.casts is not None:
         notes.append(f"with these layers kept the model has {count(outcome.casts, 'Cast')} more")
     share = 1 - outcome.int8_share
-    if not outcome.low and outcome.found and share > _QAT_SHARE and (not repairs or repairs[0].layers):
+    leaves = outcome.found and share > _QAT_SHARE and (not repairs or repairs[0].layers)
+    if low_format == "INT8" and leaves:
         training = "quantization-aware training (QAT) is the better way"
-        notes.append(f"{share:.0%} of the multiply-accumulates would leave {low}: {training}")
+        notes.append(f"{share:.0%} of the multiply-accumulates would leave INT8: {training}")
     return notes
 
 
@@ -102,13 +100,13 @@ def tradeoff_view(tradeoff: Tradeoff, precision: str) -> TradeoffView:
     return TradeoffView(title, said, name, first.metric, tuple(rows), chart(tradeoff))
 
 
-def plan_line(outcome: SearchOutcome) -> str:
+def plan_line(outcome: SearchOutcome, low_format: str) -> str:
     """Returns the plan of the search in a sentence, or why there is none; empty if nothing has to change."""
     if not outcome.found:
-        return f"No fix: {reason(outcome)}"
+        return f"No fix: {reason(outcome, low_format)}"
     if not outcome.culprits:
         return ""
-    stays = f"{outcome.int8_share:.0%} of the MACs stay in {_low_format(outcome)}"
+    stays = f"{outcome.int8_share:.0%} of the MACs stay in {low_format}"
     plan = f"{_kept(outcome)} in {outcome.precision.upper()}, {stays}"
     if outcome.price_ms is not None:
         plan += f", {outcome.price_ms:+.2g} ms"
@@ -130,10 +128,10 @@ def _kept(outcome: SearchOutcome) -> str:
     return f"{groups} and {few(others, 4)} (for a reserve)"
 
 
-def cost_line(outcome: SearchOutcome) -> str:
+def cost_line(outcome: SearchOutcome, low_format: str) -> str:
     """Returns what the search cost, and why it ended."""
     return (
         f"Search '{outcome.strategy}': {len(outcome.trials)} trials and {outcome.probes} probes (as much as "
         f"{number(outcome.cost, 3)} runs over all samples), {count(outcome.builds, 'model')} built, in "
-        f"{number(outcome.seconds, 3)} s; {reason(outcome)}"
+        f"{number(outcome.seconds, 3)} s; {reason(outcome, low_format)}"
     )

@@ -485,17 +485,17 @@ class CaseView:
     @cached_property
     def ending(self) -> str:
         """Why the search ended; empty without a search."""
-        return "" if self.result.search is None else reason(self.result.search)
+        return "" if self.result.search is None else reason(self.result.search, self.low_format)
 
     @cached_property
     def plan(self) -> str:
         """The plan of the search in a sentence; empty without a search."""
-        return "" if self.result.search is None else plan_line(self.result.search)
+        return "" if self.result.search is None else plan_line(self.result.search, self.low_format)
 
     @cached_property
     def cost(self) -> str:
         """What the search cost, and why it ended; empty without a search."""
-        return "" if self.result.search is None else cost_line(self.result.search)
+        return "" if self.result.search is None else cost_line(self.result.search, self.low_format)
 
     @cached_property
     def tradeoff(self) -> TradeoffView | None:
@@ -597,7 +597,7 @@ class CaseView:
     def search_notes(self) -> list[str]:
         """Notes that follow from the outcome of the search; empty without a search."""
         search = self.result.search
-        return [] if search is None else search_notes(search, self._diagnosis.repairs)
+        return [] if search is None else search_notes(search, self.low_format, self._diagnosis.repairs)
 
     @cached_property
     def remarks(self) -> list[str]:

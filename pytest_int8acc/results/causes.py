@@ -223,7 +223,8 @@ class StageLine:
     name: Stage
     passed: bool
     evidence: Evidence
-    """The run of this stage, with its scores against the step before."""
+    """What ran for this stage, with its scores against the step before. The cost is that of the verdict, for
+    which all stages ran side by side."""
     against: Stage
     """The earlier step that it was compared with."""
     problems: Mapping[str, str] = field(default_factory=dict)

@@ -248,8 +248,8 @@ class Ledger:
     def _pay(self, trial: Trial, why: str) -> None:
         """Charge a trial to the budget and add it to the report."""
         self.budget.meter.runs += trial.cost
-        if trial.cost > 0:
-            self.budget.pay()
+        self.budget.trials += trial.cost > 0
+        self.budget.clock.tick("trial")
         line = TrialLine(self.names(trial.high), trial.passed, trial.loss, trial.cost, why)
         self._lines.append(line)
         _LOG.info(

@@ -127,7 +127,7 @@ def test_an_engine_that_is_a_little_off_has_no_fusion_at_fault(
     lab = lab_of(measured_wrong(spec, [wrong], monkeypatch))
     outcome, found = find_precision(lab)
     assert lab.refuted
-    monkeypatch.setattr("pytest_int8acc.lab.lab._FAR", 1e9)
+    monkeypatch.setattr("pytest_int8acc.lab.lab.ENGINE_ROUNDING", 1e9)
     assert not lab.refuted
     repaired = find_remedies(lab, outcome, found)
     assert all(way.kind != "unfuse" for way in repaired.repairs)

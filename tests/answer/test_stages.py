@@ -64,7 +64,7 @@ def placed(outputs: dict[str, Outputs], judge: Judge) -> tuple[tuple[Any, ...], 
         return judged(judge if before.keys() >= after.keys() else judge.on(before), before, after)
 
     broken = [s for s, found in outputs.items() if not np.isfinite(np.concatenate(found["logits"])).all()]
-    return place(outputs, compare, Evidence("form", "exact", SampleSet(96)), broken)
+    return place(outputs, compare, lambda stage: Evidence("form", "exact", SampleSet(96)), broken)
 
 
 def test_a_healthy_case_fails_nowhere(good: dict[str, Outputs]) -> None:

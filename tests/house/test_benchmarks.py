@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_backends import measured_wrong, weighted
+from repair_support import planted, write_case
+
+from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.results import EngineInfo, Role
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
+from benchmarks import engines  # noqa: E402
 from benchmarks.faults import outlier_channel  # noqa: E402
 from benchmarks.nets import CASES, digits, trained  # noqa: E402
 from benchmarks.rivals.bar import SEARCH, Task  # noqa: E402
@@ -89,3 +96,15 @@ def test_a_first_spec_is_a_row(tmp_path):
     assert done.stdout.splitlines()[-1].startswith(
         "| PyTorch | digits.onnx | scores of 10 classes | its own | PASSED "
     )
+
+
+def test_engines_are_compared_with_the_simulation(tmp_path, monkeypatch):
+    spec = write_case(tmp_path, planted("cnn"), {"sqnr_db": 20})
+    wrong = weighted(load_model(tmp_path / "model.onnx"))[2]
+    measured = measured_wrong(spec, [wrong], monkeypatch)
+    baseline = EngineInfo(Role.BASELINE, "", 2.0, False, 1)
+    result = replace(measured.result, engines=(baseline, *measured.result.engines))
+    slow, fast = engines.rows("cnn", replace(measured, result=result))
+    assert (slow["engine"], slow["build s"], slow["simulated"]) == ("FP16", "2", "")
+    assert (fast["engine"], fast["layers in INT8"], fast["speedup"]) == ("INT8", "1 of 1", "nan")
+    assert float(fast["SQNR dB"]) < 10 < float(fast["simulated"]) < float(slow["SQNR dB"])

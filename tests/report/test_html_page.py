@@ -343,3 +343,11 @@ def test_pages_need_no_place_for_what_is_compiled(
         compiled.write_text("")
     assert "<html" in page(pytester, full_report())
     assert not list(compiled.rglob("*.cache"))
+
+
+@pytest.mark.parametrize("low", ["fp8", "fp16", "bf16"])
+def test_a_search_is_told_in_the_format_of_its_case(low: str, pytester: pytest.Pytester) -> None:
+    """``search.low`` is left out here: the case itself says its format."""
+    read = Reader(page(pytester, report(entry(case(low=low)))))
+    assert f"of the MACs stay in {low.upper()}" in text_of(read)
+    assert "stay in INT8" not in text_of(read)
