@@ -165,19 +165,32 @@ def _add_to_search(search: dict[str, Any], view: CaseView) -> None:
         culprit["alone"] = shown.alone
         if culprit["cause"] is not None:
             culprit["cause"] |= {"text": shown.sentence, "advice": shown.advice}
-            evidence = culprit["cause"]["evidence"]
-            if evidence is not None and evidence["realized"] is not None:  # the verdict is the evidence
-                evidence["realized"]["text"] = view.precision
+            _add_to_evidence(culprit["cause"]["evidence"], view)
+    certificate, tradeoff = search["certificate"], search["tradeoff"]
+    if certificate is not None:
+        certificate["builds"] = certificate["evidence"]["cost"]["builds"]
+    if tradeoff is not None:
+        tradeoff["samples"] = tradeoff["evidence"]["proved_on"]["count"]
 
 
 def _add_to_diagnosis(diagnosis: dict[str, Any], view: CaseView) -> None:
     diagnosis["summary"] = view.summary
     for stage, shown in zip(diagnosis["stages"], view.stages, strict=True):
-        stage["text"] = shown.text
+        stage |= {"text": shown.text, "scores": stage["evidence"]["scores"]}
+        _add_to_evidence(stage["evidence"], view)
         for fit, note in zip(stage["fits"].values(), shown.fit_notes, strict=True):
             fit["note"] = note
     for repair, text in zip(diagnosis["repairs"], view.repairs, strict=True):
         repair |= {"text": text, "scores": repair["evidence"]["scores"]}
+    for calibration in diagnosis["calibrations"]:
+        calibration["scores"] = calibration["evidence"]["scores"]
+        _add_to_evidence(calibration["evidence"], view)
+
+
+def _add_to_evidence(evidence: dict[str, Any] | None, view: CaseView) -> None:
+    """Adds the text on the realized formats, which are those of the verdict."""
+    if evidence is not None and evidence["realized"] is not None:
+        evidence["realized"]["text"] = view.precision
 
 
 def properties(view: CaseView) -> list[tuple[str, object]]:

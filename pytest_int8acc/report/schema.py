@@ -67,6 +67,15 @@ _SEARCH: dict[str, Any] = {
     "interrupted": _kind("boolean", "Ctrl-C ended it; what stands here was known by then."),
     "remarks": _kind("array", "What came of certifying, and advice.", items=_TEXT),
 }
+_SCORES = {"scores": _kind("array", "The scores of the evidence.", items={"$ref": "#/definitions/Score"})}
+#: Keys that ``plain_result`` copies from the evidence of a class of results, by class.
+_OF_EVIDENCE: dict[str, dict[str, Any]] = {
+    "Repair": _SCORES,
+    "StageLine": _SCORES,
+    "CalibrationLine": _SCORES,
+    "Certificate": {"builds": _kind("integer", "The number of models that were built.")},
+    "Tradeoff": {"samples": _kind("integer", "The number of samples on which each plan was tried.")},
+}
 
 
 def json_schema() -> dict[str, Any]:
@@ -107,8 +116,9 @@ def _definitions() -> dict[str, Any]:
         definitions[name]["properties"] |= keys
         definitions[name]["required"] += keys
     definitions["SearchOutcome"]["properties"] |= _SEARCH
-    scores = {"type": "array", "items": {"$ref": "#/definitions/Score"}}
-    definitions["Repair"]["properties"]["scores"] = {**scores, "description": "Those of its evidence."}
+    for name, keys in _OF_EVIDENCE.items():
+        definitions[name]["properties"] |= keys
+        definitions[name]["required"] += keys
     definitions["number"] = {
         "oneOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}],
         "description": "A number; what JSON cannot say stands as text.",

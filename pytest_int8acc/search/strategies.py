@@ -193,7 +193,7 @@ class _Minimal:
                 return
             elif plan in self._failed:
                 limit *= 0.9
-            elif self._attempt(plan, "cheapest plan predicted to pass", screen=1.05):
+            elif self._attempt(plan, "cheapest plan foretold to pass", screen=1.05):
                 return
 
     def improve(self) -> None:

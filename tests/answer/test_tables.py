@@ -77,7 +77,7 @@ def test_a_line_of_the_calibrations_is_what_a_case_calibrated_so_would_score(
 
     whole = entry({"method": "topk", "top_k": 2}, "--int8acc-calibrations")
     table = {line["method"]: line for line in whole["diagnosis"]["calibrations"]}
-    values = {method: [s["value"] for s in line["evidence"]["scores"]] for method, line in table.items()}
+    values = {method: [s["value"] for s in line["scores"]] for method, line in table.items()}
     assert values["as it is"] == [s["value"] for s in whole["scores"]]
     assert len(set(map(tuple, values.values()))) > 4
     for method, calibrate in (
@@ -89,6 +89,26 @@ def test_a_line_of_the_calibrations_is_what_a_case_calibrated_so_would_score(
         other = entry(calibrate)
         assert values[method] == pytest.approx([s["value"] for s in other["scores"]], rel=2e-3), method
         assert table[method]["passed"] == (other["verdict"] == "passed")
+
+
+@pytest.mark.parametrize("mode", ["exact", "native"])
+def test_stages_and_calibrations_rest_on_evidence(mode: str, pytester: pytest.Pytester) -> None:
+    spec = {"int8": {"calibrate": {}}, "criteria": [{"sqnr_db": 60}]}
+    options = ["--int8acc-calibrations", f"--int8acc-mode={mode}"]
+    entry = written_and_run(pytester, network="block()", calibration={}, spec=spec, options=options)
+    lines = [*entry["diagnosis"]["stages"], *entry["diagnosis"]["calibrations"]]
+    assert {line.get("name", "method") for line in lines} == {"FP16", "Q/DQ in ONNX Runtime", "method"}
+    for line in lines:
+        evidence = line["evidence"]
+        assert line["scores"] == evidence["scores"]
+        assert evidence["place"] == mode
+        assert evidence["proved_on"]["count"] == entry["samples"]
+        assert evidence["cost"]["runs"] == 1
+        assert evidence["cost"]["seconds"] > 0
+    realized = [line.get("name") for line in lines if line["evidence"]["realized"]]
+    assert realized == ["Q/DQ in ONNX Runtime", None]  # the candidate, also as the first of the methods
+    trials = [line["evidence"]["subject"] for line in entry["diagnosis"]["calibrations"]]
+    assert trials == ["form", *["plan"] * (len(trials) - 1)]
 
 
 def test_a_culprit_stands_among_what_it_reads_and_what_reads_it(pytester: pytest.Pytester) -> None:
