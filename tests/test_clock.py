@@ -15,6 +15,7 @@ from pytest_int8acc import CaseResult, Settings
 from pytest_int8acc.answer import conclude, precision, steps
 from pytest_int8acc.answer import diagnosis as diagnosis
 from pytest_int8acc.answer.scales import Chooser
+from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.clock import Clock, OutOfTime, current
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.simulator import Simulator
@@ -40,7 +41,7 @@ PLACES = {
     "probes": Place(Simulator, "probe", "search", verified=False),
     "proof": Place(Lab, "prove", "proof", verified=False),
     "fewer layers": Place(precision, "_slimmer", "fewer-layers"),
-    "certification": Place(Lab, "build", "certification", call=2),
+    "certification": Place(Measured, "run", "certification", call=2),
     "alone": Place(precision, "_worst_alone", "alone"),
     "stages": Place(diagnosis, "place", "stages"),
     "causes": Place(diagnosis, "explain", "causes"),
@@ -85,7 +86,7 @@ def at(patch: pytest.MonkeyPatch, place: Place, happens: Callable[[], None]) -> 
 
 def counted(patch: pytest.MonkeyPatch) -> tuple[list[int], list[int]]:
     """Calls of trials and of builds."""
-    trial, build = Place(Simulator, "trial", "search", call=-1), Place(Lab, "build", "proof", call=-1)
+    trial, build = Place(Simulator, "trial", "search", call=-1), Place(Measured, "run", "proof", call=-1)
     return at(patch, trial, pytest.fail), at(patch, build, pytest.fail)
 
 
