@@ -213,6 +213,8 @@ class _UserRun:
         made: Any = function
         if isinstance(function, UserFunction):
             made, self._active = function.function, function.active
+            # A call of ``function`` opens a second block of this state within the block of ``_call``. The
+            # inner block undoes a change of the working folder, so that each call begins in the same folder.
         self._kept: list[tuple[int, Feed]] = []
         """The index of the first sample of each batch, and the batch, if all outputs are kept."""
         self._total, self._rows = 0.0, 0
