@@ -12,6 +12,8 @@ from zoo import need_opset_23
 
 #: Tests on a GPU whose engines take longest, in the order in which their files are to begin.
 LONGEST = (
+    "test_five_rebuilds_have_one_verdict",
+    "test_a_golden_on_tensorrt_spares_the_baseline_s_engine",
     "test_a_fusion_that_is_computed_wrong_is_broken_up",
     "test_each_kind_of_fix_is_verified_with_its_price",
     "test_the_example_project_passes_and_fails_as_it_should",

@@ -260,15 +260,19 @@ def _layer_table(view: CaseView, width: int | None) -> list[str]:
     """Returns a table of the errors of layers, those with the largest error of their own first."""
     if not view.layer_errors:
         return []
-    rows = []
-    for layer in view.layer_errors[:_LAYERS]:
-        row = [layer.layer, layer.op_type, number(layer.alone_sqnr_db, 3), number(layer.alone_cosine)]
-        row += [number(layer.sqnr_db, 3), number(layer.cosine)]
-        row += ["" if v is None else number(v) for v in (layer.engine_sqnr_db, layer.engine_cosine)]
-        rows.append(row)
-    header = ["layer", "type"]
-    for measured in ("alone", f"all in {view.low_format}", "between engines"):
-        header += [f"{measured}: SQNR dB", "cosine"]
+    layers = view.layer_errors[:_LAYERS]
+    header, rows = ["layer", "type"], [[layer.layer, layer.op_type] for layer in layers]
+    if any(layer.engine_sqnr_db is not None for layer in layers):
+        # Cosines beside three columns of SQNR need more than 80 columns; report.json and the page have them.
+        header += [f"SQNR dB {where}" for where in ("alone", f"all in {view.low_format}", "between engines")]
+        for row, layer in zip(rows, layers, strict=True):
+            for value in (layer.alone_sqnr_db, layer.sqnr_db, layer.engine_sqnr_db):
+                row.append("" if value is None else number(value, 3))
+    else:
+        header += ["alone: SQNR dB", "cosine", f"all in {view.low_format}: SQNR dB", "cosine"]
+        for row, layer in zip(rows, layers, strict=True):
+            row += [number(layer.alone_sqnr_db, 3), number(layer.alone_cosine)]
+            row += [number(layer.sqnr_db, 3), number(layer.cosine)]
     lines = [
         "Layers (error against the baseline, the worst alone first)",
         *indented_table(header, rows, width),

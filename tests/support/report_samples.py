@@ -284,6 +284,16 @@ MISBUILT = replace(
 )
 RESULTS: dict[str, Plain] = {
     "everything": {**CASE, "written": ("out/net/fixed.onnx", "out/net/plan.yaml", "out/x.txt", "bare")},
+    "engine-layers": replace(
+        CASE,
+        diagnosis=replace(
+            CASE["diagnosis"],
+            layers=[
+                replace(layer, engine_sqnr_db=layer["sqnr_db"] - 0.25, engine_cosine=0.98)
+                for layer in CASE["diagnosis"]["layers"]
+            ],
+        ),
+    ),
     "good": case(
         KEPT, REPORTED, replace(SQNR, value="inf"), phases=({"name": "runs", "seconds": 0.345},), seconds=2
     ),
