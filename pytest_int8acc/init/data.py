@@ -1,11 +1,12 @@
-"""What ``--int8acc-data`` names: arrays, a folder of images or of audio, and labels that lie with them."""
+"""Finds out what ``--int8acc-data`` names: arrays, or a folder of images or of audio; and its labels."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import wave
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,28 +22,25 @@ from pytest_int8acc.tensors import Array, TensorInfo, describe
 IMAGES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 AUDIO = frozenset({".flac", ".mp3", ".ogg", ".wav"})
 Kind = Literal["ready", "arrays", "images", "audio"]
-#: How the labels of images or audio are told: by the folder a file is in, with the classes in order where a
-#: file lists them; by a line 'file label' of a text; by a JSON mapping of file to label.
-LabelKind = Literal["", "folders", "text", "json"]
+#: The kinds of labels. ``array``: an array in the .npz file. ``file``: a labels.npy beside the arrays.
+#: ``folders``: the folder that an image is in. ``text`` and ``json``: a list that maps file names to labels.
+LabelKind = Literal["array", "file", "folders", "text", "json"]
 #: Names of arrays in an .npz that may hold labels.
 _LABEL_ARRAYS = ("labels", "label", "targets", "target", "y")
+_ACCEPTED = "a folder of images, of audio or of .npy files, an .npz, an .npy or Polygraphy's JSON"
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Where labels were found."""
+    """Where the labels are."""
 
-    kind: LabelKind = ""
+    kind: LabelKind
     file: Path | None = None
-    """labels.txt or labels.json; an .npy of labels for arrays that are ready."""
+    """The file of labels; for the kind ``folders`` a file that lists the classes in order, if any."""
     array: str = ""
-    """The array of an .npz that holds them."""
+    """The name of the array that holds the labels, for the kind ``array``."""
     numbers: bool = True
-    """Whether a list tells numbers, not names."""
-
-    def __bool__(self) -> bool:
-        """Whether there are any."""
-        return bool(self.kind or self.file or self.array)
+    """Whether a list has the numbers of the classes. Otherwise it has their names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,96 +49,94 @@ class Given:
 
     path: Path
     kind: Kind
-    files: tuple[Path, ...] = ()
-    """Images or audio, in order."""
+    labels: Labels | None
+    files: Sequence[Path] = ()
+    """The images or the audio files, in order."""
     tensor: TensorInfo | None = None
     """The input that takes an image or a waveform."""
-    arrays: dict[str, Array] | None = None
-    """Stored arrays that are not as the model takes them."""
+    arrays: Mapping[str, Array] | None = None
+    """Stored arrays that do not fit the model as they are."""
     problem: str = ""
-    """Why they are not."""
-    rate: int = 0
-    """Samples per second of the first .wav file; 0: not known."""
-    labels: Labels = Labels()
+    """The error that says why the arrays do not fit."""
+
+    @property
+    def count(self) -> int:
+        """The number of files or of stored samples."""
+        stored = [len(array) for array in (self.arrays or {}).values() if array.ndim]
+        return min(stored, default=len(self.files))
+
+    @property
+    def rate(self) -> int:
+        """The sampling rate of the first .wav file that can be read, in Hz; 0 where there is none."""
+        for file in self.files:
+            if file.suffix.lower() == ".wav":
+                with contextlib.suppress(wave.Error, EOFError, OSError), wave.open(str(file)) as opened:
+                    return int(opened.getframerate())
+        return 0
 
 
 def look(path: Path, model: Model) -> Given:
-    """What lies at ``path``, and which input of ``model`` takes it.
+    """Return what lies at ``path``, and which input of ``model`` takes it.
 
     Raises:
         DataError: Nothing is there, it is of no known kind, or no input of the model takes it.
     """
     if not path.exists():
-        raise DataError(f"{display(path)}: no such file or folder; --int8acc-data takes {_TAKES}")
-    if path.is_dir():
-        for kind, suffixes in (("images", IMAGES), ("audio", AUDIO)):
-            files = sorted(
-                (p for p in path.rglob("*") if p.suffix.lower() in suffixes and p.is_file()), key=_order
-            )
-            if files and not any(path.glob("*.npy")):
-                return _of_files(path, "images" if kind == "images" else "audio", files, model)
-    elif path.suffix not in (".npy", ".npz", ".json"):
-        raise DataError(f"{display(path)}: is of no known kind; --int8acc-data takes {_TAKES}")
-    return _of_arrays(path, model)
+        raise DataError(f"{display(path)}: no such file or folder; --int8acc-data takes {_ACCEPTED}")
+    if not path.is_dir() and path.suffix not in (".npy", ".npz", ".json"):
+        raise DataError(f"{display(path)}: is of no known kind; --int8acc-data takes {_ACCEPTED}")
+    if not path.is_dir() or any(path.glob("*.npy")):
+        return _arrays(path, model)
+    files = sorted(path.rglob("*"), key=lambda file: (file.parent.as_posix(), natural(file)))
+    images = [file for file in files if file.suffix.lower() in IMAGES and file.is_file()]
+    if images:
+        return _images(path, images, model)
+    audio = [file for file in files if file.suffix.lower() in AUDIO and file.is_file()]
+    return _audio(path, audio, model) if audio else _arrays(path, model)
 
 
-_TAKES = "a folder of images, of audio or of .npy files, an .npz, an .npy or Polygraphy's JSON"
-
-
-def _order(path: Path) -> tuple[str, list[tuple[int, int, str]]]:
-    return path.parent.as_posix(), natural(path)
-
-
-def _of_files(path: Path, kind: Literal["images", "audio"], files: list[Path], model: Model) -> Given:
-    takes = {"images": image_axes, "audio": wave_axis}[kind]
-    tensor = next((t for t in model.inputs if takes(t) is not None), None)
-    if tensor is None and kind == "images":
+def _images(path: Path, files: Sequence[Path], model: Model) -> Given:
+    tensor = next((tensor for tensor in model.inputs if image_axes(tensor) is not None), None)
+    if tensor is None:
         raise DataError(
             f"{display(path)}: holds images, and the model takes none ({describe(model.inputs)}); expected "
             "an input of 1, 3 or 4 channels. Give arrays as the model takes them, in an .npz, samples first"
         )
-    tensor = tensor or next((t for t in model.inputs if t.dtype.kind == "f" and t.shape), None)
-    if tensor is None:
+    # Labels belong to samples. A model that takes an image without a batch axis has no samples.
+    labels = _labels_of_files(path, files) if len(tensor.shape or ()) > 3 else None
+    return Given(path, "images", labels, files, tensor)
+
+
+def _audio(path: Path, files: Sequence[Path], model: Model) -> Given:
+    waves = [tensor for tensor in model.inputs if wave_axis(tensor) is not None]
+    features = [tensor for tensor in model.inputs if tensor.dtype.kind == "f" and tensor.shape]
+    if not waves and not features:
         raise DataError(
             f"{display(path)}: holds audio, and the model takes no floats ({describe(model.inputs)}); "
             "give arrays as the model takes them, as an .npz with samples first"
         )
-    cut = kind == "audio" or len(tensor.shape or ()) > 3  # else an image is no row, and labels belong to rows
-    labels = _labels(path, files) if cut else Labels()
-    return Given(path, kind, tuple(files), tensor, rate=_rate(files), labels=labels)
+    return Given(path, "audio", _labels_of_files(path, files), files, (waves or features)[0])
 
 
-def _rate(files: Iterable[Path]) -> int:
-    for file in files:
-        if file.suffix.lower() == ".wav":
-            try:
-                with wave.open(str(file)) as opened:
-                    return int(opened.getframerate())
-            except (wave.Error, EOFError, OSError):  # told by the loader, where it is read
-                continue
-    return 0
-
-
-def _labels(folder: Path, files: list[Path]) -> Labels:
-    """Labels of files: a list in their folder or beside it that names them, else the folders they are in."""
-    label_files = [
-        place / name for place in (folder, folder.parent) for name in ("labels.txt", "labels.json")
-    ]
-    for file in filter(Path.is_file, label_files):
-        text = file.suffix == ".txt"
-        labels_by_name = _listed(file)
-        if all(path.name in labels_by_name for path in files):
-            numbers = all(re.fullmatch(r"\d+", str(labels_by_name[path.name])) for path in files)
-            return Labels("text" if text else "json", file, numbers=numbers)
+def _labels_of_files(folder: Path, files: Sequence[Path]) -> Labels | None:
+    """Return a list of labels in the folder or its parent that names all files; else their subfolders."""
+    names = ("labels.txt", "labels.json")
+    label_files = [place / name for place in (folder, folder.parent) for name in names]
+    label_files = [file for file in label_files if file.is_file()]
+    for file in label_files:
+        labels = _read_labels(file)
+        if all(path.name in labels for path in files):
+            numbers = all(re.fullmatch(r"\d+", str(labels[path.name])) for path in files)
+            return Labels("text" if file.suffix == ".txt" else "json", file, numbers=numbers)
     folders = {path.relative_to(folder).parts[0] for path in files}
     if len(folders) < 2 or any(path.parent == folder for path in files):
-        return Labels()
-    lines = (file for file in label_files if file.is_file() and folders <= set(_lines(file)))
-    return Labels("folders", next(lines, None))
+        return None
+    class_lists = [file for file in label_files if folders <= set(_lines(file))]
+    return Labels("folders", class_lists[0] if class_lists else None)
 
 
-def _listed(file: Path) -> Mapping[str, object]:
-    """File to label, as a list of labels tells them; empty where it tells something else."""
+def _read_labels(file: Path) -> Mapping[str, object]:
+    """Return file name to label, as ``file`` lists them; empty where ``file`` has something else."""
     if file.suffix == ".txt":
         return dict(line.rsplit(maxsplit=1) for line in _lines(file) if len(line.split()) > 1)
     try:
@@ -161,16 +157,18 @@ def _lines(file: Path) -> list[str]:
         ) from error
 
 
-def _of_arrays(path: Path, model: Model) -> Given:
-    """Stored arrays, ready where they fit the model as they are."""
+def _arrays(path: Path, model: Model) -> Given:
+    """Return stored arrays: ``ready`` where the first sample fits the model, else ``arrays``."""
     try:
         for _ in open_dataset(path.name, model.inputs, base=path.resolve().parent).first(1).batches():
             pass
     except DataError as error:
         if path.suffix not in (".npy", ".npz"):
             raise
-        arrays, inputs = read_arrays(path, str(path)), {tensor.name for tensor in model.inputs}
-        label = next((name for name in _LABEL_ARRAYS if name in arrays and name not in inputs), "")
-        return Given(path, "arrays", arrays=arrays, problem=str(error), labels=Labels(array=label))
+        arrays = read_arrays(path, str(path))
+        free = arrays.keys() - {tensor.name for tensor in model.inputs}
+        named = [Labels("array", array=name) for name in _LABEL_ARRAYS if name in free]
+        return Given(path, "arrays", named[0] if named else None, arrays=arrays, problem=str(error))
     label_files = [path.parent / "labels.npy", path.parent / f"{path.stem}_labels.npy"]
-    return Given(path, "ready", labels=Labels(file=next(filter(Path.is_file, label_files), None)))
+    found = [Labels("file", file) for file in label_files if file.is_file()]
+    return Given(path, "ready", found[0] if found else None)

@@ -1,4 +1,4 @@
-"""Sizes and values that a model accepts, found by running it: what it leaves open is tried, not made up."""
+"""Finds sizes and values that a model accepts: ONNX Runtime runs the model with sizes that are usual."""
 
 from __future__ import annotations
 
@@ -8,118 +8,139 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_int8acc.data.layout import Layout, read_layout
+from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.init.outputs import STATE_NAME
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
-from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.tensors import Feed, TensorInfo
 
-#: Sizes of images, by height and width; of waveforms and windows of them; of sequences of features or tokens.
+#: Heights and widths of images that are tried, in pixels. The most usual size is first.
 IMAGES = (224, 256, 320, 640, 512, 128, 96, 64, 48, 32, 28, 299, 112, 416, 1024)
+#: Lengths of waveforms that are tried, in samples.
 WAVES = (16000, 512, 576, 1024, 256, 8000, 4096, 48000, 400, 160)
+#: Lengths of windows, in samples, that are tried for a model of waveforms that has a state.
 WINDOWS = (512, 576, 1024, 256, 1536, 16000)
+#: Lengths of sequences of tokens or features that are tried.
 SEQUENCES = (16, 32, 64, 100, 128, 300, 512, 77, 3000)
-#: Widths of an image whose height is fixed, as multiples of it: lines of text.
+#: Ratios of width to height that are tried for an image whose height is fixed, such as a line of text.
 _WIDTHS = (4, 1, 2, 8, 10)
-#: Rows of a run where the model leaves them open; one where it does not take more.
+#: Batch sizes that are tried where the model leaves the batch size open. Some models accept only 1.
 BATCHES = (4, 1)
+#: Names of the input that takes the sampling rate of a waveform.
 _RATE = re.compile(r"^(sr|sample_?rate|sampling_?rate|rate)$", re.IGNORECASE)
-#: Bounds, as of a frequency: drawn like other numbers they would leave nothing between them.
+#: Parts of the names of inputs that are bounds, such as of a frequency, to the value that each bound gets.
 _BOUNDS = {re.compile(r"min", re.IGNORECASE): 0, re.compile(r"max", re.IGNORECASE): 1000}
 _MASK = re.compile(r"mask", re.IGNORECASE)
-#: After so many sizes whose outputs are not finite, no other is expected to mend that.
-_DOUBTFUL = 3
 _Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Range:
-    """What values of an input lie between, both included; a fixed value where they are one."""
+    """The least and the greatest value of an input."""
 
     low: float = 0
     high: float = 1
     why: str = ""
-    """How it was told, where it is not what random data have anyway."""
+    """The reason for this range; empty for the range that random data have by default."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Shapes of a run, by input and by output; no outputs where it is not known to run."""
+    """Shapes of a model's inputs that were tried in ONNX Runtime, and the result."""
 
+    model: Model
+    ranges: Mapping[str, Range]
+    """Input name to the range of its values."""
     inputs: _Shapes
     outputs: _Shapes
+    """Output name to shape; empty where the model did not run with any shapes."""
     tried: int
-    """How many sizes were tried, with this one."""
+    """The number of combinations of sizes that were tried."""
     refused: str = ""
-    """What ONNX Runtime said of the last ones where none was accepted."""
+    """ONNX Runtime's error for the last sizes, where the model did not run with any."""
     finite: bool = True
     """Whether all outputs were finite."""
 
+    @property
+    def how(self) -> str:
+        """How the sizes were found, in a line for a comment."""
+        if not self.outputs:
+            return f"TODO: the model did not run with any sizes tried ({self.tried}): set them."
+        if all(isinstance(dim, int) for tensor in self.model.inputs for dim in tensor.shape or ()):
+            return "Sizes are fixed."
+        refusals = f", after {self.tried - 1} that it refused" if self.tried > 1 else ""
+        return f"TODO: sizes that the model leaves open are a guess: the model runs with them{refusals}."
 
-def accepted(model: Model, ranges: Mapping[str, Range], batches: Sequence[int] = BATCHES) -> Trial:
-    """The first sizes, usual ones first, with which the model runs and gives finite outputs.
+    @property
+    def batched(self) -> frozenset[str]:
+        """The inputs whose axis 0 counts samples."""
+        return read_layout(self.model.inputs).batched
+
+    def sample_shape(self, tensor: TensorInfo) -> tuple[int, ...]:
+        """Return the shape of an input in a run of one sample."""
+        shape = self.inputs[tensor.name]
+        is_one_image = len(shape) == 3 and image_axes(tensor) is not None
+        return (1, *shape[1:]) if tensor.name in self.batched and not is_one_image else shape
+
+
+def find_sizes(model: Model, batches: Sequence[int] = BATCHES) -> Trial:
+    """Return the first sizes, usual ones first, with which the model runs.
+
+    A size that the model fixes is kept. Where the model runs with no sizes, the result has the first ones.
 
     Args:
-        model: In normal form, its inputs of known rank.
-        ranges: Of each input's values.
-        batches: Rows of a run to try, where the model leaves them open.
-
-    Returns:
-        Sizes of the model's own, where it leaves none open; the first ones where nothing ran.
+        model: In normal form, with inputs of known rank.
+        batches: The batch sizes to try where the model leaves its batch size open.
     """
+    ranges = {tensor.name: _range(model, tensor) for tensor in model.inputs}
     candidates = list(_candidates(model, batches))
     try:
         engine = OrtEngine(model, "native")
     except EngineError as error:
-        return Trial(candidates[0], {}, 0, str(error))
-    refused, doubtful = "", list[Trial]()
+        return Trial(model, ranges, candidates[0], {}, 0, str(error))
+    refused = ""
     for tried, shapes in enumerate(candidates, 1):
         try:
-            outputs = _run(engine, shapes, ranges)
+            outputs = engine(_random_feed(model.inputs, shapes, ranges))
         except EngineError as error:
             refused = str(error)
             continue
-        finite = all(a.dtype.kind != "f" or np.isfinite(a).all() for a in outputs.values())
-        trial = Trial(shapes, {name: a.shape for name, a in outputs.items()}, tried, finite=finite)
-        if finite:
-            return trial
-        doubtful.append(trial)
-        if len(doubtful) == _DOUBTFUL:
-            break
-    return doubtful[0] if doubtful else Trial(candidates[0], {}, len(candidates), refused)
+        finite = all(array.dtype.kind != "f" or np.isfinite(array).all() for array in outputs.values())
+        output_shapes = {name: array.shape for name, array in outputs.items()}
+        return Trial(model, ranges, shapes, output_shapes, tried, finite=finite)
+    return Trial(model, ranges, candidates[0], {}, len(candidates), refused)
 
 
-def _run(engine: Engine, shapes: _Shapes, ranges: Mapping[str, Range]) -> Feed:
-    rng, feed = np.random.default_rng(0), {}
-    for tensor in engine.inputs:
-        span, shape = ranges[tensor.name], shapes[tensor.name]
-        whole = tensor.dtype.kind != "f"
-        values = rng.uniform(span.low, span.high + whole, shape)
-        feed[tensor.name] = np.asarray(np.floor(values) if whole else values).astype(tensor.dtype)
-    return engine(feed)
-
-
-def ranges_of(model: Model) -> dict[str, Range]:
-    """What values each input may have, by its name, its type and what reads it."""
-    return {tensor.name: _range(model, tensor) for tensor in model.inputs}
+def _random_feed(inputs: Sequence[TensorInfo], shapes: _Shapes, ranges: Mapping[str, Range]) -> Feed:
+    rng = np.random.default_rng(0)
+    feed: Feed = {}
+    for tensor in inputs:
+        values_range, shape = ranges[tensor.name], shapes[tensor.name]
+        if tensor.dtype.kind == "f":
+            values = rng.uniform(values_range.low, values_range.high, shape)
+        else:
+            values = np.floor(rng.uniform(values_range.low, values_range.high + 1, shape))
+        feed[tensor.name] = np.asarray(values).astype(tensor.dtype)
+    return feed
 
 
 def _range(model: Model, tensor: TensorInfo) -> Range:
+    """Return the range of an input's values, as its name, its type and the nodes that read it suggest."""
+    is_float, is_integer = tensor.dtype.kind == "f", tensor.dtype.kind in "iu"
     if _RATE.search(tensor.name) and tensor.shape in ((), (1,)):
         return Range(16000, 16000, "a guess: the rate of speech")
     bound = next((value for name, value in _BOUNDS.items() if name.search(tensor.name)), None)
-    if bound is not None and tensor.dtype.kind == "f" and tensor.shape == ():
+    if bound is not None and is_float and tensor.shape == ():
         return Range(bound, bound, "a guess: a bound")
-    if tensor.dtype.kind == "f" and tensor.shape and STATE_NAME.search(tensor.name):
+    if is_float and tensor.shape and STATE_NAME.search(tensor.name):
         return Range(0, 0, "a guess: the state before the first run")
-    if tensor.dtype.kind in "iub" and _MASK.search(tensor.name):
+    if not is_float and _MASK.search(tensor.name):
         return Range(1, 1, "a guess: nothing is masked")
     if tensor.dtype == np.uint8 and image_axes(tensor):
         return Range(0, 255, "pixels")
     rows = _table_rows(model, tensor.name)
-    if tensor.dtype.kind in "iu" and rows:
+    if is_integer and rows:
         return Range(0, rows - 1, "entries of the table that it looks up")
     axis = wave_axis(tensor)
     if axis is not None and not isinstance((tensor.shape or ())[axis], int):
@@ -128,7 +149,10 @@ def _range(model: Model, tensor: TensorInfo) -> Range:
 
 
 def _table_rows(model: Model, name: str) -> int:
-    """Rows of the least constant table that is read by an input, at once or behind a Cast; 0: of none."""
+    """Return how many rows the smallest constant has that a Gather reads by this input; 0 where none does.
+
+    A Cast between the input and the Gather is allowed.
+    """
     constants, rows = model.constants(), []
     for node, position in model.index.readers(name):
         if node.op_type == "Cast":
@@ -139,7 +163,7 @@ def _table_rows(model: Model, name: str) -> int:
 
 
 def image_axes(tensor: TensorInfo) -> tuple[int, int, int] | None:
-    """The axes of channels, height and width where an input can be an image of 1, 3 or 4 channels."""
+    """Return the axes of channels, height and width; None unless the input has 1, 3 or 4 channels."""
     shape = tensor.shape or ()
     if len(shape) not in (3, 4) or tensor.dtype.kind not in "fu":
         return None
@@ -152,7 +176,7 @@ def image_axes(tensor: TensorInfo) -> tuple[int, int, int] | None:
 
 
 def wave_axis(tensor: TensorInfo) -> int | None:
-    """The axis of time where an input can be a waveform: all other sizes but the batch's are 1."""
+    """Return the axis of time; None where an axis that is neither batch nor time has a size other than 1."""
     shape = tensor.shape or ()
     if tensor.dtype.kind != "f" or not 1 <= len(shape) <= 3 or STATE_NAME.search(tensor.name):
         return None
@@ -162,21 +186,21 @@ def wave_axis(tensor: TensorInfo) -> int | None:
 
 
 def _candidates(model: Model, batches: Sequence[int]) -> Iterator[_Shapes]:
-    """Shapes of all inputs, the usual ones first, none of them twice."""
-    layout, seen = read_layout(model.inputs), set[tuple[tuple[int, ...], ...]]()
+    """Yield different combinations of shapes of all inputs, the usual ones first."""
+    seen = set[tuple[tuple[int, ...], ...]]()
     state = any(STATE_NAME.search(t.name) for t in model.inputs)
     choices = {t.name: _choices(t, state) for t in model.inputs}
     for number in range(max(map(len, choices.values()), default=1)):
         for batch in batches:
             for tied in (True, False):
-                shapes = _fill(layout, choices, number, batch, tied)
+                shapes = _fill(model.inputs, choices, number, batch, tied)
                 if (key := tuple(shapes.values())) not in seen:
                     seen.add(key)
                     yield shapes
 
 
 def _choices(tensor: TensorInfo, state: bool) -> list[tuple[int, ...]]:
-    """Sizes to try for the open axes of an input: height and width of an image, else one for all."""
+    """Return what to try for open axes of an input: (height, width) of an image, else one size for all."""
     shape = tensor.shape or ()
     axes = image_axes(tensor)
     if axes:
@@ -190,20 +214,34 @@ def _choices(tensor: TensorInfo, state: bool) -> list[tuple[int, ...]]:
 
 
 def _fill(
-    layout: Layout, choices: Mapping[str, Sequence[tuple[int, ...]]], number: int, batch: int, tied: bool
+    inputs: Sequence[TensorInfo],
+    choices: Mapping[str, Sequence[tuple[int, ...]]],
+    number: int,
+    batch: int,
+    tied: bool,
 ) -> _Shapes:
-    """One choice for each input; sizes of one name are one, and those of a state are the batch's if tied."""
+    """Return shapes of all inputs; axes that have the same symbolic name get the same size.
+
+    Args:
+        inputs: The model's inputs.
+        choices: Input name to the sizes to try.
+        number: Which of these sizes to take; the last one where an input has fewer.
+        batch: The size of an open axis 0.
+        tied: Whether all open axes of a state have the batch's size.
+    """
     named: dict[str, int] = {}
     shapes = {}
-    for tensor in layout.inputs:
+    for tensor in inputs:
         sizes = choices[tensor.name][min(number, len(choices[tensor.name]) - 1)]
-        axes, shape = image_axes(tensor), []
+        axes = image_axes(tensor)
+        has_batch_size = tied and STATE_NAME.search(tensor.name)
+        shape = []
         for axis, dim in enumerate(tensor.shape or ()):
             if isinstance(dim, int):
                 shape.append(dim)
                 continue
             size = sizes[axes.index(axis) - 1] if axes and axis in axes[1:] else sizes[-1]
-            if (axis == 0 and wave_axis(tensor) != 0) or (tied and STATE_NAME.search(tensor.name)):
+            if has_batch_size or (axis == 0 and wave_axis(tensor) != 0):
                 size = batch
             shape.append(named.setdefault(dim, size) if dim else size)
         shapes[tensor.name] = tuple(shape)

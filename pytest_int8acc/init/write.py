@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TextIO, get_args
@@ -21,9 +21,9 @@ from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
 from pytest_int8acc.init.data import look
-from pytest_int8acc.init.loaders import Known, count, made_up, needs, of_given
+from pytest_int8acc.init.loaders import data_loader, missing_parts, random_loader
 from pytest_int8acc.init.outputs import before_selection, behind_selection, guesses, joined_outputs, selectors
-from pytest_int8acc.init.sizes import BATCHES, Range, accepted, ranges_of
+from pytest_int8acc.init.sizes import BATCHES, Range, find_sizes
 from pytest_int8acc.init.templates import render
 from pytest_int8acc.names import shown
 from pytest_int8acc.settings import SUFFIXES
@@ -39,6 +39,7 @@ SAMPLES = 64
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 #: Suffixes that quantizers append to the name of a model.
 _QUANTIZED = re.compile(r"[._-](qdq|int8|quant|quantized|ptq|qat|sim)$", re.IGNORECASE)
+#: Text that YAML reads as text without quotes, unless it is a number or a word such as ``null``.
 _PLAIN = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./-]*")
 
 
@@ -54,20 +55,19 @@ def run(paths: Iterable[str | Path], stream: TextIO, data: Path | None = None) -
     for path in paths:
         try:
             facts = _Facts(Path(path), Path(path).parent, data)
-            texts = _texts(facts)
-            _create(texts)
+            files = [shown(display(file)) for file in _write(facts)]
         except Int8accError as error:
             failed += 1
             stream.write(f"int8acc: {error}\n")
             continue
-        *_, spec = files = [shown(display(file)) for file in texts]
+        spec = files[-1]
         wrote = " and ".join(reversed(files))
         stream.write(f"int8acc: wrote {wrote}; edit the lines marked TODO, then: pytest {spec}\n")
-        if facts.needs:
-            stream.write(f"int8acc: {spec} does not run yet: {facts.needs}\n")
-        if chosen := " and ".join(selectors(facts.model)):
+        if facts.missing:
+            stream.write(f"int8acc: {spec} does not run yet: {facts.missing}\n")
+        if facts.selectors:
             said = "judges what it chooses by" if facts.before else "compares what it chose: see there"
-            stream.write(f"int8acc: the model chooses by {chosen}; {spec} {said}\n")
+            stream.write(f"int8acc: the model chooses by {facts.selectors}; {spec} {said}\n")
     return failed
 
 
@@ -86,12 +86,20 @@ def write_spec(model_path: str | Path, folder: Path | None = None, data: Path | 
         Int8accError: A file exists already, or the folder cannot be written.
     """
     path = Path(model_path)
-    texts = _texts(_Facts(path, path.parent if folder is None else folder, data))
-    _create(texts)
-    return list(texts)[-1]
+    return _write(_Facts(path, path.parent if folder is None else folder, data))[-1]
 
 
-def _create(texts: Mapping[Path, str]) -> None:
+def _write(facts: _Facts) -> list[Path]:
+    """Write the loader script, if one is needed, and the spec; return their paths in this order."""
+    texts = {}
+    if facts.loader:
+        if facts.given is None:
+            script = random_loader(facts.trial)
+        else:
+            script = data_loader(facts.trial, facts.given, facts.folder, facts.classes)
+        texts[facts.folder / facts.loader] = script
+    spec = render("spec", _head(facts) | _inputs(facts) | _shapes(facts) | _criteria(facts))
+    texts[facts.folder / (facts.path.stem + SUFFIXES[0])] = spec
     for file in texts:
         if file.exists():
             raise Int8accError(
@@ -102,6 +110,7 @@ def _create(texts: Mapping[Path, str]) -> None:
             create_file(file, text.encode())  # never overwrites a file that another process created since
         except OSError as error:
             raise Int8accError(f"{display(file)}: cannot be written: {error.strerror or error}") from error
+    return list(texts)
 
 
 def _check(model: Model) -> None:
@@ -123,7 +132,7 @@ def _check(model: Model) -> None:
 
 
 class _Facts:
-    """All that is found out about a model and the user's data."""
+    """What is known of a model and of the user's data."""
 
     def __init__(self, path: Path, folder: Path, data: Path | None) -> None:
         self.path, self.folder = path, folder
@@ -133,59 +142,55 @@ class _Facts:
         self.layers = len(read_qdq(model).groups) if self.quantized else len(find_groups(model).slots)
         self.float_path = _float_model(model, path) if self.quantized else path
         self.given = None if data is None else look(data, model)
-        ranges = ranges_of(model)
-        trial = accepted(model, ranges, BATCHES if self.given is None else BATCHES[-1:])
-        self.known = Known(model, ranges, trial)
-        self.guesses = guesses(model, trial.inputs | trial.outputs)
+        self.trial = find_sizes(model, BATCHES if self.given is None else BATCHES[-1:])
+        self.batch_size = read_layout(model.inputs).size
+        """The batch size where the model fixes it."""
+        self.guesses = guesses(model, self.trial.inputs | self.trial.outputs)
         self.joined = joined_outputs(model)
+        self.selectors = " and ".join(selectors(model))
+        """The operators by which the model chooses among values; empty where there are none."""
         self.before = before_selection(model)
-        """The tensors that the model chooses by, which are judged in place of what it chose."""
-
-    @cached_property
-    def loader(self) -> str:
+        """The tensors that these operators read, which are judged in place of the outputs behind them."""
+        self.loader = self._loader()
         """The name of the loader script; empty where none is needed."""
+        self.missing = missing_parts(self.trial, self.given, self.loader)
+        """What the user must fill in before the spec can run, in one line; empty where nothing is missing."""
+        self.classes = self._classes()
+        """The name of the first output that seems to be scores of classes, one row per sample; or empty."""
+        self.boxes = next((name for name, parts in self.joined.items() if parts.layout), "")
+        """The name of the first output with a layout of YOLO's; or empty."""
+
+    def _loader(self) -> str:
         if self.given is not None:
             needed = self.given.kind != "ready"
         else:
-            needed = not _can_draw(self.model) or set(self.known.ranges.values()) != {Range()}
+            needed = not _can_draw(self.model) or set(self.trial.ranges.values()) != {Range()}
         return f"{re.sub(r'[^A-Za-z0-9_]', '_', self.path.stem)}_inputs.py" if needed else ""
 
-    @cached_property
-    def classes(self) -> str:
-        """The name of the first output that seems to be scores of classes, one row per sample; or empty."""
-        shapes = self.known.trial.outputs
+    def _classes(self) -> str:
         for name, guess in self.guesses.items():
-            if guess.axis == -1 and len(shapes.get(name, ())) == 2:
+            if guess.axis == -1 and len(self.trial.outputs.get(name, ())) == 2:
                 return name
         return ""
-
-    @property
-    def boxes(self) -> str:
-        """The name of the first output with a layout of YOLO's; empty where there is none."""
-        return next((name for name, parts in self.joined.items() if parts.layout), "")
 
     @cached_property
     def has_boxes(self) -> bool:
         """Whether the user's labels are boxes for each sample, as ``coco_map`` takes them."""
-        file = None if self.given is None else self.given.labels.file
-        if not self.boxes or file is None or file.suffix != ".npy":
+        labels = self.given.labels if self.given is not None else None
+        if not self.boxes or labels is None or labels.kind != "file" or labels.file is None:
             return False
         try:
-            shape = np.load(file, mmap_mode="r").shape
+            shape = np.load(labels.file, mmap_mode="r").shape
         except (OSError, ValueError):  # the run of the spec reports the error
             return False
         return len(shape) == 3 and 5 <= shape[2] <= 7
 
-    @cached_property
-    def needs(self) -> str:
-        """What the user must fill in before the spec can run, in one line; empty where nothing is missing."""
-        return needs(self.known, self.given, self.loader)
-
+    @property
     def one_row_per_run(self) -> bool:
-        """Return whether a model that leaves its batch size open refused more than one row."""
-        layout, trial = read_layout(self.model.inputs), self.known.trial
-        sizes = {trial.inputs[name][0] for name in layout.batched}
-        return self.given is None and layout.size is None and bool(trial.outputs) and sizes == {BATCHES[-1]}
+        """Whether a model that leaves its batch size open refused more than one row."""
+        sizes = {self.trial.inputs[name][0] for name in self.trial.batched}
+        is_tried = self.given is None and self.batch_size is None and bool(self.trial.outputs)
+        return is_tried and sizes == {BATCHES[-1]}
 
 
 def _can_draw(model: Model) -> bool:
@@ -213,115 +218,94 @@ def _float_model(model: Model, path: Path) -> Path | None:
     return None
 
 
-def _texts(facts: _Facts) -> dict[Path, str]:
-    """Return the files to write and their contents: the loader script, if any, and then the spec."""
-    texts = {}
-    if facts.loader:
-        given = facts.given and of_given(facts.known, facts.given, facts.folder, facts.classes)
-        texts[facts.folder / facts.loader] = given or made_up(facts.known)
-    spec = render("spec", _head(facts) | _inputs(facts) | _shapes(facts) | _criteria(facts))
-    texts[facts.folder / (facts.path.stem + SUFFIXES[0])] = spec
-    return texts
-
-
-def _when(condition: object, text: str = "") -> str | None:
-    """Return ``text`` where the condition holds; None, which drops the line of a template, otherwise."""
-    return text if condition else None
-
-
-def _head(facts: _Facts) -> dict[str, str | None]:
+def _head(facts: _Facts) -> dict[str, object]:
     """Return the values of the template for the model, the INT8 form and the selection."""
-    stem, given = facts.path.stem, facts.given
-    file, count_of_layers = seen_from(facts.folder, facts.path), facts.layers
-    layers = "1 layer" if count_of_layers == 1 else f"{count_of_layers} layers"
-    float_file = "FLOAT_MODEL.onnx"
-    if facts.float_path is not None:
+    given = facts.given
+    file = seen_from(facts.folder, facts.path)
+    layers = "1 layer" if facts.layers == 1 else f"{facts.layers} layers"
+    if facts.float_path is None:
+        float_file = "FLOAT_MODEL.onnx"
+    else:
         float_file = _scalar(seen_from(facts.folder, facts.float_path))
-    has_calibration = given is not None and given.kind != "ready" and count(given) > 1
-    selection = selectors(facts.model)
+    stem = facts.path.stem
+    has_calibration = given is not None and given.kind != "ready" and given.count > 1
     return {
         "file": shown(file),
         "takes": shown(describe(facts.model.inputs)),
         "gives": shown(describe(facts.model.outputs)),
         "layers": f"{layers} {'with Q/DQ' if facts.quantized else 'that can be quantized'}",
-        "needs": facts.needs or None,
-        "name": _when(not re.search(NAME, stem), re.sub(r"[^A-Za-z0-9_.-]+|^[.-]+", "_", stem)),
-        "if_quantized": _when(facts.quantized),
+        "missing": facts.missing or None,
+        "name": not re.search(NAME, stem) and re.sub(r"[^A-Za-z0-9_.-]+|^[.-]+", "_", stem),
+        "if_quantized": facts.quantized,
         "model": float_file,
-        "quantized_model": _when(facts.quantized, _scalar(file)),
-        "if_float": _when(not facts.quantized),
+        "quantized_model": facts.quantized and _scalar(file),
+        "if_float": not facts.quantized,
         "other_methods": ", ".join(name for name in get_args(CalibrationMethod) if name != "entropy"),
-        "data_calibration": _when(not facts.quantized and has_calibration, facts.loader),
-        "if_no_calibration": _when(not facts.quantized and not has_calibration),
-        "selectors": _when(selection, " and ".join(selection)),
-        "if_judged_before": _when(selection and facts.before),
-        "if_judged_behind": _when(selection and not facts.before),
+        "data_calibration": not facts.quantized and has_calibration and facts.loader,
+        "if_no_calibration": not facts.quantized and not has_calibration,
+        "selectors": facts.selectors or None,
+        "if_judged_before": bool(facts.selectors and facts.before),
+        "if_judged_behind": bool(facts.selectors and not facts.before),
     }
 
 
-def _inputs(facts: _Facts) -> dict[str, str | None]:
+def _inputs(facts: _Facts) -> dict[str, object]:
     """Return the values of the template for the inputs, the batch and the labels."""
-    given, loader, model = facts.given, facts.loader, facts.model
-    ready, labels = None, None
-    if given is not None and given.kind == "ready":
-        ready = _scalar(seen_from(facts.folder, given.path))
-    if given is not None and given.labels:
+    given, loader = facts.given, facts.loader
+    values: dict[str, object] = {"if_one_row": facts.one_row_per_run}
+    if given is None:
+        batch = facts.batch_size or 1
+        whole_batches = -(-SAMPLES // batch) * batch  # outputs without a row per sample cannot be cut
+        return values | {
+            "if_no_data": True,
+            "input_names": ", ".join(shown(tensor.name) for tensor in facts.model.inputs),
+            "random_loader": loader or None,
+            "random_samples": None if loader else whole_batches,
+        }
+    if given.labels:
         source = f"{loader}:load_labels"
         if not loader:
             source = _scalar(seen_from(facts.folder, given.labels.file or given.path))
-        labels = (
-            f"labels: {source}" if facts.has_boxes or (facts.classes and loader) else f"# labels: {source}"
-        )
-    batch = read_layout(model.inputs).size or 1
-    whole_batches = -(-SAMPLES // batch) * batch  # outputs without a row per sample cannot be cut
-    return {
-        "ready_data": ready,
-        "data_loader": _when(given is not None and ready is None, loader),
-        "if_no_data": _when(given is None),
-        "input_names": ", ".join(shown(tensor.name) for tensor in model.inputs),
-        "random_loader": _when(given is None and loader, loader),
-        "if_random_loader": _when(given is None and loader),
-        "random_samples": _when(given is None and not loader, str(whole_batches)),
-        "if_one_row": _when(facts.one_row_per_run()),
-        "labels": labels,
-    }
+        is_used = facts.has_boxes or (facts.classes and loader)
+        values["labels"] = f"labels: {source}" if is_used else f"# labels: {source}"
+    if given.kind == "ready":
+        return values | {"ready_data": _scalar(seen_from(facts.folder, given.path))}
+    return values | {"data_loader": loader}
 
 
-def _shapes(facts: _Facts) -> dict[str, str | None]:
+def _shapes(facts: _Facts) -> dict[str, object]:
     """Return the values of the template for TensorRT's profile, which is a comment."""
-    batched, lines = read_layout(facts.model.inputs).batched, []
+    lines = []
     for tensor in facts.model.inputs:
         if all(isinstance(dim, int) for dim in tensor.shape or ()):
             continue
-        first, *rest = facts.known.trial.inputs[tensor.name]
-        grows = tensor.name in batched and not isinstance((tensor.shape or ())[0], int)
-        profile = [[size, *rest] for size in ((1, first, 2 * first) if grows else (first,) * 3)]
-        lines.append(f"#     {shown(_scalar(tensor.name))}: {profile}")
-    return {"if_shapes": _when(lines), "shapes": _when(lines, "\n".join(lines))}
+        first, *rest = facts.trial.inputs[tensor.name]
+        has_open_batch = tensor.name in facts.trial.batched and not isinstance((tensor.shape or ())[0], int)
+        sizes = (1, first, 2 * first) if has_open_batch else (first, first, first)
+        lines.append(f"#     {shown(_scalar(tensor.name))}: {[[size, *rest] for size in sizes]}")
+    return {"shapes": "\n".join(lines) or None}
 
 
-def _criteria(facts: _Facts) -> dict[str, str | None]:
+def _criteria(facts: _Facts) -> dict[str, object]:
     """Return the values of the template for the criteria: a limit on each output that can be compared.
 
     Outputs behind a selection are replaced by the tensors that the model chooses by.
     """
     outputs = {tensor.name: tensor for tensor in facts.model.outputs}
     left_out = outputs.keys() & behind_selection(facts.model) if facts.before else set()
-    values: list[dict[str, str | None]] = [
-        {"tensor": _scalar(name), "if_floats": "", "if_vector": ""}
-        for name in facts.before
-        if name not in outputs
+    inside = [name for name in facts.before if name not in outputs]
+    criteria: list[dict[str, object]] = [
+        {"tensor": _scalar(name), "if_floats": True, "if_vector": True} for name in inside
     ]
-    values += [_criterion(facts, tensor) for name, tensor in outputs.items() if name not in left_out]
-    unjudged = ", ".join(_scalar(name) for name in outputs if name in left_out)
+    criteria += [_criterion(facts, tensor) for name, tensor in outputs.items() if name not in left_out]
     return {
-        "criteria": "".join(render("criterion", each) for each in values).rstrip("\n"),
-        "unjudged": unjudged or None,
+        "criteria": "".join(render("criterion", values) for values in criteria).rstrip("\n"),
+        "unjudged": ", ".join(_scalar(name) for name in outputs if name in left_out) or None,
         **_metric(facts),
     }
 
 
-def _criterion(facts: _Facts, tensor: TensorInfo) -> dict[str, str | None]:
+def _criterion(facts: _Facts, tensor: TensorInfo) -> dict[str, object]:
     """Return the values of the criterion's template for one output."""
     guess, parts = facts.guesses[tensor.name], facts.joined.get(tensor.name)
     text = guess.text if parts is None else f"{parts.text}, joined by a Concat"
@@ -329,29 +313,28 @@ def _criterion(facts: _Facts, tensor: TensorInfo) -> dict[str, str | None]:
     values = {
         "output": _scalar(tensor.name),
         "guess": f"    # a guess: {text}" if text else "",
-        "if_floats": _when(floats),
-        "if_vector": _when(floats and tensor.shape not in ((), (1,))),
-        "if_no_floats": _when(not floats),
+        "if_floats": floats,
+        "if_vector": floats and tensor.shape not in ((), (1,)),
+        "if_no_floats": not floats,
     }
     if parts is not None:
-        return values | {"parts": str(list(parts.sizes)), "parts_axis": str(parts.axis)}
+        return values | {"parts": list(parts.sizes), "parts_axis": parts.axis}
     if floats and guess.axis is not None:
-        return values | {"if_classes": "", "class_axis": _when(guess.axis != -1, str(guess.axis))}
-    return values | {"doubt": _when(floats and guess.doubt, guess.doubt)}
+        return values | {"if_classes": True, "class_axis": None if guess.axis == -1 else guess.axis}
+    return values | {"doubt": guess.doubt or None}
 
 
-def _metric(facts: _Facts) -> dict[str, str | None]:
+def _metric(facts: _Facts) -> dict[str, object]:
     """Return the values of the template for a metric: top-1, COCO's mAP, or the example of a user's own."""
-    labelled = facts.given is not None and bool(facts.given.labels)
-    if facts.classes and facts.loader and labelled:
-        return {"class_metric": facts.loader, "if_class_metric": ""}
+    if facts.classes and facts.loader and facts.given is not None and facts.given.labels:
+        return {"class_metric": facts.loader}
     if not facts.boxes:
-        return {"if_no_metric": ""}
+        return {"if_no_metric": True}
     layout = facts.joined[facts.boxes].layout
     return {
-        "if_no_boxes": _when(not facts.has_boxes),
+        "if_no_boxes": not facts.has_boxes,
         "box_mark": "" if facts.has_boxes else "# ",
-        "box_output": _when(len(facts.model.outputs) > 1, _scalar(facts.boxes)),
+        "box_output": _scalar(facts.boxes) if len(facts.model.outputs) > 1 else None,
         "box_layout": layout,
         "box_shape": "4 + classes, places" if layout == "yolov8" else "places, 5 + classes",
     }
