@@ -1,99 +1,133 @@
-"""Labels: arrays of a file, lines of text, boxes of COCO's JSON, or what a function returns."""
+"""Reads labels: arrays of a file, lines of text, boxes of COCO's JSON, or the result of a function."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, ValidationError
 
 from pytest_int8acc.data.files import MOST_BYTES, find, in_gib, read_arrays, too_much
-from pytest_int8acc.data.scripts import load_function, looking_at, run_user
+from pytest_int8acc.data.scripts import load_function, looking_at, run_user, user_array
 from pytest_int8acc.errors import DataError, error_text
 from pytest_int8acc.files import readable
 from pytest_int8acc.tensors import Array
-
-_KINDS = ".npy, .npz, .txt (a line per sample), .json (COCO's instances), or file.py:function"
 
 
 def load_labels(
     source: str, samples: int, base: Path, *, limited: bool = False, most: int = MOST_BYTES
 ) -> Array | dict[str, Array]:
-    """Labels with one entry per sample on axis 0; one array, or several by name.
+    """Return labels with one entry per sample on axis 0: one array, or several by name.
 
     Args:
         source: Relative to ``base``: .npy, .npz (with one array or several), .txt (UTF-8, a line per sample),
-            .json (see ``read_coco``), or ``file.py:function`` that takes nothing and returns an array or a
+            .json (COCO's instances), or ``file.py:function`` that takes nothing and returns an array or a
             dict of arrays.
         samples: How many samples the inputs have.
-        base: A folder.
-        limited: The inputs were cut to ``samples``, so more labels are cut too.
-        most: Bytes that an .npz may unpack to, and that a text may have.
+        base: The folder that ``source`` is relative to.
+        limited: Whether the inputs were cut to the first ``samples``. Then further labels are cut, too.
+        most: Maximum bytes that an .npz may unpack to, and that a text may have.
 
     Raises:
         DataError: The labels cannot be read, or are too few or too many.
     """
     where = f"labels: {source}"
-    if ".py:" in source or source.endswith(".py"):
-        arrays = run_user(source, load_function(source, base))
-    else:
-        path = find(source, base, where)
-        if path.suffix == ".txt":
-            lines = _read_text(path, where, most).removesuffix("\n").split("\n")
-            arrays = np.array(lines, dtype=np.str_)
-        elif path.suffix == ".json":
-            arrays = read_coco(_read_text(path, where, most), where)
-        elif path.suffix in (".npy", ".npz"):
-            arrays = read_arrays(path, where, most)
-            arrays = next(iter(arrays.values())) if len(arrays) == 1 else arrays
-        else:
-            raise DataError(f"{where}: expected {_KINDS}")
+    found = _read(source, base, where, most)
     with looking_at(source):
-        if isinstance(arrays, dict):
-            named = [(str(name), item) for name, item in arrays.items()]
-            found = {name: _to_array(item, f"{where}: '{name}'", source) for name, item in named}
-            return {name: _fit(a, samples, limited, f"{where}: '{name}'") for name, a in found.items()}
-        return _fit(_to_array(arrays, where, source), samples, limited, where)
+        if not isinstance(found, dict):
+            return _to_array(found, source, samples, limited, where)
+        return {
+            str(name): _to_array(item, source, samples, limited, f"{where}: '{name}'")
+            for name, item in found.items()
+        }
 
 
-def read_coco(text: str, where: str) -> NDArray[np.float64]:
-    """The boxes of COCO's instances, [images, boxes, 7], images in the file's order.
+def _read(source: str, base: Path, where: str, most: int) -> Any:
+    if ".py:" in source or source.endswith(".py"):
+        return run_user(source, load_function(source, base))
+    path = find(source, base, where)
+    match path.suffix:
+        case ".txt":
+            lines = _read_text(path, where, most).removesuffix("\n").split("\n")
+            return np.array(lines, dtype=np.str_)
+        case ".json":
+            return _read_coco(_read_text(path, where, most), where)
+        case ".npy" | ".npz":
+            arrays = read_arrays(path, where, most)
+            return next(iter(arrays.values())) if len(arrays) == 1 else arrays
+    kinds = ".npy, .npz, .txt (a line per sample), .json (COCO's instances), or file.py:function"
+    raise DataError(f"{where}: expected {kinds}")
 
-    A box is x1, y1, x2, y2 in pixels, class, iscrowd, area. The class counts the categories by their id, from
-    0; it is -1 where an image has fewer boxes than others. Format: https://cocodataset.org/#format-data.
+
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Length = Annotated[float, Field(allow_inf_nan=False, ge=0)]
+
+
+class _Image(BaseModel):
+    id: int | str
+
+
+class _Category(BaseModel):
+    id: int
+
+
+class _Annotation(BaseModel):
+    """A box in an image."""
+
+    image_id: int | str
+    category_id: int
+    bbox: tuple[_Finite, _Finite, _Length, _Length]
+    """x, y, width and height in pixels."""
+    iscrowd: _Finite = 0
+    area: _Finite | None = None
+
+
+class _Instances(BaseModel):
+    """The file format of https://cocodataset.org/#format-data."""
+
+    images: list[_Image]
+    categories: list[_Category]
+    annotations: list[_Annotation]
+
+
+def _read_coco(text: str, where: str) -> NDArray[np.float64]:
+    """Return the boxes of COCO's instances, shape [images, boxes, 7], with images in the file's order.
+
+    A box is x1, y1, x2, y2 in pixels, class, iscrowd, area. The class is the index of the category in the
+    order of ids. It is -1 where an image has fewer boxes than others.
 
     Raises:
         DataError: ``text`` is no such JSON.
     """
     try:
-        held = json.loads(text)
-        images = {image["id"]: place for place, image in enumerate(held["images"])}
-        classes = {id_: n for n, id_ in enumerate(sorted(each["id"] for each in held["categories"]))}
-        boxes: list[list[list[float]]] = [[] for _ in images]
-        annotations = list(held["annotations"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        instances = _Instances.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
         raise DataError(
-            f"{where}: no instances of COCO ({type(error).__name__}: {error_text(error)}); expected a "
-            f"mapping with lists images, annotations and categories, each item with its id"
+            f"{where}: no instances of COCO: {f'{place}: ' if place else ''}{first['msg']}; expected a "
+            f"mapping with lists images, annotations and categories, each item with its id, and each "
+            f"annotation with image_id, category_id and bbox: [x, y, width, height] in pixels"
         ) from error
-    for number, each in enumerate(annotations):
-        try:
-            x, y, width, height = map(float, each["bbox"])
-            image, kind = images[each["image_id"]], classes[each["category_id"]]
-            rest = [float(each.get("iscrowd", 0)), float(each.get("area", width * height))]
-            if not all(map(np.isfinite, (x, y, *rest))) or not (0 <= width < np.inf and 0 <= height < np.inf):
-                raise ValueError(f"bbox {each['bbox']} is no box")
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    places = {image.id: place for place, image in enumerate(instances.images)}
+    classes = {id_: n for n, id_ in enumerate(sorted(category.id for category in instances.categories))}
+    boxes: list[list[list[float]]] = [[] for _ in instances.images]
+    for number, annotation in enumerate(instances.annotations):
+        if annotation.image_id not in places or annotation.category_id not in classes:
             raise DataError(
-                f"{where}: annotation {number}: {type(error).__name__}: {error_text(error)}; expected "
-                f"image_id and category_id of this file and bbox: [x, y, width, height] in pixels"
-            ) from error
-        boxes[image].append([x, y, x + width, y + height, kind, *rest])
+                f"{where}: annotation {number}: image_id {annotation.image_id} or category_id "
+                f"{annotation.category_id} is not in this file's images or categories"
+            )
+        x, y, width, height = annotation.bbox
+        area = width * height if annotation.area is None else annotation.area
+        box = [x, y, x + width, y + height, classes[annotation.category_id], annotation.iscrowd, area]
+        boxes[places[annotation.image_id]].append(box)
     found = np.full((len(boxes), max(map(len, boxes), default=0), 7), -1.0)
-    for place, some in enumerate(boxes):
-        found[place, : len(some)] = np.reshape(some, (-1, 7))
+    for row, boxes_of_image in zip(found, boxes, strict=True):
+        if boxes_of_image:
+            row[: len(boxes_of_image)] = boxes_of_image
     return found
 
 
@@ -106,22 +140,16 @@ def _read_text(path: Path, where: str, most: int) -> str:
         raise DataError(f"{where}: cannot be read as text in UTF-8: {error_text(error)}") from error
 
 
-def _to_array(value: Any, where: str, ref: str) -> Array:
-    try:
-        array: Array = run_user(ref, np.asarray, value)
-    except DataError as error:
-        raise DataError(f"{where}: {type(value).__name__} cannot become a NumPy array ({error})") from error
+def _to_array(value: Any, source: str, samples: int, limited: bool, where: str) -> Array:
+    """Return ``value`` as an array with one entry per sample on axis 0."""
+    array = user_array(source, value, where)
     if array.dtype == object:
         found = "nothing" if value is None else f"Python objects ({type(value).__name__})"
         raise DataError(f"{where}: returned {found}, expected an array of numbers or text, or a dict of them")
-    return array
-
-
-def _fit(array: Array, samples: int, limited: bool, where: str) -> Array:
-    found = len(array) if array.ndim else 0
-    if found < samples or (found > samples and not limited):
+    count = len(array) if array.ndim else 0
+    if count < samples or (count > samples and not limited):
         raise DataError(
-            f"{where}: {found} labels (shape {array.shape}) for {samples} samples; "
+            f"{where}: {count} labels (shape {array.shape}) for {samples} samples; "
             f"axis 0 must hold one label per sample, in the order of the inputs"
         )
     return array[:samples]

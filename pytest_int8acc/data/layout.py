@@ -1,4 +1,4 @@
-"""The batch axis of a model's inputs; checks that feeds fit the inputs, and converts their dtypes."""
+"""Finds the batch axis of a model's inputs, checks that feeds fit the inputs, and converts their dtypes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe, did_you_mean
 
-#: The names that torch.onnx.export, tf2onnx and Paddle2ONNX give to open dimensions without a name.
+#: Names that torch.onnx.export, tf2onnx and Paddle2ONNX invent for open dimensions. Such names may differ even
+#: where the axes are the same.
 _NUMBERED = re.compile(r"_dynamic_axes_|^unk__\d+$|DynamicDimension\.\d+$")
 
 
@@ -23,14 +24,14 @@ class Layout:
     batched: frozenset[str]
     """The inputs whose axis 0 counts samples; empty where a feed cannot be cut into samples."""
     size: int | None
-    """The batch size where the model fixes it; else None."""
+    """The batch size; None where the model leaves it open."""
 
     def rows(self, feed: Feed) -> int:
         """Return the count of samples in ``feed``; 1 where a feed cannot be cut."""
         return next((feed[name].shape[0] for name in feed if name in self.batched), 1)
 
     def cut(self, feed: Feed, start: int, stop: int) -> Feed:
-        """Return rows ``start`` to ``stop`` of ``feed`` as views; inputs that are not batched stay whole."""
+        """Return rows ``start`` to ``stop`` of the batched inputs as views, and the other inputs whole."""
         return {name: a[start:stop] if name in self.batched else a for name, a in feed.items()}
 
 
@@ -39,10 +40,8 @@ def read_layout(inputs: Sequence[TensorInfo]) -> Layout:
     firsts = {t.name: t.shape[0] if t.shape else None for t in inputs if t.shape != ()}
     symbolic = {name for name, first in firsts.items() if not isinstance(first, int)}
     if symbolic:
-        axes = {
-            dim for name in symbolic if isinstance(dim := firsts[name], str) and not _NUMBERED.search(dim)
-        }
-        return Layout(tuple(inputs), frozenset(symbolic if len(axes) < 2 else ()), None)
+        names = {dim for dim in firsts.values() if isinstance(dim, str) and not _NUMBERED.search(dim)}
+        return Layout(tuple(inputs), frozenset(symbolic if len(names) < 2 else ()), None)
     sizes = {first for first in firsts.values() if isinstance(first, int)}
     if len(sizes) != 1:
         return Layout(tuple(inputs), frozenset(), None)
@@ -70,7 +69,7 @@ def check_names(names: Iterable[str], inputs: Sequence[TensorInfo], where: str) 
 def inspect(feed: Feed, layout: Layout, where: str) -> None:
     """Raise DataError unless names, dtypes, ranks, sizes and sample counts fit; values are not read.
 
-    Batched inputs are (rows, ...) with any number of rows; others as the model shapes them.
+    A batched input may have any number of rows. Other sizes must be the model's.
     """
     check_names(feed, layout.inputs, where)
     for tensor in layout.inputs:
@@ -88,11 +87,17 @@ def check_equal(counts: Mapping[str, int], what: str, advice: str) -> None:
 
 
 def convert(feed: Feed, layout: Layout, where: str, first: int, note: Callable[[str], None]) -> Feed:
-    """The feed in the model's dtypes, native byte order and C order; in the order of the model's inputs.
+    """Return the feed in the order of the model's inputs, in their dtypes, in native byte order and C order.
 
-    Takes what :func:`inspect` let pass; ``first`` is the index of its first sample in the whole data set.
-    ``note`` is told about each cast to another dtype. Raises DataError for a value that is nan or inf, or
-    does not fit the model's dtype.
+    Args:
+        feed: A feed that :func:`inspect` accepted.
+        layout: The model's inputs and their batch axis.
+        where: The place of the feed, for messages.
+        first: The index of the feed's first sample in the whole data set.
+        note: Called with a remark on each cast to another dtype.
+
+    Raises:
+        DataError: A value is nan or inf, or does not fit the model's dtype.
     """
     converted = {}
     for tensor in layout.inputs:
@@ -114,13 +119,9 @@ def kind(dtype: np.dtype[np.generic]) -> str:
 
 
 def _check_dtype(found: np.dtype[np.generic], tensor: TensorInfo, where: str) -> None:
-    """Raise DataError unless floats stay floats, and integers or booleans become integers or booleans."""
+    """Raise DataError unless the kind of number stays the same, or booleans become integers."""
     have, want = kind(found), kind(tensor.dtype)
-    if (
-        found.newbyteorder("=") == tensor.dtype
-        or (have == want != "other")
-        or (have, want) == ("bool", "int")
-    ):
+    if found.newbyteorder("=") == tensor.dtype or have == want != "other" or (have, want) == ("bool", "int"):
         return
     advice = f"save it with .astype('{tensor.dtype.name}')"
     if have == "int" and want == "float":
@@ -134,7 +135,7 @@ def _check_dtype(found: np.dtype[np.generic], tensor: TensorInfo, where: str) ->
 
 
 def _check_shape(shape: tuple[int, ...], tensor: TensorInfo, layout: Layout, where: str) -> None:
-    """Raise DataError unless rank and fixed sizes are the model's; a batch may have any size except 0."""
+    """Raise DataError unless rank and fixed sizes are the model's. A batch may have any size except 0."""
     here = f"{where}: '{tensor.name}'"
     batched = tensor.name in layout.batched
     dims = tensor.shape if tensor.shape is not None else (None,) * max(len(shape), 1)
@@ -174,18 +175,13 @@ def _check_finite(array: Array, here: str, first: int | None, batched: bool) -> 
 
 
 def _cast(array: Array, tensor: TensorInfo, here: str) -> Array:
-    """Return the array in the model's dtype; raises DataError where a value would change."""
+    """Return the array in the model's dtype; raises DataError where a value becomes infinite or another."""
     if array.dtype == tensor.dtype:
         return array
-    if kind(tensor.dtype) == "int" and kind(array.dtype) == "int":
-        limits = np.iinfo(tensor.dtype)
-        low, high = int(array.min()), int(array.max())
-        if low < limits.min or high > limits.max:
-            wrong = low if low < limits.min else high
-            raise DataError(f"{here} holds {wrong}, which does not fit the model's {tensor.dtype.name}")
     with np.errstate(over="ignore"):
         cast = array.astype(tensor.dtype)
-    if kind(tensor.dtype) == "float" and not np.isfinite(cast).all():
-        wrong = array[~np.isfinite(cast)][0]
+    changed = ~np.isfinite(cast) if kind(tensor.dtype) == "float" else np.asarray(cast != array)
+    if changed.any():
+        wrong = array[changed][0]
         raise DataError(f"{here} holds {wrong}, which does not fit the model's {tensor.dtype.name}")
     return cast

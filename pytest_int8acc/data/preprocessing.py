@@ -1,7 +1,7 @@
-"""Preprocessing mismatches: calibration samples that are not made like the inputs that a case is judged on.
+"""Finds preprocessing mismatches: calibration samples that are not preprocessed like the inputs of the case.
 
 Statistics of whole samples are compared: means, spreads, and differences between channels. A mismatch must be
-large, and at least six standard errors, so that a chance difference between parts of one data set is none.
+large, and at least six standard errors. So a chance difference between parts of one data set is not reported.
 """
 
 from __future__ import annotations
@@ -21,57 +21,52 @@ from pytest_int8acc.tensors import Array, TensorInfo
 F64 = NDArray[np.float64]
 #: Maximum count of samples read from each side: enough to see a mismatch at six standard errors.
 SAMPLES = 256
-#: Minimum number of samples to compare ranges. One more sample exceeds the greatest value of n samples with a
-#: chance of 1/(n+1).
+#: Minimum number of calibration samples without a warning. One more input exceeds the greatest value of n
+#: samples with a chance of 1/(n+1).
 FEW = 32
-#: Minimum difference in standard errors. Of a billion random splits, two differ by that much.
+#: Minimum difference of two means in standard errors. Of a billion random splits, two differ by that much.
 CERTAIN = 6.0
-#: Minimum count of samples to estimate the variation.
+#: Minimum count of samples, or of values in a sample, to estimate a variation.
 _LEAST = 16
 #: Minimum ratio of two spreads. A smaller ratio may come from a different choice of subjects.
 _FACTOR = 1.5
-#: Minimum factor that is reported however few the samples are.
+#: Minimum ratio of two spreads that is reported even if there are too few samples to estimate a variation.
 _OBVIOUS = 20.0
-#: Minimum shift in standard deviations. A mean that was not subtracted shifts by one or more.
+#: Minimum shift of a mean, in standard deviations. Forgetting to subtract a mean shifts by one or more.
 _SHIFT = 0.4
-#: Maximum ratio of the calibration's variation to the inputs' at which its samples are nearly one sample.
+#: Maximum ratio of the calibration samples' variation to the inputs' variation that is reported.
 _UNIFORM = 0.1
-#: Minimum shares of samples: that occur twice; that are in the calibration data and in the inputs; at which
-#: the two sets count as the same.
-_DUPLICATES, _OVERLAP, _SAME = 0.1, 0.1, 0.9
-#: Minimum log ratio of the similarity of neighbouring rows that tells the order of axes.
+#: Minimum share of calibration samples that are copies of others.
+_DUPLICATES = 0.1
+#: Minimum share of inputs that are calibration samples as well: for a note, and for a warning.
+_OVERLAP, _SAME = 0.1, 0.9
+#: Minimum log ratio between neighbouring rows that shows the order of the axes; see ``_Side.rows``.
 _SMOOTH = 0.2
+#: Usual ratios of two preprocessings.
 _KNOWN = {255.0: "0 to 255 against 0 to 1", 127.5: "0 to 255 against -1 to 1"}
 
 
 def sample_arrays(dataset: Dataset, inputs: tuple[TensorInfo, ...]) -> dict[str, Array]:
-    """The first samples of a dataset, one array per batched input, samples first.
+    """Return the first samples of a dataset, one array per batched input, samples first.
 
-    Inputs that are no samples (the same for every run) and samples of another shape than the first are left
-    out. Raises DataError where the data cannot be read.
+    Inputs that are the same for every run are left out, and so are samples of another shape than the first.
+    Raises DataError where the data cannot be read.
     """
-    layout = read_layout(inputs)
-    found: dict[str, list[Array]] = {}
-    count = 0
-    for batch in dataset.batches():
-        for name, array in batch.feed.items():
-            rows = array[: batch.rows] if name in layout.batched else array[None]
-            if layout.batched and name not in layout.batched:
-                continue
-            known = found.setdefault(name, [])
-            if not known or known[0].shape[1:] == rows.shape[1:]:
-                known.append(rows)
-        count += batch.rows
-        if count >= SAMPLES:
-            break
-    return {name: np.concatenate(parts)[:SAMPLES] for name, parts in found.items()}
+    batched = read_layout(inputs).batched
+    names = batched or {tensor.name for tensor in inputs}
+    found: dict[str, list[Array]] = {name: [] for name in names}
+    for batch in dataset.first(SAMPLES).batches():
+        for name in names:
+            rows = batch.feed[name][: batch.rows] if batched else batch.feed[name][None]
+            if not found[name] or found[name][0].shape[1:] == rows.shape[1:]:
+                found[name].append(rows)
+    return {name: np.concatenate(parts) for name, parts in found.items() if parts}
 
 
 def compare_inputs(calibration: Mapping[str, Array], validation: Mapping[str, Array]) -> tuple[Finding, ...]:
-    """What differs between calibration samples and the inputs that a case is judged on, weightiest first.
+    """Return the mismatches between calibration samples and the inputs that a case is judged on.
 
-    Both give one array per input, samples along the first axis, any sizes; inputs missing on one side are not
-    compared.
+    Both sides have one array per input, samples on axis 0. Inputs that one side lacks are not compared.
     """
     names = [name for name in validation if name in calibration and calibration[name].ndim]
     findings = [finding for name in names for finding in _compare(name, calibration[name], validation[name])]
@@ -122,7 +117,7 @@ def _compare(name: str, calibration: Array, validation: Array) -> Iterator[Findi
 
 
 class _Side:
-    """Samples of one input, and statistics with one number per sample."""
+    """Samples of one input, and their statistics."""
 
     def __init__(self, array: Array) -> None:
         self.values: F64 = array.astype(np.float64)
@@ -141,7 +136,10 @@ class _Side:
         self.variation = max(1 - explained / self.spread**2, 0.0) if self.spread else 0.0
 
     def contrasts(self) -> list[F64]:
-        """Return first minus last channel, in mean and in spread; empty without an axis of color channels."""
+        """Return, per sample, first minus last channel: of the means, and of the standard deviations.
+
+        The list is empty where no axis of 2 to 4 channels is found.
+        """
         values = self.values
         if values.ndim < 3:
             return []
@@ -155,9 +153,11 @@ class _Side:
         ]
 
     def rows(self) -> F64 | None:
-        """Per sample: how much less a value resembles the one a row on than the one a row of pixels on.
+        """Return, per sample, a log ratio that is negative if the values lie as with channels first.
 
-        With channels first, rows lie W apart; with channels last, W times C. Negative: channels first.
+        A value resembles the value one row below. With channels first, that value lies W elements on. With
+        channels last, it lies W times C elements on. The ratio compares the mean squared differences at these
+        two distances. None where the samples are no images of 2 to 4 channels.
         """
         shape = self.values.shape
         if len(shape) != 4:
@@ -177,7 +177,7 @@ class _Side:
 
 
 def _map(name: str, ours: _Side, theirs: _Side) -> Finding | None:
-    """Yield a mismatch where calibration = factor * input + shift differs from the inputs beyond chance."""
+    """Return a mismatch where calibration = factor * input + shift, and factor or shift is beyond chance."""
     factor = _factor(ours, theirs)
     sure = _sure(ours.log_spreads, theirs.log_spreads, obvious=abs(math.log(factor)) > math.log(_OBVIOUS))
     scaled = abs(math.log(factor)) > math.log(_FACTOR) and sure
@@ -203,7 +203,7 @@ def _map(name: str, ours: _Side, theirs: _Side) -> Finding | None:
 
 
 def _channels(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
-    """Yield a mismatch where channels are in reversed order: their differences have the opposite sign."""
+    """Yield a mismatch where the differences of channels have opposite signs: the channels are reversed."""
     factor = _factor(ours, theirs)
     for mine, other in zip(ours.contrasts(), theirs.contrasts(), strict=False):
         same, swapped = _distance(mine / factor, other), _distance(-mine / factor, other)
@@ -219,7 +219,7 @@ def _channels(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
 
 
 def _layout(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
-    """Yield a mismatch where axes were reshaped instead of transposed, which moves the rows."""
+    """Yield a mismatch where one side's axes were reshaped instead of transposed, which moves the rows."""
     mine, other = ours.rows(), theirs.rows()
     if mine is None or other is None or ours.values.shape[1:] != theirs.values.shape[1:]:
         return
@@ -235,12 +235,12 @@ def _layout(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
 
 
 def _factor(ours: _Side, theirs: _Side) -> float:
-    """Return the ratio of the two sides' median spreads; a few samples with high contrast do not count."""
+    """Return the ratio of median spreads, on which a few samples of high contrast have no influence."""
     return math.exp(float(np.median(ours.log_spreads) - np.median(theirs.log_spreads)))
 
 
 def _sure(ours: F64, theirs: F64, *, obvious: bool = False) -> bool:
-    """Return whether two means differ beyond chance; with few samples, whether ``obvious``."""
+    """Return whether two means differ beyond chance. With few samples return ``obvious``."""
     if min(len(ours), len(theirs)) < _LEAST:
         return obvious
     return _distance(ours, theirs) > CERTAIN
@@ -258,7 +258,7 @@ def _distance(ours: F64, theirs: F64) -> float:
 def _repeats(
     calibration: Mapping[str, Array], validation: Mapping[str, Array], names: list[str]
 ) -> Iterator[Finding]:
-    """Yield a mismatch where samples occur twice in the calibration, or on both sides."""
+    """Yield mismatches where calibration samples are copies of others, or are inputs as well."""
     ours, theirs = _digests(calibration, names), _digests(validation, names)
     if len(ours) > 1:
         twice = 1 - len(set(ours)) / len(ours)
@@ -276,11 +276,11 @@ def _repeats(
 
 
 def _digests(arrays: Mapping[str, Array], names: list[str]) -> list[bytes]:
-    count = min((len(arrays[name]) for name in names), default=0)
+    """Return a digest of each sample, over all inputs."""
     found = []
-    for i in range(count):
+    for sample in zip(*(arrays[name] for name in names), strict=False):
         digest = hashlib.blake2b(digest_size=16)
-        for name in names:
-            digest.update(np.ascontiguousarray(arrays[name][i]).tobytes())
+        for array in sample:
+            digest.update(array.tobytes())
         found.append(digest.digest())
     return found

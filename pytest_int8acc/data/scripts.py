@@ -1,14 +1,13 @@
-"""User code named as ``file.py:function``: loaded by path, run with its folder importable, blamed by line.
+"""Loads and runs user code named as ``file.py:function``. Its exceptions become errors that name its line.
 
-While user code runs, and only then, its folder is first on ``sys.path`` and the modules it took from there
-are in ``sys.modules``. So two folders may each have a ``helper.py``, and nothing of either stays behind. What
-it sets for the whole process is kept for it alone, too: the working folder, ``sys.path``, what NumPy does on
-floating-point errors, filters of warnings.
+While user code runs, and only then, its folder is first on ``sys.path``, and the modules that it imported
+from there are in ``sys.modules``. So two folders may each have a ``helper.py``. The process-wide state that a
+script changes is also active only while the script runs: the working folder, ``sys.path``, NumPy's handling
+of floating-point errors, and warning filters.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib.util
 import inspect
@@ -16,7 +15,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -27,10 +26,12 @@ import numpy as np
 
 from pytest_int8acc.data.files import find
 from pytest_int8acc.errors import DataError, Int8accError, error_text, session_ends
-from pytest_int8acc.tensors import did_you_mean
+from pytest_int8acc.tensors import Array, did_you_mean
 
 _T = TypeVar("_T")
+#: The folder of this package. Its frames are never the user's fault.
 _PACKAGE = Path(__file__).parents[1]
+#: Marks the end of a user's iterator.
 _END = object()
 #: The exceptions that pytest and unittest raise to skip a test.
 _OUTCOMES = ("Skipped", "XFailed", "SkipTest")
@@ -40,55 +41,41 @@ class ProcessState:
     """The process-wide state that a script has changed; it is active only while the script runs."""
 
     def __init__(self) -> None:
-        self._folder: str | None = None
-        self._path: list[str] | None = None
-        self._on_errors: Any = None
-        self._filters: list[Any] | None = None
+        self._changed: dict[str, Any] = {}
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Within it, the script's changes are active; further changes are kept for the next time."""
-        outside, importable, entries = _working_folder(), sys.path, [*sys.path]
-        if self._folder is not None:
-            _change_folder(self._folder)
-        if self._path is not None:
-            sys.path[:] = self._path
-        before = [*sys.path]
+        path = sys.path
+        outside = _process_state()
         with np.errstate(), warnings.catch_warnings():
-            if self._on_errors is not None:
-                np.seterr(**self._on_errors)
-            if self._filters is not None:
-                warnings.filters[:] = self._filters  # type: ignore[index]
-            on_errors, filters = np.geterr(), [*warnings.filters]
+            _set_process_state(outside | self._changed)
+            before = _process_state()
             try:
                 yield
             finally:
-                if np.geterr() != on_errors:
-                    self._on_errors = np.geterr()
-                if [*warnings.filters] != filters:
-                    self._filters = [*warnings.filters]
-                if isinstance(sys.path, list) and sys.path != before:
-                    self._path = [*sys.path]
-                sys.path = importable  # the list itself may have been replaced
-                sys.path[:] = entries
-                inside = _working_folder()
-                self._folder = inside if inside != outside else None
-                if inside != outside:
-                    _change_folder(outside)
+                after = _process_state()
+                self._changed |= {key: value for key, value in after.items() if value != before[key]}
+                sys.path = path  # the script may have replaced the list itself
+                _set_process_state(outside)
 
 
-def _working_folder() -> str | None:
-    """Return the working folder; None where it was removed."""
+def _process_state() -> dict[str, Any]:
     try:
-        return os.getcwd()
-    except OSError:
-        return None
+        folder = os.getcwd()
+    except OSError:  # the folder was removed
+        folder = ""
+    filters = [*warnings.filters]
+    return {"folder": folder, "path": [*sys.path], "on_errors": np.geterr(), "filters": filters}
 
 
-def _change_folder(folder: str | None) -> None:
-    if folder is not None:
-        with suppress(OSError):  # removed meanwhile
-            os.chdir(folder)
+def _set_process_state(state: Mapping[str, Any]) -> None:
+    with suppress(OSError):  # the folder was removed
+        if state["folder"] != os.getcwd():
+            os.chdir(state["folder"])
+    sys.path[:] = state["path"]
+    np.seterr(**state["on_errors"])
+    warnings.filters[:] = state["filters"]  # type: ignore[index]
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +104,7 @@ class UserFunction:
 
 
 def load_function(ref: str, base: Path, error: type[Int8accError] = DataError) -> UserFunction:
-    """Run the script of ``ref``, a ``file.py:function`` below ``base``, in a module of its own; its function.
+    """Run the script of ``ref``, a ``file.py:function`` below ``base``, as a new module; return its function.
 
     Raises:
         error: The script or function is missing, does not compile, fails when run, or is not callable.
@@ -130,39 +117,42 @@ def load_function(ref: str, base: Path, error: type[Int8accError] = DataError) -
         file = find(written, base, ref).resolve()
     except DataError as missing:
         raise error(str(missing)) from missing
+    if not file.is_file():
+        raise error(f"{ref}: {written} is no Python file")
     module_name = f"int8acc_{hashlib.blake2b(str(file).encode(), digest_size=6).hexdigest()}_{file.stem}"
     spec = importlib.util.spec_from_file_location(module_name, file)
-    if spec is None or spec.loader is None or not file.is_file():
-        raise error(f"{ref}: {written} is no Python file")
+    assert spec is not None, "a file ending in .py has a spec"
+    assert spec.loader is not None, "a file ending in .py has a loader"
     module = importlib.util.module_from_spec(spec)
     modules, process = {module_name: module}, ProcessState()
     with _importable(file.parent, modules), process.active():
         run_user(ref, spec.loader.exec_module, module, error=error)
-    return UserFunction(ref, file, _member(module, name, ref, error), modules, process)
+    member = getattr(module, name, None)
+    if callable(member):
+        return UserFunction(ref, file, member, modules, process)
+    if hasattr(module, name):
+        raise error(f"{ref}: '{name}' is of type {type(member).__name__}; expected a function")
+    known = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+    listed = f"it has {', '.join(known)}" if known else "it has no functions"
+    raise error(f"{ref}: the script has no '{name}'{did_you_mean(name, known)}; {listed}")
 
 
 def run_user(ref: str, function: Callable[..., _T], *args: Any, error: type[Int8accError] = DataError) -> _T:
-    """``function(*args)``, with the user's exception turned into ``error``; the user calls it ``ref``.
-
-    Raises:
-        error: ``loaders.py:12: ValueError: its text (in loaders.py:function)``; the line is the innermost one
-            in the folder of the user's script. So it is for ``pytest.skip``, since a case that fails would be
-            skipped. Ctrl-C and ``pytest.exit`` pass.
-    """
-    try:
+    """Return ``function(*args)``; an exception becomes ``error``, as for :func:`looking_at`."""
+    with looking_at(ref, error):
         return function(*args)
-    except session_ends():
-        raise
-    except BaseException as failure:
-        raise error(_blame(failure, ref)) from failure
 
 
 @contextmanager
 def looking_at(ref: str, error: type[Int8accError] = DataError) -> Iterator[None]:
-    """Let what the objects of a user raise be the fault of ``ref``, which gave them; errors of ours pass.
+    """Turn an exception of user code into ``error``, which names the script ``ref``.
+
+    Ctrl-C, ``pytest.exit`` and our own errors pass. ``pytest.skip`` does not pass, because a case that fails
+    would be skipped.
 
     Raises:
-        error: As for :func:`run_user`.
+        error: ``loaders.py:12: ValueError: its text (in loaders.py:function)``. The line is the innermost one
+            in the folder of the user's script.
     """
     try:
         yield
@@ -174,8 +164,22 @@ def looking_at(ref: str, error: type[Int8accError] = DataError) -> Iterator[None
         raise error(_blame(failure, ref)) from failure
 
 
+def user_array(ref: str, value: object, where: str) -> Array:
+    """Return a copy of ``value`` as an array, because the user's code may write into its own buffer later.
+
+    Raises:
+        DataError: ``value`` cannot become an array; the message begins with ``where``.
+    """
+    try:
+        return run_user(ref, np.array, value)
+    except DataError as error:
+        raise DataError(
+            f"{where} of type {type(value).__name__} cannot become a NumPy array ({error}); give NumPy arrays"
+        ) from error
+
+
 def iterate_user(ref: str, function: UserFunction) -> Iterator[Any]:
-    """The items of the iterable that ``function()`` returns, asked for one at a time.
+    """Yield the items of the iterable that ``function()`` returns, each when it is asked for.
 
     Raises:
         DataError: The function or its iterator fails, or what it returns cannot be iterated.
@@ -186,26 +190,27 @@ def iterate_user(ref: str, function: UserFunction) -> Iterator[Any]:
     if isinstance(result, dict) or not iterates:
         found = "nothing" if result is None else f"one {type(result).__name__}"
         raise DataError(f"{ref}: returned {found}; yield, or return a list of, dicts of input name to array")
-    with function.active():
-        iterator = run_user(ref, iter, result)
+    with function.active(), looking_at(ref):
+        iterator = iter(result)
     try:
         while True:
-            with function.active():
-                item = run_user(ref, functools.partial(next, iterator, _END))
+            with function.active(), looking_at(ref):
+                item = next(iterator, _END)
             if item is _END:
                 return
             yield item
     finally:
-        if inspect.isgenerator(iterator):  # where enough was taken, its own ``finally`` runs here
-            with function.active():
-                run_user(ref, iterator.close)
+        if inspect.isgenerator(iterator):  # not all items may have been taken: its own ``finally`` runs here
+            with function.active(), looking_at(ref):
+                iterator.close()
 
 
 @contextmanager
 def _importable(folder: Path, modules: dict[str, ModuleType]) -> Iterator[None]:
-    """Put ``folder`` on ``sys.path`` and ``modules`` in ``sys.modules`` for a while.
+    """Put ``folder`` on ``sys.path`` and ``modules`` in ``sys.modules`` within the block.
 
-    Modules newly taken from the folder join ``modules``; a folder that was importable before keeps its own.
+    Modules that the block imports from the folder are added to ``modules`` and leave ``sys.modules``. The
+    modules of a folder that was importable before stay there.
     """
     added = str(folder) not in sys.path
     hidden = {name: sys.modules[name] for name in modules if name in sys.modules}
@@ -238,19 +243,6 @@ def _comes_from(folder: Path, name: str) -> bool:
     return any(place is not None and Path(place) in own_files for place in places)
 
 
-def _member(module: ModuleType, name: str, ref: str, error: type[Int8accError]) -> Callable[..., Any]:
-    """Return the callable ``name`` of the module; raises ``error``, which lists the module's functions."""
-    if not hasattr(module, name):
-        known = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
-        listed = f"; it has {', '.join(known)}" if known else "; it has no functions"
-        raise error(f"{ref}: the script has no '{name}'{did_you_mean(name, known)}{listed}")
-    member = getattr(module, name)
-    if not callable(member):
-        raise error(f"{ref}: '{name}' is of type {type(member).__name__}; expected a function")
-    function: Callable[..., Any] = member
-    return function
-
-
 def _blame(failure: BaseException, ref: str) -> str:
     """Return ``file:line: Type: text (in ref)`` for an exception from the user's code."""
     said = error_text(failure)
@@ -267,20 +259,15 @@ def _blame(failure: BaseException, ref: str) -> str:
 def _place(failure: BaseException, ref: str) -> str | None:
     """Return ``file:line`` of the innermost frame in the user's folder, relative to that folder."""
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(failure.__traceback__)]
-    if failure.__cause__ is not None and not _written(frames):  # a StopIteration in a generator
-        return _place(failure.__cause__, ref)
     if isinstance(failure, SyntaxError) and isinstance(failure.filename, str):
         frames.append((failure.filename, failure.lineno))
-    files = _written(frames)
+    files = [(Path(file), line) for file, line in frames if not file.startswith("<")]
+    files = [(file, line) for file, line in files if _PACKAGE not in file.parents]
     if not files:
-        return None
+        # Python turns a StopIteration in a generator into a RuntimeError without a frame of the user's.
+        return None if failure.__cause__ is None else _place(failure.__cause__, ref)
     folder = files[0][0].parent
     own = [(file.relative_to(folder), line) for file, line in files if folder in file.parents]
-    file, line = [f for f in own if "site-packages" not in f[0].parts][-1]  # no library in a venv below it
+    # A virtual environment may lie below the user's folder: its libraries are not the user's code.
+    file, line = [(file, line) for file, line in own if "site-packages" not in file.parts][-1]
     return f"{(PurePath(ref.rpartition(':')[0]).parent / file).as_posix()}:{line}"
-
-
-def _written(frames: list[tuple[str, int | None]]) -> list[tuple[Path, int | None]]:
-    """Return the frames that are in a file outside this package."""
-    files = [(Path(file), line) for file, line in frames if not file.startswith("<")]
-    return [(file, line) for file, line in files if _PACKAGE not in file.parents]

@@ -1,28 +1,30 @@
-"""Where feeds and labels come from: arrays, folders, loader scripts, Polygraphy's JSON, random numbers."""
+"""Reads raw feeds: from files and folders, Polygraphy's saved inputs, a user's loader, or random numbers."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pytest_int8acc.data.files import natural, read_npy
+from pytest_int8acc.data.files import find, in_gib, natural_order, read_arrays, too_much
 from pytest_int8acc.data.layout import Layout, check_equal, check_names, inspect, kind
-from pytest_int8acc.data.scripts import iterate_user, load_function, looking_at, run_user
+from pytest_int8acc.data.scripts import iterate_user, load_function, looking_at, user_array
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.files import readable
-from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe
+from pytest_int8acc.tensors import Feed, TensorInfo, describe
 
 #: A description of the place of a feed, for messages, and the feed.
 Located = tuple[str, Feed]
+_EXPECTED = "expected a dict of input name to array"
 _ADVICE = "save inputs with: polygraphy run model.onnx --onnxrt --save-inputs inputs.json"
+#: Polygraphy's names of classes that hold the outputs of a run.
 _OUTPUTS = ("RunResults", "IterationResult", "LazyArray", "LazyNumpyArray")
 
 
@@ -43,45 +45,91 @@ class Source:
     samples: int | None = None
     """Count of samples in a pass; None where the data must be read to know it."""
     joins: bool = False
-    """Whether rows are stored samples that may share a run; otherwise each feed is a run of its own."""
+    """Whether rows are stored samples that may share a run. Otherwise each feed is a run of its own."""
     is_random: bool = False
     endless: bool = False
     """Whether a pass may never end."""
     notes: tuple[str, ...] = ()
+    """Remarks on the data, which the report shows."""
 
 
-def array_source(arrays: Mapping[str, Array], layout: Layout, size: int, where: str) -> Source:
-    """Feeds of ``size`` rows, sliced from ``arrays`` as needed; names, dtypes and sizes are checked now.
+def open_source(
+    source: str | RandomSource, layout: Layout, size: int, base: Path, what: str, most: int
+) -> Source:
+    """Return the feeds of ``source``; stored arrays are cut into feeds of ``size`` rows.
 
-    There is one array per model input, at the model's rank with samples first, or with one axis more for
-    feeds. Raises DataError, naming ``where``, for arrays that do not fit the model.
+    Args:
+        source: Relative to ``base``, as for ``open_dataset``.
+        layout: The model's inputs and their batch axis.
+        size: Rows of a feed.
+        base: A folder.
+        what: The spec key, for messages.
+        most: Maximum bytes of an .npz unpacked.
+
+    Raises:
+        DataError: The source is missing, of no known kind, or does not fit the model.
+    """
+    if isinstance(source, RandomSource):
+        return _random(source, layout, size, what)
+    if ".py:" in source or source.endswith(".py"):
+        return _loader(source, base, what)
+    where = f"{what}: {source}"
+    path = find(source, base, where)
+    if path.is_dir():
+        return _folder(path, layout, size, where)
+    if path.suffix == ".json":
+        return Source(lambda: _polygraphy_feeds(path, where))
+    if path.suffix not in (".npz", ".npy"):
+        raise DataError(
+            f"{where}: not a kind of data this reads; expected .npz, .npy, a folder of .npy files, .json of "
+            f"'polygraphy run --save-inputs', or a loader file.py:function"
+        )
+    arrays = read_arrays(path, where, most)
+    first = layout.inputs[0].name
+    if len(arrays) != 1 or len(layout.inputs) > 1 or first in arrays:
+        return _arrays(arrays, layout, size, where)
+    only = next(iter(arrays))
+    renamed = _arrays({first: arrays[only]}, layout, size, where)
+    note = f"{where}: its only array '{only}' is taken for the model's only input '{first}'"
+    return replace(renamed, notes=(note, *renamed.notes))
+
+
+def _arrays(arrays: Feed, layout: Layout, size: int, where: str) -> Source:
+    """Return feeds of ``size`` rows that are sliced from ``arrays``; names, dtypes and sizes are checked now.
+
+    There is one array per model input. It has the model's rank with samples first, or one axis more for whole
+    feeds.
     """
     check_names(arrays, layout.inputs, where)
-    feed = dict(arrays)
-    stacked = stacked_names(feed, layout, where)
-    if not stacked:
-        inspect(feed, layout, where)
-        rows = layout.rows(feed)
-    else:
-        rows = _check_stack(feed, stacked, layout, where)
+    stacked = _stacked_names(arrays, layout, where)
+    if stacked:
+        counts = {f"'{name}'": len(arrays[name]) for name in sorted(stacked)}
+        check_equal(counts, f"{where}: numbers of feeds differ", "axis 0 of each must hold the same feeds")
+        if 0 in counts.values():
+            raise DataError(f"{where}: is empty; give at least one feed")
+    first = _pick(arrays, stacked, 0)
+    inspect(first, layout, where)
+    rows = layout.rows(first)
+    if stacked:
+        rows *= len(arrays[min(stacked)])
     notes = tuple(
         f"{where}: '{name}' has no sample axis, so the same values go into each run"
-        for name in feed
+        for name in arrays
         if name not in layout.batched and name not in stacked
     )
-    return Source(lambda: slices(feed, stacked, layout, size, where), rows, joins=not stacked, notes=notes)
+    return Source(lambda: _slices(arrays, stacked, layout, size, where), rows, not stacked, notes=notes)
 
 
-def stacked_names(feed: Feed, layout: Layout, where: str) -> frozenset[str]:
-    """Names of the arrays that hold whole feeds along axis 0; empty where samples come first.
+def _stacked_names(arrays: Feed, layout: Layout, where: str) -> frozenset[str]:
+    """Return the names of the arrays that hold whole feeds along axis 0; empty where samples come first.
 
-    Raises DataError where the model has no batch axis, so samples cannot come first, but none holds feeds.
+    Raises DataError where the model has no batch axis, and the arrays hold no whole feeds either.
     """
-    over = frozenset(
-        t.name for t in layout.inputs if t.shape is not None and feed[t.name].ndim == len(t.shape) + 1
+    stacked = frozenset(
+        t.name for t in layout.inputs if t.shape is not None and arrays[t.name].ndim == len(t.shape) + 1
     )
-    if over and layout.batched <= over:
-        return over
+    if stacked and layout.batched <= stacked:
+        return stacked
     if not layout.batched:
         raise DataError(
             f"{where}: the model's inputs share no batch axis ({describe(layout.inputs)}), so samples "
@@ -90,120 +138,114 @@ def stacked_names(feed: Feed, layout: Layout, where: str) -> frozenset[str]:
     return frozenset()
 
 
-def slices(feed: Feed, stacked: frozenset[str], layout: Layout, size: int, where: str) -> Iterator[Located]:
-    """Yield the feeds in arrays: one per index of the ``stacked`` arrays, or slices of ``size`` rows."""
+def _slices(
+    arrays: Feed, stacked: frozenset[str], layout: Layout, size: int, where: str
+) -> Iterator[Located]:
+    """Yield feeds of ``size`` rows; where arrays are ``stacked``, the feed at each index of axis 0."""
     if stacked:
-        for index in range(min(len(feed[name]) for name in stacked)):
-            yield where, _pick(feed, stacked, index)
+        for index in range(min(len(arrays[name]) for name in stacked)):
+            yield where, _pick(arrays, stacked, index)
     else:
-        for start in range(0, layout.rows(feed), size):
-            yield where, layout.cut(feed, start, start + size)
+        for start in range(0, layout.rows(arrays), size):
+            yield where, layout.cut(arrays, start, start + size)
 
 
-def _pick(feed: Feed, stacked: frozenset[str], index: int) -> Feed:
-    return {name: a[index, ...] if name in stacked else a for name, a in feed.items()}
+def _pick(arrays: Feed, stacked: frozenset[str], index: int) -> Feed:
+    return {name: array[index, ...] if name in stacked else array for name, array in arrays.items()}
 
 
-def _check_stack(feed: Feed, stacked: frozenset[str], layout: Layout, where: str) -> int:
-    """Return the count of samples in whole feeds; raises DataError unless the feeds fit the inputs."""
-    counts = {f"'{name}'": len(feed[name]) for name in sorted(stacked)}
-    check_equal(counts, f"{where}: numbers of feeds differ", "axis 0 of each must hold the same feeds")
-    count = next(iter(counts.values()))
-    if not count:
-        raise DataError(f"{where}: is empty; give at least one feed")
-    first = _pick(feed, stacked, 0)
-    inspect(first, layout, where)
-    return count * layout.rows(first)
+def _folder(folder: Path, layout: Layout, size: int, where: str) -> Source:
+    """Return the feeds of a folder in one of four forms; files are taken in natural order.
 
-
-def folder_source(folder: Path, layout: Layout, size: int, where: str) -> Source:
-    """One of four forms, told apart by what lies in ``folder``; files are taken in natural order.
-
-    ``<input>.npy`` for each input, samples first; many .npy files, each a sample or a batch of the one input;
-    a folder of such files for each input, the n-th files together a feed; or Polygraphy's ``<index>.json``.
-    Raises DataError for a folder that is empty or none of these, or whose files do not fit the model.
+    The forms are: ``<input>.npy`` for each input, samples first; many .npy files, each a sample or a batch of
+    the model's one input; a folder of such files for each input, whose n-th files together are a feed;
+    Polygraphy's ``<index>.json``.
     """
-    files = sorted(folder.glob("*.npy"), key=natural)
-    names = [t.name for t in layout.inputs]
+    files = sorted(folder.glob("*.npy"), key=natural_order)
+    names = [tensor.name for tensor in layout.inputs]
     if any(file.stem in names for file in files) or (files and len(names) > 1):
-        arrays = {file.stem: read_npy(file, f"{where}/{file.name}") for file in files}
-        return array_source(arrays, layout, size, where)
-    if files:
-        return _many({names[0]: files}, layout, size, where)
-    documents = sorted(folder.glob("*.json"), key=natural)
-    if documents:
-        return Source(lambda: (f for file in documents for f in read_feeds(file, f"{where}/{file.name}")))
-    folders = {sub.name: sorted(sub.glob("*.npy"), key=natural) for sub in folder.iterdir() if sub.is_dir()}
-    found = {name: paths for name, paths in folders.items() if paths}
-    if not found:
+        arrays: Feed = {}
+        for file in files:
+            arrays |= read_arrays(file, f"{where}/{file.name}")
+        return _arrays(arrays, layout, size, where)
+    documents = sorted(folder.glob("*.json"), key=natural_order)
+    if documents and not files:
+        return Source(
+            lambda: (feed for file in documents for feed in _polygraphy_feeds(file, f"{where}/{file.name}"))
+        )
+    files_of_inputs = {names[0]: files} if files else {}
+    for subfolder in folder.iterdir() if not files else ():
+        if of_input := sorted(subfolder.glob("*.npy"), key=natural_order):
+            files_of_inputs[subfolder.name] = of_input
+    if not files_of_inputs:
         raise DataError(
             f"{where}: no .npy files in this folder; expected {names[0]}.npy with samples first, "
             f"one file per sample, or a folder {names[0]}/ of such files"
         )
-    check_names(found, layout.inputs, where)
-    return _many(found, layout, size, where)
-
-
-def _many(files: dict[str, list[Path]], layout: Layout, size: int, where: str) -> Source:
-    """Return a source that joins the n-th file of each input: a sample, a batch, or a stack of feeds."""
-    counts = {f"{name}/": len(files[name]) for name in sorted(files)}
+    check_names(files_of_inputs, layout.inputs, where)
+    counts = {f"{name}/": len(files_of_inputs[name]) for name in sorted(files_of_inputs)}
     check_equal(counts, f"{where}: numbers of files differ", "each input needs one file per sample")
-    return Source(lambda: _read_many(files, layout, size, where), joins=bool(layout.batched))
+    return Source(lambda: _file_feeds(files_of_inputs, layout, size, where), joins=bool(layout.batched))
 
 
-def _read_many(files: dict[str, list[Path]], layout: Layout, size: int, where: str) -> Iterator[Located]:
-    several = len(files) > 1
-    for paths in zip(*files.values(), strict=True):
-        shown = [f"{p.parent.name}/{p.name}" if several else p.name for p in paths]
-        here = f"{where}/{shown[0]}" + "".join(f" with {name}" for name in shown[1:])
-        arrays = {name: read_npy(path, here) for name, path in zip(files, paths, strict=True)}
-        feed = _with_axis(arrays, layout)
-        yield from slices(feed, stacked_names(feed, layout, here), layout, size, here)
+def _file_feeds(
+    files_of_inputs: Mapping[str, list[Path]], layout: Layout, size: int, where: str
+) -> Iterator[Located]:
+    """Yield the feeds of the n-th files of all inputs: a sample, a batch, or a stack of feeds."""
+    several = len(files_of_inputs) > 1
+    for paths in zip(*files_of_inputs.values(), strict=True):
+        names = [f"{path.parent.name}/{path.name}" if several else path.name for path in paths]
+        here = f"{where}/{' with '.join(names)}"
+        arrays: Feed = {}
+        for name, path in zip(files_of_inputs, paths, strict=True):
+            arrays[name] = read_arrays(path, here)[path.stem]
+        arrays = _with_axis(arrays, layout)
+        yield from _slices(arrays, _stacked_names(arrays, layout, here), layout, size, here)
 
 
-def _with_axis(arrays: dict[str, Array], layout: Layout) -> dict[str, Array]:
-    """Return ``arrays`` with a new axis 0, if the file holds one sample without a batch axis or one feed."""
+def _with_axis(arrays: Feed, layout: Layout) -> Feed:
+    """Return ``arrays`` with a new axis 0 where they are one sample without a batch axis, or one feed."""
     ranks = {t.name: len(t.shape) for t in layout.inputs if t.shape is not None}
     if layout.batched:
-        return {
-            name: a[None] if name in layout.batched and a.ndim == ranks.get(name, 0) - 1 else a
-            for name, a in arrays.items()
-        }
-    if all(a.ndim == ranks.get(name) for name, a in arrays.items()):
-        return {name: a[None] for name, a in arrays.items()}
-    return arrays
+        lacking = {name for name in layout.batched if arrays[name].ndim == ranks.get(name, 0) - 1}
+    else:
+        lacking = set(arrays)
+        if any(array.ndim != ranks.get(name) for name, array in arrays.items()):
+            return arrays
+    return {name: array[None] if name in lacking else array for name, array in arrays.items()}
 
 
-def read_feeds(path: Path, where: str) -> Iterator[Located]:
-    """The feeds of one file of ``polygraphy run --save-inputs``, which is read whole.
+def _polygraphy_feeds(path: Path, where: str) -> Iterator[Located]:
+    """Yield the feeds of one file of ``polygraphy run --save-inputs``, which is read whole.
 
-    The format is that of polygraphy.json 0.53: a list of ``{input: array}``, or one of them; an array is
-    ``{"array": base64 of a .npy file, "polygraphy_class": "ndarray"}``. It is decoded here, not by
-    ``polygraphy.json.load_json``, which decodes whatever class a file names, also torch tensors.
-    Raises DataError for a file that is not JSON, or not of feed dicts of NumPy arrays.
+    The format is that of polygraphy.json 0.53: a list of ``{input: array}``, or one of them. An array is
+    ``{"array": base64 of a .npy file, "polygraphy_class": "ndarray"}``. ``polygraphy.json.load_json`` is not
+    used, because it decodes whatever class a file names.
     """
-    data = _parse(path, where)
-    for index, feed in enumerate(data if isinstance(data, list) else [data]):
-        here = f"{where}: feed {index}"
-        yield here, _check_feed(feed, here)
 
-
-def _parse(path: Path, where: str) -> Any:
     def decode(pairs: list[tuple[str, Any]]) -> Any:
-        return _decode(dict(pairs), where)
+        return _decoded(dict(pairs), where)
 
     try:
-        text = readable(path).read_text(encoding="utf-8")
-        return json.loads(text, object_pairs_hook=decode)
+        data = json.loads(readable(path).read_text(encoding="utf-8"), object_pairs_hook=decode)
     except json.JSONDecodeError as error:
         raise DataError(f"{where}:{error.lineno}:{error.colno}: not JSON: {error.msg}; {_ADVICE}") from error
     except (RecursionError, ValueError) as error:
         raise DataError(f"{where}: not JSON that Polygraphy writes ({error}); {_ADVICE}") from error
     except OSError as error:
         raise DataError(f"{where}: cannot be read: {error.strerror}") from error
+    for index, feed in enumerate(data if isinstance(data, list) else [data]):
+        here = f"{where}: feed {index}"
+        if not isinstance(feed, dict):
+            raise DataError(f"{here} is of type {type(feed).__name__}, {_EXPECTED}; {_ADVICE}")
+        for name, array in feed.items():
+            if not isinstance(array, np.ndarray):
+                found = f"'{name}' is of type {type(array).__name__}"
+                raise DataError(f"{here}: {found}, expected an encoded array; {_ADVICE}")
+        yield here, feed
 
 
-def _decode(value: dict[str, Any], where: str) -> Any:
+def _decoded(value: dict[str, Any], where: str) -> Any:
     """Return the array that the dict encodes; the dict itself where it names no class."""
     kind = value.get("polygraphy_class")
     if not isinstance(kind, str):
@@ -215,34 +257,13 @@ def _decode(value: dict[str, Any], where: str) -> Any:
     if kind != "ndarray":
         raise DataError(f"{where}: holds a '{kind}', expected NumPy arrays; {_ADVICE}")
     try:
-        packed = io.BytesIO(base64.b64decode(value["array"], validate=True))
-        array = np.load(packed, allow_pickle=False)
-    except (KeyError, TypeError, binascii.Error, ValueError, EOFError, OSError, MemoryError) as error:
+        return np.load(io.BytesIO(base64.b64decode(value["array"], validate=True)), allow_pickle=False)
+    except Exception as error:  # of many types, for a damaged file
         raise DataError(f"{where}: an array is damaged or pickled; {_ADVICE}") from error
-    if not isinstance(array, np.ndarray):
-        raise DataError(f"{where}: an array is in a form of old Polygraphy releases; {_ADVICE}")
-    return array
 
 
-def _check_feed(feed: Any, here: str) -> Feed:
-    if not isinstance(feed, dict):
-        raise DataError(
-            f"{here} is of type {type(feed).__name__}, expected a dict of input name to array; {_ADVICE}"
-        )
-    for name, array in feed.items():
-        if not isinstance(array, np.ndarray):
-            raise DataError(
-                f"{here}: '{name}' is of type {type(array).__name__}, expected an encoded array; {_ADVICE}"
-            )
-    arrays: dict[str, Array] = feed
-    return arrays
-
-
-def loader_source(ref: str, base: Path, what: str) -> Source:
-    """The feeds of ``file.py:function``; the script is run afresh for each pass, the first time here.
-
-    Its function yields feed dicts, as for Polygraphy. Raises DataError where it cannot be loaded.
-    """
+def _loader(ref: str, base: Path, what: str) -> Source:
+    """Return the feeds of ``file.py:function``; the script is run again for each pass, and once here."""
     load_function(ref, base)
 
     def feeds() -> Iterator[Located]:
@@ -256,25 +277,18 @@ def loader_source(ref: str, base: Path, what: str) -> Source:
 
 
 def _to_feed(item: Any, here: str, ref: str) -> Feed:
-    """Return a copy of a loader's feed, because a loader may reuse its buffers for the next feed."""
     if not isinstance(item, Mapping):
-        raise DataError(f"{here} is of type {type(item).__name__}, expected a dict of input name to array")
+        raise DataError(f"{here} is of type {type(item).__name__}, {_EXPECTED}")
     feed: Feed = {}
-    for name, value in list(item.items()):
+    for name, value in item.items():
         if not isinstance(name, str):
             raise DataError(f"{here} has the key {name!r}, expected the name of an input")
-        try:
-            feed[name] = run_user(ref, np.array, value)
-        except DataError as error:
-            raise DataError(
-                f"{here}: '{name}' of type {type(value).__name__} cannot become a NumPy array "
-                f"({error}); yield NumPy arrays"
-            ) from error
+        feed[name] = user_array(ref, value, f"{here}: '{name}'")
     return feed
 
 
-def random_source(random: RandomSource, layout: Layout, size: int, where: str) -> Source:
-    """Floats uniform in [0, 1], integers and booleans 0 or 1: the ranges of Polygraphy's data loader.
+def _random(random: RandomSource, layout: Layout, size: int, where: str) -> Source:
+    """Return random feeds: floats uniform in [0, 1], integers and booleans 0 or 1, as Polygraphy draws them.
 
     A sample's values depend on the seed, the input's position and the sample's index, not on ``size``. Raises
     DataError where the model does not fix a size beyond the batch axis, or a dtype cannot be drawn.
@@ -282,25 +296,36 @@ def random_source(random: RandomSource, layout: Layout, size: int, where: str) -
     if random.samples < 1 or random.seed < 0:
         raise DataError(f"{where}: expected samples of at least 1 and a seed of at least 0")
     for tensor in layout.inputs:
-        _check(tensor, layout, where)
+        if tensor.shape is None:
+            raise DataError(f"{where}: the shape of '{tensor.name}' is unknown; give real data")
+        if kind(tensor.dtype) == "other":
+            raise DataError(f"{where}: cannot draw {tensor.dtype} for '{tensor.name}'; give real data")
+        for axis, dim in enumerate(tensor.shape):
+            if not isinstance(dim, int) and not (axis == 0 and tensor.name in layout.batched):
+                named = f"'{dim}' " if dim else ""
+                raise DataError(
+                    f"{where}: dimension {named}(axis {axis}) of '{tensor.name}' has no fixed size "
+                    f"(the model takes {tensor}); give real data"
+                )
     note = f"{where}: the data are random, so the verdict says nothing about real data"
     return Source(
         lambda: _draw(random, layout, size, where), random.samples, joins=True, is_random=True, notes=(note,)
     )
 
 
-def _check(tensor: TensorInfo, layout: Layout, where: str) -> None:
-    if tensor.shape is None:
-        raise DataError(f"{where}: the shape of '{tensor.name}' is unknown; give real data")
-    if kind(tensor.dtype) == "other":
-        raise DataError(f"{where}: cannot draw {tensor.dtype} for '{tensor.name}'; give real data")
-    for axis, dim in enumerate(tensor.shape):
-        if not isinstance(dim, int) and not (axis == 0 and tensor.name in layout.batched):
-            named = f"'{dim}' " if dim else ""
-            raise DataError(
-                f"{where}: dimension {named}(axis {axis}) of '{tensor.name}' has no fixed size "
-                f"(the model takes {tensor}); give real data"
-            )
+def _sample_shape(tensor: TensorInfo, layout: Layout) -> tuple[int, ...]:
+    """Return the shape without the batch axis, for an input whose other sizes are fixed."""
+    dims = (tensor.shape or ())[tensor.name in layout.batched :]
+    return tuple(dim for dim in dims if isinstance(dim, int))
+
+
+def check_random_size(samples: int, layout: Layout, what: str, most: int) -> None:
+    """Raise DataError where ``samples`` random samples have more than ``most`` bytes."""
+    sizes = [t.dtype.itemsize * math.prod(_sample_shape(t, layout)) for t in layout.inputs]
+    nbytes = samples * sum(sizes)
+    if nbytes > most:
+        text = f"{samples} random samples are {in_gib(nbytes)}, {too_much(most)}; or draw fewer"
+        raise DataError(f"{what}: {text}")
 
 
 def _draw(random: RandomSource, layout: Layout, size: int, where: str) -> Iterator[Located]:
@@ -311,12 +336,10 @@ def _draw(random: RandomSource, layout: Layout, size: int, where: str) -> Iterat
     for start in range(0, random.samples, step):
         rows = min(step, random.samples - start)
         for tensor in layout.inputs:
-            if tensor.name in layout.batched or not layout.batched or not start:
-                feed[tensor.name] = _values(tensor, rows, tensor.name in layout.batched, streams[tensor.name])
+            batched = tensor.name in layout.batched
+            if batched or not layout.batched or start == 0:
+                shape = _sample_shape(tensor, layout)
+                values = np.asarray(streams[tensor.name].random((rows, *shape) if batched else shape))
+                values = values if kind(tensor.dtype) == "float" else np.asarray(values >= 0.5)
+                feed[tensor.name] = values.astype(tensor.dtype)
         yield where, dict(feed)
-
-
-def _values(tensor: TensorInfo, rows: int, batched: bool, stream: np.random.Generator) -> Array:
-    dims = tuple(dim for dim in (tensor.shape or ())[batched:] if isinstance(dim, int))
-    values = np.asarray(stream.random((rows, *dims) if batched else dims))
-    return np.asarray(values if kind(tensor.dtype) == "float" else values >= 0.5).astype(tensor.dtype)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_int8acc.data import open_dataset
-from pytest_int8acc.data.files import natural, read_arrays
+from pytest_int8acc.data.files import natural_order, read_arrays
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.init.sizes import image_axes, wave_axis
@@ -87,7 +87,7 @@ def look(path: Path, model: Model) -> Given:
         raise DataError(f"{display(path)}: is of no known kind; --int8acc-data takes {_ACCEPTED}")
     if not path.is_dir() or any(path.glob("*.npy")):
         return _arrays(path, model)
-    files = sorted(path.rglob("*"), key=lambda file: (file.parent.as_posix(), natural(file)))
+    files = sorted(path.rglob("*"), key=lambda file: (file.parent.as_posix(), natural_order(file)))
     images = [file for file in files if file.suffix.lower() in IMAGES and file.is_file()]
     if images:
         return _images(path, images, model)

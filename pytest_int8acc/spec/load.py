@@ -21,10 +21,9 @@ from pytest_int8acc.spec.yaml import MAX_BYTES, Mark, Mistake, Node, parse
 
 #: Keys whose mappings are merged key by key with the defaults. Any other key of a case replaces the default.
 _SECTIONS = frozenset({"int8", "fp8", "calibrate", "onnxruntime", "tensorrt", "search"})
-#: A case has one of these keys. If it names one, the defaults' format is dropped.
-_FORMATS = frozenset(FORMAT_KEYS)
-#: An INT8 or FP8 section has one of these keys. If a case names one, the defaults' source is dropped.
-_SOURCES = frozenset(Int8.sources)
+#: Keys of which a mapping has only one: the formats of a case, and the sources of an INT8 or FP8 section. If
+#: a case has such a key, the defaults' keys of the same group are dropped.
+_ALTERNATIVES = (frozenset(FORMAT_KEYS), frozenset(Int8.sources))
 
 
 def load_spec(path: str | Path) -> list[Case]:
@@ -64,7 +63,7 @@ def spec_error(file: Path, mistakes: Iterable[Mistake]) -> SpecError:
 
 
 def _cases(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
-    """Return the cases without mistakes; adds the mistakes of the others to ``mistakes``."""
+    """Return the cases without mistakes; add the mistakes of the others to ``mistakes``."""
     if not isinstance(root.value, dict):
         text = f"a spec is a mapping of keys like 'model: resnet50.onnx', found {found(root.plain())}"
         mistakes.append(Mistake(root.mark, text))
@@ -72,11 +71,6 @@ def _cases(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
     mistakes += keys_without_value(root)
     if "cases" in root.value or "defaults" in root.value:
         return _several(root, file, mistakes)
-    return _single(root, file, mistakes)
-
-
-def _single(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
-    """Return the one case of a file without ``cases:``; its name is the file's where it gives none."""
     name = stem(file.name)
     values = {"name": name, **root.plain()}
     if "name" not in root.keys and not re.search(NAME, name):
@@ -88,41 +82,51 @@ def _single(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
 
 def _several(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
     """Return the cases of a file with ``cases:``, each merged over the file's ``defaults:``."""
-    strays = _strays(root, mistakes)
+    strays = _strays(root)
+    mistakes += strays
     defaults = _defaults(root, file, mistakes)
-    complete = defaults is not None and all(key in Case.model_fields for key in strays.keys)
-    shared = (defaults or root.only(())).over(strays.only(Case.model_fields))
+    # What a stray key or unreadable defaults would give must not be told as missing in each case.
+    complete = defaults is not None and not strays
     cases = []
-    names: dict[str, Mark] = {}
+    first_marks: dict[object, Mark] = {}
     for node in _list_of_cases(root, mistakes):
-        if isinstance(node.value, dict):
-            mistakes += _taken(node, names)
-            whole = _with_defaults(node, shared)
-            cases += _validated(whole.plain(), whole, file, mistakes, complete)
-        else:
+        if not isinstance(node.value, dict):
             text = f"cases: expected {Case.expected}, found {found(node.plain())}"
             mistakes.append(Mistake(node.mark, text))
+            continue
+        name = node.entries.get("name")
+        if name is not None and isinstance(name.value, str):
+            first = first_marks.setdefault(name.value, name.mark)
+            if first is not name.mark:
+                text = f"name: {found(name.value)} is taken by the case at line {first.line}"
+                mistakes.append(Mistake(name.mark, f"{text}; names are unique in a file"))
+        whole = _with_defaults(node, defaults or Node(root.mark, {}))
+        cases += _validated(whole.plain(), whole, file, mistakes, complete)
     return cases
 
 
-def _with_defaults(node: Node, shared: Node) -> Node:
+def _with_defaults(node: Node, defaults: Node) -> Node:
     """Return a case merged over the defaults: its keys win, and sections of settings are merged as well."""
-    for alternatives in (_FORMATS, _SOURCES):
+    for alternatives in _ALTERNATIVES:
         if node.entries.keys() & alternatives:
-            shared = shared.only(key for key in shared.keys if key in node.keys or key not in alternatives)
-    merged = dict(node.over(shared).entries)
-    for key in _SECTIONS & node.entries.keys() & shared.entries.keys():
-        own, default = node.entries[key], shared.entries[key]
+            dropped = alternatives - node.entries.keys()
+            defaults = defaults.only(key for key in defaults.keys if key not in dropped)
+    merged = node.over(defaults)
+    entries = dict(merged.entries)
+    for key in _SECTIONS & node.entries.keys() & defaults.entries.keys():
+        own, default = node.entries[key], defaults.entries[key]
         if isinstance(own.value, dict) and isinstance(default.value, dict):
-            merged[key] = _with_defaults(own, default)
-    return Node(node.mark, merged, node.over(shared).keys)
+            entries[key] = _with_defaults(own, default)
+    return Node(node.mark, entries, merged.keys)
 
 
-def _strays(root: Node, mistakes: list[Mistake]) -> Node:
-    """Return the keys beside ``defaults:`` and ``cases:``, where no other key may stand, without ``name``."""
-    strays = root.only(key for key in root.keys if key not in ("defaults", "cases"))
+def _strays(root: Node) -> list[Mistake]:
+    """Return a mistake for each key other than ``defaults:`` and ``cases:``."""
     sibling = "cases" if "cases" in root.keys else "defaults"
-    for key, mark in strays.keys.items():
+    mistakes = []
+    for key, mark in root.keys.items():
+        if key in ("defaults", "cases"):
+            continue
         if key == "name":
             text = f"'name' stands beside '{sibling}:'; give each case a name of its own"
         elif key in Case.model_fields:
@@ -132,29 +136,27 @@ def _strays(root: Node, mistakes: list[Mistake]) -> Node:
             advice = f"did you mean '{near}'?" if near else "known here: defaults, cases"
             text = f"unknown key {found(key)} ({advice})"
         mistakes.append(Mistake(mark, text))
-    return strays.only(key for key in strays.keys if key != "name")
+    return mistakes
 
 
 def _defaults(root: Node, file: Path, mistakes: list[Mistake]) -> Node | None:
     """Return the mapping under ``defaults:`` without a name; None where it is no mapping."""
-    node = root.entries.get("defaults")
-    if node is None:
-        return root.only(())
+    node = root.entries.get("defaults", Node(root.mark, {}))
     if not isinstance(node.value, dict):
         if node.value is not None:
             text = f"defaults: expected a mapping of what the cases share, found {found(node.plain())}"
             mistakes.append(Mistake(node.mark, text))
         return None
     if "name" in node.keys:
-        mistakes.append(
-            Mistake(node.keys["name"], "'name' cannot be shared; give each case a name of its own")
-        )
-    node = node.only(key for key in node.keys if key != "name")
+        text = "'name' cannot be shared; give each case a name of its own"
+        mistakes.append(Mistake(node.keys["name"], text))
+        node = node.only(key for key in node.keys if key != "name")
     _validated({"name": "defaults", **node.plain()}, node, file, mistakes, complete=False)
     return node
 
 
 def _list_of_cases(root: Node, mistakes: list[Mistake]) -> list[Node]:
+    """Return the items under ``cases:``; empty, and a mistake is added, where there are none."""
     node = root.entries.get("cases")
     if node is None:
         text = (
@@ -169,30 +171,17 @@ def _list_of_cases(root: Node, mistakes: list[Mistake]) -> list[Node]:
     return []
 
 
-def _taken(case: Node, names: dict[str, Mark]) -> Iterator[Mistake]:
-    """Yield a mistake where an earlier case has this name; adds the name and its place to ``names``."""
-    node = case.entries.get("name")
-    if node is None or not isinstance(node.value, str):
-        return
-    if first := names.get(node.value):
-        text = (
-            f"name: {found(node.value)} is taken by the case at line {first.line}; names are unique in a file"
-        )
-        yield Mistake(node.mark, text)
-    names.setdefault(node.value, node.mark)
-
-
 def _validated(
     values: Mapping[str, Any], node: Node, file: Path, mistakes: list[Mistake], complete: bool = True
 ) -> list[Case]:
-    """Return a list of the one case that ``values`` make, or an empty list and more ``mistakes``.
+    """Return a list of the case that ``values`` make; it is empty where they have mistakes.
 
     Args:
-        values: The case, or the defaults of several.
+        values: The case, or the defaults of several cases.
         node: The tree that ``values`` come from, for the places.
         file: The spec.
-        mistakes: Gets all mistakes in ``values``.
-        complete: Whether a key that is missing is a mistake.
+        mistakes: All mistakes in ``values`` are added here.
+        complete: Whether a missing key is a mistake.
     """
     try:
         case = Case.model_validate(values)
@@ -205,19 +194,21 @@ def _validated(
 
 
 def _places(node: Node, file: str, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the dotted key and the place, as ``file:line:col``, of each value below ``node``."""
+    """Yield the dotted key and the place, as ``file:line:col``, of ``node`` and of each value in it."""
     yield key, f"{file}:{node.mark.line}:{node.mark.column}"
-    inner = node.value if isinstance(node.value, list | dict) else ()
-    for step, child in inner.items() if isinstance(inner, dict) else enumerate(inner):
+    children: dict[Any, Node] = node.entries
+    if isinstance(node.value, list):
+        children = dict(enumerate(node.value))
+    for step, child in children.items():
         yield from _places(child, file, f"{key}.{step}".lstrip("."))
 
 
 def translated(kind: str, loc: tuple[int | str, ...], text: str, node: Node) -> Iterator[Mistake]:
-    """Yield the mistake for one error of pydantic; nothing where an empty value, reported apart, causes it.
+    """Yield the mistake for one error of pydantic, unless an empty value causes it: ``keys_without_value`` reports that.
 
     Args:
         kind: The type of pydantic's error.
-        loc: The path of keys and indices. It may contain union tags, such as ``(text)``, which are no keys.
+        loc: The path of keys and indices, with union tags such as ``(text)``, which are skipped.
         text: The message.
         node: The tree that the path starts from.
     """

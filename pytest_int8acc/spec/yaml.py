@@ -1,9 +1,9 @@
 """Reads the YAML of a spec into a tree of nodes with their places.
 
 Plain scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/, 10.3.2): ``1e-3`` is a number,
-``012`` is twelve, ``yes`` and ``off`` are text. PyYAML composes the nodes and marks their places; values are
-text, numbers, booleans, null, lists and mappings, and nothing else is ever constructed. Tags, merge keys,
-duplicate keys, several documents, and aliases that contain themselves or blow up the file are mistakes.
+``012`` is twelve, ``yes`` and ``off`` are text. PyYAML composes the nodes and marks their places. Values are
+only text, numbers, booleans, null, lists and mappings. Mistakes are: tags, merge keys, duplicate keys,
+several documents, and aliases that contain themselves or make the file too large.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ import yaml
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Maximum size of a file in bytes.
 MAX_BYTES = 1 << 20
-#: Maximum number of collections in each other. A spec needs 6.
+#: Maximum number of lists and mappings in each other. A spec needs 6.
 MAX_DEPTH = 32
 #: Maximum number of nodes, each alias counted as often as it is used.
 MAX_NODES = 50_000
 
+#: A character that YAML does not allow.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+#: A line break, as YAML counts lines.
 _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 #: Pattern of a number in YAML, and the function that converts it.
 _NUMBERS: tuple[tuple[str, Callable[[str], int | float]], ...] = (
@@ -33,6 +35,7 @@ _NUMBERS: tuple[tuple[str, Callable[[str], int | float]], ...] = (
     (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", float),
     (r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", lambda text: float(text.replace(".", ""))),
 )
+#: Plain text that means null or a boolean, and its value.
 _WORDS = dict.fromkeys(("", "~", "null", "Null", "NULL")) | {
     word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")
 }
@@ -61,7 +64,7 @@ class Node:
     mark: Mark
     value: Scalar | list[Node] | dict[str, Node]
     keys: dict[str, Mark] = field(default_factory=dict)
-    """Key of a mapping to its place."""
+    """The places of a mapping's keys."""
 
     @property
     def entries(self) -> dict[str, Node]:
@@ -77,12 +80,12 @@ class Node:
         return self.value
 
     def only(self, keys: Iterable[str]) -> Node:
-        """Return the mapping with only those of its entries whose keys are in ``keys``."""
+        """Return the mapping without the entries whose keys are not in ``keys``."""
         entries = {key: self.entries[key] for key in keys if key in self.entries}
         return Node(self.mark, entries, {key: self.keys[key] for key in entries})
 
     def over(self, other: Node) -> Node:
-        """Return this mapping merged over ``other``: at this one's place, and its entries win."""
+        """Return a mapping with the entries of both. This mapping's entries win, and it gives the place."""
         return Node(self.mark, {**other.entries, **self.entries}, {**other.keys, **self.keys})
 
 
@@ -149,23 +152,16 @@ def _decode(raw: bytes, max_bytes: int) -> str:
         raise _UnreadableError(Mark(1, 1), "the file is UTF-16; save it as UTF-8")
     try:
         text = raw.decode("utf-8-sig")
+        wrong = _UNPRINTABLE.search(text)
+        if wrong is None:
+            return text
+        before = text[: wrong.start()]
+        message = f"control character U+{ord(wrong[0]):04X} is not allowed in YAML; remove it"
     except UnicodeDecodeError as error:
-        mark = _mark_at(raw[: error.start].decode("utf-8-sig"))
-        raise _UnreadableError(
-            mark, f"byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8"
-        ) from None
-    if found := _UNPRINTABLE.search(text):
-        mark = _mark_at(text[: found.start()])
-        raise _UnreadableError(
-            mark, f"control character U+{ord(found[0]):04X} is not allowed in YAML; remove it"
-        )
-    return text
-
-
-def _mark_at(before: str) -> Mark:
-    """Return the place right behind the text ``before``."""
+        before = raw[: error.start].decode("utf-8-sig")
+        message = f"byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8"
     lines = _BREAK.split(before)
-    return Mark(len(lines), len(lines[-1]) + 1)
+    raise _UnreadableError(Mark(len(lines), len(lines[-1]) + 1), message)
 
 
 def _mark(mark: Any) -> Mark:
@@ -173,7 +169,7 @@ def _mark(mark: Any) -> Mark:
 
 
 def _loader() -> Any:
-    """Return a loader class that leaves nodes without a tag untagged; PyYAML's own resolves by YAML 1.1."""
+    """Return a loader class that does not guess types, because PyYAML guesses them by YAML 1.1."""
 
     def untagged(loader: Any, kind: Any, value: Any, implicit: Any) -> str:
         return ""
@@ -192,7 +188,7 @@ class _Converter:
         """The collections around the current node, the outermost first."""
 
     def node(self, node: yaml.Node) -> Node:
-        """Return ``node`` with all that is in it; an alias is converted again, and counts again."""
+        """Return ``node`` and its children. An alias is converted, and counted, each time it is used."""
         mark = _mark(node.start_mark)
         self.count += 1
         if self.count > self.max_nodes:
@@ -225,7 +221,7 @@ class _Converter:
         return node.value if node.style or node.tag else resolve(node.value)
 
     def mapping(self, node: yaml.MappingNode, mark: Mark) -> Node:
-        """Return a mapping. Its keys are the text as written; of duplicate keys the first one stays."""
+        """Return a mapping. Its keys are the text as written. The first one of duplicate keys is kept."""
         entries: dict[str, Node] = {}
         keys: dict[str, Mark] = {}
         for key_node, value in node.value:
@@ -247,52 +243,53 @@ class _Converter:
         return Node(mark, entries, keys)
 
 
+#: Parts of PyYAML's messages to what is wrong where the list, mapping or text begins that is not complete.
+_ADVICE_AT_START = {
+    "flow sequence": "the '[' that opens here lacks a ',' or its ']'",
+    "flow mapping": "the '{' that opens here lacks a ',' or its '}'",
+    "end of stream": "the quote that opens here is never closed",
+    "document separator": "the quote that opens here is never closed",
+    "escape": "a backslash is special between double quotes: use single quotes, or '/' in paths",
+}
+#: Parts of PyYAML's messages to what is wrong where the parser stopped.
+_ADVICE = {
+    "mapping values are not allowed": "a ':' cannot stand here; check the indentation, "
+    "or quote the text that it belongs to",
+    "could not find expected ':'": "a key without its ':' just above; write 'key: value'",
+    "another document": "a second document starts here; a spec is one document: "
+    "list several cases under 'cases:'",
+    "occurrence": "this anchor is defined above already; give it another name",
+}
+
+
 def _syntax_mistake(error: yaml.YAMLError, text: str) -> Mistake:
     """Return the mistake for an error of PyYAML, in words that say what to mend."""
-    place = getattr(error, "problem_mark", None)
-    if place is None:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return Mistake(Mark(1, 1), f"not valid YAML: {error}")
-    mark = _mark(place)
-    problem, context = str(getattr(error, "problem", "")), str(getattr(error, "context", ""))
+    mark = _mark(error.problem_mark)
+    problem = f"{error.context or ''}: {error.problem or ''}"
     if "maximum nesting depth" in problem:  # libyaml's own limit, 1000 levels from its version 0.2.6 on
         return Mistake(mark, _TOO_DEEP)
-    start = getattr(error, "context_mark", None)
-    if start is not None and (advice := _advice_at_start(problem, context)):
-        return Mistake(_mark(start), f"not valid YAML: {advice}")
-    return Mistake(mark, f"not valid YAML: {_advice(problem, context, mark, text)}")
+    if error.context_mark is not None:
+        for part, advice in _ADVICE_AT_START.items():
+            if part in problem:
+                return Mistake(_mark(error.context_mark), f"not valid YAML: {advice}")
+    rest_of_line = "".join(_BREAK.split(text)[mark.line - 1 : mark.line])[mark.column - 1 :]
+    return Mistake(mark, f"not valid YAML: {_advice(problem, rest_of_line)}")
 
 
-def _advice_at_start(problem: str, context: str) -> str:
-    """Return what is wrong with a list, mapping or quoted text that is not closed; empty for other errors."""
-    if "flow sequence" in context:
-        return "the '[' that opens here lacks a ',' or its ']'"
-    if "flow mapping" in context:
-        return "the '{' that opens here lacks a ',' or its '}'"
-    if "end of stream" in problem or "document separator" in problem:
-        return "the quote that opens here is never closed"
-    if "escape" in problem and "quoted" in context:
-        return "a backslash is special between double quotes: use single quotes, or '/' in paths"
-    return ""
-
-
-def _advice(problem: str, context: str, mark: Mark, text: str) -> str:
-    """Return what is wrong at ``mark``, and what to do."""
-    line = "".join(_BREAK.split(text)[mark.line - 1 : mark.line])
-    if "mapping values are not allowed" in problem:
-        return "a ':' cannot stand here; check the indentation, or quote the text that it belongs to"
+def _advice(problem: str, rest_of_line: str) -> str:
+    """Return what is wrong where ``rest_of_line`` begins, and what to do."""
+    for part, advice in _ADVICE.items():
+        if part in problem:
+            return advice
+    if "cannot start any token" in problem and rest_of_line.startswith("\t"):
+        return "a tab; indent with spaces"
     if "cannot start any token" in problem:
-        if line[mark.column - 1 :].startswith("\t"):
-            return "a tab; indent with spaces"
-        return f"text cannot start with '{line[mark.column - 1 : mark.column]}'; put it in quotes"
-    if "could not find expected ':'" in problem:
-        return "a key without its ':' just above; write 'key: value'"
+        return f"text cannot start with '{rest_of_line[:1]}'; put it in quotes"
     if "undefined alias" in problem:
-        alias = re.split(r"[\s,\]}]", line[mark.column - 1 :])[0]
+        alias = re.split(r"[\s,\]}]", rest_of_line)[0]
         return f"unknown alias '{alias}': nothing above is named '&{alias[1:]}'"
-    if "another document" in problem:
-        return "a second document starts here; a spec is one document: list several cases under 'cases:'"
-    if "occurrence" in problem:
-        return "this anchor is defined above already; give it another name"
-    if "block" in context and "scalar" not in context:
+    if "block" in problem and "scalar" not in problem:
         return f"this line does not fit the lines above ({problem}); check its indentation"
-    return problem or context
+    return problem

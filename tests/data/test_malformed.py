@@ -154,9 +154,9 @@ def raw(name: str, data: bytes) -> Callable[[Path], str]:
 
 
 def renamed(folder: Path) -> str:
-    np.save(folder / "x.npy", GOOD)
-    (folder / "x.npy").rename(folder / "a.npz")
-    return "a.npz"
+    np.savez(folder / "a.npz", x=GOOD)
+    (folder / "a.npz").rename(folder / "x.npy")
+    return "x.npy"
 
 
 def misspelt(folder: Path) -> str:
@@ -191,18 +191,18 @@ def nan_file(folder: Path) -> str:
 
 
 FILES: dict[str, tuple[list[TensorInfo], Callable[[Path], str], list[str]]] = {
-    "pickled npz": (ONE, pickled_npz, ["a.npz: 'x': holds pickled Python objects", "refused", "np.savez("]),
+    "pickled npz": (ONE, pickled_npz, ["a.npz: holds pickled Python objects", "refused", "np.savez("]),
     "pickled npy": (ONE, pickled_npy, ["x.npy: holds pickled Python objects", "dtype=np.float32"]),
     "bare pickle": (ONE, raw("x.npy", pickle.dumps(GOOD)), ["x.npy: holds pickled Python objects"]),
     "cut npz": (ONE, lambda f: cut(f, "a.npz", 0.5), ["a.npz: damaged or cut short"]),
     "cut npy": (ONE, lambda f: cut(f, "x.npy", 0.7), ["x.npy: damaged or cut short"]),
     "cut header": (ONE, lambda f: cut(f, "x.npy", 0.1), ["x.npy: damaged or cut short"]),
-    "flipped bit": (ONE, flipped, ["a.npz: 'x': damaged"]),
-    "empty file": (ONE, raw("a.npz", b""), ["a.npz: is empty", ".npz (np.savez)"]),
-    "text as npz": (ONE, raw("a.npz", b"hello world"), ["starts with b'hello '", "expected the format .npz"]),
-    "npy named npz": (ONE, renamed, ["holds a single array", "expected the format .npz"]),
-    "npz of text": (ONE, zip_of_text, ["'x.txt' is no array"]),
-    "npz of nothing": (ONE, raw("a.npz", b"PK\x05\x06" + bytes(18)), ["holds no arrays"]),
+    "flipped bit": (ONE, flipped, ["a.npz: damaged"]),
+    "empty file": (ONE, raw("a.npz", b""), ["a.npz: damaged or cut short (No data left in file)"]),
+    "text as npz": (ONE, raw("a.npz", b"hello world"), ["a.npz: holds pickled", "or is no NumPy file"]),
+    "npz named npy": (ONE, renamed, ["x.npy: holds an archive of arrays; rename it to .npz"]),
+    "npz of text": (ONE, zip_of_text, ["'x' is bytes40"]),
+    "npz of nothing": (ONE, raw("a.npz", b"PK\x05\x06" + bytes(18)), ["'x'; found nothing"]),
     "missing file": (ONE, misspelt, ["calid.npz: no such file", "did you mean 'calib.npz'?"]),
     "missing folder": (ONE, lambda f: "data/a.npz", ["no such file; there is no folder"]),
     "unknown kind": (ONE, raw("a.csv", b"1,2"), ["a.csv: not a kind of data", ".npz", "file.py:function"]),

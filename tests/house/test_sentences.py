@@ -44,7 +44,7 @@ TEXTS = {
 #: Modules that take apart a text that is none of ours, or made for programs, and what that is.
 FORMATS = {
     "case.plan_file": "numbers as Python writes them",
-    "data.files": "a file's first lines",
+    "data.files": "what NumPy says of a file",
     "runtime.trt.calibration": "calibration caches",
     "runtime.trt.children": "facts that a child process tells",
     "goldens.record": "Git LFS pointers",
