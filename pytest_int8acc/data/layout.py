@@ -11,8 +11,8 @@ import numpy as np
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe, did_you_mean
 
-#: Names that torch.onnx.export, tf2onnx and Paddle2ONNX invent for open dimensions. Such names may differ even
-#: where the axes are the same.
+#: Names that torch.onnx.export, tf2onnx and Paddle2ONNX invent for open dimensions. Such names may differ
+#: even where the axes are the same.
 _NUMBERED = re.compile(r"_dynamic_axes_|^unk__\d+$|DynamicDimension\.\d+$")
 
 

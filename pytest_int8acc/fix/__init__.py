@@ -1,4 +1,4 @@
-"""A fix as files: the mixed-precision model, its plan, and the plan in the terms of other tools."""
+"""Writes a fix as files: the mixed-precision model, its plan, and the plan in the terms of other tools."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ def write_fix(folder: Path, fix: FixFiles, root: Path | None = None) -> tuple[st
     ======================  ===============================================================
     fixed.onnx              the fixed model
     plan.yaml               the plan; ``plan: plan.yaml`` in a spec guards it
-    exclude_nodes.txt       nodes that stay float, a name a line
+    exclude_nodes.txt       nodes that stay float, one name on each line
     modelopt.sh             NVIDIA Model Optimizer's quantizer with these nodes left out
     ort_quantize.py         ONNX Runtime's quantizer with these nodes left out
     layer_precisions.txt    arguments of Polygraphy and trtexec for TensorRT below 11
     postprocess.py          Polygraphy's network postprocessing for TensorRT below 11
     commands.txt            how to build each of them
-    float.onnx              only where node names in the user's file are not those of the plan, or norms
-                            are fused, which other tools then have from there
+    float.onnx              only if the node names in the user's file are not those of the plan, or if the
+                            plan fuses norms: the model that other tools then convert
     ======================  ===============================================================
 
-    In FP8 without what is for ONNX Runtime's quantizer and for TensorRT below 11. Of a model in FP16 or BF16:
-    ``fixed.onnx``, ``plan.yaml``, ``commands.txt``, ``layer_precisions.txt``, ``fp32_nodes.txt``,
+    A fix in FP8 has no files for ONNX Runtime's quantizer and for TensorRT below 11. A fix in FP16 or BF16
+    has ``fixed.onnx``, ``plan.yaml``, ``commands.txt``, ``layer_precisions.txt``, ``fp32_nodes.txt``,
     ``autocast.sh`` (ModelOpt), and in FP16 ``convert_fp16.py`` (onnxconverter-common).
 
-    Other tools cannot be told of moves, nor of other scales for weights: their files say so.
+    Other tools do not support moves of range, nor scales for weights that a plan gives. Their files say so.
 
     Args:
-        folder: Made where it is missing.
-        fix: What to write.
+        folder: The folder to write into, which is made where it is missing.
+        fix: The fix.
         root: The report folder, which no link may lead out of; None: links are followed.
 
     Raises:
@@ -61,7 +61,7 @@ def write_fix(folder: Path, fix: FixFiles, root: Path | None = None) -> tuple[st
 
 
 def _texts(named: Named, fix: FixFiles) -> dict[str, str]:
-    """Files on a fix in INT8 or FP8, beside its plan."""
+    """Return file name to text for a fix in INT8 or FP8."""
     if fix.low:
         return {
             "exclude_nodes.txt": commands.exclude_nodes(named),

@@ -7,28 +7,27 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 from pytest_int8acc.fix.files import FixFiles, Named
-from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.names import shown
 
 _POLYGRAPHY = {"fp16": "float16", "fp32": "float32"}
-#: What trtexec splits a list of layer precisions at, or takes for a pattern.
+#: Characters at which trtexec splits a list of layer precisions, or which it takes for a pattern.
 _TRTEXEC = re.compile("[,'*]")
-_BACKSLASH = "\\"
-#: The last opset that TensorRT 8.6 and 9 read.
+#: The newest opset that TensorRT 8.6 and 9 read.
 _OPSET_8 = 17
 
 
 def exclude_nodes(named: Named) -> str:
-    """``exclude_nodes.txt``: a node's name a line, without quotes; those not printable are left out."""
+    """Return ``exclude_nodes.txt``: a node's name on each line. Names that are not printable are left out."""
     return "".join(f"{name}\n" for name in named.high if name.isprintable())
 
 
 def modelopt(named: Named, low: str = "") -> str:
-    """``modelopt.sh``: NVIDIA Model Optimizer's quantizer, each node left out by an anchored pattern."""
-    lines = [
-        "exec python -m modelopt.onnx.quantization",
-        *([f"--quantize_mode {low}"] if low else []),
+    """Return ``modelopt.sh``: NVIDIA Model Optimizer's quantizer, with a pattern for each excluded node."""
+    lines = ["exec python -m modelopt.onnx.quantization"]
+    if low:
+        lines.append(f"--quantize_mode {low}")
+    lines += [
         '--onnx_path "$model"',
         '--calibration_data_path "$calibration"',
         f"--high_precision_dtype {named.precision}",
@@ -37,32 +36,38 @@ def modelopt(named: Named, low: str = "") -> str:
     if named.high:
         lines += ["--nodes_to_exclude", *(shlex.quote(modelopt_pattern(name)) for name in named.high)]
     head = _MODELOPT.replace("MODEL_PATH", shlex.quote(named.model))
-    head = head.replace("set -eu\n", "".join(f"# {line}\n" for line in named.untold) + "set -eu\n")
+    head = head.replace("set -eu\n", f"{commented(named.untold)}set -eu\n")
     return head + " \\\n    ".join(lines) + "\n"
 
 
+def commented(line: str) -> str:
+    """Return ``line`` as a line of comment; nothing where it is empty."""
+    return f"# {line}\n" if line else ""
+
+
 def modelopt_pattern(name: str) -> str:
-    """A printable regular expression that Python's ``re.match`` finds in ``name`` and in no other name."""
-    return rf"^{''.join(re.escape(c) if c.isprintable() else f'{_BACKSLASH}U{ord(c):08x}' for c in name)}\Z"
+    """Return a printable regular expression with which ``re.match`` finds ``name`` and no other name."""
+    characters = [re.escape(c) if c.isprintable() else rf"\U{ord(c):08x}" for c in name]
+    return rf"^{''.join(characters)}\Z"
 
 
 def layer_precisions(named: Named) -> str:
-    """``layer_precisions.txt``: the arguments of Polygraphy and of trtexec, quoted for a POSIX shell."""
+    """Return ``layer_precisions.txt``: arguments of Polygraphy and trtexec, quoted for a POSIX shell."""
     lines = [
         "# TensorRT below 11, implicit quantization (--int8 with a calibration cache); for a POSIX shell.",
         "# A Gemm or MatMul may become several layers; postprocess.py finds them all.",
         "# What lies before them must not give its result in INT8; for Polygraphy, postprocess.py says so.",
-        *(f"# {line}" for line in named.untold),
-        "# Polygraphy:",
-        *_polygraphy(named.high),
-        "# trtexec:",
-        *for_trtexec(named.high, named.feeding),
     ]
+    if named.untold:
+        lines.append(f"# {named.untold}")
+    lines += ["# Polygraphy:", *_polygraphy(named.high)]
+    lines += ["# trtexec:", *for_trtexec(named.high, named.feeding)]
     return "\n".join(lines) + "\n"
 
 
 def _polygraphy(high: Mapping[str, Precision]) -> Iterator[str]:
-    """A name that begins with '-' would be taken for an option."""
+    """Yield Polygraphy's arguments for nodes in a precision, and a comment for each node it cannot name."""
+    # A name that begins with '-' would be taken for an option.
     bad = {name for name in high if name.startswith("-") or not name.isprintable()}
     yield from (_cannot(name) for name in high if name in bad)
     pairs = [f"{name}:{_POLYGRAPHY[p]}" for name, p in high.items() if name not in bad]
@@ -70,17 +75,20 @@ def _polygraphy(high: Mapping[str, Precision]) -> Iterator[str]:
         yield shlex.join(["--precision-constraints", "obey", "--layer-precisions", *pairs])
 
 
-def for_trtexec(
-    high: Mapping[str, Precision], feeding: Mapping[str, Precision] | None = None
-) -> Iterator[str]:
-    """Arguments of trtexec for nodes in a precision, and for the types that nodes give their results in."""
-    options = {"layerPrecisions": high, "layerOutputTypes": feeding or {}}
+def for_trtexec(high: Mapping[str, Precision], results: Mapping[str, Precision]) -> Iterator[str]:
+    """Yield trtexec's arguments, and a comment for each node that they cannot name.
+
+    Args:
+        high: Node to its precision.
+        results: Node to the type of its result.
+    """
     arguments = []
-    for option, names in options.items():
+    for option, names in (("layerPrecisions", high), ("layerOutputTypes", results)):
         bad = {name for name in names if _TRTEXEC.search(name) or not name.isprintable()}
         yield from (_cannot(name) for name in names if name in bad)
         pairs = [f"{name}:{precision}" for name, precision in names.items() if name not in bad]
-        arguments += [f"--{option}={','.join(pairs)}"] if pairs else []
+        if pairs:
+            arguments.append(f"--{option}={','.join(pairs)}")
     if arguments:
         yield shlex.join(["--precisionConstraints=obey", *arguments])
 
@@ -90,80 +98,67 @@ def _cannot(name: str) -> str:
 
 
 def commands(named: Named, fix: FixFiles) -> str:
-    """``commands.txt``: how to build the fix with the tools of each TensorRT."""
-    model = shlex.quote(named.model)
-    parts = [
-        *_head(named, fix),
-        *(_by_flags(named) if fix.by_flags else _by_types(named, fix.model)),
-    ]
-    return "".join([*parts, *_tail(named, _ANEW)]).replace("MODEL", model)
-
-
-def fp8_commands(named: Named, fix: FixFiles) -> str:
-    """The same for a fix in FP8, which TensorRT below 9 does not read."""
-    return "".join([*_head(named, fix), _ADA, FIXED, *_tail(named, _ANEW_FP8)])
-
-
-def _head(named: Named, fix: FixFiles) -> Iterator[str]:
-    yield "Commands to build this fix. Run them in this folder, in a POSIX shell.\n"
-    yield from _shapes(named)
-    yield from _outputs(fix)
-
-
-def _tail(named: Named, anew: str) -> Iterator[str]:
-    if not all(map(str.isprintable, named.high)):
-        yield "\nexclude_nodes.txt lacks the names that cannot be printed on a line.\n"
-    yield anew.replace("LACKING\n", "".join(f"   {line}\n" for line in named.untold))
-
-
-def _by_types(named: Named, fixed: Model) -> Iterator[str]:
-    """The types in the model are the engine's; a TensorRT that chooses by flags takes it in FP32 only."""
-    yield FIXED
-    if fixed.opset > _OPSET_8:
-        yield (
-            f"   TensorRT 8.6 and 9 read opset {_OPSET_8} at most, and fixed.onnx has {fixed.opset}: "
+    """Return ``commands.txt`` for INT8: how to build the fix with the tools of each TensorRT."""
+    if fix.by_flags:
+        fixed = _FIXED_BY_FLAGS + _weak(named, _held_by_flags(named))
+    elif fix.model.opset > _OPSET_8:
+        fixed = FIXED + (
+            f"   TensorRT 8.6 and 9 read opset {_OPSET_8} at most, and fixed.onnx has {fix.model.opset}: "
             "run the spec with that TensorRT, and fixed.onnx will be one for it, or take 2 or 3.\n"
         )
     else:
-        yield "   TensorRT 8.6 and 9:\n"
-        yield from _weak(named, {})
+        fixed = f"{FIXED}   TensorRT 8.6 and 9:\n{_weak(named, {})}"
+    text = _head(named, fix) + fixed + _again(named, _ANEW)
+    return text.replace("MODEL", shlex.quote(named.model))
 
 
-def _by_flags(named: Named) -> Iterator[str]:
-    yield _FIXED_BY_FLAGS
-    allows_weak_types = named.precision != "fp32"
-    yield from _weak(
-        named, {name: kept for name, kept in named.high.items() if allows_weak_types and kept == "fp32"}
-    )
+def fp8_commands(named: Named, fix: FixFiles) -> str:
+    """Return ``commands.txt`` for FP8, which TensorRT below 9 does not read."""
+    return _head(named, fix) + _ADA + FIXED + _again(named, _ANEW_FP8)
 
 
-def _weak(named: Named, held: Mapping[str, Precision]) -> Iterator[str]:
-    """The commands for a builder that chooses among the types that flags allow."""
-    flags = "--int8" if named.precision == "fp32" else "--int8 --fp16"
-    tools = [
-        (f"trtexec --onnx=fixed.onnx {flags} --saveEngine=fixed.engine", for_trtexec(held)),
-        (f"polygraphy convert fixed.onnx --convert-to trt {flags} -o fixed.engine", _polygraphy(held)),
-    ]
-    for command, arguments in tools:
-        yield "     " + " \\\n       ".join([command, *arguments]) + "\n"
-
-
-def _outputs(fix: FixFiles) -> Iterator[str]:
-    if fix.plan.outputs:
-        yield (
-            "\nfixed.onnx and its engine give outputs that your model does not. They keep TensorRT from\n"
-            "fusing across them what it computes wrong; give them memory, and leave them unread:\n"
-        )
-        yield from (f"  {shown(name)}\n" for name in fix.plan.outputs)
-
-
-def _shapes(named: Named) -> Iterator[str]:
+def _head(named: Named, fix: FixFiles) -> str:
+    """Return how to run the commands, and remarks on inputs of open size and on additional outputs."""
+    text = "Commands to build this fix. Run them in this folder, in a POSIX shell.\n"
     if named.inputs:
-        yield (
+        text += (
             f"\nInputs of open size ({'; '.join(map(shown, named.inputs))}) need shapes as well:\n"
             "  trtexec --minShapes=NAME:1x3x8x8 --optShapes=... --maxShapes=...\n"
             "  polygraphy --trt-min-shapes NAME:[1,3,8,8] --trt-opt-shapes ... --trt-max-shapes ...\n"
         )
+    if fix.plan.outputs:
+        text += (
+            "\nfixed.onnx and its engine give outputs that your model does not. They keep TensorRT from\n"
+            "fusing across them what it computes wrong; give them memory, and leave them unread:\n"
+        )
+        text += "".join(f"  {shown(name)}\n" for name in fix.plan.outputs)
+    return text
+
+
+def _again(named: Named, text: str) -> str:
+    """Return ``text``, on quantizing again, with remarks on parts of the plan that are lacking."""
+    note = ""
+    if not all(map(str.isprintable, named.high)):
+        note = "\nexclude_nodes.txt lacks the names that cannot be printed on a line.\n"
+    return note + text.replace("LACKING\n", f"   {named.untold}\n" if named.untold else "")
+
+
+def _held_by_flags(named: Named) -> dict[str, Precision]:
+    """Return the nodes in FP32 of a fix whose flags allow FP16, because the flags would allow it for them."""
+    if named.precision == "fp32":
+        return {}
+    return {name: kept for name, kept in named.high.items() if kept == "fp32"}
+
+
+def _weak(named: Named, held: Mapping[str, Precision]) -> str:
+    """Return the commands for a builder that chooses among the types that flags allow."""
+    flags = "--int8" if named.precision == "fp32" else "--int8 --fp16"
+    trtexec = [f"trtexec --onnx=fixed.onnx {flags} --saveEngine=fixed.engine", *for_trtexec(held, {})]
+    polygraphy = [
+        f"polygraphy convert fixed.onnx --convert-to trt {flags} -o fixed.engine",
+        *_polygraphy(held),
+    ]
+    return "".join("     " + " \\\n       ".join(lines) + "\n" for lines in (trtexec, polygraphy))
 
 
 _MODELOPT = """\

@@ -7,12 +7,12 @@ import shlex
 from pytest_int8acc.fix.commands import FIXED, exclude_nodes, for_trtexec, modelopt_pattern
 from pytest_int8acc.fix.files import Named
 
-#: What groups run in that has files of its own here.
+#: Low formats whose fixes consist of the files that this module makes.
 LOWS = ("fp16", "bf16")
 
 
 def texts(named: Named, low: str) -> dict[str, str]:
-    """File to its text, for a fix whose other nodes run in ``low``, ``fp16`` or ``bf16``."""
+    """Return file name to text for a fix in the low format ``low``, ``fp16`` or ``bf16``."""
     found = {
         "fp32_nodes.txt": exclude_nodes(named),
         "autocast.sh": _autocast(named, low),
@@ -23,13 +23,13 @@ def texts(named: Named, low: str) -> dict[str, str]:
 
 
 def _convert(named: Named) -> str:
-    """``convert_fp16.py``: onnxconverter-common's converter with these nodes left out."""
+    """Return ``convert_fp16.py``: onnxconverter-common's converter, which excludes the plan's nodes."""
     nodes = "".join(f"    {name!r},\n" for name in named.high)
     return _CONVERT.replace("MODEL_NAME", repr(named.model)).replace("NODES", nodes)
 
 
 def _autocast(named: Named, low: str) -> str:
-    """``autocast.sh``: NVIDIA Model Optimizer's AutoCast, each node left out by an anchored pattern."""
+    """Return ``autocast.sh``: NVIDIA Model Optimizer's AutoCast, with a pattern for each excluded node."""
     lines = [
         "exec python -m modelopt.onnx.autocast",
         f'--onnx_path "$(dirname -- "$0")"/{shlex.quote(named.model)}',
@@ -41,7 +41,7 @@ def _autocast(named: Named, low: str) -> str:
 
 
 def _layer_precisions(named: Named, low: str) -> str:
-    """``layer_precisions.txt``: trtexec's arguments; what a node in FP32 gives stays in FP32, too."""
+    """Return ``layer_precisions.txt``: trtexec's arguments, which keep nodes and their results in FP32."""
     lines = [
         "# TensorRT below 11, from the float model; for a POSIX shell.",
         f"# trtexec --onnx={shlex.quote(named.model)} --{low} and:",

@@ -1,4 +1,4 @@
-"""Python files of a fix: for ONNX Runtime's quantizer, and for Polygraphy with TensorRT below 11."""
+"""Makes the Python files of a fix, for ONNX Runtime's quantizer and for Polygraphy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_int8acc.graph.formats import INT8
 
 
 def ort_quantize(named: Named) -> str:
-    """``ort_quantize.py``: the float model quantized anew by ONNX Runtime, the plan's layers left out."""
+    """Return ``ort_quantize.py``, which quantizes the float model with ONNX Runtime as the plan says."""
     data = [
         f"MODEL = Path(__file__).resolve().parent / {named.model!r}",
         *("NODES_TO_EXCLUDE = [", *(f"    {name!r}," for name in named.high), "]"),
@@ -17,26 +17,27 @@ def ort_quantize(named: Named) -> str:
         *_dict("INT8_INPUTS", named.int8),
         f"OP_TYPES = {list(named.op_types)!r}",
         "# Tensor: the scale that the plan gives it in place of a calibrated one.",
-        *(f"# {line}" for line in named.untold),
+        *([f"# {named.untold}"] if named.untold else []),
         *_dict("SCALES", named.scales),
     ]
     return _ORT.replace("# DATA", "\n".join(data))
 
 
 def postprocess(named: Named) -> str:
-    """``postprocess.py``: layer precisions by ONNX node, set on the parsed network by Polygraphy."""
+    """Return ``postprocess.py``, with which Polygraphy sets the layer precisions of a parsed network."""
     ranges = {tensor: scale * INT8.levels for tensor, scale in named.scales.items()}
     data = [
         "# ONNX node: the precision that its layers run in.",
         *_dict("PRECISIONS", named.high),
         "# Tensor: its greatest absolute value in INT8.",
-        *(f"# {line}" for line in named.untold),
+        *([f"# {named.untold}"] if named.untold else []),
         *_dict("RANGES", ranges),
     ]
     return _POSTPROCESS.replace("# DATA", "\n".join(data))
 
 
 def _dict(name: str, items: Mapping[str, object]) -> list[str]:
+    """Return lines of Python that assign ``items`` to the variable ``name``."""
     return [f"{name} = {{", *(f"    {key!r}: {value!r}," for key, value in items.items()), "}"]
 
 

@@ -1,4 +1,4 @@
-"""What the outputs of a model seem to be, by its graph, its names and the shapes of one run; all guesses."""
+"""Guesses what the outputs of a model hold, by its graph, its names and the shapes of one run."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Dim, TensorInfo
 
-#: An output [N, C] of a Gemm with so many columns or more may be scores of classes.
+#: Minimum number of columns of a Gemm's output [N, C] that may be scores of classes.
 CLASSES = 10
-#: Operators that pick, move or cut what their first input holds.
+#: Operators whose result holds elements of their first input.
 _PARTS = {"Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose"}
 _PARTS |= {"Unsqueeze"}
-_SAME = {"Identity", "Cast", "Flatten", "Reshape", "Squeeze"}
+#: Operators whose result holds all elements of their input in the same order.
+_SAME = frozenset({"Identity", "Cast", "Flatten", "Reshape", "Squeeze"})
+#: Names of outputs that are scores of classes.
 _CLASS_NAME = re.compile(r"logit|class|cls|categor|prob|softmax", re.IGNORECASE)
+#: Names of outputs and of model files that suggest something other than classes.
 _OTHER_NAME = re.compile(
     r"landmark|lmk|keypoint|kpt|kps|point|box|coord|pose|offset|angle|gaze|embed|feat|hidden|latent|regress"
     r"|(?<![a-z])reg(?![a-z])",
     re.IGNORECASE,
 )
+#: Names of inputs and outputs that carry a state from one run to the next.
 STATE_NAME = re.compile(r"state|hidden|cache|past|present|^[hc]n?(_?\d+)?$", re.IGNORECASE)
-#: Points of a face, a hand or a body, each of two or three coordinates.
+#: Usual numbers of points on a face, a hand or a body. Each point has two or three coordinates.
 _POINTS = (5, 17, 21, 33, 68, 98, 106, 468, 478)
 _Shape = tuple[Dim, ...]
-#: Rank of an output of boxes and scores, and the axis along which these are joined, to a layout of YOLO's.
+#: The rank of an output that joins boxes and scores, and the axis of the join, to the layout of YOLO.
 _LAYOUTS = {(3, 1): "yolov8", (3, 2): "yolov5"}
 
 
@@ -42,17 +46,17 @@ class Guess:
 
     text: str
     axis: int | None = None
-    """The axis of classes, from the end where it is the last; None: no classes, or not for sure."""
+    """The axis of classes, where the output holds classes for sure; -1 is the last axis."""
     doubt: str = ""
-    """Why it is not taken for classes, where it may be some."""
+    """Why an output that may hold classes is not taken for them."""
 
 
 def guesses(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Guess]:
-    """Output to what it seems to be.
+    """Return output name to a guess of what the output holds.
 
     Args:
         model: In normal form.
-        shapes: Of inputs and outputs in a run; what is not there is taken as the model declares it.
+        shapes: Shapes of inputs and outputs in a run. Other shapes are taken as the model declares them.
     """
     chosen = behind_selection(model)
     known: dict[str, _Shape | None] = {t.name: t.shape for t in (*model.inputs, *model.outputs)}
@@ -67,30 +71,34 @@ def guesses(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Gu
         elif _is_state(tensor, shape, model, known):
             found[tensor.name] = Guess("the state that the next run takes")
         else:
-            columns = tensor.shape[-1] if tensor.shape else None  # what is open there is time or places
+            # An axis of classes has a fixed size. An open last axis counts time steps or places.
+            columns = tensor.shape[-1] if tensor.shape else None
             found[tensor.name] = _of_floats(model, tensor.name, shape, isinstance(columns, int))
     return found
 
 
 @dataclass(frozen=True)
 class Joined:
-    """Parts of unlike kind that an output is joined of."""
+    """Parts of different kinds that the graph joins to an output."""
 
     axis: int
     sizes: tuple[int, ...]
     names: tuple[str, ...]
-    """What each holds; ``others`` where the graph does not say."""
+    """A word for each part; ``others`` where the graph does not say."""
     layout: str = ""
-    """As ``decode`` of ``coco_map`` has it, where the output looks like one of YOLO's; else empty."""
+    """YOLO's layout, as a name for ``decode`` of ``coco_map``; empty where the output has another layout."""
 
     @property
     def text(self) -> str:
-        """All parts with their sizes, in words."""
+        """The parts with their sizes, for a comment."""
         return ", ".join(f"{name} ({size})" for name, size in zip(self.names, self.sizes, strict=True))
 
 
 def joined_outputs(model: Model) -> dict[str, Joined]:
-    """Float outputs in which the graph joins scores with what is none; those behind a choice left out."""
+    """Return the float outputs in which the graph joins scores with other values.
+
+    Outputs behind an operator that chooses are left out.
+    """
     late, found = behind_selection(model), dict[str, Joined]()
     for tensor in model.outputs:
         known = joined(model, tensor.name) if tensor.dtype.kind == "f" else None
@@ -109,18 +117,18 @@ def joined_outputs(model: Model) -> dict[str, Joined]:
 
 
 def _name_of(segments: Sequence[Segment]) -> str:
-    """What segments of one kind hold, in a word."""
+    """Return a word for segments of one kind."""
     names = {segment.label for segment in segments}
     return (names.pop() if len(names) == 1 else "") or "others"
 
 
 def selectors(model: Model) -> list[str]:
-    """The operators of the model, also inside its nodes, that choose among values that it computes."""
+    """Return the operators, also in bodies of nodes, that choose among values that the model computes."""
     return sorted(set[str]().union(*_choosing(model).values()))
 
 
 def _choosing(model: Model) -> dict[str, set[str]]:
-    """Nodes that choose in front of an output, or hold others that choose, to their operators."""
+    """Return the nodes that choose before an output, or whose bodies choose, and the choosing operators."""
     nodes, outputs = model.index.nodes, [output.name for output in model.outputs]
     found = {name: {nodes[name].op_type} for name in choices(model, outputs)}
     for node in model.graph.node:
@@ -130,9 +138,10 @@ def _choosing(model: Model) -> dict[str, set[str]]:
 
 
 def before_selection(model: Model) -> list[str]:
-    """The float tensors of the main graph that are read where boxes are chosen, or behind that.
+    """Return the float tensors of the main graph that are read by nodes that choose, or by nodes after them.
 
-    They hold every box and score, and can be compared element by element; in place of many parts, the whole.
+    These tensors hold all boxes and scores, so that they can be compared element by element. Several parts of
+    one tensor are replaced by that tensor.
     """
     made = model.index.producer
     late, early = behind_selection(model), dict[str, set[str]]()
@@ -149,14 +158,14 @@ def before_selection(model: Model) -> list[str]:
 
 
 def _whole(name: str, made: Mapping[str, onnx.NodeProto]) -> str:
-    """The tensor that ``name`` is a part of, or is made of by moving its elements."""
+    """Return the tensor whose elements ``name`` holds, before operators that pick or move elements."""
     while name in made and made[name].op_type in _PARTS and made[name].input[0] in made:
         name = made[name].input[0]
     return name
 
 
 def behind_selection(model: Model) -> set[str]:
-    """Tensors whose elements are chosen among values: their number, order or places hang on rounding."""
+    """Return the tensors behind nodes that choose. The number and order of elements depend on rounding."""
     late, first = set[str](), _choosing(model)
     for node in model.graph.node:
         if node.name in first or not late.isdisjoint((*node.input, *captured(node))):
@@ -170,22 +179,32 @@ def _is_state(tensor: TensorInfo, shape: _Shape, model: Model, known: Mapping[st
 
 
 def _of_floats(model: Model, name: str, shape: _Shape, fixed: bool) -> Guess:
-    node, ops = _last(model, name)
-    columns, rank = (shape[-1] if shape else None), len(shape)
+    """Return a guess of what a float output holds.
+
+    Args:
+        model: In normal form.
+        name: The output.
+        shape: Its shape in a run.
+        fixed: Whether the model fixes the size of the last axis.
+    """
+    node = _last(model, name)
     if node is None:
         return Guess("")
+    ops, rank = f"the last operator is {node.op_type}", len(shape)
+    columns = shape[-1] if shape else None
     if node.op_type in ("Softmax", "LogSoftmax") and rank >= 2:
         axis = int(attribute(node, "axis", -1))
-        last = axis in (-1, rank - 1) or rank == 2
-        count = shape[-1 if last else axis]
-        each = "" if rank == 2 else " at each place"
-        return Guess(f"probabilities of {_many(count)} classes{each} ({ops})", -1 if last else axis)
-    if rank == 2 and _is_written_out(node, model.index.producer):
+        if rank == 2:
+            return Guess(f"probabilities of {_many(columns)} classes ({ops})", -1)
+        axis = -1 if axis == rank - 1 else axis
+        return Guess(f"probabilities of {_many(shape[axis])} classes at each place ({ops})", axis)
+    if rank == 2 and _ends_softmax(node, model.index.producer):
         return Guess(f"probabilities of {_many(columns)} classes (the last operators are a Softmax's)", -1)
     if node.op_type == "Sigmoid":
         return Guess(f"probabilities, each for itself ({ops})")
     if rank == 4:
-        return Guess(f"a map ({ops})", doubt=_maybe(shape[1], "a depth map, an image or boxes"))
+        doubt = "" if shape[1] == 1 else "may be a depth map, an image or boxes as well"
+        return Guess(f"a map ({ops})", doubt=doubt)
     if node.op_type in ("Gemm", "MatMul") and rank == 2 and isinstance(columns, int):
         doubt = _doubt(model, name, columns)
         if not doubt:
@@ -200,42 +219,37 @@ def _many(count: Dim) -> str:
     return str(count) if isinstance(count, int) else "some"
 
 
-def _maybe(count: Dim, other: str) -> str:
-    return f"may be {other} as well" if not isinstance(count, int) or count > 1 else ""
+def _last(model: Model, name: str) -> onnx.NodeProto | None:
+    """Return the node that computes an output.
 
-
-def _last(model: Model, name: str) -> tuple[onnx.NodeProto | None, str]:
-    """The node that computes an output, but for what moves or casts it or adds a bias; and that in words."""
+    Operators that reshape, cast, or add a bias to the result of that node are skipped.
+    """
     made, constants = model.index.producer, model.index.constants
     node = made.get(name)
     while node is not None and node.input:
         varying = [i for i in node.input if i and i not in constants]
-        biased = node.op_type == "Add" and len(varying) == 1 and _is(made.get(varying[0]), "MatMul")
-        if not biased and node.op_type not in _SAME:
+        before = made.get(varying[0]) if varying else None
+        if before is None:
             break
-        if varying[:1] == [] or varying[0] not in made:
+        adds_bias = node.op_type == "Add" and len(varying) == 1 and before.op_type == "MatMul"
+        if not adds_bias and node.op_type not in _SAME:
             break
-        node = made[varying[0]]
-    return node, "" if node is None else f"the last operator is {node.op_type}"
+        node = before
+    return node
 
 
-def _is(node: onnx.NodeProto | None, op_type: str) -> bool:
-    return node is not None and node.op_type == op_type
-
-
-def _is_written_out(node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto]) -> bool:
-    """Whether ``node`` ends a Softmax made of its parts: Exp divided by its own ReduceSum."""
-    if node.op_type != "Div":
+def _ends_softmax(node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto]) -> bool:
+    """Return whether ``node`` divides an Exp by the ReduceSum of that Exp."""
+    if node.op_type != "Div" or not all(name in made for name in node.input):
         return False
-    exp, total = (made.get(name) for name in node.input)
-    while total is not None and total.op_type in _PARTS:
-        total = made.get(total.input[0])
-    summed = _is(total, "ReduceSum") and total is not None and total.input[0] == node.input[0]
-    return summed and _is(exp, "Exp")
+    exp, total = (made[name] for name in node.input)
+    while total.op_type in _PARTS and total.input[0] in made:
+        total = made[total.input[0]]
+    return exp.op_type == "Exp" and total.op_type == "ReduceSum" and total.input[0] == node.input[0]
 
 
 def _doubt(model: Model, name: str, columns: int) -> str:
-    """Why scores of classes may be something else; empty where nothing speaks against them."""
+    """Return why an output that looks like scores of classes may be something else; empty if nothing does."""
     said = next(filter(None, map(_OTHER_NAME.search, (name, Path(model.name).stem))), None)
     if said:
         return f"'{said[0].lower()}' in a name speaks against classes"

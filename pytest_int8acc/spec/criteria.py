@@ -21,15 +21,17 @@ _Metric = Annotated[
 _Decode = Annotated[
     str, Field(strict=True, pattern=fields.or_function(BoxLayout)), fields.expect_or_function(BoxLayout)
 ]
-#: Key to the built-in metrics that have it, for keys that not all of them have.
+#: Keys that only some of the built-in metrics have, and these metrics.
 _KEYS_OF: Mapping[str, tuple[TaskName, ...]] = {
     "axis": ("top1", "top5", "f1", "miou", "ssim"),
     "ignore": ("top1", "top5", "f1", "miou"),
     "average": ("f1",),
     "data_range": ("ssim", "psnr"),
 }
-#: Keys of built-in metrics, and keys of users' functions.
-_OF_TASKS, _OF_FUNCTIONS = ("output", "decode", "label", *_KEYS_OF), ("lower_is_better", "streaming")
+#: Keys of built-in metrics.
+_OF_TASKS = ("output", "decode", "label", *_KEYS_OF)
+#: Keys of a user's own functions.
+_OF_FUNCTIONS = ("lower_is_better", "streaming")
 
 
 class _Limits(Closed):
@@ -41,7 +43,7 @@ class _Limits(Closed):
     modifiers: ClassVar[tuple[str, ...]] = ()
     """Keys that set no limit."""
     instead: ClassVar[tuple[str, ...]] = ()
-    """Those modifiers that are enough without a limit."""
+    """Modifiers that are enough without a limit."""
 
     @classmethod
     def limits(cls) -> tuple[str, ...]:
@@ -56,7 +58,7 @@ class _Limits(Closed):
 
 
 class Tolerance(Closed):
-    """Polygraphy's tolerance: what is within the absolute or the relative one passes."""
+    """Polygraphy's tolerance: an error within the absolute or within the relative tolerance passes."""
 
     where = "criteria.tolerance"
     expected = "a mapping like {abs: 1e-3, rel: 1e-3, check: elemwise}"
@@ -73,9 +75,8 @@ class Tolerance(Closed):
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
         """Yield a message on a quantile where the check is another one."""
-        if "quantile" in given and given.get("check", "elemwise") in set(get_args(ToleranceCheck)) - {
-            "quantile"
-        }:
+        other_checks = [check for check in get_args(ToleranceCheck) if check != "quantile"]
+        if "quantile" in given and given.get("check", "elemwise") in other_checks:
             yield "quantile", "'quantile' has no effect here; remove it, or set 'check: quantile'"
 
 
@@ -164,7 +165,7 @@ class MaxDrop(NamedTuple):
 
 
 class MetricCriterion(_Limits):
-    """Limits on a metric of all samples and their labels: one that is named, or a function of your own."""
+    """Limits on a metric of all samples and their labels: a built-in one, or a function of your own."""
 
     what = "metric"
     modifiers = ("metric", *_OF_TASKS, *_OF_FUNCTIONS)
@@ -224,7 +225,7 @@ class MetricCriterion(_Limits):
 
     @property
     def ref(self) -> str:
-        """What its scores go by: the function as written; ``logits:top1`` where an output is named."""
+        """The name of the scores: the function as written; ``logits:top1`` where an output is named."""
         name = self.metric if self.average is None else f"{self.metric}_{self.average}"
         return name if self.output is None else f"{self.output}:{name}"
 
@@ -249,14 +250,18 @@ class MetricCriterion(_Limits):
 
 def _strange_keys(metric: str, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
     """Yield messages on keys that have no effect on ``metric``, and on a coco_map without 'decode'."""
-    named = metric in get_args(TaskName)
-    for key in _OF_FUNCTIONS if named else _OF_TASKS:
-        if key in given:
-            owner = "a function of your own" if named else f"a named metric ({', '.join(get_args(TaskName))})"
-            yield key, f"'{key}' has no effect on metric {metric}: it is for {owner}"
-    for key, owners in _KEYS_OF.items() if named else ():
-        if key in given and metric not in owners:
-            yield key, f"'{key}' has no effect on metric {metric}: it is for {', '.join(owners)}"
+    tasks = get_args(TaskName)
+    named = metric in tasks
+    for key in given:
+        if named and key in _OF_FUNCTIONS:
+            owner = "a function of your own"
+        elif not named and key in _OF_TASKS:
+            owner = f"a named metric ({', '.join(tasks)})"
+        elif named and metric not in _KEYS_OF.get(key, tasks):
+            owner = ", ".join(_KEYS_OF[key])
+        else:
+            continue
+        yield key, f"'{key}' has no effect on metric {metric}: it is for {owner}"
     layout = given.get("decode") in get_args(BoxLayout)
     if named and layout and metric != "coco_map":
         yield "decode", f"'decode: {given['decode']}' is a layout of boxes; {metric} needs 'file.py:function'"
@@ -299,11 +304,12 @@ class RegressionCriterion(_Limits):
     )
 
 
+#: Union tags of the kinds of criteria. If keys fit several kinds alike, the first one is taken.
 _KINDS: Mapping[str, type[Closed]] = {
+    "(output)": OutputCriterion,
     "(metric)": MetricCriterion,
     "(engine)": EngineCriterion,
     "(regression)": RegressionCriterion,
-    "(output)": OutputCriterion,
 }
 
 
@@ -314,15 +320,13 @@ def _criterion(value: Any) -> str:
     keys: Iterable[str] = value if isinstance(value, dict) else ()
     if "metric" in keys:
         return "(metric)"
-    known = {
-        tag: (
-            sum(k in model.model_fields for k in keys),
-            sum(bool(closest(k, model.model_fields)) for k in keys),
-        )
-        for tag, model in _KINDS.items()
-    }  # per kind: the count of keys that it has, and of keys that are similar to one that it has
-    best = max(known.values())
-    return "(output)" if known["(output)"] == best else max(known, key=lambda tag: known[tag])
+
+    def similarity(tag: str) -> tuple[int, int]:
+        """Return how many of the keys the kind has, and how many are similar to one that it has."""
+        known = _KINDS[tag].model_fields
+        return sum(key in known for key in keys), sum(closest(key, known) is not None for key in keys)
+
+    return max(_KINDS, key=similarity)
 
 
 Criterion = Annotated[

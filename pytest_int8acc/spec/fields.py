@@ -1,4 +1,4 @@
-"""Types of the values and mappings of a spec: which values each accepts, and its messages on mistakes."""
+"""Types of the values and mappings of a spec: the values that each accepts, and its messages on mistakes."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-#: Error types of pydantic whose messages are ours: on a value, on a key, and on a missing key.
+#: Types of pydantic's errors whose messages are ours: on a value, on a key, and on a missing key.
 VALUE, KEY, MISSING = "int8acc_value", "int8acc_key", "int8acc_missing"
 
+#: Patterns of a function ``file.py:function`` and of a test's name.
 FUNCTION = r"^[^\x00-\x1f]+\.py:[A-Za-z_][A-Za-z0-9_]*$"
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the name in ``known`` that ``word`` probably is a misspelling of; None where none is similar."""
+    """Return the name in ``known`` that is most similar to ``word``; None where none is similar."""
     near = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.7)
     return near[0] if near else None
 
@@ -52,7 +53,7 @@ def found(value: object) -> str:
 
 
 def option(description: str, default: Any = None, **more: Any) -> Any:
-    """Return the field of an optional key; ``description`` is for the JSON schema and the reference."""
+    """Return the field of an optional key; the JSON schema and the reference show ``description``."""
     return Field(default, description=description, **more)
 
 
@@ -80,15 +81,8 @@ def expect(what: str, hint: Callable[[Any], str] = lambda value: "") -> WrapVali
 def one_of(literal: Any, or_else: str = "") -> WrapValidator:
     """Return ``expect`` for a Literal of strings, with the hint 'did you mean'."""
     names = get_args(literal)
-    return expect(
-        ("one of " if len(names) > 1 else "") + ", ".join(names) + or_else,
-        lambda value: _near_hint(value, names),
-    )
-
-
-def _near_hint(value: Any, names: Iterable[str]) -> str:
-    near = closest(value, names) if isinstance(value, str) else None
-    return f" (did you mean '{near}'?)" if near else ""
+    several = "one of " if len(names) > 1 else ""
+    return expect(f"{several}{', '.join(names)}{or_else}", lambda value: _near_hint(value, names))
 
 
 def or_function(literal: Any) -> str:
@@ -107,6 +101,16 @@ def expect_or_function(literal: Any) -> WrapValidator:
     return expect(f"{', '.join(names)}, or a Python function as 'file.py:function'", hint)
 
 
+def expect_list(what: str) -> WrapValidator:
+    """Return ``expect`` for a list, with a hint how to write one."""
+    return expect(f"a list of {what}", _list_hint)
+
+
+def _near_hint(value: Any, names: Iterable[str]) -> str:
+    near = closest(value, names) if isinstance(value, str) else None
+    return f" (did you mean '{near}'?)" if near else ""
+
+
 def _number_hint(value: Any) -> str:
     try:
         number = float(value) if isinstance(value, str) else math.nan
@@ -123,11 +127,6 @@ def _list_hint(value: Any) -> str:
     if isinstance(value, dict):
         return "; start each item with '- '"
     return f"; write [{found(value)}]" if isinstance(value, str) else ""
-
-
-def expect_list(what: str) -> WrapValidator:
-    """Return ``expect`` for a list, with a hint how to write one."""
-    return expect(f"a list of {what}", _list_hint)
 
 
 def _named_function(value: str) -> str:
@@ -255,7 +254,7 @@ class Closed(BaseModel):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield the contradictions between keys: the key at fault, or None for all, and the message.
+        """Yield contradictions between keys: the key that is wrong, or None for the mapping, and the message.
 
         Args:
             given: The mapping as written. Its values may be of any type.
@@ -293,7 +292,7 @@ def _detail(kind: str, text: str, loc: tuple[str | int, ...] = (), value: Any = 
 
 
 def _reworded(model: type[Closed], value: Any, error: ValidationError) -> list[InitErrorDetails]:
-    """Return the details of ``error`` with our messages for unknown keys, missing keys and other types."""
+    """Return the details of ``error`` with our messages for unknown keys, missing keys and wrong types."""
     details = []
     for detail in error.errors(include_url=False):
         kind, loc = detail["type"], detail["loc"]
@@ -310,29 +309,35 @@ def _reworded(model: type[Closed], value: Any, error: ValidationError) -> list[I
 
 
 def _unknown_key(model: type[Closed], key: str) -> str:
+    """Return the message on a key that ``model`` does not have, with the places where it may belong."""
     homes = _homes(key)
-    inside = [home for home in homes if home.startswith(f"{model.where}.")]
     section = model.where.partition(".")[0]
+    inside = [home for home in homes if home.startswith(f"{model.where}.")]
     siblings = [home for home in homes if section and home.startswith(f"{section}.")]
+    near = closest(key, model.model_fields)
     if model.where in homes:
         advice = f"it belongs in another item of '{model.where}'"
     elif homes:
-        places = [
-            f"under '{home}'" if home else "at the top of the case" for home in inside or siblings or homes
-        ]
+        nearest = inside or siblings or homes
+        places = [f"under '{home}'" if home else "at the top of the case" for home in nearest]
         advice = f"it belongs {' or '.join(places)}"
-    elif near := closest(key, model.model_fields):
+    elif near:
         advice = f"did you mean '{near}'?"
     else:
         advice = f"known here: {', '.join(model.model_fields)}"
     return f"unknown key {found(key)} ({advice})"
 
 
-def _homes(key: str, known: type[Closed] = Closed) -> list[str]:
+def _homes(key: str) -> list[str]:
     """Return the dotted keys of all mappings of a case that have ``key``."""
-    models = known.__subclasses__()
-    homes = [home for m in models for home in [m.where] * (key in m.model_fields) + _homes(key, m)]
-    return list(dict.fromkeys(homes))
+    return list(dict.fromkeys(model.where for model in _mappings(Closed) if key in model.model_fields))
+
+
+def _mappings(base: type[Closed]) -> Iterator[type[Closed]]:
+    for model in base.__subclasses__():
+        if model.model_fields:
+            yield model
+        yield from _mappings(model)
 
 
 def _missing_key(model: type[Closed], key: str) -> str:

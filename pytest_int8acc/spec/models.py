@@ -235,24 +235,25 @@ class Case(Closed):
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
         """Yield messages on several formats, and on keys that have no effect on the case's format."""
-        present = [key for key in FORMAT_KEYS if key in given]
-        for key in present[:-1]:
-            yield key, f"'{key}' and '{present[-1]}' exclude each other: keep one"
+        formats = [key for key in FORMAT_KEYS if key in given]
+        for key in formats[:-1]:
+            yield key, f"'{key}' and '{formats[-1]}' exclude each other: keep one"
         if "candidate" in given:
             yield from _conflicts_of_low(given)
-        criteria = given.get("criteria") if present and present[-1] != "int8" else None
-        criteria = criteria if isinstance(criteria, list | tuple) else ()
-        for key in ("int8_layers", "int8_share"):
-            if any(isinstance(c, dict) and key in c for c in criteria):
-                yield "criteria", f"'{key}' says nothing of a case with '{present[-1]}': remove it"
+        criteria = given.get("criteria")
+        if formats[-1:] != ["int8"] and isinstance(criteria, list | tuple):
+            keys = {key for criterion in criteria if isinstance(criterion, dict) for key in criterion}
+            for key in ("int8_layers", "int8_share"):
+                if formats and key in keys:
+                    yield "criteria", f"'{key}' says nothing of a case with '{formats[-1]}': remove it"
         int8 = given.get("int8")
-        if "realized" in given and isinstance(int8, dict) and "engine" in int8:
+        sources = int8 if isinstance(int8, dict) else {}
+        if "realized" in given and "engine" in sources:
             text = "has no effect on 'int8: {engine: ...}', which does not tell what was asked for"
             yield "realized", f"'realized' {text}: use the criterion {{int8_share: 0.9}}"
-        sources = int8 if "plan" in given and isinstance(int8, dict) else ()
-        if "engine" in sources:
+        if "plan" in given and "engine" in sources:
             yield "plan", "'plan' has no effect on 'int8: {engine: ...}': name the model it was made from"
-        if "implicit" in sources:
+        if "plan" in given and "implicit" in sources:
             yield "plan", "'plan' has no effect on 'int8: {implicit: ...}': use 'int8: {calibrate: {}}'"
 
     _file: Path = PrivateAttr(Path("case.int8acc.yaml"))

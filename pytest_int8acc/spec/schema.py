@@ -1,35 +1,61 @@
 """The JSON schema of a spec, for editors; ``python -m pytest_int8acc.spec.schema`` writes the shipped file.
 
-Draft 07, since yaml-language-server knows that best. What a schema cannot say (names unique in a file, which
-parameters a calibration method takes, which marks need arguments) only ``load_spec`` checks.
+The schema is of draft 07, which yaml-language-server supports best. Only ``load_spec`` checks what a schema
+cannot express: unique names in a file, the parameters of a calibration method, marks that need arguments.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from pytest_int8acc.spec.criteria import EngineCriterion, MetricCriterion, OutputCriterion
 from pytest_int8acc.spec.int8 import BaselineModel, Fp8, Int8
 from pytest_int8acc.spec.models import FORMAT_KEYS, Case
 
+#: The file that is shipped with the package.
 FILE = Path(__file__).parents[1] / "int8acc.schema.json"
 
 
+class _Generator(GenerateJsonSchema):
+    """Leaves out titles of fields, and null as a value and as a default: a spec has no null."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        """Return False: the key says what a title would say."""
+        return False
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        """Return the schema of the value that is not null."""
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        """Return a schema with its default, unless that is null."""
+        generated = super().default_schema(schema)
+        return {key: value for key, value in generated.items() if key != "default" or value is not None}
+
+
 def json_schema() -> dict[str, Any]:
-    """The schema of a file: one case, or ``defaults:`` and ``cases:``."""
-    generated = Case.model_json_schema(ref_template="#/definitions/{model}")
-    definitions: dict[str, Any] = {name: _tidy(schema) for name, schema in generated.pop("$defs").items()}
+    """Return the schema of a file: one case, or ``defaults:`` and ``cases:``."""
+    case = Case.model_json_schema(ref_template="#/definitions/{model}", schema_generator=_Generator)
+    definitions: dict[str, Any] = {**case.pop("$defs"), "Case": case}
+    for schema in definitions.values():
+        del schema["title"]
+        for value in schema["properties"].values():
+            if "$ref" in value and len(value) > 1:  # draft 07 ignores all keys beside $ref
+                value["allOf"] = [{"$ref": value.pop("$ref")}]
+    case["required"].remove("name")
     for source in (Int8, Fp8):
-        _need_one_of(definitions[source.__name__], "oneOf", source.sources)
+        definitions[source.__name__]["oneOf"] = _required(source.sources)
     for criterion in (OutputCriterion, MetricCriterion, EngineCriterion):
-        _need_one_of(definitions[criterion.__name__], "anyOf", criterion.limits())
-    _need_one_of(definitions["Implicit"], "anyOf", ("calibrate", "cache"))
-    _need_one_of(definitions["BaselineModel"], "oneOf", tuple(BaselineModel.model_fields))
-    case = _tidy(generated)
-    definitions["Case"] = case | {"required": [key for key in case["required"] if key != "name"]}
-    _need_one_of(definitions["Case"], "oneOf", FORMAT_KEYS)
+        definitions[criterion.__name__]["anyOf"] = _required(criterion.limits())
+    definitions["Implicit"]["anyOf"] = _required(("calibrate", "cache"))
+    definitions["BaselineModel"]["oneOf"] = _required(BaselineModel.model_fields)
+    case["oneOf"] = _required(FORMAT_KEYS)
     shared = {key: {"$ref": f"#/definitions/Case/properties/{key}"} for key in case["properties"]}
     one_of_several = _mapping("A case of several; what it lacks comes from 'defaults'.", shared, ["name"])
     defaults = _mapping(
@@ -52,7 +78,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The shipped file's content."""
+    """Return the content of the shipped file."""
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -68,33 +94,9 @@ def _mapping(
     return schema | ({"required": required} if required else {})
 
 
-def _need_one_of(schema: dict[str, Any], keyword: str, keys: tuple[str, ...]) -> None:
-    schema[keyword] = [{"required": [key]} for key in keys]
-
-
-def _tidy(schema: Any) -> Any:
-    """Pydantic's schema without titles and null, and with nothing beside $ref, where draft 07 ignores it."""
-    if isinstance(schema, list):
-        return [_tidy(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    tidy: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key == "properties":
-            tidy[key] = {name: _tidy(inner) for name, inner in value.items()}
-        elif key == "default" and value is None:
-            continue
-        elif key == "prefixItems":  # draft 07 says 'items' of a list with one schema per position
-            tidy["items"] = _tidy(value)
-        elif key != "title":
-            tidy[key] = value if key in ("default", "examples") else _tidy(value)
-    options = [option for option in tidy.get("anyOf", ()) if option != {"type": "null"}]
-    if len(options) == 1:
-        del tidy["anyOf"]
-        tidy = {**options[0], **tidy}
-    if "$ref" in tidy and len(tidy) > 1:
-        tidy["allOf"] = [{"$ref": tidy.pop("$ref")}]
-    return tidy
+def _required(keys: Iterable[str]) -> list[dict[str, list[str]]]:
+    """Return a schema for each key that requires it; the schemas are alternatives."""
+    return [{"required": [key]} for key in keys]
 
 
 if __name__ == "__main__":
