@@ -1,10 +1,10 @@
-"""The settings of command line, spec and pytest configuration; each is declared once, in this module."""
+"""Declares the settings that command line, spec and pytest configuration can give."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, assert_never, get_args
 
 from pytest_int8acc.names import safe_url
 
@@ -21,6 +21,7 @@ Strategy = Literal[
     "minimal", "bisect", "bisect-reverse", "linear", "linear-reverse", "worst-first", "forward"
 ]
 Kind = Literal["choice", "count", "flag", "folder", "size"]
+#: Units of a size, in bytes.
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -73,24 +74,39 @@ class Setting:
     @property
     def expected(self) -> str:
         """The accepted values, as messages describe them."""
-        words = {
-            "count": "a whole number of 1 or more",
-            "flag": "true or false",
-            "folder": "a folder",
-            "size": "a size like 500M or 20G",
-        }
-        return words.get(self.kind, f"one of {', '.join(self.choices)}")
+        match self.kind:
+            case "choice":
+                return f"one of {', '.join(self.choices)}"
+            case "count":
+                return "a whole number of 1 or more"
+            case "flag":
+                return "true or false"
+            case "folder":
+                return "a folder"
+            case "size":
+                return "a size like 500M or 20G"
+            case _:
+                assert_never(self.kind)
 
     def parse(self, value: str | int) -> str | int:
         """Return ``value`` in this setting's type; raises ValueError where it is not accepted."""
-        if self.kind == "count":
-            if str(value).isdecimal() and int(value) >= 1:
-                return int(value)
-        elif self.kind == "size":
-            return to_bytes(str(value))
-        elif value in self.choices or self.kind == "flag" or (self.kind == "folder" and value):
-            return value
-        raise ValueError(f"{value!r} is not {self.expected}")
+        match self.kind:
+            case "choice":
+                accepted = value in self.choices
+            case "count":
+                accepted = str(value).isdecimal() and int(value) >= 1
+                value = int(value) if accepted else value
+            case "flag":
+                accepted = True
+            case "folder":
+                accepted = bool(value)
+            case "size":
+                return to_bytes(str(value))
+            case _:
+                assert_never(self.kind)
+        if not accepted:
+            raise ValueError(f"{value!r} is not {self.expected}")
+        return value
 
     def read(self, value: Any) -> Any:
         """Return a configured value in this setting's type; None where it is not set."""

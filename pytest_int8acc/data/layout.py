@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -111,11 +112,13 @@ def convert(feed: Feed, layout: Layout, where: str, first: int, note: Callable[[
     return converted
 
 
-def kind(dtype: np.dtype[np.generic]) -> str:
-    """Return ``float``, ``int``, ``bool``, or ``other`` for text, objects, complex numbers and raw bytes."""
+def kind(dtype: np.dtype[np.generic]) -> Literal["float", "int", "bool", "other"]:
+    """Return the kind of numbers; ``other`` stands for text, objects, complex numbers and raw bytes."""
     if dtype.kind == "f" or dtype.name.startswith(("bfloat16", "float8")):
         return "float"
-    return {"i": "int", "u": "int", "b": "bool"}.get(dtype.kind, "other")
+    if dtype.kind in "iu":
+        return "int"
+    return "bool" if dtype.kind == "b" else "other"
 
 
 def _check_dtype(found: np.dtype[np.generic], tensor: TensorInfo, where: str) -> None:

@@ -29,7 +29,7 @@ def random_loader(trial: Trial) -> str:
 
 
 def data_loader(trial: Trial, given: Given, folder: Path, classes: str) -> str:
-    """Return a script that reads the user's data.
+    """Return a script that reads the user's data; empty where the data are ready as they are.
 
     Args:
         trial: The sizes that the model accepts.
@@ -37,13 +37,20 @@ def data_loader(trial: Trial, given: Given, folder: Path, classes: str) -> str:
         folder: The folder that the script will lie in.
         classes: The output whose top-1 accuracy the script computes if there are labels; may be empty.
     """
-    if given.arrays is not None:
-        values = _array_values(trial, given)
-        served = {tensor.name for tensor, _ in _arrays_of_inputs(trial, given)}
-    else:
-        tensor = _input_of_files(given)
-        values = _file_values(trial, given, tensor)
-        served = {tensor.name}
+    match given.kind:
+        case "arrays":
+            values = _array_values(trial, given)
+            served = {tensor.name for tensor, _ in _arrays_of_inputs(trial, given)}
+        case "images":
+            values = _image_values(trial, given)
+            served = {_input_of_files(given).name}
+        case "audio":
+            values = _audio_values(trial, given)
+            served = {_input_of_files(given).name}
+        case "ready":
+            return ""
+        case _:
+            assert_never(given.kind)
     others = [tensor for tensor in trial.model.inputs if tensor.name not in served]
     shapes = {tensor.name: trial.sample_shape(tensor) for tensor in others}
     values |= {
@@ -104,45 +111,56 @@ def _input_of_files(given: Given) -> TensorInfo:
     return given.tensor
 
 
-def _file_values(trial: Trial, given: Given, tensor: TensorInfo) -> dict[str, object]:
-    """Return the values of the template that a loader of images or of audio needs."""
-    suffixes = {file.suffix.lower() for file in given.files}
-    shape = trial.sample_shape(tensor)
-    values: dict[str, object] = {
+def _file_values(given: Given) -> dict[str, object]:
+    """Return the values of the template that a loader of images and one of audio need."""
+    tensor = _input_of_files(given)
+    return {
         "if_files": True,
-        "suffixes": tuple(sorted(suffixes)),
+        "suffixes": tuple(sorted({file.suffix.lower() for file in given.files})),
         "input": repr(tensor.name),
         "taken": shown(str(tensor)),
         "dtype": repr(str(tensor.dtype)),
     }
-    if given.kind == "images":
-        channels, height, width = image_axes(tensor) or (1, 2, 3)
-        is_float = tensor.dtype.kind == "f"
-        copies = f".repeat({shape[0]}, axis=0)" if shape[0] > 1 else ""
-        return values | {
-            "if_images": True,
-            "mode": repr({1: "L", 3: "RGB", 4: "RGBA"}[shape[channels]]),
-            "height": shape[height],
-            "width": shape[width],
-            "channels": shape[channels],
-            "if_bytes": not is_float,
-            "if_floats": is_float,
-            "if_colors": is_float and shape[channels] == 3,
-            "if_channels_first": channels < height,
-            "rows": "" if len(shape) == 3 else f"[None]{copies}",
-        }
-    axis = wave_axis(tensor)
+
+
+def _image_values(trial: Trial, given: Given) -> dict[str, object]:
+    """Return the values of the template that a loader of images needs."""
+    tensor = _input_of_files(given)
+    shape = trial.sample_shape(tensor)
+    channels, height, width = image_axes(tensor) or (1, 2, 3)
+    is_float = tensor.dtype.kind == "f"
+    copies = f".repeat({shape[0]}, axis=0)" if shape[0] > 1 else ""
+    return _file_values(given) | {
+        "if_images": True,
+        "mode": repr({1: "L", 3: "RGB", 4: "RGBA"}[shape[channels]]),
+        "height": shape[height],
+        "width": shape[width],
+        "channels": shape[channels],
+        "if_bytes": not is_float,
+        "if_floats": is_float,
+        "if_colors": is_float and shape[channels] == 3,
+        "if_channels_first": channels < height,
+        "rows": "" if len(shape) == 3 else f"[None]{copies}",
+    }
+
+
+def _audio_values(trial: Trial, given: Given) -> dict[str, object]:
+    """Return the values of the template that a loader of audio needs."""
+    tensor = _input_of_files(given)
+    shape, axis = trial.sample_shape(tensor), wave_axis(tensor)
+    only_wav = all(file.suffix.lower() == ".wav" for file in given.files)
     rates = [int(found.low) for found in trial.ranges.values() if found.low == found.high > 1]
-    return values | {
+    values = _file_values(given) | {
         "if_audio": True,
-        "if_wave": suffixes == {".wav"},
-        "if_soundfile": suffixes != {".wav"},
+        "if_wave": only_wav,
+        "if_soundfile": not only_wav,
         "rate": rates[0] if rates else given.rate or 16000,
         "rate_source": f"the files have {given.rate}" if given.rate else "a guess",
-        "length": 1 if axis is None else shape[axis],
-        "shape_of_wave": None if axis is None else (*shape[:axis], -1, *shape[axis + 1 :]),
-        "features": repr(shown(str(tensor))) if axis is None else None,
     }
+    if axis is None:
+        return values | {"length": 1, "features": repr(shown(str(tensor)))}
+    shape_of_wave = (*shape[:axis], -1, *shape[axis + 1 :])
+    return values | {"length": shape[axis], "shape_of_wave": shape_of_wave}
 
 
 def _array_values(trial: Trial, given: Given) -> dict[str, object]:

@@ -28,7 +28,7 @@ from pytest_int8acc.init.templates import render
 from pytest_int8acc.names import shown
 from pytest_int8acc.settings import SUFFIXES
 from pytest_int8acc.spec.fields import NAME
-from pytest_int8acc.spec.int8 import CalibrationMethod
+from pytest_int8acc.spec.int8 import Calibration, CalibrationMethod
 from pytest_int8acc.spec.load import display
 from pytest_int8acc.spec.yaml import resolve
 from pytest_int8acc.tensors import TensorInfo, describe
@@ -229,6 +229,7 @@ def _head(facts: _Facts) -> dict[str, object]:
         float_file = _scalar(seen_from(facts.folder, facts.float_path))
     stem = facts.path.stem
     has_calibration = given is not None and given.kind != "ready" and given.count > 1
+    method = Calibration.model_fields["method"].default
     return {
         "file": shown(file),
         "takes": shown(describe(facts.model.inputs)),
@@ -240,7 +241,8 @@ def _head(facts: _Facts) -> dict[str, object]:
         "model": float_file,
         "quantized_model": facts.quantized and _scalar(file),
         "if_float": not facts.quantized,
-        "other_methods": ", ".join(name for name in get_args(CalibrationMethod) if name != "entropy"),
+        "method": None if facts.quantized else method,
+        "other_methods": ", ".join(name for name in get_args(CalibrationMethod) if name != method),
         "data_calibration": not facts.quantized and has_calibration and facts.loader,
         "if_no_calibration": not facts.quantized and not has_calibration,
         "selectors": facts.selectors or None,

@@ -302,7 +302,7 @@ def test_a_loader_without_end_is_stopped_and_says_how_to_go_on(
     limited = open_dataset(source, [X], base=tmp_path, most=1 << 10, samples=3000)
     limited.read_once()
     assert limited.samples == 3000
-    monkeypatch.setattr("pytest_int8acc.data.dataset._ENDLESS", 5000)
+    monkeypatch.setattr("pytest_int8acc.data.dataset._MAX_LOADED_SAMPLES", 5000)
     with pytest.raises(DataError, match="gave 6000 samples"):
         open_dataset(source, [X], base=tmp_path).read_once()
 
