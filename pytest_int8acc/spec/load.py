@@ -204,7 +204,7 @@ def _places(node: Node, file: str, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def translated(kind: str, loc: tuple[int | str, ...], text: str, node: Node) -> Iterator[Mistake]:
-    """Yield the mistake for one error of pydantic, unless an empty value causes it: ``keys_without_value`` reports that.
+    """Yield the mistake for one error of pydantic; none for an error that a key without a value causes.
 
     Args:
         kind: The type of pydantic's error.
