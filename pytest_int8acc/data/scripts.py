@@ -56,6 +56,10 @@ class ProcessState:
             finally:
                 after = _process_state()
                 self._changed |= {key: value for key, value in after.items() if value != before[key]}
+                # Blocks may be nested. The outer block decides which folder is kept.
+                self._changed["folder"] = after["folder"]
+                if after["folder"] == outside["folder"]:
+                    del self._changed["folder"]
                 sys.path = path  # the script may have replaced the list itself
                 _set_process_state(outside)
 
