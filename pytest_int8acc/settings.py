@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, assert_never, get_args
+from typing import Any, Literal, get_args
 
+from pytest_int8acc.errors import assert_never
 from pytest_int8acc.names import safe_url
 
 #: Suffixes of the name of a spec file.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import permutations
 from pathlib import Path
-from typing import assert_never
 
+from pytest_int8acc.errors import assert_never
 from pytest_int8acc.files import seen_from
 from pytest_int8acc.init.data import Given
 from pytest_int8acc.init.sizes import Trial, image_axes, wave_axis

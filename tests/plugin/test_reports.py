@@ -227,6 +227,7 @@ def test_pytest_html_shows_scores_and_culprits(project, run, workers):
 
 def test_a_rerun_case_is_one_entry(project, run):
     pytest.importorskip("pytest_rerunfailures")
-    run("a.int8acc.yaml::rich-good", "b.int8acc.yaml::broken", "--reruns=1", "--int8acc-report", "out")
+    reruns = ("-p", "pytest_rerunfailures", "--reruns=1")
+    run("a.int8acc.yaml::rich-good", "b.int8acc.yaml::broken", *reruns, "--int8acc-report", "out")
     verdicts = [case["verdict"] for case in read(project.path / "out")["cases"]]
     assert verdicts == ["passed", "error"]

@@ -12,8 +12,12 @@ import pytest_int8acc.runtime.open
 import pytest_int8acc.spec.load  # noqa: F401
 
 INSTALLED = any(entry.value == "pytest_int8acc.plugin" for entry in entry_points(group="pytest11"))
-#: Arguments of every run inside a test. Hypothesis's own plugin would import all of Hypothesis each time.
-LOAD = ("-p", "no:hypothesispytest", *(() if INSTALLED else ("-p", "pytest_int8acc.plugin")))
+#: Arguments of every run inside a test. Hypothesis's own plugin would import all of Hypothesis each time;
+#: pytest-rerunfailures would open a socket in this process each time, and never close it.
+LOAD = (
+    *("-p", "no:hypothesispytest", "-p", "no:rerunfailures"),
+    *(() if INSTALLED else ("-p", "pytest_int8acc.plugin")),
+)
 
 #: A conftest whose measure() returns results by the case's name, without a model.
 CONFTEST = """
