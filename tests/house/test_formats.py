@@ -18,7 +18,6 @@ ENDS = {127, 128, 448, 65504}
 FP16_POWERS = {"2 ** (-14)", "2 ** (-24)", "2.0 ** (-14)", "2.0 ** (-24)"}
 #: Limits of NumPy's types by the files that mean the type that an array has, not the format of a layer.
 LIMITS = {
-    "data/layout.py": "inputs of a model that are integers",
     "runtime/trt/engine.py": "TensorRT's dimensions are int32",
     "scores/shares.py": "sums in float64",
     "search/ledger.py": "sums in float64",
