@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
-    """Cases of specs as Python objects: ``int8acc.load('net.int8acc.yaml').check()`` gives a CaseResult.
+    """Gives the cases of specs: ``int8acc.load('net.int8acc.yaml').check()`` returns a CaseResult.
 
-    A loaded case has ``check()``, ``measure()``, ``engine(role)`` and ``outputs(role)``; roles are baseline,
-    fp32, and what the case is in: int8, fp8, fp16 or bf16. Where a spec has several cases, name one:
-    ``int8acc.load('net.int8acc.yaml', 'by-hand')``. Paths start from pytest's root folder. A test that fails
-    shows what its failed cases say. Where a backend is not there the test is skipped, as a case is, or fails
-    where ini ``int8acc_missing`` says so.
+    A loaded case has ``check()``, ``measure()``, ``engine(role)`` and ``outputs(role)``. Roles are baseline,
+    fp32, and the format of the case: int8, fp8, fp16 or bf16. If a spec has several cases, name one:
+    ``int8acc.load('net.int8acc.yaml', 'by-hand')``. Paths are relative to pytest's root folder. If a test
+    fails, its report contains the messages of its failed cases. If a backend is missing, the test is skipped,
+    or fails if the ini key ``int8acc_missing`` says so.
     """
     from pytest_int8acc.plugin.hooks import ASKED
     from pytest_int8acc.plugin.session import stop_where_interrupted
@@ -40,24 +40,24 @@ def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
 
 @pytest.fixture(scope="session")
 def int8acc_engine(int8acc: Workbench) -> Callable[..., Engine]:
-    """An engine of a model: ``int8acc_engine('net.onnx', precision='int8', calibrate='calib.npz')``.
+    """Builds an engine of a model: ``int8acc_engine('net.onnx', precision='int8', calibrate='calib.npz')``.
 
-    ``precision`` is fp32, fp16 (the default), bf16, int8 or fp8; a model with Q/DQ is one of the last two and
-    wants no samples.
-    ``backend`` is auto, onnxruntime or tensorrt. What it returns is called with a feed dict, one array per
-    input, and gives one array per output. It is freed when nothing refers to it any more.
+    ``precision`` is fp32, fp16 (the default), bf16, int8 or fp8. A model with Q/DQ nodes is int8 or fp8
+    already, and needs no calibration samples. ``backend`` is auto, onnxruntime or tensorrt. The returned
+    engine is called with a dict of one array per input, and returns a dict of one array per output. Its
+    memory is freed when no variable refers to it any more.
     """
     return int8acc.engine
 
 
 @pytest.fixture(scope="session")
 def int8acc_golden(request: pytest.FixtureRequest) -> Callable[..., object]:
-    """Compare arrays with their golden, or record them: ``int8acc_golden('logits', logits, cosine=0.999)``.
+    """Compares arrays with their golden, or records them: ``int8acc_golden('logits', logits, cosine=0.999)``.
 
-    The second argument is one array, or several by name; limits are those of an output's criterion in a spec
-    (40 dB SQNR by default). ``--int8acc-update=missing`` records what is not there, ``--int8acc-update=all``
-    everything. Goldens lie in ``__int8acc__/arrays`` below pytest's root folder, or where ini
-    ``int8acc_goldens`` says.
+    A golden is a file of accepted values. The second argument is one array, or several by name. Limits are
+    those of an output's criterion in a spec (default: 40 dB SQNR). ``--int8acc-update=missing`` records
+    goldens that do not exist, ``--int8acc-update=all`` records all. Goldens are in ``__int8acc__/arrays``
+    below pytest's root folder, or below the folder of the ini key ``int8acc_goldens``.
     """
     from pytest_int8acc.goldens.array_goldens import ArrayGoldens
     from pytest_int8acc.plugin.reporting import GoldenHooks

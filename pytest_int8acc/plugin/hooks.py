@@ -1,4 +1,4 @@
-"""pytest entry point: options, ini keys, marker, collection, and when to report."""
+"""pytest's hooks: options, ini keys, the marker, collection of spec files, and reports."""
 
 from __future__ import annotations
 
@@ -18,19 +18,24 @@ if TYPE_CHECKING:
     from pytest_int8acc.plugin.items import SpecFile
     from pytest_int8acc.results import CaseResult
 
-#: The results that the running test got from the fixture ``int8acc``; set when the fixture is created.
+#: The stash key of the results that the running test got from the fixture ``int8acc``. It is set when the
+#: fixture is created.
 ASKED: pytest.StashKey[list[CaseResult]] = pytest.StashKey()
-#: The exceptions that an item has raised. They are kept until its reports are made and a debugger has ended.
+#: The stash key of the exceptions that an item has raised. They are kept until pytest has reported the item
+#: and a debugger has ended.
 _RAISED: pytest.StashKey[list[BaseException]] = pytest.StashKey()
 _NOT_RUN = pytest.StashKey[set[str]]()
 _NOT_RUN_OUTPUT = "int8acc_not_run"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the gate and every setting, each as an option and as an ini key."""
+    """Adds the options and ini keys of this plugin.
+
+    One of them is ``--int8acc``, without which only spec files named on the command line run.
+    """
     group = parser.getgroup("int8acc", "INT8 accuracy")
     gate = "run the cases in *.int8acc.yaml files; one named on the command line runs without this"
-    # Defaults are None so that an option not given is told from one that says no: ini keys come next.
+    # The default None shows that an option was not given. The ini key then decides.
     group.addoption("--int8acc", action="store_true", default=None, help=gate)
     parser.addini("int8acc", gate, type="bool", default=False)
     for setting in SETTINGS:
@@ -105,7 +110,7 @@ def _device(text: str) -> int:
 
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Merges report folders or writes specs instead of running tests, where that is asked for."""
+    """Merges report folders or writes specs instead of running tests, if the command line requests it."""
     if config.getoption("help"):
         return None
     models, data = config.getoption("int8acc_init"), config.getoption("int8acc_data")
@@ -126,7 +131,11 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the marker; raises UsageError for a value in the configuration that is not accepted."""
+    """Registers the marker and further hooks, and checks the configuration.
+
+    Raises:
+        pytest.UsageError: A value in the configuration is not accepted.
+    """
     config.addinivalue_line("markers", "int8acc: a case of an *.int8acc.yaml file")
     config.stash[_NOT_RUN] = set()
     config.pluginmanager.register(_Last(), "int8acc-last")
@@ -158,7 +167,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _getini(config: pytest.Config, key: str, expected: str) -> Any:
-    """The configured value; UsageError where pytest itself cannot read it as the key's type."""
+    """Returns the configured value; raises UsageError if pytest cannot read it as the key's type."""
     try:
         return config.getini(key)
     except (TypeError, ValueError, pytest.UsageError) as error:
@@ -170,7 +179,7 @@ def _gate(config: pytest.Config) -> bool:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """The runtimes installed, where the gate is open."""
+    """Returns a header line with the installed runtimes; None unless ``--int8acc`` or its ini key is set."""
     if not _gate(config):
         return None
     from pytest_int8acc.errors import installed
@@ -181,7 +190,10 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFile | None:
-    """Collects a spec file where the gate is open or the file was named, and counts it otherwise."""
+    """Collects a spec file if ``--int8acc`` or its ini key is set, or if the command line names the file.
+
+    Other spec files are counted, so that the summary can say that they were not run.
+    """
     if not file_path.name.endswith(SUFFIXES):
         return None
     named = parent.session.isinitpath
@@ -190,14 +202,14 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFile |
 
         collected: SpecFile = SpecFile.from_parent(parent, path=file_path)
         return collected
-    # pytest also visits the neighbours of a file that was named; nobody asked for those.
+    # pytest also visits the neighbours of a named file. They were not requested, so they are not counted.
     if any(named(folder) for folder in file_path.parents):
         parent.config.stash[_NOT_RUN].add(str(file_path))
     return None
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Makes ready to tell what cases do, where there are any."""
+    """Starts the progress display if there are cases."""
     if any(item.path.name.endswith(SUFFIXES) for item in session.items):
         from pytest_int8acc.plugin.progress import start
 
@@ -206,7 +218,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Makes ready to tell what a worker of pytest-xdist does."""
+    """Starts the progress display for a worker of pytest-xdist."""
     if _gate(node.config) or any(".int8acc.y" in arg for arg in node.config.args):
         from pytest_int8acc.plugin.progress import start
 
@@ -215,7 +227,10 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """One worker per GPU for ``-n auto`` where specs run on TensorRT; None leaves it to pytest-xdist."""
+    """Returns the number of GPUs as the number of workers for ``-n auto`` if specs run on TensorRT.
+
+    Otherwise it returns None, and pytest-xdist decides.
+    """
     backend = config.getoption("int8acc_backend") or config.getini("int8acc_backend")
     if not _gate(config) or backend != "tensorrt":
         return None
@@ -226,7 +241,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Frees what the frames of a failed test hold: pytest keeps them until a garbage collection."""
+    """Frees the local variables of a failed test. pytest keeps the frames until a garbage collection."""
     try:
         return (yield)
     finally:
@@ -239,7 +254,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def _holds_cases(item: pytest.Item) -> bool:
-    """Whether ``item`` is a case, or a user's own test that has cases or engines from our fixtures."""
+    """Returns whether ``item`` is a case, or a user's own test that uses fixtures of this plugin."""
     fixtures = getattr(item, "fixturenames", ())
     return item.path.name.endswith(SUFFIXES) or any(name.startswith("int8acc") for name in fixtures)
 
@@ -248,7 +263,12 @@ def _holds_cases(item: pytest.Item) -> bool:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Reports a case that cannot be judged as text alone: pytest asks items about the call phase only."""
+    """Adjusts the report of a case, or of a user's test that uses fixtures of this plugin.
+
+    A case that cannot be judged is reported as text without a traceback. pytest asks an item for this text in
+    the call phase only. The failed cases of a user's test are added to its report, and passwords in URLs are
+    hidden.
+    """
     with _traceback_for_users(item, call):
         report = yield
     if call.when != "call" and call.excinfo is not None and item.path.name.endswith(SUFFIXES):
@@ -257,7 +277,8 @@ def pytest_runtest_makereport(
         if isinstance(item, SpecItem) and (text := plain(item.config, call.excinfo.value)) is not None:
             report.longrepr = text
         elif isinstance(item, SpecItem) and report.skipped and isinstance(report.longrepr, tuple):
-            report.longrepr = (str(item.path), item.case.line + 1, report.longrepr[2])  # not where we raised
+            # the spec's line, not this plugin's
+            report.longrepr = (str(item.path), item.case.line + 1, report.longrepr[2])
     if call.when == "call" and report.failed:
         _show_cases(item, report)
     if call.when == "teardown":
@@ -271,7 +292,10 @@ def pytest_runtest_makereport(
 
 
 def _hide_secrets(config: pytest.Config, report: pytest.TestReport) -> None:
-    """Takes passwords of configured URLs out of a report: tracebacks show arguments, drivers write logs."""
+    """Removes the passwords of configured URLs from a report.
+
+    Tracebacks show arguments, and libraries log URLs, so both may contain passwords.
+    """
     keys = ("int8acc_cache_dir", "int8acc_goldens")
     given = [config.getoption("int8acc_cache_dir"), *map(config.getini, keys)]
     urls = [str(url) for url in given if url and is_url(str(url))]
@@ -288,11 +312,11 @@ def _hide_secrets(config: pytest.Config, report: pytest.TestReport) -> None:
 
 
 def _traceback_for_users(item: pytest.Item, call: pytest.CallInfo[None]) -> AbstractContextManager[None]:
-    """Within it, a failed test that uses our fixtures ends at the user's own line without --full-trace.
+    """Returns a context in which the traceback of a failed test ends at the user's own line.
 
-    A case that is reported as text alone has no traceback.
-
-    What was raised is remembered, so that its frames are emptied once the test is reported.
+    This applies to tests that use fixtures of this plugin, unless ``--full-trace`` is given. A case that is
+    reported as text alone has no traceback. The raised exception is remembered, so that the variables of its
+    frames are freed once the test is reported.
     """
     if call.excinfo is None or not _holds_cases(item):
         return nullcontext()
@@ -307,7 +331,10 @@ def _traceback_for_users(item: pytest.Item, call: pytest.CallInfo[None]) -> Abst
 
 
 def _show_cases(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Adds what the failed cases say that a user's own test has asked for, or has from a fixture."""
+    """Adds the messages of failed cases to the report of a user's own test.
+
+    These are the cases whose results the test got from the fixture ``int8acc``, or has as a fixture.
+    """
     asked = item.config.stash.get(ASKED, [])
     given = getattr(item, "funcargs", {}).values() if ASKED in item.config.stash else ()
     if not asked and not given:
@@ -326,7 +353,7 @@ def _show_cases(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hands a pytest-xdist worker's count of spec files not run to the controller."""
+    """Sends the spec files that were not run from a worker of pytest-xdist to the controller."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         not_run = session.config.stash[_NOT_RUN]
@@ -335,13 +362,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Takes over a worker's spec files not run; every worker sees the same ones."""
-    output = getattr(node, "workeroutput", None) or {}  # a worker that crashed has none
+    """Takes over from a worker the spec files that were not run. All workers report the same files."""
+    output = getattr(node, "workeroutput", None) or {}  # a crashed worker has no output
     node.config.stash[_NOT_RUN].update(output.get(_NOT_RUN_OUTPUT, ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Writes one line per case, more with -v and -vv, and a hint where spec files were left out."""
+    """Writes one line per case, more with -v and -vv, and a hint if spec files were not run."""
     if _reported(terminalreporter):
         from pytest_int8acc.plugin.reporting import write_section
 
@@ -355,7 +382,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _reported(terminalreporter: pytest.TerminalReporter) -> bool:
-    """Whether anything was reported of a spec."""
+    """Returns whether there is a report of a spec file or of one of its cases."""
     from pytest_int8acc.plugin.reporting import judged_reports
 
     nodeids = (getattr(report, "nodeid", "") for _, report in judged_reports(terminalreporter))
@@ -363,7 +390,7 @@ def _reported(terminalreporter: pytest.TerminalReporter) -> bool:
 
 
 def _summed_up(terminalreporter: pytest.TerminalReporter) -> AbstractContextManager[None]:
-    """Within it, pytest's own summary prints failures of cases as we want them."""
+    """Returns a context in which pytest's summary prints failures of cases in lines that fit the terminal."""
     if not _reported(terminalreporter):
         return nullcontext()
     from pytest_int8acc.plugin.terminal import summed_up
@@ -372,14 +399,14 @@ def _summed_up(terminalreporter: pytest.TerminalReporter) -> AbstractContextMana
 
 
 class _Last:
-    """Runs around the rest of the summary; writes last, so that the report's path is easily found."""
+    """Writes the report after all other parts of the summary, so that its path is easily found."""
 
     def __init__(self) -> None:
         self._written = False
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
-        """Writes the report where pytest sums nothing up, as after ``pytest.exit`` with a code of its own."""
+        """Writes the report if pytest prints no summary, as after ``pytest.exit`` with a return code."""
         result = yield
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         if not self._written and reporter is not None:
@@ -390,7 +417,7 @@ class _Last:
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
     ) -> Generator[None, Any, Any]:
-        """Writes the report folder and the step summary, and says where they are."""
+        """Writes the report folder and GitHub's step summary, and prints where they are."""
         with _summed_up(terminalreporter):
             result = yield
         self._write(terminalreporter, config)
@@ -398,7 +425,7 @@ class _Last:
 
     def _write(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
         self._written = True
-        idle = hasattr(config, "workerinput") or any(  # pytest calls this in pytest-xdist's workers, too
+        idle = hasattr(config, "workerinput") or any(  # pytest also calls this in pytest-xdist's workers
             config.getoption(option, False) for option in ("collectonly", "setuponly", "setupplan")
         )
         if not idle and (_reported(terminalreporter) or _gate(config)):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class AccuracyError(AssertionError):
-    """INT8 misses a case's criteria."""
+    """The low-precision candidate of a case misses the case's criteria."""
 
     def __init__(self, view: CaseView) -> None:
         super().__init__(view.failure_line)
@@ -40,12 +40,19 @@ class AccuracyError(AssertionError):
 
 
 class SpecFile(pytest.Module):
-    """One ``*.int8acc.yaml``; a module without a Python object, so that fixtures of every scope work."""
+    """A collected file ``*.int8acc.yaml``.
+
+    It is a module without a Python object, so fixtures of every scope work.
+    """
 
     obj = None
 
     def collect(self) -> Iterator[SpecItem]:
-        """One item per case; raises SpecError with every mistake in the file. Reads no model."""
+        """Yields one item per case; reads no model.
+
+        Raises:
+            SpecError: The spec has mistakes. The message names every mistake.
+        """
         from pytest_int8acc.spec.load import load_spec
 
         with own_faults():
@@ -56,30 +63,32 @@ class SpecFile(pytest.Module):
             yield item
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override]
-        """A mistake in the spec as text alone, anything else with its traceback."""
+        """Returns a mistake in the spec as text alone, and any other error with its traceback."""
         return plain(self.config, excinfo.value) or super().repr_failure(excinfo)
 
 
 class SpecItem(pytest.Function):
-    """One case: judged in the setup phase; answered, where it fails, in the call phase."""
+    """One case. The setup phase judges it. If it fails, the call phase searches for causes and fixes."""
 
     def __init__(self, *, case: Case, **function: Any) -> None:
         super().__init__(**function)
         self.case = case
         self.run: Run | None = None
-        """The case under way, from setup to teardown."""
+        """The running case, from setup to teardown."""
         self.view: CaseView | None = None
-        """The view of the result so far: None before the setup, without an answer before the call phase."""
+        """The result so far, as text for reports. It is None before the setup, and without causes and fixes
+        before the call phase."""
         self.ending: BaseException | None = None
-        """What ended the answer: a fault of ours, or a ``pytest.exit`` of a user's function."""
+        """The exception that ended the search for causes and fixes: a bug of this plugin, or ``pytest.exit``
+        in a user's function."""
 
     @property
     def result(self) -> CaseResult | None:
-        """The result so far, for hooks in a user's conftest."""
+        """The result so far, for hooks in a user's conftest; None before the setup."""
         return None if self.view is None else self.view.result
 
     def mark(self) -> None:
-        """Gives the item the case's marks; raises SpecError where pytest refuses one."""
+        """Adds the marks of the case to the item; raises SpecError if pytest refuses a mark."""
         self.add_marker("int8acc")
         for name in self.case.marks:
             try:
@@ -92,7 +101,7 @@ class SpecItem(pytest.Function):
         if self.case.skip is not None:
             self.add_marker(pytest.mark.skip(reason=shown(self.case.skip)))
         if self.case.xfail is not None:
-            # Accuracy alone may fail as expected: a case that cannot be judged stays an error.
+            # Only missed criteria count as an expected failure. A case that cannot be judged stays an error.
             self.add_marker(pytest.mark.xfail(reason=shown(self.case.xfail), raises=AccuracyError))
 
     def _add_named(self, name: str) -> None:
@@ -103,7 +112,11 @@ class SpecItem(pytest.Function):
             self.warn(pytest.PytestUnknownMarkWarning(str(warning.message)))
 
     def setup(self) -> None:
-        """Sets up fixtures, then runs the models and scores them; Int8accError where that is impossible."""
+        """Sets up fixtures, runs the models and judges the candidate.
+
+        Raises:
+            Int8accError: There is no verdict.
+        """
         super().setup()
         if self.config.getoption("setuponly", False) or self.config.getoption("setupplan", False):
             return
@@ -119,7 +132,7 @@ class SpecItem(pytest.Function):
             self.user_properties.append((RECORDED, "\n".join([result.golden, *view.acceptances])))
 
     def teardown(self) -> None:
-        """Closes the case, which frees its memory; raises what ended the call phase."""
+        """Closes the case, which frees its memory; raises the exception that ended the call phase early."""
         run, ending = self.run, self.ending
         self.run = self.ending = None
         try:
@@ -131,13 +144,13 @@ class SpecItem(pytest.Function):
             raise ending
 
     def answer(self) -> CaseView:
-        """Returns the view of the result with its answer, which the report carries from now on.
+        """Searches for causes and fixes of a failed case, and returns the result as text for reports.
 
-        If a fault of ours or ``pytest.exit`` ends the answer, the verdict stands, and the teardown raises
-        what ended it.
+        The item's report carries this result from now on. If a bug of this plugin or ``pytest.exit`` ends the
+        search, the verdict of the setup phase stands, and the teardown raises the exception.
         """
         run, verdict = self.run, self.view
-        assert run is not None  # otherwise setup() has raised
+        assert run is not None  # setup() would have raised
         assert verdict is not None
         try:
             with watching(self.config, self.nodeid, run):
@@ -155,21 +168,21 @@ class SpecItem(pytest.Function):
         return self._publish(result, run.settings)
 
     def reportinfo(self) -> tuple[Any, int, str]:
-        """The case's own line in the spec."""
+        """Returns the spec, the line of the case in it (counted from 0), and the item's title in reports."""
         return self.path, self.case.line, f"int8acc: {self.name}"
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override]
-        """Missed criteria and errors of ours as text alone, anything else with its traceback."""
+        """Returns missed criteria and this plugin's errors as text, other errors with their traceback."""
         if isinstance(excinfo.value, AccuracyError):
             return failure(excinfo.value.view, self.config.get_verbosity())
         return plain(self.config, excinfo.value) or super().repr_failure(excinfo)
 
     def _stop(self, ending: BaseException) -> None:
-        """Let no case begin any more. Without this, pytest-xdist says that a worker crashed."""
+        """Makes pytest start no further case. Without this, pytest-xdist says that a worker crashed."""
         self.session.shouldstop = shown(f"pytest.exit in {self.name}: {error_text(ending)}")
 
     def _publish(self, result: CaseResult, settings: Settings) -> CaseView:
-        """Attaches the result and the settings to the report, in place of earlier ones."""
+        """Attaches the result and the settings to the item's report, in place of earlier ones."""
         self.view = view = CaseView(result)
         described = ("int8acc.settings", shown(settings.describe()))
         self.user_properties[:] = (dict(self.user_properties) | dict([*properties(view), described])).items()
@@ -177,13 +190,17 @@ class SpecItem(pytest.Function):
 
 
 def plain(config: pytest.Config, error: BaseException) -> str | None:
-    """An error of ours as text alone; None where a traceback is due, as for faults of ours with --tb=long."""
+    """Returns the message of an error of this plugin; None if the error is to be shown with its traceback.
+
+    An error of any other class has its traceback. So has a bug of this plugin (``InternalError``) with
+    ``--tb=long`` or ``--tb=native``.
+    """
     whole = isinstance(error, InternalError) and config.getoption("tbstyle") in ("long", "native")
     return str(error) if isinstance(error, Int8accError) and not whole else None
 
 
 def verdict(request: pytest.FixtureRequest) -> None:
-    """Fails if the candidate of the case misses its criteria."""
+    """The test function of a case: raises AccuracyError if the candidate misses the criteria."""
     view = request.node.answer()
     if not view.result.passed:
         request.node.user_properties.append((MISSED, True))

@@ -1,8 +1,12 @@
-"""A word while a case is at work: a line that moves on a terminal, a plain one now and then elsewhere.
+"""Shows which step a case is at while it runs.
 
-A thread looks at the clock of the case under way and writes to a copy of pytest's stdout, made while pytest
-captures nothing. A worker of pytest-xdist leaves its line as a file in a folder that the controller shows; so
-it does with the report of a case that Ctrl-C has ended, since the controller takes nothing more from it then.
+On a terminal this is one line that changes. If stdout is no terminal, a new line is printed every 30 seconds.
+A thread reads the state of the running case. It writes to a copy of pytest's stdout that was made while
+pytest captured no output.
+
+A worker of pytest-xdist writes its line into a file in a shared folder, and the controller shows it. The
+worker also writes the report of a case into this folder. After Ctrl-C the controller receives no more reports
+in the usual way, so it reads them from there.
 """
 
 from __future__ import annotations
@@ -30,18 +34,26 @@ if TYPE_CHECKING:
     from pytest_int8acc.api import Run
 
 NAME = "int8acc-progress"
-#: Key in pytest-xdist's ``workerinput`` for the folder where workers write their lines.
+#: The key in pytest-xdist's ``workerinput`` of the folder into which workers write their lines.
 FOLDER = "int8acc_progress"
-#: Seconds: minimum age of a case that is shown; interval of plain lines; interval of updates.
+#: Times in seconds: a case is shown once it has run for ``QUIET``. Without a terminal, a line is printed
+#: every ``PLAIN``. The display is updated every ``LOOK``.
 QUIET, PLAIN, LOOK = 2.0, 30.0, 0.2
-#: Maximum seconds that the controller waits, after Ctrl-C, for reports of cases that workers have judged.
+#: Maximum time in seconds that the controller waits after Ctrl-C for reports of cases that workers have
+#: judged.
 PATIENCE = 30.0
 _STOP, _BUSY, _REPORT = "stop", ".busy", ".report"
 
 
 @contextmanager
 def watching(config: pytest.Config, nodeid: str, run: Run) -> Iterator[None]:
-    """Within it, the progress line shows what ``run`` does; ``nodeid`` is pytest's name of the item."""
+    """Returns a context in which the progress line shows the state of ``run``.
+
+    Args:
+        config: The configuration of pytest.
+        nodeid: pytest's name of the item.
+        run: The run of the case.
+    """
     progress: Progress | None = config.pluginmanager.get_plugin(NAME)
     if progress is None:
         yield
@@ -54,7 +66,7 @@ def watching(config: pytest.Config, nodeid: str, run: Run) -> Iterator[None]:
 
 
 def start(config: pytest.Config) -> Progress:
-    """Return the session's progress; must be called while pytest captures nothing."""
+    """Return the session's progress display. The first call must happen while pytest captures no output."""
     found: Progress | None = config.pluginmanager.get_plugin(NAME)
     if found is None:
         found = Progress(config)
@@ -66,18 +78,18 @@ class Screen:
     """A copy of pytest's stdout that bypasses pytest's capturing."""
 
     def __init__(self, config: pytest.Config) -> None:
-        """Open the copy; raises OSError where stdout is no file."""
+        """Make the copy; raises OSError if stdout is not a file."""
         self._fd = os.dup(sys.stdout.fileno())
         self._writer = config.get_terminal_writer()
         self._captures = config.getoption("capture") != "no"
         self._encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         self._shown = ""
-        # Live logs say as much, and would be written over.
+        # pytest's live logs go to the same terminal. A line that changes would overwrite them.
         logs = config.getini("log_cli") or config.getoption("log_cli_level")
         self.moves = os.isatty(self._fd) and os.environ.get("TERM") != "dumb" and not logs
 
     def show(self, text: str) -> None:
-        """Show a line below pytest's output, or replace the line that is shown."""
+        """Show ``text`` as the last line of the terminal, in place of the line that was shown before."""
         if text == self._shown:
             return
         start = "\r\x1b[K" if self._shown else "\r\n" if self._writer.width_of_current_line else ""
@@ -85,7 +97,11 @@ class Screen:
         self._shown = text
 
     def hide(self) -> None:
-        """Erase the line, and move the cursor back to pytest's own position unless tests may have written."""
+        """Erase the shown line.
+
+        The cursor returns to the end of pytest's own output. It does not if tests may have written to the
+        terminal.
+        """
         if self._shown:
             column = self._writer.width_of_current_line
             back = f"\x1b[A\x1b[{column}C" if column and self._captures else ""
@@ -93,20 +109,20 @@ class Screen:
             self._shown = ""
 
     def tell(self, text: str) -> None:
-        """Write a line that stays."""
+        """Write a line that is not erased later."""
         self._write(("\n" if self._writer.width_of_current_line else "") + text + "\n")
 
     def close(self) -> None:
-        """Close the copy."""
+        """Close the copied file descriptor of stdout."""
         os.close(self._fd)
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a pipe that nobody reads any more
+        with contextlib.suppress(OSError):  # stdout may be a closed pipe
             os.write(self._fd, text.encode(self._encoding, "replace"))
 
 
 class Progress:
-    """Shows the case under way, from a thread that runs from the first case to the session's end."""
+    """Shows the running case from a thread, which runs from the first case to the end of the session."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -115,22 +131,21 @@ class Progress:
         self.folder: Path | None = Path(given) if given else None
         self._screen: Screen | None = None
         if self._worker is None and config.get_verbosity() > -2:
-            with contextlib.suppress(OSError, ValueError):  # stdout is no file
+            with contextlib.suppress(OSError, ValueError):  # stdout is not a file
                 self._screen = Screen(config)
         self._run: Run | None = None
         self._nodeid = ""
-        #: Words the line; None until the first case begins.
+        #: Returns the text of the progress line. It is None until the first case begins.
         self._sentence: Callable[..., str] | None = None
         self._lock, self._ended = threading.RLock(), threading.Event()
         self._thread = threading.Thread(target=self._look, name=NAME, daemon=True)
         self._printed_at: dict[str, float] = {}
         self._seen: set[str] = set()
 
-    # A case of this process
-
     def begin(self, nodeid: str, run: Run) -> None:
-        """Show ``run`` from now on."""
-        # Imported here, not in the thread: two threads that import one package at once may fail.
+        """Shows the state of ``run`` from now on."""
+        # This import is here and not in the thread, because two threads that import the same package at once
+        # may fail.
         from pytest_int8acc.report.text import progress_line
 
         self._sentence = progress_line
@@ -139,14 +154,14 @@ class Progress:
         self._wake()
 
     def end(self) -> None:
-        """Show no run any more; the line is erased when this returns."""
+        """Stops showing the run. The line is erased when this method returns."""
         with self._lock:
             self._run = None
             if self._screen is not None:
                 self._screen.hide()
 
     def _line(self) -> str:
-        """Return the line of the run under way; empty where there is none, or it has only begun."""
+        """Returns the line of the running case; empty if no case runs, or for the first ``QUIET`` seconds."""
         run = self._run
         if run is None or run.doing is None or self._sentence is None:
             return ""
@@ -154,8 +169,6 @@ class Progress:
         if seconds < QUIET:
             return ""
         return self._sentence(run.case.name, run.doing, seconds, run.result)
-
-    # All cases
 
     def _wake(self) -> None:
         shows_progress = self._screen is not None or self.folder is not None
@@ -172,7 +185,7 @@ class Progress:
                 self._show(self._lines())
 
     def _lines(self) -> dict[str, str]:
-        """Return the lines by worker; without pytest-xdist this process's own line under an empty name."""
+        """Returns the line of each worker. Without pytest-xdist, the only key is an empty name."""
         if self.folder is None:
             return {"": line} if (line := self._line()) else {}
         lines_by_worker = {
@@ -194,17 +207,15 @@ class Progress:
                 self._printed_at[worker] = now
                 screen.tell(f"int8acc: {line}")
 
-    # Workers of pytest-xdist
-
     def share(self, node: Any) -> None:
-        """Give a worker the folder for its lines."""
+        """Gives a worker of pytest-xdist the folder into which it writes its progress line."""
         if self.folder is None:
             self.folder = Path(tempfile.mkdtemp(prefix="int8acc-"))
         node.workerinput[FOLDER] = str(self.folder)
         self._wake()
 
     def _leave(self) -> None:
-        """Write this worker's line, and whether its case has a verdict, into the shared folder."""
+        """Writes this worker's line, and whether its case has a verdict, into the shared folder."""
         with self._lock:
             run = self._run
             if self._worker is not None:
@@ -213,11 +224,11 @@ class Progress:
 
     def _put(self, suffix: str, facts: dict[str, Any]) -> None:
         if self._worker is not None and self.folder is not None:
-            with contextlib.suppress(OSError):  # the controller is on another machine, or gone
+            with contextlib.suppress(OSError):  # The controller may be on another machine, or has ended.
                 replace_file(self.folder / (self._worker + suffix), json.dumps(facts).encode())
 
     def _obey(self) -> None:
-        """End the answer of a case where Ctrl-C has reached the controller and not this worker."""
+        """Interrupts the search for causes if the controller, but not this worker, has received Ctrl-C."""
         run = self._run
         if run is None or self.folder is None or run.result is None or run.interrupted:
             return
@@ -227,7 +238,10 @@ class Progress:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, Any, Any]:
-        """Keeps the line away from what pytest writes; a worker leaves what it reports of a case."""
+        """Erases the progress line before pytest writes a report.
+
+        A worker also saves the report of a case.
+        """
         with self._lock:
             if self._screen is not None:
                 self._screen.hide()
@@ -239,7 +253,10 @@ class Progress:
             return (yield)
 
     def pytest_keyboard_interrupt(self) -> None:
-        """Takes in the reports of cases that workers had judged when Ctrl-C came; a second one ends that."""
+        """Passes on the reports of cases that workers had judged when Ctrl-C came.
+
+        It waits up to ``PATIENCE`` seconds for these reports. A second Ctrl-C ends the wait.
+        """
         if self._worker is not None or self.folder is None:
             return
         (self.folder / _STOP).touch()
@@ -256,7 +273,7 @@ class Progress:
                 hook.pytest_runtest_logreport(report=report)
 
     def _awaited(self) -> bool:
-        """Return whether a worker has judged a case and has not written its report yet."""
+        """Returns whether a worker has judged a case and has not saved the report of it yet."""
         assert self.folder is not None
         busy = [_read(path) for path in self.folder.glob("*" + _BUSY)]
         left = {_read(path).get("nodeid") for path in self.folder.glob("*" + _REPORT)}
@@ -264,7 +281,7 @@ class Progress:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Generator[None, Any, Any]:
-        """Ends the thread before pytest sums up."""
+        """Ends the thread before pytest prints its summary."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -273,7 +290,7 @@ class Progress:
         return (yield)
 
     def pytest_unconfigure(self) -> None:
-        """Lets go of the file and the folder."""
+        """Closes the copy of stdout and deletes the shared folder."""
         if self._screen is not None:
             self._screen.close()
         if self.folder is not None and self._worker is None:
@@ -281,7 +298,7 @@ class Progress:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the content of a worker's file; empty where the file is missing or incomplete."""
+    """Returns the content of a worker's file; empty if the file is missing or incomplete."""
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

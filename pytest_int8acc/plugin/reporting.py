@@ -1,4 +1,4 @@
-"""What a session tells when it ends: the terminal section, report files, goldens, extras; and merging."""
+"""Writes what a session reports at its end: the terminal section, report files, and recorded goldens."""
 
 from __future__ import annotations
 
@@ -20,38 +20,41 @@ if TYPE_CHECKING:
     from pytest_int8acc.report.json import Report
     from pytest_int8acc.report.view import CaseView
 
-#: Name of the user property of a case whose scores miss their limits.
+#: Name of the user property that marks the report of a case whose scores miss their limits.
 MISSED = "int8acc.missed"
-#: The words under which pytest's terminal reporter keeps reports.
+#: The categories by which pytest's terminal reporter stores reports.
 VERDICTS = ("passed", "failed", "error", "xfailed", "xpassed", "skipped")
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
-#: Maximum length, in characters, of a traceback in the report's files.
+#: Maximum length of a traceback in the report's files, in characters. Longer ones are cut off.
 _MESSAGE = 20_000
 
-#: A line to print, and whether it reports a failure.
+#: A line to print, and whether the line reports a failure.
 Line = tuple[str, bool]
-#: A verdict and its report.
+#: A verdict in pytest's words, such as ``failed``, and the report that has this verdict.
 Judged = tuple[str, pytest.TestReport]
-#: Name of the user property with the lines about a golden that was recorded.
+#: Name of the user property that holds the lines about a recorded golden.
 RECORDED = "int8acc.recorded"
 
 
 def judged_reports(
     terminalreporter: pytest.TerminalReporter,
 ) -> Iterator[tuple[str, pytest.TestReport | pytest.CollectReport]]:
-    """Yield verdict and report of each test and collector that was reported."""
+    """Yield the verdict and the report of each test and of each collector."""
     for verdict in VERDICTS:
         for report in terminalreporter.getreports(verdict):
             yield verdict, report
 
 
 def missed(report: pytest.TestReport) -> bool:
-    """Return whether a case failed by its scores, not in its teardown nor as a strict xfail that passed."""
+    """Return whether a case failed because its scores miss limits.
+
+    It is False for an error in the teardown, and for a strict xfail that passed.
+    """
     return report.when == "call" and MISSED in dict(report.user_properties)
 
 
 def write_section(terminalreporter: pytest.TerminalReporter, verbosity: int) -> None:
-    """Writes a line for each case, those that failed alone with -q, and its details with -v and -vv."""
+    """Writes a line for each case. Details follow with -v and -vv; with -q only failed cases are written."""
     from pytest_int8acc.report.text import detail_lines, status_line
 
     reports = [
@@ -61,7 +64,7 @@ def write_section(terminalreporter: pytest.TerminalReporter, verbosity: int) -> 
     ]
     width = terminal_width(terminalreporter)
     if reports:
-        terminalreporter.write_sep("=", "int8acc")  # section() leaves its line open
+        terminalreporter.write_sep("=", "int8acc")  # unlike this method, section() ends no line
     for verdict, report in reports:
         word = verdict.upper()
         properties = dict(report.user_properties) if not report.failed or missed(report) else {}
@@ -81,7 +84,7 @@ def terminal_width(terminalreporter: pytest.TerminalReporter) -> int:
 
 
 def write_wrapped(terminalreporter: pytest.TerminalReporter, text: str, **markup: bool) -> None:
-    """Writes each line of ``text`` in lines that fit the terminal."""
+    """Writes ``text`` to the terminal. Lines that are too long are wrapped."""
     width = terminal_width(terminalreporter)
     for line in text.split("\n"):
         for part in wrapped(line, width):
@@ -89,7 +92,7 @@ def write_wrapped(terminalreporter: pytest.TerminalReporter, text: str, **markup
 
 
 def case_reports(terminalreporter: pytest.TerminalReporter) -> list[Judged]:
-    """Return verdict and report of each case, sorted by file and line."""
+    """Return the verdict and the report of each case, sorted by the spec's path and the line of the case."""
     reports = [
         (verdict, report)
         for verdict, report in judged_reports(terminalreporter)
@@ -99,21 +102,21 @@ def case_reports(terminalreporter: pytest.TerminalReporter) -> list[Judged]:
 
 
 def nodeid_of(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Return the item's node id without the group that pytest-xdist's ``--dist loadgroup`` appends."""
+    """Return the item's node id without the suffix that pytest-xdist's ``--dist loadgroup`` appends."""
     path, separator, name = report.nodeid.rpartition("::")
     return path + separator + name.partition("@")[0] if separator else report.nodeid
 
 
 def color(verdict: str) -> str:
-    """Return the color of a verdict."""
+    """Return the color in which the terminal shows a verdict."""
     return {"passed": "green", "failed": "red", "error": "red"}.get(verdict, "yellow")
 
 
 def write_reports(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> list[Line]:
-    """Writes the report folder and GitHub's step summary, where they are wanted.
+    """Writes the report folder and GitHub's step summary, if they are requested, and returns lines to print.
 
-    Gives lines to print last, where the report is: a folder or file that cannot be written costs a line, not
-    the run.
+    The lines say where the report is. If a folder or file cannot be written, a line says so and the run goes
+    on.
     """
     if folder is None and not os.environ.get(_STEP_SUMMARY):
         return []
@@ -147,7 +150,7 @@ def _named(lines: Sequence[str]) -> list[Line]:
 
 
 def gather(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> Report:
-    """The report of this session."""
+    """Returns the report of this session. Paths inside ``folder`` are made relative to it."""
     from pytest_int8acc.report.json import located, one_per_case, report_of
     from pytest_int8acc.report.plain import restore
     from pytest_int8acc.report.view import CaseView
@@ -172,7 +175,7 @@ def gather(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> Re
 
 def tool() -> dict[str, str]:
     """Return name and version of this plugin, for the report."""
-    name = "pytest-int8acc"  # not installed where it is run from its source, with -p pytest_int8acc.plugin
+    name = "pytest-int8acc"  # without an installation, -p pytest_int8acc.plugin can load the plugin
     return {"name": name, "version": installed([name]).get(name, "unknown")}
 
 
@@ -208,8 +211,8 @@ def first_line(report: pytest.TestReport) -> str:
 
 
 def _whole(report: pytest.TestReport | pytest.CollectReport, first: str) -> str:
-    """Return the whole message of a report, beginning with its first line."""
-    if isinstance(report.longrepr, str):  # longreprtext would name pytest-xdist's worker
+    """Return the whole message of a report, with its first line on top, cut to ``_MESSAGE`` characters."""
+    if isinstance(report.longrepr, str):  # unlike longreprtext, longrepr does not name the worker
         return report.longrepr[:_MESSAGE]
     text = report.longreprtext
     if text.startswith("[gw"):
@@ -222,7 +225,12 @@ def _why(error: Exception) -> str:
 
 
 def attach(pytest_html: Any, report: Any) -> None:
-    """Gives pytest-html's row of a case its scores and culprits; ``report`` is of the call phase."""
+    """Adds the scores and culprits of a case to its row in pytest-html's page.
+
+    Args:
+        pytest_html: The plugin pytest-html.
+        report: The report of the call phase.
+    """
     from pytest_int8acc.report.html import fragment
 
     details = dict(report.user_properties).get("int8acc.details")
@@ -232,10 +240,14 @@ def attach(pytest_html: Any, report: Any) -> None:
 
 
 def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> int:
-    """Merges the report folders of shards into one, and prints what came of it.
+    """Merges the report folders of shards into the folder ``out``, and prints the result.
 
-    Gives pytest's exit status: 1 where a case failed, or a spec or the report of a shard could not be read,
-    else 0. Raises pytest.UsageError without ``--int8acc-report``, or where no folder holds a report.
+    Returns pytest's exit status: 1 if a case failed, or if a spec or the report of a shard could not be read;
+    otherwise 0.
+
+    Raises:
+        pytest.UsageError: There is no ``--int8acc-report``, no folder holds a report, or ``out`` cannot be
+            written.
     """
     from pytest_int8acc.report.folder import merge_folders, write_folder
     from pytest_int8acc.report.text import merged_lines
@@ -259,16 +271,17 @@ def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> in
 
 
 class GoldenHooks:
-    """Hooks of pytest that are registered where goldens are recorded or pruned."""
+    """Hooks of pytest that are registered only if goldens are recorded or pruned."""
 
     def __init__(self) -> None:
         self.arrays: list[str] = []
         """One line for each golden that the running test has recorded by ``int8acc_golden``."""
         self._recorded: dict[str, dict[str, None]] = {}
-        """Node id to the texts on its recorded goldens; empty in workers of pytest-xdist."""
+        """The texts about recorded goldens, by the node id of the test. In workers of pytest-xdist it stays
+        empty."""
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Raises UsageError where goldens must not be recorded, or nothing says how."""
+        """Raises UsageError for ``--int8acc-update`` in CI without ``--int8acc-update-in-ci``."""
         update = config.getoption("int8acc_update")
         in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
         if update and in_ci and not config.getoption("int8acc_update_in_ci"):
@@ -282,7 +295,7 @@ class GoldenHooks:
     def pytest_runtest_makereport(
         self, item: pytest.Item
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Has a test's report carry the goldens of arrays that the test has recorded."""
+        """Adds the texts about goldens that the test has recorded to the test's report."""
         report = yield
         if self.arrays:
             entry = (RECORDED, "\n".join(self.arrays))
@@ -292,7 +305,10 @@ class GoldenHooks:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Takes in what was recorded, from reports of every phase: a case records in its setup."""
+        """Collects the texts about recorded goldens from the reports of all phases.
+
+        A case records in its setup phase.
+        """
         for name, text in report.user_properties:
             if name == RECORDED:
                 self._recorded.setdefault(nodeid_of(report), {})[str(text)] = None
@@ -300,7 +316,7 @@ class GoldenHooks:
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
     ) -> None:
-        """Tells old and new scores of each golden recorded, and what is orphaned."""
+        """Writes the old and new scores of each recorded golden, and the goldens that belong to no case."""
         if hasattr(config, "workerinput"):  # pytest calls this in pytest-xdist's workers, too
             return
         if config.getoption("int8acc_update") and not config.getoption("collectonly", False):
@@ -323,7 +339,10 @@ class GoldenHooks:
 
 
 def _prune(terminalreporter: pytest.TerminalReporter, config: pytest.Config, *, delete: bool) -> None:
-    """Lists orphans, or deletes them; a controller does, never a worker."""
+    """Lists the goldens that no case has any more, or deletes them.
+
+    A worker of pytest-xdist never does this.
+    """
     from pytest_int8acc.goldens import prune
 
     try:

@@ -1,4 +1,4 @@
-"""What all cases of one pytest session share: its settings, folders, worker processes and GPU."""
+"""The settings, folders, worker processes and GPU that all cases of one pytest session share."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from pytest_int8acc.spec.models import Case
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
-#: NVIDIA's driver for Linux has a folder per GPU here.
+#: NVIDIA's driver for Linux makes a folder for each GPU here.
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _WORKERS = pytest.StashKey["Workers"]()
 _DEVICE_IS_CHOSEN = pytest.StashKey[bool]()
 
 
 def visible_devices(environment: Mapping[str, str] = os.environ, driver: Path = _DRIVER) -> list[str]:
-    """Return the GPUs in CUDA_VISIBLE_DEVICES, or all GPUs where the variable is not set.
+    """Return the GPUs in CUDA_VISIBLE_DEVICES; all GPUs if the variable is not set.
 
-    An index below 0 ends the list, as it does in CUDA.
+    The list ends before a negative index, as it does in CUDA.
     """
     if (given := environment.get(_VARIABLE)) is not None:
         entries = (part.strip() for part in given.split(","))
@@ -43,12 +43,12 @@ def visible_devices(environment: Mapping[str, str] = os.environ, driver: Path = 
 
 
 def choose_device(worker: str | None, device: int | None, visible: list[str]) -> str | None:
-    """Return the entry of ``visible`` that this process uses; None leaves all GPUs to it.
+    """Return the entry of ``visible`` that this process uses; None if it may use all GPUs.
 
     Args:
         worker: The name of this process in pytest-xdist, such as gw3; None without pytest-xdist.
-        device: The index in ``visible`` that the user asks for.
-        visible: From :func:`visible_devices`.
+        device: The index in ``visible`` that the user requests; None: each worker takes the next GPU.
+        visible: The list that :func:`visible_devices` returns.
 
     Raises:
         ValueError: There is no such GPU.
@@ -64,7 +64,7 @@ def choose_device(worker: str | None, device: int | None, visible: list[str]) ->
 
 
 def _choose_device(config: pytest.Config) -> None:
-    """Restrict CUDA to this process's GPU, once and before anything initializes CUDA."""
+    """Restrict CUDA to the GPU of this process. This happens once, before any library initializes CUDA."""
     if config.stash.get(_DEVICE_IS_CHOSEN, False):
         return
     config.stash[_DEVICE_IS_CHOSEN] = True
@@ -81,7 +81,10 @@ def _choose_device(config: pytest.Config) -> None:
 
 
 def settings_of(config: pytest.Config, spec: Mapping[str, object]) -> Settings:
-    """Return the settings from command line, spec and configuration, which the hooks have checked."""
+    """Return the settings from command line, spec and pytest's configuration.
+
+    The hooks have checked their values.
+    """
     _choose_device(config)
     return resolve(
         {setting.name: config.getoption(setting.ini) for setting in SETTINGS},
@@ -91,7 +94,10 @@ def settings_of(config: pytest.Config, spec: Mapping[str, object]) -> Settings:
 
 
 def workers_of(config: pytest.Config) -> Workers:
-    """Return the session's processes that TensorRT builds in: starting one takes longer than most builds."""
+    """Return the session's worker processes, in which TensorRT builds engines.
+
+    The processes are reused, because starting one takes longer than most builds.
+    """
     if _WORKERS not in config.stash:
         from pytest_int8acc.runtime.trt.children import Workers
 
@@ -101,7 +107,13 @@ def workers_of(config: pytest.Config) -> Workers:
 
 
 def open_run(config: pytest.Config, case: Case, *, records: bool) -> Run:
-    """Return a run of ``case``. With ``records`` it may write goldens, or put them into the report folder."""
+    """Return a run of ``case``.
+
+    Args:
+        config: The configuration of pytest.
+        case: The case.
+        records: Whether the run may write goldens, or put them into the report folder.
+    """
     from pytest_int8acc.api import Run
     from pytest_int8acc.goldens import Goldens
 
@@ -119,7 +131,7 @@ def open_run(config: pytest.Config, case: Case, *, records: bool) -> Run:
 
 @contextmanager
 def skipping_unavailable(settings: Settings) -> Iterator[None]:
-    """Within it, a missing backend skips the test, unless the settings say that the test fails."""
+    """Return a context in which a missing backend skips the test, or fails it if the settings say so."""
     try:
         yield
     except MissingBackendError as error:
@@ -129,13 +141,17 @@ def skipping_unavailable(settings: Settings) -> Iterator[None]:
 
 
 def stop_where_interrupted(session: pytest.Session, result: CaseResult) -> None:
-    """End the session where Ctrl-C has ended the answer of a case."""
+    """End the session if Ctrl-C has ended the search for causes and fixes of a case."""
     if result.stopped is not None and result.stopped.kind == "interrupted":
         session.shouldstop = f"interrupted (Ctrl-C) after the verdict on {result.name}"
 
 
 def report_folder(config: pytest.Config) -> Path | None:
-    """Return the report folder: relative to where pytest was started, or in an ini file to the root."""
+    """Return the report folder; None if no report is written.
+
+    A path on the command line is relative to the folder where pytest was started. A path in the configuration
+    is relative to pytest's root folder.
+    """
     if given := config.getoption("int8acc_report"):
         return config.invocation_params.dir / str(given)
     given = config.getini("int8acc_report")
@@ -143,7 +159,10 @@ def report_folder(config: pytest.Config) -> Path | None:
 
 
 def case_folder(config: pytest.Config, case: Case) -> Path | None:
-    """Return a case's folder in the report folder: the spec's path from the root, and the case's name."""
+    """Return the folder of a case inside the report folder; None without a report folder.
+
+    Its path consists of the spec's path, relative to pytest's root folder, and the name of the case.
+    """
     reports, spec = report_folder(config), _spec_stem(config, case.file)
     if reports is None:
         return None
@@ -151,7 +170,10 @@ def case_folder(config: pytest.Config, case: Case) -> Path | None:
 
 
 def golden_root(config: pytest.Config) -> str | None:
-    """Return the folder or URL of all goldens; None where each golden lies beside its spec."""
+    """Return the folder or URL that holds all goldens.
+
+    The result is None if the goldens are in a folder beside each spec.
+    """
     given = config.getini("int8acc_goldens")
     if not given:
         return None
@@ -159,13 +181,16 @@ def golden_root(config: pytest.Config) -> str | None:
 
 
 def golden_folder(config: pytest.Config, spec: Path) -> str | None:
-    """Return the folder or URL of the goldens of ``spec``; None where they lie beside the spec."""
+    """Return the folder or URL of the goldens of ``spec``; None if they are in a folder beside the spec."""
     root = golden_root(config)
     return None if root is None else f"{root.rstrip('/')}/{_spec_stem(config, spec).as_posix()}"
 
 
 def _spec_stem(config: pytest.Config, spec: Path) -> Path:
-    """Return a spec's path from the root without suffix; only its name where it lies outside the root."""
+    """Return the path of a spec without its suffix, relative to pytest's root folder.
+
+    For a spec outside the root folder it is the file's name alone.
+    """
     below = config.rootpath in spec.parents
     path = spec.relative_to(config.rootpath) if below else Path(spec.name)
     return path.with_name(stem(path.name))

@@ -1,4 +1,4 @@
-"""Failures of cases as pytest prints them at the end of a session: once, in lines that fit the terminal."""
+"""Adapts failures of cases for pytest's summary: each is printed once, in lines that fit the terminal."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from pytest_int8acc.names import wrapped
 from pytest_int8acc.plugin.reporting import first_line, judged_reports, missed, nodeid_of, terminal_width
 from pytest_int8acc.settings import SUFFIXES
 
-#: Prefix of the titles of report sections in which a user's own test shows its cases.
+#: Prefix of the title of each section that is added to the report of a user's own test. Such a section shows
+#: one failed case.
 SECTION = "int8acc: "
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A text with two forms: wrapped lines for the terminal, and the original text for files."""
+    """A text with two versions: wrapped lines for the terminal, and the original text for files."""
 
     text: str
     lines: Sequence[str]
     color: str = ""
 
     def __str__(self) -> str:
-        """The text, for files."""
+        """Returns the original text, which is written to files."""
         return self.text
 
     def toterminal(self, writer: Any) -> None:
-        """Writes the lines."""
+        """Writes the wrapped lines to pytest's terminal."""
         markup = {self.color: True} if self.color else {}
         for line in self.lines:
             writer.line(line, **markup)
@@ -40,20 +41,20 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Crash:
-    """The message of a failure in pytest's short summary and with ``--tb=line``."""
+    """The message of a failure that pytest prints in its short summary and with ``--tb=line``."""
 
     message: str
 
     def __str__(self) -> str:
-        """The message alone."""
+        """Returns the message."""
         return self.message
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure(Fitted):
-    """A case's failure. It is no ``str``, of which pytest's short summary prints all lines with -vv.
+    """The failure of a case, with the methods and attributes that pytest needs of an ``ExceptionRepr``.
 
-    pytest uses it as its own ``ExceptionRepr``, of which these are the methods and attributes that it wants.
+    It is not a ``str``, because pytest's short summary prints all lines of a ``str`` with -vv.
     """
 
     reprcrash: Crash
@@ -61,9 +62,10 @@ class Failure(Fitted):
 
 @contextmanager
 def summed_up(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-    """Within it, reports hold failures of cases as ``Failure``, and all texts of ours fit the terminal.
+    """Returns a context in which reports hold the failures of cases as ``Failure``, wrapped for the terminal.
 
-    That is while the terminal reporter writes its summary: other plugins and files get the original texts.
+    Texts of this plugin in other reports are wrapped, too. The context is open only while the terminal
+    reporter writes its summary. Other plugins and report files therefore get the original texts.
     """
     config, width = terminalreporter.config, terminal_width(terminalreporter)
     kept = []
@@ -112,7 +114,7 @@ def _from_here(nodeid: str, config: pytest.Config) -> str:
 
 
 def _collected(report: pytest.CollectReport, width: int) -> Any:
-    """Return the mistakes in a spec in wrapped red lines; any other report text as it is."""
+    """Return the mistakes in a spec as wrapped red lines; the text of any other report unchanged."""
     if not report.nodeid.endswith(SUFFIXES) or hasattr(report.longrepr, "reprcrash"):
         return report.longrepr
     text = str(report.longrepr)

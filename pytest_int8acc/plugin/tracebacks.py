@@ -1,4 +1,4 @@
-"""Tracebacks of tests that use our fixtures: they end at the user's line, and hold no memory afterwards."""
+"""Shortens tracebacks of tests that use this plugin's fixtures to the user's line, and frees their memory."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from types import TracebackType
 from pytest_int8acc.errors import Int8accError, InternalError
 
 _PACKAGE = Path(__file__).parents[1]
-#: Folders and files of the frames that call a user's test, or lie between the test and this package.
+#: Parts of the file names of frames that call a user's test, or that lie between the test and this package.
 _BETWEEN = ("_pytest", "pluggy", "contextlib.py")
 
 
 @contextmanager
 def ending_at_users_line(error: BaseException) -> Iterator[None]:
-    """Within it, the traceback of ``error`` is without our frames, and an error of ours without its causes.
+    """Returns a context in which the traceback of ``error`` has no frames of this plugin.
 
-    A fault of ours keeps its whole traceback, which belongs in a report of the fault. An error that passed
-    through no code of the user's keeps it, too.
+    An error that this plugin raises on purpose (``Int8accError``) also loses its causes. A bug of this plugin
+    (``InternalError``) keeps its whole traceback, which is needed to report the bug. An error that did not
+    pass through code of the user keeps its traceback, too.
     """
     entries = _entries(error.__traceback__)
     files = [Path(entry.tb_frame.f_code.co_filename) for entry in entries]
@@ -32,7 +33,7 @@ def ending_at_users_line(error: BaseException) -> Iterator[None]:
     last, cause, suppressed = entries[count - 1], error.__cause__, error.__suppress_context__
     rest, last.tb_next = last.tb_next, None
     if own_error:
-        error.__cause__ = None  # which suppresses the context as well
+        error.__cause__ = None  # setting a cause also hides the context
     try:
         yield
     finally:
@@ -42,15 +43,16 @@ def ending_at_users_line(error: BaseException) -> Iterator[None]:
 
 @contextmanager
 def without_frames(error: BaseException) -> Iterator[None]:
-    """Cut the causes and the inner traceback entries of ``error`` while the context is open.
+    """Returns a context in which ``error`` has no causes, and only the outermost entry of its traceback.
 
-    pytest shows the arguments of frames, and an argument of a user's class may raise where it is shown.
+    pytest shows the arguments of frames. An argument of a user's class may raise an exception when it is
+    shown.
     """
     entry, cause, suppressed = error.__traceback__, error.__cause__, error.__suppress_context__
     rest = None if entry is None else entry.tb_next
     if entry is not None:
         entry.tb_next = None
-    error.__cause__ = None  # which suppresses the context as well
+    error.__cause__ = None  # setting a cause also hides the context
     try:
         yield
     finally:
@@ -60,7 +62,7 @@ def without_frames(error: BaseException) -> Iterator[None]:
 
 
 def _entries(entry: TracebackType | None) -> list[TracebackType]:
-    """A traceback's entries, the outermost first."""
+    """Returns the entries of a traceback, the outermost first."""
     entries = []
     while entry is not None:
         entries.append(entry)
@@ -69,7 +71,10 @@ def _entries(entry: TracebackType | None) -> list[TracebackType]:
 
 
 def _users_entries(files: Sequence[Path]) -> int:
-    """Count of the entries before our first one, the last of them in the user's code; 0 without such code."""
+    """Returns the number of entries before the first entry of this package; 0 without any code of the user.
+
+    The last of these entries is in the user's code.
+    """
     count = next((i for i, file in enumerate(files) if _PACKAGE in file.parents), 0)
     while count and any(name in files[count - 1].parts for name in _BETWEEN):
         count -= 1
@@ -77,14 +82,14 @@ def _users_entries(files: Sequence[Path]) -> int:
 
 
 def clear_frames(error: BaseException | None) -> None:
-    """Removes the local variables of all frames that ``error`` and its causes have passed through."""
+    """Frees the local variables of all frames that ``error`` and its causes have passed through."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         for entry in _entries(error.__traceback__):
-            with suppress(RuntimeError):  # it still runs
+            with suppress(RuntimeError):  # a running frame cannot be cleared
                 entry.tb_frame.clear()
-                # pytest has read f_locals. Before Python 3.13 that leaves a copy in the frame, which only
-                # another read brings up to date.
+                # pytest has read ``f_locals``. Before Python 3.13 the frame then keeps a copy of its
+                # variables. Reading ``f_locals`` again empties the copy.
                 entry.tb_frame.f_locals  # noqa: B018
         error = error.__cause__ or error.__context__

@@ -31,7 +31,7 @@ from pytest_int8acc.tensors import Array, did_you_mean
 
 @dataclass(repr=False)
 class LoadedCase:
-    """One case of a spec."""
+    """One case of a spec, for a user's own test."""
 
     case: Case
     settings: Settings
@@ -39,13 +39,14 @@ class LoadedCase:
     _engines: dict[Side, Engine] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """Its name and its spec: pytest shows this in a failed assertion."""
+        """Returns the names of the case and of its spec. pytest shows this text in a failed assertion."""
         return f"<case {self.case.name} of {self.case.file.name}>"
 
     def check(self) -> CaseResult:
-        """Run, judge and, where it fails and the settings want it, search; as the case's own test does.
+        """Run and judge the case as its own test does, and return the result.
 
-        A golden is compared with and never recorded.
+        If the case fails and the settings request it, causes and fixes are searched. Goldens are only
+        compared with, and never recorded.
 
         Raises:
             Int8accError: There is no verdict.
@@ -53,7 +54,7 @@ class LoadedCase:
         return self._judged(answers=True)
 
     def measure(self) -> CaseResult:
-        """Run and judge, without a search; raises Int8accError where there is no verdict."""
+        """Run and judge the case without a search of causes; raises Int8accError if there is no verdict."""
         return self._judged(answers=False)
 
     def _judged(self, *, answers: bool) -> CaseResult:
@@ -67,14 +68,18 @@ class LoadedCase:
 
     @own_faults()
     def engine(self, role: Side) -> Engine:
-        """The case's engine of that role, ready to be called with a feed dict; built on the first call.
+        """Return an engine of the case, which is called with a dict of one array per input.
+
+        The engine is built on the first call.
 
         Args:
-            role: baseline, fp32, or what the case is of: int8, fp8, fp16 or bf16. A baseline that is a golden
-                is the live FP16 model here.
+            role: baseline, fp32, or the format of the case: int8, fp8, fp16 or bf16. If the baseline is a
+                golden, that is a file of recorded outputs, the role baseline gives the engine of the FP16
+                model.
 
         Raises:
-            Int8accError: There is no such role, or a model, the calibration data or a scale file is at fault.
+            Int8accError: There is no such role, or there is an error in a model, the calibration data or a
+                scale file.
         """
         if role not in self._engines:
             with skipping_unavailable(self.settings):
@@ -84,31 +89,35 @@ class LoadedCase:
 
     @own_faults()
     def outputs(self, role: Side) -> dict[str, Array]:
-        """All outputs of that role on the case's inputs, samples first.
+        """Return all outputs of the engine with this role on the case's inputs, samples along axis 0.
 
         Raises:
-            DataError: An output's shape changes from batch to batch.
+            DataError: The shape of an output changes from batch to batch.
             Int8accError: As for ``engine``, or the inputs cannot be read.
         """
         return outputs_of_case(self.case, self.settings, self.engine(role))
 
 
 class Workbench:
-    """What the fixture ``int8acc`` gives: cases of specs, and engines of models."""
+    """The value of the fixture ``int8acc``: it loads cases of specs and builds engines of models."""
 
     def __init__(self, config: pytest.Config, on_result: Callable[[CaseResult], None]) -> None:
-        """Open no engine yet; ``on_result`` is called with each result."""
+        """Create a workbench without engines. It calls ``on_result`` with the result of each case."""
         self.config = config
         self.on_result = on_result
         self._engines: weakref.WeakSet[OpenEngine] = weakref.WeakSet()
 
     def __repr__(self) -> str:
-        """The fixture's name: pytest shows this in a failed assertion."""
+        """Returns the name of the fixture. pytest shows this text in a failed assertion."""
         return "<fixture int8acc>"
 
     @own_faults()
     def load(self, spec: str | Path, case: str | None = None) -> LoadedCase:
-        """A case of a spec, by name where the spec has several.
+        """Return a case of a spec.
+
+        Args:
+            spec: The path of the spec, relative to pytest's root folder.
+            case: The name of the case; None: the spec has only one.
 
         Raises:
             SpecError: The spec has mistakes, or no such case.
@@ -134,21 +143,24 @@ class Workbench:
         method: str = "entropy",
         shapes: Mapping[str, Sequence[Sequence[int]]] | None = None,
     ) -> Engine:
-        """A model in a precision, ready to be called with a feed dict.
+        """Return an engine of a model in a precision, which is called with a dict of one array per input.
 
         Args:
-            model: A float ONNX model; or one with Q/DQ, which is INT8 or FP8 already and runs as it is.
+            model: A float ONNX model, or a model with Q/DQ nodes. A model with Q/DQ nodes is INT8 or FP8
+                already and is not changed.
             precision: fp32, fp16, bf16, int8 or fp8.
-            backend: As in a spec; None takes the command line's or the configuration's.
-            calibrate: For int8 or fp8 of a float model: calibration samples, one array per input, samples
-                first, or their file, or a loader ``file.py:function``.
-            method: How to calibrate: a spec's ``int8.calibrate.method``.
-            shapes: For TensorRT and dynamic inputs: input to smallest, usual and largest shape.
+            backend: auto, onnxruntime or tensorrt, as in a spec; None: the one of the command line or the
+                configuration.
+            calibrate: The calibration samples for int8 or fp8 of a float model. They are one array per input
+                with samples along axis 0, or a file with such arrays, or a loader ``file.py:function``.
+            method: The calibration method, as in a spec's ``int8.calibrate.method``.
+            shapes: The smallest, usual and largest shape of each dynamic input, by the input's name. Only
+                TensorRT needs them.
 
         Raises:
-            DataError: int8 or fp8 of a float model wants calibration samples.
-            SpecError: A word is none of those known, or the shapes are no profile.
-            Int8accError: The model cannot be read, or does not build.
+            DataError: Calibration samples are missing for int8 or fp8 of a float model.
+            SpecError: An argument is none of the known words, or the shapes are not valid.
+            Int8accError: The model cannot be read or built.
         """
         if backend is not None:
             check_word("backend", backend, get_args(Backend))
@@ -168,7 +180,7 @@ class Workbench:
         return self.kept(engine)
 
     def kept(self, engine: OpenEngine) -> OpenEngine:
-        """Return ``engine``, which is closed with the fixture."""
+        """Return ``engine`` after registering it, so that it is closed with this workbench."""
         self._engines.add(engine)
         return engine
 

@@ -1,6 +1,6 @@
-"""Criteria tried on useless outputs: outputs that no working model gives, made of the baseline's own.
+"""Tries criteria on useless outputs, which no working model gives. They are made from the baseline's outputs.
 
-A criterion that such outputs meet cannot fail, so a pass by it says nothing.
+A criterion that useless outputs meet cannot fail, so the verdict "passed" by this criterion says nothing.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.rows import errors
 from pytest_int8acc.tensors import Array, Outputs, Part
 
-#: The least number of different samples to try criteria on. With two samples, one class may fit both.
+#: Minimum number of different samples to try criteria on. With only two samples, one class may fit both.
 _MIN_SAMPLES = 8
-#: The greatest number of samples that are kept, and of elements of all outputs in them. Criteria are tried on
-#: them several times, which must stay a small part of a case's time.
+#: Maximum number of samples that are kept, and maximum number of elements of all outputs in them. Criteria
+#: are tried on the kept samples several times, which must stay a small part of a case's time.
 _MAX_SAMPLES, _MAX_ELEMENTS = 64, 1 << 20
-#: The distance of a proposed limit from the SQNR of useless outputs, in dB.
+#: A proposed limit on the SQNR is this many dB above the SQNR of useless outputs.
 _ABOVE_DB = 6.0
-#: How often outputs are shuffled, to see what a metric gives by chance.
+#: Number of times that outputs are shuffled, to learn what value a metric has by chance.
 _SHUFFLES = 5
 
 
 @dataclass(eq=False)
 class Spread:
-    """Samples of the baseline's outputs, evenly spread over the data, kept while batches pass.
+    """Samples of the baseline's outputs, evenly spread over the data set.
 
-    Every ``stride``-th sample is kept. When they become too many, every second one is dropped and the stride
-    is doubled. So data that are sorted by class do not leave one class alone.
+    Every ``stride``-th sample is kept. When too many samples are kept, every second one is dropped and the
+    stride is doubled. All classes therefore stay represented, even if the data are sorted by class.
     """
 
     indices: list[int] = field(default_factory=list)
     """The kept samples, by their index in the data."""
     splits: bool = True
-    """Whether each output has the same number of rows for each sample. If not, nothing is kept."""
+    """Whether the first axis of each output is a multiple of the number of samples. If not, nothing is
+    kept."""
     _kept: Outputs = field(default_factory=dict)
-    """An array for each kept sample, by output."""
+    """A list of arrays, one for each kept sample, by output."""
     _stride: int = 1
     _seen: int = 0
 
@@ -87,7 +88,7 @@ class Spread:
 
     @property
     def samples(self) -> Outputs | None:
-        """The kept samples in the order of ``indices``; None if too few of them are different."""
+        """The kept samples in the order of ``indices``; None if fewer than 8 of them are different."""
         if not self._kept or len(self.indices) < _MIN_SAMPLES:
             return None
         kept = zip(*self._kept.values(), strict=True)
@@ -104,8 +105,8 @@ def try_criteria(judge: Judge, spread: Spread, outputs: Sequence[OutputResult]) 
         outputs: The results of the case's own candidate.
 
     Returns:
-        The useless outputs that meet all criteria, and the metrics whose baseline is at chance; None if there
-        are neither, or too few different samples to tell.
+        The useless outputs that meet all criteria, and the metrics whose value for the baseline is no better
+            than chance. None if there are no such outputs and metrics, or too few different samples.
     """
     samples = spread.samples
     if samples is None:
@@ -129,7 +130,10 @@ def try_criteria(judge: Judge, spread: Spread, outputs: Sequence[OutputResult]) 
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """Criteria, and the samples of the baseline that they are tried on, one array per sample."""
+    """Criteria and the samples of the baseline that they are tried on.
+
+    Each output is a list of one array per sample.
+    """
 
     judge: Judge
     baseline: Outputs
@@ -137,9 +141,11 @@ class _Trial:
     def candidates(self, results: Sequence[OutputResult]) -> Iterator[tuple[DeadKind, str, Outputs]]:
         """Yields useless outputs: their kind, the name of the only output changed, and an array per sample.
 
+        The name is empty if all outputs are changed.
+
         Args:
-            results: The results of the case's own candidate. Each output with a limit is changed alone, and
-                so is each output that only metrics of labels read.
+            results: The results of the case's own candidate. Each output with a limit is changed alone. If
+                there are metrics of labels, each output without a limit is changed alone, too.
         """
         baseline = self.baseline
         yield "zeros", "", {name: [_zeros(array) for array in arrays] for name, arrays in baseline.items()}
@@ -170,11 +176,11 @@ class _Trial:
         return len(self.baseline) > 1 or self._part(name) is not None
 
     def _part(self, name: str) -> Part | None:
-        """Returns the part of this name; None if the name is that of an output."""
+        """Returns the part of an output that has this name; None if the name is that of a whole output."""
         return self.judge.splitter.part(name)
 
     def _changed(self, name: str, change: Callable[[Array], Array]) -> Outputs:
-        """Returns the outputs with one of them changed, or with a part of one changed."""
+        """Returns the baseline's outputs with one output, or one part of an output, changed by ``change``."""
         part = self._part(name)
         if part is None:
             return {**self.baseline, name: list(map(change, self.baseline[name]))}
@@ -184,7 +190,10 @@ class _Trial:
         return {**self.baseline, part.output: changed}
 
     def _class_axis(self, name: str) -> int | None:
-        """Returns the class axis of an output that has a limit on classes, or that looks like classes."""
+        """Returns the class axis of an output; None if the output does not hold classes.
+
+        It holds classes if it has a limit on classes, or if it looks like [samples, classes].
+        """
         part = self._part(name)
         for limits in limits_for(name if part is None else part.output, self.judge.limits):
             if any(METRICS[metric].min_classes for metric in limits.limits):
@@ -193,12 +202,12 @@ class _Trial:
         return 1 if first.ndim == 2 and first.shape[1] > 1 and first.dtype.kind == "f" else None
 
     def _arrays(self, name: str) -> list[Array]:
-        """Returns the baseline's samples of an output, or of a part of one."""
+        """Returns the baseline's samples of an output, or of a part of an output."""
         part = self._part(name)
         return self.baseline[name] if part is None else [part.of(a) for a in self.baseline[part.output]]
 
     def accepts(self, candidate: Outputs) -> bool:
-        """Whether a candidate meets all criteria. A metric that fails on it has detected it."""
+        """Whether a candidate meets all criteria. It does not if a metric raises an error on it."""
         try:
             outputs = self._compared(self.judge, candidate, metrics=False).results()
             if not all(output.passed for output in outputs) or not self.judge.metrics:
@@ -224,7 +233,11 @@ class _Trial:
         return self._compared(self.judge, self.baseline)
 
     def at_chance(self) -> Iterator[ChanceMetric]:
-        """Yields the metrics of labels that rate the baseline no higher than shuffled or zero outputs."""
+        """Yields the metrics of labels whose value for the baseline is no better than for useless outputs.
+
+        Useless outputs are shuffled outputs and zeros. A value within 3 standard deviations of the shuffled
+        outputs' mean counts as no better.
+        """
         if self.judge.labels is None:
             return
         zeros = {name: [np.zeros_like(array) for array in arrays] for name, arrays in self.baseline.items()}
@@ -248,17 +261,21 @@ class _Trial:
                 yield ChanceMetric(limit.ref, sign * reference, sign * chance, as_well=as_well)
 
     def _value(self, judge: Judge, candidate: Outputs) -> float:
-        """Returns the value of the only metric of ``judge``; nan if it fails on the candidate."""
+        """Returns the value of the only metric of ``judge`` for a candidate.
+
+        The result is nan if the metric fails on it.
+        """
         try:
             return self._compared(judge, candidate).metrics[0].int8_value()[0]
         except CriterionError:
             return math.nan
 
     def limits_that_catch(self, outputs: Sequence[OutputResult]) -> list[Score]:
-        """Returns limits on the SQNR that zeros and shuffled outputs miss, each with the candidate's value.
+        """Returns limits on the SQNR that useless outputs miss, each with the score of the case's candidate.
 
-        Zeros have an SQNR of 0 dB, so a limit must be above that of shuffled outputs, and at least the
-        default limit. The case's candidate may miss these limits, too.
+        The useless outputs are zeros and shuffled outputs. Zeros have an SQNR of 0 dB. A limit is therefore
+        above the SQNR of shuffled outputs, and at least the default limit. The case's candidate may miss
+        these limits, too.
         """
         scores = []
         for output in outputs:
@@ -277,10 +294,13 @@ class _Trial:
 
 
 def _shuffled(arrays: list[Array], seed: int) -> list[Array]:
-    """Returns the samples in a random order in which none keeps its place, the same for equal seeds."""
+    """Returns the samples in a random order in which no sample keeps its place.
+
+    Equal seeds give equal orders.
+    """
     cycle = np.random.default_rng(seed).permutation(len(arrays))
     order = np.empty(len(arrays), np.int64)
-    order[cycle] = np.roll(cycle, -1)  # each sample gets the output of its successor in the cycle
+    order[cycle] = np.roll(cycle, -1)  # Each sample gets the output of the next sample in a random cycle.
     return [arrays[i] for i in order.tolist()]
 
 
@@ -306,7 +326,10 @@ def _greatest(array: Array) -> Array:
 
 
 def _mean(arrays: list[Array]) -> list[Array] | None:
-    """Returns the mean over samples in place of each; None if shapes differ, or if they hold no numbers."""
+    """Returns a list that repeats the mean over all samples.
+
+    The result is None if shapes differ or arrays hold no numbers.
+    """
     if len({array.shape for array in arrays}) > 1 or arrays[0].dtype.kind not in "fiu":
         return None
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Intervals of scores by the bootstrap: whether other samples of the same kind would be judged alike."""
+"""Intervals of scores by the bootstrap: they show whether other, similar samples would change the verdict."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from pytest_int8acc.scores.rows import F64
 
 #: The number of bootstrap resamples.
 RESAMPLES = 400
-#: The greatest number of lots. More samples than this are put into so many lots, and lots are resampled.
+#: Maximum number of lots, that is of groups of samples that are resampled together. With more samples than
+#: this, each lot holds several samples.
 _MAX_LOTS = 512
-#: An interval is wider than the values of the resamples by this ratio. 400 resamples reach 3 standard
-#: deviations from the mean, but a steady verdict must change less than once in 1000 times.
+#: By this ratio the ends of an interval are moved outwards from the range of the resampled values. 400
+#: resamples reach 3 standard deviations from the mean, but a verdict that is called steady must change less
+#: than once in 1000 times.
 _FARTHER = 0.2
-#: A score with a normalized loss below this is not resampled. Hardly a sample is drawn ten times, so the
-#: score meets its limit in all resamples.
+#: Minimum normalized loss of a score that is resampled. Resamples cannot miss the limit with a lower loss:
+#: hardly any sample is drawn ten times.
 _MIN_LOSS = 0.1
-#: The greatest number of samples in a resample for a metric of labels. More would take too much time.
+#: Maximum number of samples in a resample for a metric of labels. More samples would take too much time.
 _MAX_DRAWN = 2000
 
 
 def interval(score: Score, rows: F64, metric: Metric) -> Interval | None:
-    """Returns the interval of a score over resamples; None if the limit is far, or if it has none.
+    """Returns the interval of a score over resamples; None if there is no limit or the limit is met by far.
 
-    The bootstrap of Efron (1979), with the least and the greatest of ``RESAMPLES`` values as ends.
+    It is also None for a single sample, or if a value is not finite. The method is the bootstrap of Efron
+    (1979). The interval spans the ``RESAMPLES`` values and is somewhat wider (see ``around``).
 
     Args:
         score: The score of all samples, with its limit.
@@ -51,7 +54,7 @@ def interval(score: Score, rows: F64, metric: Metric) -> Interval | None:
 
 
 def _is_open(score: Score, samples: int) -> bool:
-    """Whether resamples might have another verdict, and there are enough samples to see it."""
+    """Whether a resample might have another verdict than the score, and there are at least 2 samples."""
     kept_by_far = score.passed and score.normalized_loss < _MIN_LOSS
     return score.limit is not None and not kept_by_far and samples > 1 and math.isfinite(score.value)
 
@@ -59,10 +62,11 @@ def _is_open(score: Score, samples: int) -> bool:
 def interval_of_labels(
     score: Score, samples: int, value: Callable[[Sequence[int]], float]
 ) -> Interval | None:
-    """Returns the interval of a score of a metric of labels over resamples; None if the limit is far.
+    """Returns the interval of a score of a metric of labels over resamples; None if the limit is met by far.
 
-    Where there are many samples, a resample holds fewer of them. Its value scatters more, and is corrected
-    for that (m out of n bootstrap; Bickel, Götze and van Zwet, 1997).
+    It is also None for a single sample, or if there is no limit. If there are many samples, a resample holds
+    only some of them. The value of a smaller resample scatters more, so its distance from the score is scaled
+    down (m out of n bootstrap; Bickel, Götze and van Zwet, 1997).
 
     Args:
         score: The score of all samples, with its limit.
@@ -80,7 +84,7 @@ def interval_of_labels(
 def around(score: Score, others: Sequence[float], farther: float = _FARTHER) -> Interval | None:
     """Returns the interval of a score that was measured several times; None if a value is nan.
 
-    The interval is wider than the range of the values, on a logarithmic scale of the normalized loss: the
+    The interval is wider than the range of the values. On a logarithmic scale of the normalized loss, the
     distance of each end from the mean grows by the ratio ``farther``.
     """
     values = np.array([score.value, *others])

@@ -1,6 +1,6 @@
-"""Boxes: layouts of detectors' outputs, and COCO's mean average precision.
+"""Boxes of object detectors: layouts of detectors' outputs, and COCO's mean average precision.
 
-A box is a row x1, y1, x2, y2, score, class, in pixels.
+A box is a row x1, y1, x2, y2, score, class. Coordinates are in pixels.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from pytest_int8acc.errors import CriterionError, DataError
 from pytest_int8acc.scores.rows import F64
 from pytest_int8acc.tensors import Array
 
-#: The least score of a box, as in the validation of Ultralytics.
+#: Minimum score of a box from YOLO. Boxes with a lower score are dropped, as in the validation of
+#: Ultralytics.
 _MIN_SCORE = 0.001
 #: A box is suppressed if its IoU with a better box is above this, as in the validation of Ultralytics.
 _MAX_IOU = 0.7
-#: The greatest number of boxes of a sample before and after non-maximum suppression, as in Ultralytics.
+#: Maximum numbers of boxes of one sample before and after non-maximum suppression, as in Ultralytics.
 _MAX_BEFORE, _MAX_AFTER = 30_000, 300
 
 
@@ -64,7 +65,7 @@ def finite(boxes: F64) -> F64:
 def check_labels(labels: Array) -> None:
     """Raises DataError unless labels are boxes, [samples, boxes, 5 to 7].
 
-    A box of a class below 0 only fills up the array, and is not checked.
+    A box with a class below 0 is padding, and is not checked.
     """
     expected_text = "expected x1, y1, x2, y2, class, and iscrowd and area where known"
     if not 5 <= labels.shape[2] <= 7:
@@ -87,7 +88,11 @@ def _candidates(corners: F64, scores: F64) -> F64:
 
 
 def suppressed(boxes: F64) -> F64:
-    """Returns the boxes that greedy non-maximum suppression leaves, of boxes sorted by falling score."""
+    """Returns the boxes that greedy non-maximum suppression keeps.
+
+    Args:
+        boxes: The boxes, [boxes, 6], sorted by falling score.
+    """
     kept: list[F64] = []
     while len(boxes) and len(kept) < _MAX_AFTER:
         first, boxes = boxes[0], boxes[1:]
@@ -100,13 +105,14 @@ def suppressed(boxes: F64) -> F64:
 
 
 def coco_map(records: Sequence[tuple[F64, F64]]) -> float:
-    """Returns COCO's AP, 0 to 1: mean average precision over IoU 0.5 to 0.95 and classes.
+    """Returns COCO's AP, 0 to 1: the mean of the average precision over classes and over IoU 0.5 to 0.95.
 
-    It is nan without labels. faster-coco-eval computes it as pycocotools does, of at most 100 boxes a sample.
+    The result is nan without labels. faster-coco-eval computes it as pycocotools does, from at most 100 boxes
+    a sample.
 
     Args:
-        records: For each sample, the predicted boxes, and the labels: rows of x1, y1, x2, y2, class and,
-            where known, iscrowd and area (by default 0, and that of the box).
+        records: For each sample, the predicted boxes and the labels. A label is a row x1, y1, x2, y2, class.
+            Two columns may follow: iscrowd (default 0) and area (default: the area of the box).
     """
     coco = import_module("faster_coco_eval")
     truth: list[dict[str, object]] = []
@@ -139,5 +145,5 @@ def coco_map(records: Sequence[tuple[F64, F64]]) -> float:
 
 
 def _sized(boxes: F64) -> F64:
-    """Returns x, y, width and height of boxes."""
+    """Returns x, y, width and height of boxes, [boxes, 4]."""
     return np.concatenate([boxes[:, :2], boxes[:, 2:4] - boxes[:, :2]], axis=1)

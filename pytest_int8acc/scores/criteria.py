@@ -15,15 +15,16 @@ from pytest_int8acc.scores.rows import REL_FLOOR, Options, Tolerance
 from pytest_int8acc.scores.shares import Pool
 from pytest_int8acc.tensors import Array, Part, did_you_mean
 
-#: The limit on an output without floats that no criterion names: the least ratio of equal elements.
+#: The default limit on an output that holds no floats: the minimum ratio of equal elements, 0 to 1.
 _DEFAULT_AGREEMENT = 0.99
-#: NumPy's kinds of dtype to the names of the kinds. Object arrays are looked into.
+#: The name of each kind of element, by the character of NumPy's ``dtype.kind``. Object arrays are missing
+#: here: ``kind_of`` looks at their first element.
 _KINDS = {"f": "floats", "i": "integers", "u": "integers", "b": "booleans", "S": "strings", "U": "strings"}
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """One limit on one number, for a search."""
+    """One limit on one metric, as a search reads it."""
 
     subject: str
     """The output's name, or the user's metric function as written in the spec."""
@@ -32,7 +33,8 @@ class Criterion:
     bound: Bound
     pool: Pool = "mean"
     allowed: int = 0
-    """How many samples may have a share above 1, for the pool ``rank``; 0: the worst sample decides."""
+    """Maximum number of samples that may exceed the limit, for the pool ``rank``; 0: the worst sample
+    decides."""
 
     @property
     def text(self) -> str:
@@ -46,18 +48,19 @@ class Criterion:
 
 @dataclass(frozen=True)
 class OutputLimits:
-    """Limits on the outputs whose name is ``output``, or matches it."""
+    """Limits on the outputs whose name equals or matches ``output``."""
 
     output: str
     """An output's name, or a pattern as in ``fnmatch``."""
     axis: int = -1
     """The class axis of kl and top-k agreement."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """The name of a metric to its limit. ``Metric.bound`` tells whether it is the least or greatest value."""
+    """The limit of each metric, by the metric's name. ``Metric.bound`` says whether a limit is a minimum or a
+    maximum."""
     rel_floor: float = REL_FLOOR
-    """The least denominator of relative errors, as a ratio to the baseline's greatest magnitude."""
+    """The minimum denominator of relative errors, as a ratio to the baseline's greatest magnitude."""
     note: str = ""
-    """A note for every score that these limits judge."""
+    """A note that is shown with every score that these limits judge."""
     tolerance: Tolerance | None = None
     """The tolerance of the metric ``tolerance``; None: Polygraphy's default tolerance."""
     unjudged: bool = False
@@ -65,11 +68,11 @@ class OutputLimits:
     inner: bool = False
     """Whether the limits are on a tensor inside the model, to which patterns of other limits do not apply."""
     accepted: bool = False
-    """Whether the limits are accepted scores of a golden. They judge what was judged when the golden was
-    recorded: the whole output, even where an output is judged by its parts since then."""
+    """Whether the limits are scores that a user accepted when a golden was recorded. They judge what was
+    judged then: the whole output, even if the output is now judged by its parts."""
     spared: float | None = None
-    """The ratio of samples that may miss the limits, if each is judged by itself; None: all samples are
-    judged together."""
+    """The ratio of samples that may miss the limits, 0 to 1, if each sample is judged by itself; None: all
+    samples are judged together."""
 
     @property
     def options(self) -> Options:
@@ -90,15 +93,17 @@ class MetricLimit:
     min: float | None = None
     max: float | None = None
     max_drop: float | None = None
-    """The greatest loss against the baseline's value, in the metric's own unit."""
+    """The maximum loss against the metric of the baseline, in the metric's own unit."""
     max_drop_relative: float | None = None
-    """The greatest loss as a ratio to the absolute value of the baseline's metric."""
+    """The maximum loss as a ratio to the absolute value of the baseline's metric."""
     blind: frozenset[str] = frozenset()
-    """The tensors inside the model. They are compared, but the function does not get them."""
+    """The names of tensors inside the model. They are compared, but the metric's function does not get
+    them."""
     lower_is_better: bool = False
     """Whether a lower value is better."""
     streaming: bool = False
-    """Whether the function is called batch by batch. The value is then the mean, weighted by samples."""
+    """Whether the function is called batch by batch. The metric is then the mean of what it returns, weighted
+    by samples."""
 
 
 def kind_of(array: Array) -> str:
@@ -110,9 +115,10 @@ def kind_of(array: Array) -> str:
 
 
 def limits_for(name: str, criteria: Sequence[OutputLimits]) -> list[OutputLimits]:
-    """Returns the criteria that apply to an output, in order.
+    """Returns the criteria that apply to an output, in their order in ``criteria``.
 
-    If some are on a tensor inside the model, or leave the output unjudged, these alone apply.
+    Criteria on a tensor inside the model replace all others. Otherwise, criteria that leave the output
+    unjudged replace all others.
     """
     return _limits_for_any((name,), criteria)
 
@@ -126,10 +132,11 @@ def _limits_for_any(names: Sequence[str], criteria: Sequence[OutputLimits]) -> l
 def limits_of_part(
     part: Part, array: Array, siblings: Sequence[Part], criteria: Sequence[OutputLimits]
 ) -> list[OutputLimits]:
-    """Returns the criteria that apply to a part of an output. Without any, the default limit applies.
+    """Returns the criteria that apply to a part of an output; none: the default limit applies.
 
-    Metrics of classes along the axis of the parts apply only to the part with the scores, if there is one: a
-    box has coordinates in place of classes. They do not apply to a part with too few classes.
+    A part is a range of the output along one axis, such as the boxes or the scores of a detector. Metrics of
+    classes along this axis apply only to the part with the scores, if there is one: a part with boxes holds
+    coordinates instead of classes. These metrics do not apply to a part with too few classes.
 
     Args:
         part: The part.
@@ -155,10 +162,11 @@ def limits_of_part(
 def limits_of_small_channels(
     part: Part, rank: int, criteria: Sequence[OutputLimits]
 ) -> list[OutputLimits] | None:
-    """Returns the criteria that apply to the small channels of an output. Without any, the default applies.
+    """Returns the criteria that apply to the small channels of an output.
 
-    A limit on the whole output applies only if its metric ``fits_channels``. It then applies to all samples
-    together, since small channels may hold next to nothing in a sample without objects.
+    Small channels are channels whose values are far smaller than those of the largest channel. A limit on the
+    whole output applies to them only if its metric ``fits_channels``. Such a limit applies to all samples
+    together, since small channels may be almost 0 in a sample without objects.
 
     Args:
         part: The small channels.
@@ -166,7 +174,8 @@ def limits_of_small_channels(
         criteria: All criteria of the case.
 
     Returns:
-        The criteria; None if one of them compares the channels as classes, since classes have one unit.
+        The criteria; an empty list: the default limit applies; None: the channels are not judged by
+            themselves, because a criterion compares them as classes, which have the same unit.
     """
     found = []
     for criterion in _limits_for_any((part.name, part.place, part.output), criteria):
@@ -187,7 +196,7 @@ def limits_of_small_channels(
 
 
 def default_limits(name: str, array: Array) -> list[OutputLimits]:
-    """Returns the limit of an output that no criterion names: SQNR for floats, agreement for the rest."""
+    """Returns the default limit of an output: SQNR for floats, agreement for other kinds of elements."""
     limits = {"agreement": _DEFAULT_AGREEMENT}
     if kind_of(array) == "floats":
         limits = {"sqnr_db": DEFAULT_SQNR_DB}

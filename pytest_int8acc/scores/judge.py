@@ -1,4 +1,7 @@
-"""The judge: it compares a candidate with a baseline, keeps rows of numbers, and makes verdicts of them."""
+"""Compares the outputs of a low-precision candidate with those of the float baseline, and judges them.
+
+Rows of numbers, one for each sample, are kept. Verdicts are made of these rows.
+"""
 
 from __future__ import annotations
 
@@ -43,25 +46,28 @@ from pytest_int8acc.scores.tasks import Labels
 from pytest_int8acc.scores.user_metric import MetricRun, UserMetric, metric_scores, of_samples
 from pytest_int8acc.tensors import Array, Feed, Outputs, Part
 
-#: An output fails if more than this ratio of its elements is NaN in both forms: NaN cannot be judged.
+#: Maximum ratio of elements of an output that are NaN in both baseline and candidate. With more, the output
+#: fails, because NaN cannot be judged.
 _MAX_NAN_RATIO = 0.01
-#: The least correlation of candidate and baseline at which a line through them has a meaning.
+#: Minimum correlation of candidate and baseline at which the line fitted to them is described in words.
 _MIN_CORRELATION = 0.8
-#: The least deviation of a line's slope from 1 that is reported. For a shift it is a ratio to the baseline's
-#: standard deviation. Such a line alone limits the SQNR to 20 dB.
+#: Minimum deviation from 1 of the slope of the line candidate = slope * baseline + offset, from which the
+#: slope is reported. For a shift of the mean, it is the minimum ratio to the baseline's standard deviation. A
+#: line that deviates by so much limits the SQNR to 20 dB.
 _MIN_MEANING = 0.1
-#: All values count as the same if their variance is below this ratio to their mean square: it is then within
-#: the rounding of the sums.
+#: Values count as constant if the ratio of their variance to their mean square is at most this. Such a
+#: variance may be a rounding error of the sums.
 _MAX_ROUNDING_RATIO = 1e-12
-#: A sample counts as small if its root mean square is this many times less than that of the largest sample.
-#: Its energy is then less than a thousandth, so the SQNR of all samples does not show its error.
+#: A sample counts as small if its root mean square is more than this many times below that of the largest
+#: sample. Its energy is then less than a thousandth, so the SQNR of all samples does not show its error.
 _MIN_SIZE_RATIO = 30.0
-#: Samples that together cause 90 % of the squared error are named, if they are at most a quarter of all.
+#: The samples that together cause this ratio of the squared error are named in the report, unless they are
+#: more than this ratio of all samples.
 _HEAVY_ERROR_RATIO, _MAX_HEAVY_RATIO = 0.9, 0.25
 
 
 class Verdict(NamedTuple):
-    """The judged outputs and metrics of one candidate."""
+    """The judged outputs of one candidate, and the scores of metrics of labels and users' metrics."""
 
     outputs: tuple[OutputResult, ...]
     metrics: tuple[Score, ...]
@@ -87,20 +93,23 @@ class Judge:
     """The criteria of a case, ready to be applied to outputs."""
 
     limits: Sequence[OutputLimits] = ()
-    """The limits on outputs. An output that none of them names has the default limit, unless there are
+    """The limits on outputs. An output without any limit gets the default limit, unless there are
     ``metrics``."""
     metrics: Sequence[tuple[MetricLimit, UserMetric]] = ()
     labels: Labels = None
     """The labels that the metrics get."""
     splitter: Splitter = field(default_factory=Splitter)
-    """Decides which outputs are judged by their parts. All comparisons of a case share it."""
+    """Decides which outputs are judged by their parts. All comparisons of a case use the same splitter."""
 
     def of_rows(self, rows: Sequence[int]) -> Judge:
-        """Returns this judge with the labels of some samples, by index."""
+        """Returns a copy of this judge that has the labels of some samples only.
+
+        ``rows`` are the samples' indices.
+        """
         return replace(self, labels=of_samples(self.labels, rows))
 
     def on(self, outputs: Collection[str]) -> Judge:
-        """Returns a judge of the limits on these outputs alone, without metrics."""
+        """Returns a copy of this judge that has only the limits on these outputs, and no metrics."""
         limits = tuple(limit for limit in self.limits if any(limits_for(name, [limit]) for name in outputs))
         return replace(self, limits=limits, metrics=())
 
@@ -114,7 +123,7 @@ class Judge:
         metrics: bool = True,
         samples: int | None = None,
     ) -> Comparison:
-        """Compares outputs that are kept whole.
+        """Compares outputs of which all batches are in memory.
 
         Args:
             baseline: The baseline's outputs, one array per batch, samples along the first axis.
@@ -138,7 +147,7 @@ class Judge:
 
 
 class Comparison:
-    """One form compared with another batch by batch. Rows are kept, and arrays are not."""
+    """Compares a candidate with the baseline batch by batch. Rows of numbers are kept, and arrays are not."""
 
     def __init__(
         self,
@@ -152,9 +161,9 @@ class Comparison:
 
         Args:
             judge: The criteria.
-            like: A comparison of another form with the same baseline on the same samples, which has got all
-                its batches before. It knows the baseline's values of users' metrics. None: the baseline is
-                given to users' metrics here.
+            like: A finished comparison of another candidate with the same baseline on the same samples. Its
+                values of users' metrics for the baseline are used here, too. None: users' metrics are
+                computed for the baseline here.
             judged_only: Leaves out what no limit on an output needs: other scores, the line, the worst
                 sample.
             metrics: Whether users' metrics get the outputs.
@@ -164,7 +173,7 @@ class Comparison:
         """
         self.judge, self.judged_only = judge, judged_only
         self.outputs: dict[str, OutputRows] = {}
-        """The name of an output, or of a part of one, to its rows."""
+        """The rows of each output, or of each part of an output, by its name."""
         self.metrics = self._metric_runs() if metrics else []
         self._own_metrics = self._metric_runs() if metrics and like is None else []
         self.baseline_metrics: list[MetricRun] = self._own_metrics if like is None else like.baseline_metrics
@@ -175,7 +184,7 @@ class Comparison:
         return [MetricRun(limit, function, self.judge.labels) for limit, function in self.judge.metrics]
 
     def open(self, baseline: Sequence[str], candidate: Sequence[str], first: Mapping[str, Array]) -> None:
-        """Begins the rows of each output, or of each of its parts.
+        """Prepares an empty ``OutputRows`` for each output, or for each part of an output.
 
         Args:
             baseline: The names of the baseline's outputs.
@@ -183,7 +192,7 @@ class Comparison:
             first: The baseline's arrays of the first batch, by output.
 
         Raises:
-            CriterionError: A criterion or the candidate does not fit.
+            CriterionError: A criterion matches no output, or the candidate lacks an output of the baseline.
         """
         found = {name: self._parts(name, array) for name, array in first.items()}
         parts = [part for siblings, small in found.values() for part in (*siblings, small) if part]
@@ -205,7 +214,11 @@ class Comparison:
                 self._open(name, limits_for(name, self.judge.limits))
 
     def _parts(self, output: str, array: Array) -> tuple[Sequence[Part], Part | None]:
-        """Returns the parts that an output is split into, or its small channels. Few outputs have either."""
+        """Returns the parts by which an output is judged, and its small channels.
+
+        Parts are ranges of the output along one axis. Small channels are channels whose values are far
+        smaller than those of the largest channel. Most outputs have neither.
+        """
         limits = limits_for(output, self.judge.limits)
         if any(limit.unjudged for limit in limits):
             return (), None
@@ -244,7 +257,7 @@ class Comparison:
         Args:
             baseline: The baseline's outputs.
             candidate: The candidate's outputs.
-            rows: How many samples the batch holds; None: as many as the first axis of an output counts.
+            rows: The number of samples in the batch; None: the size of the first axis of an output.
 
         Raises:
             CriterionError: A criterion or the candidate does not fit, or a user's metric fails.
@@ -265,22 +278,22 @@ class Comparison:
     def results(
         self, noise: Comparison | None = None, *, intervals: bool = False
     ) -> tuple[OutputResult, ...]:
-        """Returns all outputs, judged; see ``verdict``."""
+        """Returns the results of all outputs. The arguments are those of ``verdict``."""
         reruns = noise.outputs if noise is not None else {}
         return tuple(
             output.result(reruns.get(name), intervals=intervals) for name, output in self.outputs.items()
         )
 
     def verdict(self, noise: Comparison | None = None, *, intervals: bool = False) -> Verdict:
-        """Returns all outputs and all metrics, judged before anything fails.
+        """Returns the results of all outputs and the scores of all metrics.
 
         Args:
-            noise: The baseline compared with its second run, on these samples or on others. If it has no
-                users' metrics, the two runs are the same.
+            noise: The baseline compared with its second run, on these samples or on others. If this
+                comparison has no users' metrics, the outputs of both runs are known to be equal.
             intervals: Whether samples are resampled, to see how steady the verdict is.
 
         Raises:
-            CriterionError: A limit stands on a baseline that is not finite, or a user's metric fails.
+            CriterionError: An output with a limit is not finite in the baseline, or a user's metric fails.
         """
         outputs = self.results(noise, intervals=intervals)
         reruns: Sequence[MetricRun | None] = [None] * len(self.metrics)
@@ -295,7 +308,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Whether the numbers of two runs can be compared, and what the reader must know."""
+    """Whether the outputs of baseline and candidate can be compared, and what the report says about it."""
 
     comparable: bool = True
     problem: str = ""
@@ -304,10 +317,10 @@ class Obstacle:
 
 
 class OutputRows:
-    """The rows of one output, or of a part of one, and the scores that are made of them.
+    """The rows of one output, or of one part of an output, and the scores that are computed from them.
 
-    Relative errors need the greatest magnitude of the whole baseline. If a limit stands on one of them and
-    this magnitude is not known beforehand, arrays are held until the first score is asked for.
+    Relative errors need the greatest magnitude of the baseline over all batches. If a limit is on a relative
+    error and this magnitude is not known beforehand, arrays are kept until the first score is requested.
     """
 
     def __init__(
@@ -324,22 +337,24 @@ class OutputRows:
 
         Args:
             name: The name of the output, or of the part.
-            limits: The limits on it.
+            limits: The limits on the output, or on the part.
             judged_only: Leaves out scores without a limit, the line and the worst sample.
-            peak: The greatest magnitude of the whole baseline; None: it is not known yet.
-            part: The part of the output's arrays that is compared; None: all.
-            also: Rows that are kept, although no score is made of them.
+            peak: The greatest magnitude of the baseline over all batches; None: it is not known yet.
+            part: The part of the output's arrays that is compared; None: the whole arrays are compared.
+            also: Keys of rows that are kept, although no score is computed from them.
         """
         self.name, self.limits, self.part = name, limits, part
         self.dtype, self.kind, self.arrays, self.elements, self.samples = "", "", 0, 0, 0
         self.difference = ""
-        """How kinds or shapes of the two forms differ, in words; empty if they do not."""
+        """How the kinds of elements or the shapes of baseline and candidate differ, in words; empty if they
+        do not."""
         self._judged_only, self._peak, self._also = judged_only, peak, also
         self._judged = [metric for limits in self.limits for metric in limits.limits]
         self._greatest = [0.0, 0.0]
-        """The greatest finite magnitudes of baseline and candidate, if they are float64."""
+        """The greatest finite magnitude of the baseline and that of the candidate; 0 unless the arrays are
+        float64."""
         self._tails: set[tuple[int, ...] | None] = set()
-        """The shapes of the arrays without the axis of the samples."""
+        """The shapes of the arrays without their first axis, which counts the samples."""
         self._rows: dict[Key, list[F64]] = {}
         self._held: list[tuple[Array, Array, int]] = []
 
@@ -349,7 +364,7 @@ class OutputRows:
         return self.name if self.part is None else self.part.output
 
     def cut(self, array: Array) -> Array:
-        """Returns what is compared of an array of the output."""
+        """Returns the part of an array that is compared; the array itself if the whole output is compared."""
         return array if self.part is None else self.part.of(array)
 
     def add(self, b: Array, c: Array, samples: int | None = None) -> None:
@@ -357,8 +372,8 @@ class OutputRows:
 
         Args:
             b: The baseline's array of the whole output.
-            c: The candidate's array.
-            samples: How many samples the arrays hold; None: the size of their first axis.
+            c: The candidate's array of the whole output.
+            samples: The number of samples in the arrays; None: the size of their first axis.
 
         Raises:
             CriterionError: A metric does not fit the output.
@@ -388,7 +403,7 @@ class OutputRows:
             self._held.append((b, c, count))
 
     def _begin(self, b: Array) -> None:
-        """Decides by the first array of the baseline which rows are kept."""
+        """Chooses the rows that are kept, by the limits and by the first array of the baseline."""
         self.dtype, self.kind = str(b.dtype), kind_of(b)
         keys = [METRICS[m].measure.key(limits.options) for limits in self.limits for m in limits.limits]
         keys += [metric.measure.key(Options()) for metric in self._shown()]
@@ -402,9 +417,9 @@ class OutputRows:
                 self._rows[measure, options].append(measure.rows(b, c, count, options, peak))
 
     def _shown(self) -> list[Metric]:
-        """Returns the metrics that are shown without a limit, too.
+        """Returns the metrics whose values a report shows even without a limit.
 
-        Metrics of classes are among them if all arrays look like [samples, classes].
+        They include metrics of classes if all arrays look like [samples, classes].
         """
         if self._judged_only:
             return []
@@ -415,29 +430,32 @@ class OutputRows:
 
     @property
     def shape(self) -> str:
-        """The shape over all samples, as text; the number of arrays if their shapes differ."""
+        """The shape of the output over all samples, as text.
+
+        If the shapes of the batches differ, it is the number of arrays.
+        """
         tail = next(iter(self._tails)) if len(self._tails) == 1 else None
         return f"{self.arrays} arrays" if tail is None else str((self.samples, *tail))
 
     @property
     def errors(self) -> F64:
-        """A row of ``Sums`` for each sample; none if nothing was summed."""
+        """A row of ``Sums`` for each sample, [samples, fields]; no rows if no metric needs them."""
         return self.rows(ERRORS.key(Options()))
 
     @property
     def sums(self) -> Sums:
-        """The sums over all samples. They are 0 for integers, unless a limit needs them."""
+        """The sums over all samples. For integers they are 0 unless a limit needs them."""
         return Sums(*ERRORS.pool(self.errors).tolist())
 
     @property
     def latest_errors(self) -> F64:
-        """A row of ``Sums`` for each sample of the latest batch; none if nothing was summed."""
+        """A row of ``Sums`` for each sample of the latest batch; no rows if no metric needs them."""
         rows = self._rows.get(ERRORS.key(Options()))
         return rows[-1] if rows else np.zeros((0, len(AT)))
 
     @property
     def peak(self) -> float | None:
-        """The greatest magnitude of the baseline; None if it is not known."""
+        """The greatest magnitude of the baseline so far; None if it is not known."""
         peak = self.sums.peak
         return None if not len(self.errors) or math.isnan(peak) else peak
 
@@ -453,24 +471,30 @@ class OutputRows:
         return rows[0] if rows else np.zeros((0, len(AT)))
 
     def value(self, metric: Metric, options: Options, samples: Sequence[int] | None = None) -> float:
-        """Returns the score of some samples, by index, each as often as it is named; None: of all samples.
+        """Returns the metric's value over some samples; nan if it cannot be computed.
 
-        It is meaningful only if nothing forbids to compare, and nan if it cannot be computed.
+        The value has a meaning only if baseline and candidate can be compared.
+
+        Args:
+            metric: The metric.
+            options: The options of the criterion.
+            samples: Indices of the samples. An index that occurs twice counts twice. None: all samples.
         """
         rows = self.rows(metric.measure.key(options))
         return metric(rows if samples is None else rows[list(samples)]) if len(rows) else math.nan
 
     def result(self, noise: OutputRows | None = None, *, intervals: bool = False) -> OutputResult:
-        """Returns the output, judged: first a score for each limit, then scores without a limit.
+        """Returns the result of the output: first a score for each limit, then scores without a limit.
 
-        If the numbers cannot be compared, scores with a limit are nan, and ``problem`` or ``note`` says why.
+        If baseline and candidate cannot be compared, scores with a limit are nan, and ``problem`` or ``note``
+        says why.
 
         Args:
             noise: The baseline compared with its second run, on these samples or on others.
-            intervals: Whether samples are resampled, to see where scores lie.
+            intervals: Whether samples are resampled, to compute the interval of each score.
 
         Raises:
-            CriterionError: Nothing was run, or a limit stands on a baseline that is not finite.
+            CriterionError: Nothing was run, or the output has a limit and is not finite in the baseline.
         """
         if not self.arrays:
             raise CriterionError(
@@ -521,7 +545,10 @@ class OutputRows:
     def _score(
         self, metric: Metric, limits: OutputLimits, rerun: OutputRows | None, *, comparable: bool
     ) -> Score:
-        """Returns the value of one metric, with its noise between two runs of the baseline."""
+        """Returns the score of one metric.
+
+        Its noise is the same metric of the baseline compared with its second run.
+        """
         value, noise, notes = math.nan, None, [limits.note]
         if comparable:
             value = self.value(metric, limits.options)
@@ -549,14 +576,14 @@ class OutputRows:
         return bool(count and probabilities == count)
 
     def _obstacle(self) -> Obstacle:
-        """Returns what forbids to compare the candidate with the baseline.
+        """Returns whether the candidate can be compared with the baseline, and what prevents it.
 
-        Shapes that differ are a problem only with a limit, since the number of detections may well differ.
-        NaN in the candidate alone is always a problem.
+        Shapes that differ are a problem only if there is a limit: the number of detections of a model may
+        vary. NaN in the candidate alone is always a problem.
 
         Raises:
             CriterionError: There is a limit, and the baseline is not finite or holds no element. Or a limit
-                is on squares, and those of the baseline leave float64.
+                needs squares of the baseline's values, and these squares do not fit float64.
         """
         judged = bool(self._judged)
         if self.difference:
@@ -575,11 +602,14 @@ class OutputRows:
 
     @property
     def _can_be_squared(self) -> bool:
-        """Whether squares of the values can be summed. Only float64 values may be too small or too large."""
+        """Whether the squares of both models' values can be summed.
+
+        Only float64 values may be too small or too large.
+        """
         return all(map(_can_be_squared, self._greatest))
 
     def _not_squared(self, obstacle: Obstacle) -> Obstacle:
-        """Adds that metrics of squares cannot be computed from values so small or so large."""
+        """Adds to ``obstacle`` that values are too small or too large for metrics of squares."""
         squared = [metric for metric in self._judged if METRICS[metric].squares]
         baseline, candidate = self._greatest
         text = (
@@ -596,7 +626,7 @@ class OutputRows:
 
     @property
     def _nan_ratio(self) -> float:
-        """The ratio of the elements that are NaN in both forms, 0 to 1."""
+        """The ratio of the elements that are NaN in both baseline and candidate, 0 to 1."""
         if self.kind != "floats" or not self.elements:
             return 0.0
         return float(self.errors[:, AT["nan"]].sum() / self.elements)
@@ -627,10 +657,11 @@ class OutputRows:
         return Obstacle(comparable=not bad.any() and same.sum() < total, problem=problem, note=note)
 
     def _small_samples(self, scores: Sequence[Score]) -> SmallSamples | None:
-        """Returns far smaller samples that miss a limit by themselves, although all samples meet it.
+        """Returns the small samples if they miss a limit that all samples together meet.
 
-        A sample is small by ``_MIN_SIZE_RATIO``. None if there is no such sample, or if the small samples
-        meet every limit by themselves.
+        A sample is small if its root mean square is more than 30 times below that of the largest sample
+        (``_MIN_SIZE_RATIO``). The result is None if there is no small sample, or if the small samples miss no
+        such limit.
         """
         rows = self.errors
         with np.errstate(all="ignore"):
@@ -657,7 +688,7 @@ def _can_be_squared(greatest: float) -> bool:
 
 
 def _difference(index: int, b: Array, c: Array) -> str:
-    """Returns how kind or shape of a candidate's batch differ from the baseline's; empty if they do not."""
+    """Returns how the candidate's batch differs in kind or shape from the baseline's; empty if equal."""
     if kind_of(b) != kind_of(c):
         return f"the baseline holds {kind_of(b)} ({b.dtype}), the candidate {kind_of(c)} ({c.dtype})"
     if b.shape == c.shape:
@@ -671,7 +702,7 @@ def _difference(index: int, b: Array, c: Array) -> str:
 def _fit_line(s: Sums) -> LineFit | None:
     """Returns the least-squares line candidate = slope * baseline + offset; None for a constant baseline.
 
-    The correlation is Pearson's. It is 0 for a constant candidate.
+    The correlation in the result is Pearson's. It is 0 for a constant candidate.
     """
     if not s.elements:
         return None
@@ -693,14 +724,18 @@ def _fit_line(s: Sums) -> LineFit | None:
             meanings.append("small")
         elif slope > 1 + _MIN_MEANING:
             meanings.append("large")
-        # Far from 0 a slope of 0.99 alone moves the offset, so the mean must have moved, too.
+        # If the mean is far from 0, a slope of 0.99 alone makes a large offset. A shift is therefore reported
+        # only if the mean of the candidate has moved, too.
         if min(abs(offset), abs(shift)) > _MIN_MEANING * deviation:
             meanings.append("shifted")
     return LineFit(slope, offset, correlation, tuple(meanings), shift, deviation)
 
 
 def sample_ratios(rows: F64) -> F64:
-    """Returns signal over noise, a ratio of powers, of each row of ``Sums``; inf if nothing differs."""
+    """Returns the ratio of signal power to noise power for each row of ``Sums``, [samples].
+
+    The result is inf if nothing differs.
+    """
     signal, noise, count = (rows[:, AT[field]] for field in ("bb", "ee", "elements"))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where((noise == 0) | (count == 0), math.inf, signal / noise)
@@ -713,7 +748,9 @@ def _worst_sample(rows: F64) -> int | None:
 
 
 def _heavy(rows: F64) -> tuple[int, ...]:
-    """Returns the few samples that cause 90 % of the squared error, the worst first; none if it takes many.
+    """Returns the samples that cause 90 % of the squared error, the worst first.
+
+    The result is empty if these samples are more than a quarter of all samples.
 
     Args:
         rows: The rows of ``Sums``, [samples, fields].

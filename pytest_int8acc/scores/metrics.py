@@ -1,12 +1,13 @@
-"""The metrics that compare an output of two runs: one record each, in one register.
+"""The register of the metrics that compare an output of two models: one record for each metric.
 
 To add a metric, write a function that computes its value from a row, and a record in ``METRICS``. Add a field
 of the same name to ``spec.criteria.OutputCriterion``. Then run ``python -m pytest_int8acc.spec.schema`` and
-``python docs/make_reference.py``, and add a label to ``report.catalogue``. If no measure of
-``rows`` or no share of ``shares`` fits, write one. Goldens, the reference and the tests read the register.
+``python docs/make_reference.py``, and add a label to ``report.catalogue``. If no measure of ``rows`` or no
+share of ``shares`` fits, write one. Goldens, the reference and the tests read the register.
 
-In the docstrings, b is an element of the baseline and c the same element of the candidate. Sums run over all
-elements of all samples. An element is left out if both hold the same NaN or infinity.
+In the docstrings, b is an element of the float baseline, and c is the same element of the low-precision
+candidate. Sums run over all elements of all samples. An element is left out if both models hold the same NaN
+or infinity.
 """
 
 from __future__ import annotations
@@ -112,28 +113,31 @@ def mean_rel(row: F64) -> float:
 
 
 def kl(row: F64) -> float:
-    """Mean over rows of KL(softmax(b) || softmax(c)) along the class axis, in nats; 0 is the same.
+    """Mean over class rows of KL(softmax(b) || softmax(c)) along the class axis, in nats; 0 is the same.
 
-    Made for logits: of probabilities it takes the softmax again and comes out too small. Kullback and Leibler
-    (1951), as in ``torch.nn.KLDivLoss(reduction="batchmean")`` for 2-D outputs. nan where no row of the
-    baseline has a finite maximum.
+    A class row is one vector of class scores. The metric is made for logits. For probabilities its value is
+    too small, because it takes their softmax again. Kullback and Leibler (1951), as in
+    ``torch.nn.KLDivLoss(reduction="batchmean")`` for 2-D outputs. nan if no class row of the baseline has a
+    finite maximum.
     """
     return float(np.maximum(row[0] / row[COUNTED], 0.0))  # a nan must stay one, so no plain max()
 
 
 def top1_agreement(row: F64) -> float:
-    """Share of rows in which baseline and candidate have the same greatest class, 0 to 1.
+    """Share of class rows in which baseline and candidate have the same greatest class, 0 to 1.
 
-    A tie that the candidate alone has is no agreement. A row with NaN or +inf in the candidate disagrees.
+    A class row is one vector of class scores. It does not count as agreement if further classes tie with the
+    greatest class in the candidate alone, or if the candidate's class row holds NaN or +inf.
     """
     return float(row[0] / row[COUNTED])
 
 
 def top5_agreement(row: F64) -> float:
-    """Share of rows in which the baseline's greatest class is among the candidate's five greatest, 0 to 1.
+    """Share of class rows in which the baseline's greatest class is among the candidate's top five, 0 to 1.
 
-    This is top-5 accuracy with the baseline's answer as the label. Classes that tie with it in the candidate
-    alone come before it. A row with NaN or +inf in the candidate disagrees.
+    A class row is one vector of class scores. This is top-5 accuracy with the baseline's answer as the label.
+    Classes that tie with the label in the candidate alone rank above the label. A class row with NaN or +inf
+    in the candidate disagrees.
     """
     return float(row[0] / row[COUNTED])
 
@@ -153,49 +157,51 @@ def _decibels(signal: float, noise: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """All that is known of one metric."""
+    """One metric that compares outputs of baseline and candidate: its name, properties and functions."""
 
     name: str
-    """The name in a spec. It ends with ``_db`` if the value is a ratio of powers in decibels."""
+    """The metric's name in a spec. It ends with ``_db`` if the value is a ratio of powers in decibels."""
     bound: Bound
-    """Whether a limit is the least value accepted (``min``) or the greatest one (``max``).
+    """Whether a limit is the minimum of the accepted values (``min``) or their maximum (``max``).
 
-    A greater value is better for ``min``. The value of equal outputs is the best one: inf in decibels, else 1
+    For ``min`` a greater value is better. Equal outputs have the best value: inf for decibels, otherwise 1
     for ``min`` and 0 for ``max``.
     """
     kinds: tuple[str, ...]
     """The kinds of elements that an output may hold: floats, integers, booleans, strings."""
     shown_for: tuple[str, ...]
-    """The kinds of elements for which a report shows the value without a limit, too."""
+    """The kinds of elements for which a report shows the value even without a limit."""
     min_classes: int
-    """The least size of the class axis with which the metric can be anything but perfect; 0: it needs no
+    """The minimum size of the class axis, below which the value is always perfect; 0: the metric needs no
     class axis."""
     squares: bool
-    """Whether it is computed from squares of the values (see ``rows.SQUARED``)."""
+    """Whether the value is computed from squares of the elements (see ``rows.SQUARED``)."""
     fits_channels: bool
-    """Whether a limit on a whole output is also put on its small channels by themselves. They may have
-    another unit, so the value must be a ratio to the energy of the baseline."""
+    """Whether a limit on a whole output also applies to its small channels by themselves. Small channels may
+    have another unit, so the value must be a ratio to the energy of the baseline."""
     measure: Measure
-    """Makes the rows, one for each sample."""
+    """The function that computes the rows, one for each sample, and the meaning of their columns."""
     value: Callable[[F64], float]
-    """Computes the value from one row, of a sample or of several together; nan if it cannot be computed."""
+    """Computes the value from one row, which stands for one sample or for several; nan if that is
+    impossible."""
     share: Callable[[float, Options, Whole], Share]
-    """Makes the shares of a limit, which each sample uses up, for a search."""
+    """Creates the shares of a limit, that is what each sample uses up of it, for a search."""
     spared: float | None = None
-    """The ratio of samples that may miss a limit, if each sample is judged by itself; None: all samples are
-    judged together."""
+    """The ratio of samples that may miss a limit, 0 to 1, if each sample is judged by itself; None: all
+    samples are judged together."""
 
     def __call__(self, rows: F64) -> float:
-        """Returns the value of several samples, from a row for each.
+        """Returns the value over several samples; nan if it cannot be computed.
 
-        It is nan if the value cannot be computed.
+        Args:
+            rows: The rows of the metric's measure, one for each sample, [samples, columns].
         """
         if self.spared is not None:
             return self.worst_but_spared(self.each(rows))
         return self.of_row(self.measure.pool(rows))
 
     def of_row(self, row: F64) -> float:
-        """Returns the value of the samples that one row stands for; nan if it cannot be computed."""
+        """Returns the value over the samples that one pooled row stands for; nan if it cannot be computed."""
         with np.errstate(all="ignore"):  # inf and nan are results here
             return self.value(row)
 
@@ -204,7 +210,9 @@ class Metric:
         return np.array([self.of_row(row) for row in rows[self.measure.compared(rows)]], np.float64)
 
     def worst_but_spared(self, values: F64) -> float:
-        """Returns the value of the worst sample after those that are spared; nan without samples.
+        """Returns the value of the worst sample that is not spared; nan without samples.
+
+        The worst samples are spared first. ``spared`` is their ratio to all samples.
 
         Args:
             values: The value of each sample by itself, [samples]. nan counts as the worst.
@@ -217,19 +225,19 @@ class Metric:
         return math.nan if value == -math.inf and np.isnan(values).any() else sign * value
 
     def share_of(self, limit: float, options: Options, whole: Whole) -> Share:
-        """Returns the shares of a limit on this metric.
+        """Returns the shares of a limit on this metric, that is what each sample uses up of it.
 
         Args:
             limit: The limit.
             options: The options of the criterion.
-            whole: The baseline in all samples.
+            whole: Sums and rows of the baseline over all samples.
         """
         share = self.share(limit, options, whole)
         return share if self.spared is None else _EachSample(self, share)
 
 
 class _EachSample(Share):
-    """Shares of a limit that each sample must meet by itself, apart from those that are spared."""
+    """Shares of a limit that each sample must meet by itself. A ratio of the samples may miss the limit."""
 
     pool = "rank"
 
@@ -259,7 +267,7 @@ _FLOATS = ("floats",)
 _NUMBERS = ("floats", "integers")
 _EXACT = ("integers", "booleans", "strings")
 
-#: What the name of a metric begins with in scores of samples that are each judged by themselves.
+#: The prefix of a metric's name in scores for which each sample is judged by itself.
 PER_SAMPLE = "per_sample_"
 
 #: Every metric that a criterion on an output may name.
@@ -427,5 +435,10 @@ METRICS: Mapping[str, Metric] = {
 
 
 def per_sample(metric: Metric, spared: float) -> Metric:
-    """Returns the metric of each sample by itself: the value of the worst sample that is not spared."""
+    """Returns a metric that judges each sample by itself: its value is that of the worst sample not spared.
+
+    Args:
+        metric: The metric of all samples together.
+        spared: The ratio of samples that may miss a limit, 0 to 1. The worst samples are spared.
+    """
     return replace(metric, name=PER_SAMPLE + metric.name, spared=spared)

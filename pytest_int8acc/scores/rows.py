@@ -1,10 +1,11 @@
-"""Rows of numbers for each sample, made of the outputs of two forms. All metrics are computed from such rows.
+"""Computes rows: a row holds the numbers of one sample, from which all metrics are computed.
 
-A column of a row holds a sum over the elements of a sample, or a maximum. The row of several samples together
-therefore has the sums and the maxima of their rows.
+The numbers compare the outputs of two models, the float baseline and the low-precision candidate. Each column
+of a row holds a sum or a maximum over the elements of one sample. To get the row of several samples, sum
+columns are added, and the maximum is taken of maximum columns.
 
-In this module ``b`` is an array of the baseline and ``c`` the same array of the candidate. Both hold
-``samples`` samples along their first axis, or are one sample. All arithmetic is in float64.
+In this module ``b`` is an array of the baseline, and ``c`` is the same array of the candidate. Both arrays
+hold ``samples`` samples along their first axis, or they are one sample. All arithmetic is in float64.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from numpy.typing import NDArray
 from pytest_int8acc.tensors import Array
 
 F64 = NDArray[np.float64]
-#: How many elements are converted to float64 at a time. They take 0.25 MB, which fits the cache of a core.
+#: Number of elements that are converted to float64 at a time. They take 0.25 MB, which fits the cache of a
+#: CPU core.
 PIECE = 2**15
-#: The least and the greatest magnitude of an output whose squares are summed. The product of two squares
-#: stays within float64, with room for any number of elements. All float32 numbers are in this range.
+#: Minimum and maximum magnitude of an output whose squares are summed. The product of two squares then stays
+#: within float64, with room for any number of elements. All float32 numbers are in this range.
 SQUARED = (1e-70, 1e70)
-#: The default of ``rel_floor``, a ratio to the greatest magnitude of the baseline.
+#: The default of ``rel_floor``, the minimum denominator of relative errors, as a ratio to the greatest
+#: magnitude of the baseline.
 REL_FLOOR = 1e-3
-#: The column that counts the class rows or elements compared, in rows of the divergence, of top-k agreement
-#: and of unequal elements.
+#: The index of the column that counts what was compared. It holds for three measures: ``DIVERGENCE`` and
+#: top-k agreement count class rows, that is vectors of class scores. ``UNEQUAL`` counts elements.
 COUNTED = 1
 
 
@@ -45,22 +48,23 @@ class Tolerance(NamedTuple):
 
 
 class Options(NamedTuple):
-    """How a criterion compares an output."""
+    """Options with which a criterion compares an output."""
 
     axis: int = -1
-    """The class axis."""
+    """The axis of the output along which the classes lie."""
     rel_floor: float = REL_FLOOR
-    """The least denominator of relative errors, as a ratio to the baseline's greatest magnitude."""
+    """The minimum denominator of relative errors, as a ratio to the baseline's greatest magnitude."""
     tolerance: Tolerance = Tolerance()
 
 
-#: Makes the rows of arrays, [samples, columns]. Its arguments are ``b``, ``c``, the number of samples, the
-#: options, and the greatest magnitude of the whole baseline.
+#: The type of a function that returns one row for each sample, [samples, columns]. Its arguments are the
+#: baseline's array, the candidate's array, the number of samples, the options, and the greatest magnitude of
+#: the baseline over all batches.
 RowsFunction = Callable[[Array, Array, int, Options, float], F64]
 
 
 class Measure(NamedTuple):
-    """One kind of rows."""
+    """One kind of rows: the function that computes them, and the meaning of their columns."""
 
     name: str
     rows: RowsFunction
@@ -69,10 +73,10 @@ class Measure(NamedTuple):
     counted: int
     """The column that counts what was compared. It is 0 for a sample that has nothing to compare."""
     reads: frozenset[str] = frozenset()
-    """The names of the fields of ``Options`` that it reads."""
+    """The names of the fields of ``Options`` that the function ``rows`` reads."""
 
     def key(self, options: Options) -> Key:
-        """Returns the measure and the options that it reads. All other options have their defaults.
+        """Returns this measure and the options that it reads. All other options get their defaults.
 
         Criteria with equal keys share their rows.
         """
@@ -80,7 +84,7 @@ class Measure(NamedTuple):
 
     @property
     def needs_peak(self) -> bool:
-        """Whether it needs the greatest magnitude of the baseline in all samples."""
+        """Whether the rows need the greatest magnitude of the baseline over all samples."""
         return "rel_floor" in self.reads
 
     def compared(self, rows: F64) -> NDArray[np.bool_]:
@@ -88,7 +92,7 @@ class Measure(NamedTuple):
         return np.asarray(rows[:, self.counted] > 0)
 
     def pool(self, rows: F64) -> F64:
-        """Returns the row of several samples together, [columns]."""
+        """Returns the one row, [columns], that stands for several samples, from a row for each sample."""
         with np.errstate(all="ignore"):  # inf and nan are results here
             pooled = np.asarray(rows.sum(axis=0))
             for column in self.greatest if len(rows) else ():
@@ -96,7 +100,7 @@ class Measure(NamedTuple):
         return pooled
 
 
-#: A measure and the options that it reads: the key of the rows of one output.
+#: The key under which the rows of an output are kept: a measure, and the options that the measure reads.
 Key = tuple[Measure, Options]
 
 
@@ -109,9 +113,9 @@ class Sums(NamedTuple):
     elements: float = 0.0
     """The number of elements that are compared."""
     same: float = 0.0
-    """The number of elements that are left out."""
+    """The number of elements that are left out: both models hold the same NaN or infinity."""
     nan: float = 0.0
-    """The number of elements that are NaN in both."""
+    """The number of elements that are NaN in both baseline and candidate."""
     lost: float = 0.0
     """The number of elements that are NaN or infinite in the candidate only."""
     bad: float = 0.0
@@ -136,7 +140,7 @@ class Sums(NamedTuple):
     """The sum of c."""
 
 
-#: The column of each field of ``Sums``.
+#: The index of the column that holds each field of ``Sums``, by the field's name.
 AT = {field: column for column, field in enumerate(Sums._fields)}
 #: The columns of ``ERRORS`` that hold a maximum.
 _GREATEST = [AT["max_error"], AT["peak"]]
@@ -192,7 +196,8 @@ def difference(b: Array, c: Array, x: F64, y: F64) -> F64:
     """Returns c - b in float64, exact for 64-bit integers. ``x`` and ``y`` are b and c in float64."""
     e = y - x
     if b.dtype.kind in "iu" and max(b.dtype.itemsize, c.dtype.itemsize) == 8:
-        exact = c.astype(np.uint64) - b.astype(np.uint64)  # modulo 2**64, and so are both conversions
+        # The subtraction and both conversions to uint64 wrap around modulo 2**64, so the difference is exact.
+        exact = c.astype(np.uint64) - b.astype(np.uint64)
         return np.where(np.abs(e) < 2.0**62, exact.view(np.int64).astype(np.float64), e)
     return e
 
@@ -209,7 +214,7 @@ def greatest_magnitude(array: Array) -> float:
 
 
 def pieces(b: Array, c: Array, samples: int) -> Iterator[tuple[Array, Array, int]]:
-    """Yields a few samples of both arrays at a time, and their number."""
+    """Yields slices of both arrays that hold a few samples each, and the number of these samples."""
     each = samples_in(b) // max(samples, 1)
     step = max(1, PIECE * samples // max(b.size, 1))
     if step >= samples:
@@ -221,9 +226,9 @@ def pieces(b: Array, c: Array, samples: int) -> Iterator[tuple[Array, Array, int
 
 
 def relative(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
-    """Returns maximum and sum of the relative errors, and the number of elements, [samples, 3].
+    """Returns maximum and sum of the relative errors, and the number of compared elements, [samples, 3].
 
-    A relative error is |b - c| / max(|b|, floor). It is 0 where b equals c, also where both are 0.
+    A relative error is |b - c| / max(|b|, floor). It is 0 where b equals c, even where both are 0.
     """
     rows, floor = [], options.rel_floor * peak
     for x, y, n in pieces(b, c, samples):
@@ -240,8 +245,9 @@ def relative(b: Array, c: Array, samples: int, options: Options, peak: float) ->
 def divergence(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
     """Returns the sum of KL(softmax(b) || softmax(c)), and two counts of class rows, [samples, 3].
 
-    The first count is of all class rows compared. A class row is left out if its greatest baseline value is
-    not finite. The second count is of those that are probabilities: nowhere negative, with the sum 1.
+    A class row is one vector of class scores. The first count is of all class rows that are compared. A class
+    row is left out if its greatest baseline value is not finite. The second count is of the compared class
+    rows that hold probabilities in the baseline: no value is negative, and their sum is 1.
     """
     rows = []
     for x, y, n in pieces(b, c, samples):
@@ -258,8 +264,9 @@ def divergence(b: Array, c: Array, samples: int, options: Options, peak: float) 
 def top_k(k: int) -> RowsFunction:
     """Returns a function that makes three counts of class rows, [samples, 3].
 
-    They count the class rows whose greatest class in ``b`` is among the top k of ``c``, the class rows
-    compared, and all class rows.
+    A class row is one vector of class scores. The first count is of the class rows whose greatest class in
+    ``b`` is among the top k classes of ``c``. The second count is of the class rows that are compared. The
+    third count is of all class rows.
     """
 
     def rows(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
@@ -276,9 +283,10 @@ def top_k(k: int) -> RowsFunction:
 
 
 def _classes_before(b: Array, c: Array) -> NDArray[np.intp]:
-    """Returns how many classes of c come before b's greatest class.
+    """Returns how many classes have a higher rank in c than the greatest class of b.
 
-    A class that ties with it in c alone comes before it. So outputs of zeros agree with nothing.
+    A class with the same score as that class in c, but with a lower score in b, counts as higher. Outputs of
+    zeros therefore agree with nothing.
     """
     top = b.argmax(axis=-1)[..., None]
     own = np.take_along_axis(c, top, axis=-1)
@@ -287,10 +295,11 @@ def _classes_before(b: Array, c: Array) -> NDArray[np.intp]:
 
 
 def flip_distance(k: int) -> RowsFunction:
-    """Returns a function that tells how far the first class row of each sample is from leaving the top k.
+    """Returns a function that measures how near the top class of each sample is to leaving the top k.
 
-    The distance, [samples, 1], is from 0 to 1, and above 1 once the greatest class of the baseline has left
-    the top k of the candidate. It is the k-th greatest of ``class_gains``.
+    It reads the first class row, that is the first vector of class scores, of each sample. The returned
+    distance, [samples, 1], is from 0 to 1. It is above 1 if the greatest class of the baseline has left the
+    top k of the candidate. It is the k-th greatest of ``class_gains``.
     """
 
     def rows(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
@@ -304,14 +313,14 @@ def flip_distance(k: int) -> RowsFunction:
 
 
 def class_gains(y: F64, e: F64, floor: float) -> F64:
-    """Returns how far the error takes each class towards the top class, as a ratio to their margin.
+    """Returns by which ratio of its margin the error moves each class towards the top class.
 
-    This is (e_j - e_top) / (y_top - y_j), and 0 for the top class itself.
+    This is (e_j - e_top) / (y_top - y_j) for class j, and 0 for the top class itself.
 
     Args:
         y: The baseline, [..., classes].
-        e: The candidate minus the baseline.
-        floor: The least margin, in the unit of the output.
+        e: The candidate minus the baseline, [..., classes].
+        floor: The minimum margin, in the unit of the output.
     """
     top = y.argmax(axis=-1)[..., None]
     gain = e - np.take_along_axis(e, top, axis=-1)
@@ -325,7 +334,7 @@ def ratio(value: F64, limit: F64 | float) -> F64:
 
 
 def unequal(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
-    """Returns the number of elements that differ, and of all elements, [samples, 2]."""
+    """Returns the number of elements that differ, and the number of all elements, [samples, 2]."""
     differ = np.asarray(b != c, np.bool_).reshape(samples, -1)
     return np.stack([differ.sum(axis=1), np.full(samples, differ.shape[1])], axis=1).astype(np.float64)
 
@@ -353,6 +362,6 @@ DIVERGENCE = Measure("divergence", divergence, greatest=(), counted=COUNTED, rea
 TOP1 = Measure("top1", top_k(1), greatest=(), counted=COUNTED, reads=_CLASSES)
 TOP5 = Measure("top5", top_k(5), greatest=(), counted=COUNTED, reads=_CLASSES)
 UNEQUAL = Measure("unequal", unequal, greatest=(), counted=COUNTED)
-#: Rows of flip distances are read by searches only, sample by sample. They are never pooled.
+#: A search alone reads flip distances, sample by sample. Rows of flip distances are never pooled.
 FLIP1 = Measure("flip1", flip_distance(1), greatest=(0,), counted=0, reads=_CLASSES)
 FLIP5 = Measure("flip5", flip_distance(5), greatest=(0,), counted=0, reads=_CLASSES)

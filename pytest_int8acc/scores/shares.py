@@ -1,12 +1,15 @@
-"""How much of a limit each sample uses up, and error vectors: what a search reads besides the scores.
+"""Shares: a share is the ratio of a limit that one sample uses up.
 
-A share of 1 is what the limit allows a sample on average. For a limit on the worst sample, 1 is the limit.
-Verdicts come from the scores alone. A search rejects a plan by the shares of some of the samples, so shares
-never overstate: samples that did not run count as perfect, and sums are multiplied by a number just below 1,
-so that rounding rejects nothing.
+For a limit on a mean, a share of 1 is what the limit allows for an average sample. For a limit on the worst
+sample, a share of 1 is the limit. A search reads shares and error vectors besides the scores. Verdicts come
+from the scores alone.
 
-In this module ``b`` is an array of the baseline and ``c`` the same array of the candidate. Both hold
-``samples`` samples along their first axis, or are one sample.
+A search rejects a plan, that is an assignment of precisions to layers, by the shares of some of the samples.
+Shares must therefore never overstate the loss. Samples that did not run count as perfect. Sums are multiplied
+by a number just below 1, so that rounding rejects no plan.
+
+In this module ``b`` is an array of the float baseline, and ``c`` is the same array of the low-precision
+candidate. Both arrays hold ``samples`` samples along their first axis, or they are one sample.
 """
 
 from __future__ import annotations
@@ -35,48 +38,54 @@ from pytest_int8acc.scores.rows import (
 )
 from pytest_int8acc.tensors import Array
 
-#: How the shares of the samples make the normalized loss of a criterion. ``mean`` takes their mean. ``rank``
-#: takes the greatest share after those that the criterion allows to be above 1. ``whole``: all samples
-#: together give a number, as for mAP and a user's metric, and no sample has a share.
+#: How the normalized loss of a criterion is computed from the shares of the samples. ``mean``: it is the mean
+#: of the shares. ``rank``: it is the greatest share, after leaving out as many samples as the criterion
+#: allows to exceed 1. ``whole``: samples have no shares, because only all samples together give a number.
+#: Examples are mAP and a user's metric.
 Pool = Literal["mean", "rank", "whole"]
-#: The least positive float64 of full precision. It replaces a divisor of 0.
+#: The smallest positive float64 of full precision. It replaces a divisor of 0.
 TINY = float(np.finfo(np.float64).tiny)
-#: The factor of shares that are summed: just below 1, so that rounding does not reject a plan.
+#: Shares that are summed are multiplied by this factor just below 1, so that rounding does not reject a plan.
 _SAFE = 1 - 1e-9
-#: The greatest magnitude of an element of an error vector. Squared lengths then stay finite in float32.
+#: Maximum magnitude of an element of an error vector; greater ones are clipped. Squared lengths then stay
+#: finite in float32.
 _MAX_ELEMENT = 1e15
-#: An output may shrink by this ratio before the direction of its error counts. Cosine similarity ignores a
-#: factor, but an output that vanishes has no direction.
+#: Maximum ratio by which a shrinking output is treated as a mere change of scale. Cosine similarity ignores a
+#: scale, but an output that shrinks to 0 has no direction.
 _MAX_SHRINKAGE = 0.5
-#: The least margin between two classes by which an error is divided, as a ratio to the mean margin.
+#: Minimum margin between two class scores by which an error is divided, as a ratio to the mean margin.
 _MIN_MARGIN = 0.01
 
 
 class Whole(NamedTuple):
-    """The baseline in all samples that a search runs, compared with itself."""
+    """Sums and rows of the float baseline over all samples of a search.
+
+    Budgets of shares are computed from them. The rows come from comparing the baseline with itself.
+    """
 
     samples: int
     elements: int
     sums: Sums
     rows: F64
-    """The rows of the limited metric, [samples, columns]."""
+    """The rows of the metric that the limit is on, [samples, columns]."""
 
 
 class Share(ABC):
-    """What each sample uses up of one limit, from the rows of the limit's metric."""
+    """Computes the shares of one limit, that is what each sample uses up of it, from its metric's rows."""
 
     power: int = 1
-    """The loss grows with this power of the length of the error vector (see ``search.types.Target``)."""
+    """The exponent: the loss is proportional to this power of the length of the error vector (see
+    ``search.types.Target``)."""
     pool: Pool = "mean"
     measure: Measure | None = None
-    """Makes the rows that shares are computed from; None: the metric's own measure does."""
+    """The measure whose rows the shares are computed from; None: the measure of the limited metric."""
     allowed: int = 0
-    """How many samples may have a share above 1, for the pool ``rank``."""
+    """Maximum number of samples whose share may exceed 1. It counts for the pool ``rank`` only."""
 
     def __init__(self, limit: float, options: Options, whole: Whole) -> None:
         self.limit, self.options, self.whole = limit, options, whole
         self.budget = self._budget()
-        """The value of ``_used``, as a mean over all samples, with which the limit is met exactly."""
+        """The mean of ``_used`` over all samples at which the limit is met exactly."""
 
     def of(self, rows: F64) -> F64:
         """Returns the shares of samples, [samples], from their rows.
@@ -89,9 +98,9 @@ class Share(ABC):
             return np.nan_to_num(self._shares(rows), nan=np.inf, posinf=np.inf)
 
     def vectors(self, b: Array, c: Array, samples: int) -> NDArray[np.float32]:
-        """Returns vectors that are linear in the error, and longer the worse it is, [samples, elements].
+        """Returns error vectors, [samples, elements]. They are linear in the error.
 
-        ``c`` must be finite wherever ``b`` is.
+        A greater loss has a longer vector. ``c`` must be finite wherever ``b`` is finite.
         """
         with np.errstate(all="ignore"):
             vectors = np.clip(self._vectors(b, c, samples), -_MAX_ELEMENT, _MAX_ELEMENT)
@@ -102,7 +111,7 @@ class Share(ABC):
 
     @abstractmethod
     def _used(self, rows: F64) -> F64:
-        """Returns what the samples add to the loss, [samples]."""
+        """Returns what each sample adds to the loss, [samples], in the unit of ``budget``."""
 
     @abstractmethod
     def _vectors(self, b: Array, c: Array, samples: int) -> F64: ...
@@ -113,7 +122,7 @@ class Share(ABC):
 
 
 class MeanSquare(Share):
-    """Shares of the mean squared error."""
+    """Shares of a limit on the mean squared error."""
 
     power = 2
 
@@ -131,25 +140,29 @@ class MeanSquare(Share):
 
 
 class Decibels(MeanSquare):
-    """Shares of the SQNR: the squared error against the baseline's energy."""
+    """Shares of a limit on the SQNR: the squared error is divided by the energy of the baseline."""
 
     def _allowed_energy(self) -> float:
         return self.whole.sums.bb / 10 ** (self.limit / 10)
 
 
 class PeakDecibels(MeanSquare):
-    """Shares of the PSNR: the squared error against the energy that all elements have at the peak."""
+    """Shares of a limit on the PSNR.
+
+    The squared error is divided by the squared peak times the number of elements.
+    """
 
     def _allowed_energy(self) -> float:
         return self.whole.sums.peak**2 * self.whole.sums.elements / 10 ** (self.limit / 10)
 
 
 class Angle(Share):
-    """Shares of the cosine similarity. All samples are one vector, and the budget is a sample's mean energy.
+    """Shares of a limit on the cosine similarity.
 
-    Samples that did not run can at best be the baseline times any factor. By Cauchy and Schwarz
-    ``1 - cos^2 >= u / |b|^2``, where ``u = (|b|^2 |e|^2 - (b.e)^2) / |c|^2`` is taken over the samples that
-    ran, with e = c - b. ``u`` is the energy of their baseline that the candidate does not explain.
+    All samples are one vector. The budget is the mean energy of a sample. At best, the candidate of a sample
+    that did not run is a multiple of the baseline. Let u be the energy of the baseline that the candidate
+    does not explain in the samples that ran. With e = c - b it is ``u = (|b|^2 |e|^2 - (b.e)^2) / |c|^2``. By
+    Cauchy and Schwarz, ``1 - cos^2 >= u / |b|^2``, where ``|b|^2`` is over all samples.
     """
 
     power = 2
@@ -160,7 +173,7 @@ class Angle(Share):
     def _used(self, rows: F64) -> F64:
         bb, be, ee = (rows[:, AT[field]] for field in ("bb", "be", "ee"))
         yy, ye, total = bb.sum(), be.sum(), ee.sum()
-        if yy + ye <= 0:  # at a right angle or worse, nothing is explained
+        if yy + ye <= 0:  # The candidate is at 90 degrees or more to the baseline and explains nothing of it.
             unexplained, across = yy, bb
         else:
             unexplained = max(yy * total - ye * ye, 0.0) / max(yy + 2 * ye + total, TINY)
@@ -181,12 +194,12 @@ class Angle(Share):
 
 
 class AbsoluteError(Share):
-    """Shares of the mean absolute error."""
+    """Shares of a limit on the mean absolute error."""
 
     column = AT["absolute"]
     """The column of the metric's rows that holds the error of a sample."""
     relative = False
-    """Whether errors are divided by the baseline's magnitude."""
+    """Whether errors are divided by the magnitude of the baseline."""
 
     def _budget(self) -> float:
         if self.pool == "rank":
@@ -205,25 +218,28 @@ class AbsoluteError(Share):
 
 
 class GreatestAbsoluteError(AbsoluteError):
-    """Shares of the greatest absolute error: the worst sample decides."""
+    """Shares of a limit on the greatest absolute error. The worst sample decides."""
 
     pool, column = "rank", AT["max_error"]
 
 
 class RelativeError(AbsoluteError):
-    """Shares of the mean relative error."""
+    """Shares of a limit on the mean relative error."""
 
     relative, column = True, 1
 
 
 class GreatestRelativeError(RelativeError):
-    """Shares of the greatest relative error: the worst sample decides."""
+    """Shares of a limit on the greatest relative error. The worst sample decides."""
 
     pool, column = "rank", 0
 
 
 class Differing(Share):
-    """Shares of the agreement of integers, booleans and strings, element by element."""
+    """Shares of a limit on the agreement of integers, booleans or strings.
+
+    Elements that differ are counted.
+    """
 
     def _budget(self) -> float:
         return (1 - self.limit) * self.whole.elements / self.whole.samples
@@ -236,9 +252,10 @@ class Differing(Share):
 
 
 class Divergence(Share):
-    """Shares of the KL divergence.
+    """Shares of a limit on the KL divergence.
 
-    To second order it is half the variance of the logits' error under the baseline's softmax.
+    To second order, the KL divergence is half the variance of the logits' error under the softmax of the
+    baseline. Error vectors use this approximation.
     """
 
     power = 2
@@ -259,22 +276,26 @@ class Divergence(Share):
 
 
 class Flips(Share):
-    """Shares of the agreement of the top class.
+    """Shares of a limit on top-1 agreement.
 
-    If each sample is one class row, its share is the distance of the top class from losing its place (see
-    ``rows.flip_distance``). Otherwise shares count the class rows whose top class has changed.
+    A class row is one vector of class scores. If each sample is one class row, its share measures how near
+    its top class is to losing its place (see ``rows.flip_distance``). Otherwise the class rows whose top
+    class has changed are counted.
     """
 
     distance = FLIP1
 
     def __init__(self, limit: float, options: Options, whole: Whole) -> None:
         self.class_rows = int(whole.rows[:, COUNTED].sum())
-        if (whole.rows[:, COUNTED:] == 1).all():  # each sample has one class row, and it counts
+        if (whole.rows[:, COUNTED:] == 1).all():  # Each sample has exactly one class row, which is compared.
             self.pool, self.measure, self.allowed = "rank", self.distance, self._may_flip(limit)
         super().__init__(limit, options, whole)
 
     def _may_flip(self, limit: float) -> int:
-        """Returns how many class rows may flip, by the very division that makes the score."""
+        """Returns how many class rows may change their top class within the limit.
+
+        It divides as the score does.
+        """
         allowed = min(int((1 - limit) * self.class_rows) + 1, self.class_rows)
         while allowed > 0 and (self.class_rows - allowed) / self.class_rows < limit:
             allowed -= 1
@@ -299,13 +320,13 @@ class Flips(Share):
 
 
 class Flips5(Flips):
-    """Shares of the agreement of the top five classes."""
+    """Shares of a limit on top-5 agreement."""
 
     distance = FLIP5
 
 
 def flat(array: Array, samples: int) -> F64:
-    """Returns an array as [samples, elements] in float64. NaN and infinities become 0."""
+    """Returns an array as [samples, elements] in float64, with 0 in place of NaN and infinities."""
     wide = array.astype(np.float64).reshape(samples, -1)
     finite = np.isfinite(wide)
     return wide if finite.all() else np.where(finite, wide, 0.0)

@@ -1,4 +1,7 @@
-"""Decides which outputs are judged part by part, by the graph, the spec, and the baseline's values."""
+"""Decides which outputs are judged by their parts, from the graph, the spec, and the baseline's values.
+
+A part is a range of an output along one axis, for example the boxes or the scores of a detector.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,22 @@ from pytest_int8acc.results.scores import DEFAULT_SQNR_DB
 from pytest_int8acc.scores.rows import greatest_magnitude
 from pytest_int8acc.tensors import Array, Feed, Part
 
-#: Two parts do not fit one INT8 scale if the ratio of their greatest magnitudes is above this. The smaller
-#: part would be about one step.
+#: Maximum ratio between the greatest magnitudes of two parts that share one INT8 scale. Above it, the values
+#: of the smaller part would be about one quantization step.
 UNLIKE = 100.0
-#: The difference between the SQNR of FP16, with 11 significant bits, and of INT8, with 7, in dB.
+#: How much higher the SQNR of FP16, with 11 significant bits, is than that of INT8, with 7, in dB.
 _FP16_AHEAD_DB = 24.0
-#: The least number of values of a channel from which its size is known.
+#: Minimum number of values in a channel. The greatest magnitude of fewer values is no estimate of the
+#: channel's size.
 _MIN_VALUES = 8
-#: The greatest number of parts. An output of more parts is judged as a whole, to keep reports readable.
+#: Maximum number of parts that are found in the graph. An output with more parts is judged as a whole, to
+#: keep reports readable.
 _MAX_PARTS = 8
 
 
 @dataclass(frozen=True)
 class NamedParts:
-    """Parts of an output that a spec names, by their sizes along an axis."""
+    """Parts of an output that a spec names, given by their sizes along an axis."""
 
     sizes: tuple[int, ...]
     axis: int
@@ -36,28 +41,31 @@ class NamedParts:
 
 @dataclass(eq=False)
 class Splitter:
-    """Decides by which parts an output is judged, at the first batch of the baseline.
+    """Decides by which parts an output is judged. The first batch of the baseline decides.
 
-    All comparisons of one case share a splitter, so that all forms are split alike.
+    All comparisons of one case use the same splitter, so that all models' outputs are split at the same
+    places.
     """
 
     joined: Mapping[str, tuple[int, tuple[Segment, ...]]] = field(default_factory=dict)
-    """The name of an output to the axis along which the graph concatenates it, and to the segments."""
+    """The axis along which the graph concatenates an output, and the concatenated segments, by the output's
+    name."""
     named: Mapping[str, NamedParts | None] = field(default_factory=dict)
-    """The name of an output to the parts that the spec names; None: it is judged as a whole."""
+    """The parts that the spec names, by the output's name; None: the output is judged as a whole."""
     axes: Mapping[str, int] = field(default_factory=dict)
-    """The name of an output to its channel axis, if its channels may differ much in size."""
+    """The channel axis of each output whose channels may differ much in size, by the output's name."""
     _decided: dict[str, tuple[Part, ...]] = field(default_factory=dict)
     _small: dict[str, Part | None] = field(default_factory=dict)
     _rounding: dict[str, Array] = field(default_factory=dict)
-    """The name of an output to the energy of its channels, and of FP16's error in them, [2, channels]."""
+    """The energy of each channel, and the energy of FP16's rounding error in it, [2, channels], by the
+    output's name."""
 
     def parts(self, output: str, array: Array) -> tuple[Part, ...]:
-        """Returns the parts of an output; none if it is judged as a whole.
+        """Returns the parts of an output; an empty tuple if the output is judged as a whole.
 
         Args:
             output: The name of the output.
-            array: The baseline's array, [samples, ...]. Only the array of the first call counts.
+            array: The baseline's array, [samples, ...]. The first call for an output decides its parts.
 
         Raises:
             CriterionError: The sizes in the spec do not fit the output.
@@ -67,7 +75,7 @@ class Splitter:
         return self._decided[output]
 
     def add_rounding(self, exact: Feed, rounded: Feed) -> None:
-        """Adds to the energy of each channel, and of the error that FP16 makes in it.
+        """Adds a batch to each channel's energy, and to the energy of FP16's rounding error in the channel.
 
         Args:
             exact: The outputs in FP32.
@@ -85,7 +93,7 @@ class Splitter:
                 self._rounding[output] = self._rounding.get(output, 0.0) + found
 
     def look(self, baseline: Feed) -> None:
-        """Finds the small channels of outputs that did not come before.
+        """Finds the small channels of each output, unless an earlier batch of this output came before.
 
         Args:
             baseline: The baseline's outputs, [samples, ...].
@@ -97,20 +105,23 @@ class Splitter:
                 self._small[output] = self._find_small(output, axis, array) if whole else None
 
     def is_pending(self, output: str) -> bool:
-        """Whether ``look`` must still get this output."""
+        """Whether the small channels of this output are not searched yet.
+
+        The method ``look`` searches them.
+        """
         return output in self.axes and output not in self._small
 
     def small_channels(self, output: str) -> Part | None:
         """Returns the small channels of an output as one part; None if it has none.
 
-        A channel's size is its greatest magnitude. A channel is small if the largest channel has more than
-        100 times its size. One part holds all of them, so that a class which occurs in no sample adds next to
-        nothing to it. Small channels do not count in two cases:
+        The size of a channel is its greatest magnitude. A channel is small if the largest channel has more
+        than 100 times its size. One part holds all small channels, so that a class that occurs in no sample
+        adds almost nothing to the part. There are two exceptions, in which channels do not count as small:
 
-        - All of them are below the least normal number of FP16. No task reads such values.
-        - They are small because larger values cancel out in them. FP16 keeps them badly, and no scales help
-          INT8, whose SQNR is 24 dB lower. This is known only if the baseline is in FP16. Otherwise an output
-          [samples, channels] has no small channels.
+        - All of them are below the smallest normal number of FP16. No application reads such values.
+        - Their values are small because larger values cancel out. FP16 represents such values badly, and no
+          scale helps INT8, whose SQNR is 24 dB lower. The exception is checked only if the baseline is in
+          FP16. If it is not, an output [samples, channels] has no small channels.
         """
         return self._small.get(output)
 
@@ -131,13 +142,19 @@ class Splitter:
         return _part_of(output, axis, small)
 
     def part(self, name: str) -> Part | None:
-        """Returns the part of this name; None if there is none, or if its output was not compared yet."""
+        """Returns the part that has this name.
+
+        The result is None if there is none, or if its output was not compared yet.
+        """
         parts = [part for found in self._decided.values() for part in found]
         parts += [part for part in self._small.values() if part is not None]
         return next((part for part in parts if part.name == name), None)
 
     def whole_of(self, part: str) -> str:
-        """Returns the output to which a part of this name belongs; the name itself if it is no part's."""
+        """Returns the name of the output to which the named part belongs.
+
+        A name that belongs to no part is returned as it is.
+        """
         outputs = (name for name in {**self.joined, **self.named, **self.axes} if part.startswith(f"{name}["))
         return max(outputs, key=len, default=part)
 
@@ -166,15 +183,16 @@ class Splitter:
 
 
 def axis_of(output: str, named: NamedParts, shape: Sequence[object]) -> int:
-    """Returns the axis of named parts as a number from 0 on.
+    """Returns the axis of the parts that a spec names, as a number from 0 on.
 
     Args:
         output: The name of the output, for messages.
         named: The parts.
-        shape: The shape of the output. A size that is no integer is not known, and not checked.
+        shape: The shape of the output. A dimension that is not an integer is unknown, and is not checked.
 
     Raises:
-        CriterionError: There is no such axis, it counts the samples, or the sizes have another sum.
+        CriterionError: There is no such axis, the axis counts the samples, or the sizes of the parts do not
+            add up to its size.
     """
     total, said = sum(named.sizes), " + ".join(map(str, named.sizes))
     fitting = [axis for axis in range(1, len(shape)) if shape[axis] == total]
@@ -201,12 +219,15 @@ def _shape(shape: Sequence[object]) -> str:
 
 
 def _kinds(segments: Sequence[Segment]) -> list[str]:
-    """Returns the label of the segment of each place along the axis."""
+    """Returns a label for each index along the axis: the label of the segment that holds the index."""
     return [segment.label for segment in segments for _ in range(segment.size)]
 
 
 def _unlike(output: str, axis: int, segments: Sequence[Segment], array: Array) -> list[Part]:
-    """Returns the parts of unlike kind or magnitude; none if there are fewer than 2, or too many."""
+    """Returns the parts of an output that differ in kind or magnitude; none if fewer than 2, or too many.
+
+    Neighbouring segments of the same kind and of similar magnitude become one part.
+    """
     groups: list[list[Segment]] = []
     ends: list[tuple[float, float]] = []
     start = 0
@@ -233,7 +254,13 @@ def _unlike(output: str, axis: int, segments: Sequence[Segment], array: Array) -
 
 
 def _part_of(output: str, axis: int, chosen: Array) -> Part:
-    """Returns the part that holds the chosen channels, bool [channels]; a range if they are contiguous."""
+    """Returns the part that holds the chosen channels. It is a range if the channels are contiguous.
+
+    Args:
+        output: The name of the output.
+        axis: The channel axis.
+        chosen: Which channels are chosen, bool [channels].
+    """
     places = np.flatnonzero(chosen)
     start, stop = int(places[0]), int(places[-1]) + 1
     kind = f"{places.size} of {chosen.size} channels"
@@ -255,7 +282,10 @@ def _channel_sizes(array: Array, axis: int) -> Array:
 
 
 def _belongs(segment: Segment, most: float, group: Sequence[Segment], ends: tuple[float, float]) -> bool:
-    """Whether a segment belongs to a group: it has its kind, and about its magnitude.
+    """Whether a segment belongs to a group of segments that become one part.
+
+    It belongs if it has the kind of the group. Unless the kind is scores, it must also have a similar
+    magnitude.
 
     Args:
         segment: The segment.
@@ -270,11 +300,19 @@ def _belongs(segment: Segment, most: float, group: Sequence[Segment], ends: tupl
 
 
 def _widened(ends: tuple[float, float], most: float) -> tuple[float, float]:
-    """Returns the least and the greatest magnitude of a group with one segment more; zeros are left out."""
+    """Returns the least and the greatest magnitude of a group of segments after one more segment is added.
+
+    Args:
+        ends: The least and the greatest magnitude of the group before.
+        most: The greatest magnitude of the added segment. 0 does not lower the least magnitude.
+    """
     return (min(ends[0], most or np.inf), max(ends[1], most))
 
 
 def _size(array: Array) -> float:
-    """Returns the greatest finite magnitude of numbers; 0 if it is below the least normal number of FP16."""
+    """Returns the greatest finite magnitude of an array.
+
+    The result is 0 if it is below the smallest normal number of FP16.
+    """
     size = greatest_magnitude(array) if array.dtype.kind in "fiu" else 0.0
     return size if size >= FP16.normal else 0.0

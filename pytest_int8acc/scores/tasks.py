@@ -1,6 +1,7 @@
-"""Metrics of labels that a spec names: top1, f1, miou, coco_map, wer, ssim and others.
+"""Metrics of labels that a spec names, such as top1, f1, miou, coco_map, wer and ssim.
 
-Each metric makes one record of every sample, batch by batch, and one number of the records of any samples.
+Each metric makes one record for each sample, batch by batch. It computes its value from the records of any
+set of samples.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pytest_int8acc.spec.criteria import TaskName
 from pytest_int8acc.tensors import Array, Dim, Feed, TensorInfo, did_you_mean
 
 Integers = NDArray[np.integer[Any]]
-#: What a metric keeps of a sample, such as hits or boxes. Only the metric itself reads it.
+#: What a metric stores for one sample, such as counts of hits, or boxes. Only the metric itself reads it.
 Record = Any
 #: Labels are one array, or several by name. Axis 0 counts the samples.
 Labels = Array | Mapping[str, Array] | None
@@ -30,23 +31,26 @@ Labels = Array | Mapping[str, Array] | None
 
 @dataclass(frozen=True)
 class Task:
-    """A named metric as a spec sets it up."""
+    """A metric of labels with the options that a spec gives it."""
 
     name: TaskName
     output: str | None = None
-    """The output that it judges; None: the only one, or the decode function chooses."""
+    """The output that the metric reads; None: the model has only one output, or the decode function
+    chooses."""
     decode: UserFunction | str | None = None
-    """Makes predictions of outputs: a user's function, or a layout of boxes."""
+    """Turns outputs into predictions: a user's function, or the name of a layout of boxes; None: the output
+    holds the predictions."""
     label: str | None = None
-    """The array of the labels that it takes; None: there is one."""
+    """The name of the array of labels that the metric takes; None: there is only one array."""
     axis: int | None = None
-    """The axis of classes, or of channels for ssim; None: it is found by the shapes."""
+    """The axis of the classes, or for ssim of the channels; None: the class axis is found from the shapes."""
     ignore: int | None = None
     """A class id whose labels do not count."""
     average: str = "macro"
     """How F1 is averaged over classes, as in scikit-learn."""
     data_range: float | None = None
-    """The greatest possible value of an image minus the least; None: 255 for labels in uint8, else 1."""
+    """The range of the values of an image: the greatest possible value minus the least. None: 255 for labels
+    in uint8, otherwise 1."""
     place: str = ""
     """Where the spec names the labels, as ``file:line:col``."""
 
@@ -56,11 +60,10 @@ class Task:
         Args:
             outputs: The outputs of the batch.
             labels: The labels of the batch.
-            samples: The indices of its samples.
+            samples: The indices of the batch's samples.
 
         Raises:
-            CriterionError: The predictions have another form than the metric needs, or the user's decode
-                function fails.
+            CriterionError: The predictions do not fit the metric, or the user's decode function fails.
             DataError: A label is none of the classes.
         """
         given = self._predictions(outputs)
@@ -77,18 +80,18 @@ class Task:
             raise CriterionError(f"metric {self.name}: {error}") from error
 
     def value(self, records: Sequence[Record]) -> float:
-        """Returns the metric's value over the samples of these records; it may be nan or inf."""
+        """Returns the metric's value over the samples that these records stand for; it may be nan or inf."""
         with np.errstate(all="ignore"):  # inf and nan are results here
             return float(TASKS[self.name].value(self, records))
 
     def check(self, outputs: Sequence[TensorInfo], labels: Labels) -> None:
-        """Checks the metric against the model's outputs and the labels, before anything runs.
+        """Checks the metric against the model's outputs and the labels, before the model runs.
 
-        What the model leaves open, such as a dimension, is not checked.
+        Dimensions that the model leaves open are not checked.
 
         Raises:
-            CriterionError: The metric's library is not installed, the model lacks the output or has several
-                and none is named, or the output does not fit the labels.
+            CriterionError: The metric's library is not installed. Or the model lacks the named output. Or it
+                has several outputs, and none is named. Or the output does not fit the labels.
             DataError: The labels are not of the kind that the metric needs.
         """
         needed, names = TASKS[self.name].library, [tensor.name for tensor in outputs]
@@ -156,7 +159,7 @@ class Task:
             return
         ids = labels[..., 4] if self.name == "coco_map" else labels
         wrong = ids >= (np.inf if count is None else count)
-        if self.name != "coco_map":  # a box of a class below 0 only fills up the array
+        if self.name != "coco_map":  # a box with a class below 0 is padding
             wrong = (wrong | (ids < 0)) & (True if self.ignore is None else ids != self.ignore)
         if wrong.any():
             row = int(np.argwhere(wrong)[0][0])
@@ -170,10 +173,10 @@ class Task:
                 )
 
     def _fit(self, shape: Sequence[Dim], dtype: np.dtype[Any], labels: Sequence[int]) -> int | None:
-        """Checks that an output fits labels of a shape.
+        """Checks that the shape of an output fits the shape of the labels.
 
         Returns:
-            The number of classes; None if it is not known, or if the metric is not one of classes.
+            The number of classes; None if it is not known, or if the metric does not compare classes.
 
         Raises:
             CriterionError: The output does not fit.
@@ -200,7 +203,8 @@ class Task:
         if not isinstance(self.decode, UserFunction):
             given = outputs[self.output] if self.output is not None else next(iter(outputs.values()))
             return given if self.decode is None else boxes.decoded(self.decode, given)
-        own = {name: np.array(array) for name, array in outputs.items()}  # which may be written into
+        # The user's function may change these copies.
+        own = {name: np.array(array) for name, array in outputs.items()}
         found = run_user(self.decode.ref, self.decode, own, error=CriterionError)
         if self.name in ("wer", "coco_map") and isinstance(found, Sequence | np.ndarray):
             return run_user(self.decode.ref, list, found, error=CriterionError)
@@ -216,10 +220,10 @@ class Task:
 
 
 class TaskRun:
-    """A named metric of the outputs of one form. It keeps a record of each sample."""
+    """Computes a metric of labels for the outputs of one model. It keeps a record of each sample."""
 
     def __init__(self, task: Task, labels: Labels) -> None:
-        """Starts without outputs. Raises the errors of ``Task.labels_of``."""
+        """Starts without outputs; raises the errors of ``Task.labels_of``."""
         self._task, self._labels = task, task.labels_of(labels)
         self._records: dict[int, Record] = {}
 
@@ -239,33 +243,38 @@ class TaskRun:
         return not TASKS[self._task.name].slow
 
     def value(self, samples: Sequence[int] | None = None) -> float:
-        """Returns the metric of some samples, by index, each as often as it is named; None: of all."""
+        """Returns the metric's value over some samples.
+
+        Args:
+            samples: Indices of the samples. An index that occurs twice counts twice. None: all samples.
+        """
         order = sorted(self._records) if samples is None else samples
         return self._task.value([self._records[sample] for sample in order])
 
 
 class Kind(NamedTuple):
-    """All that is known of a named metric."""
+    """One metric of labels: its functions, the labels that it needs, and its properties."""
 
     records: Callable[[Task, Any, Array], Sequence[Record]]
     value: Callable[[Task, Sequence[Record]], float]
     labels: tuple[str, Sequence[int], str]
-    """The labels that it needs: NumPy's kinds of dtype, the possible numbers of axes, and both in words."""
+    """The labels that the metric needs: the allowed characters of NumPy's ``dtype.kind``, the allowed numbers
+    of axes, and both in words."""
     doc: str
     """The definition in one line, with the unit, for the reference."""
     lower_is_better: bool = False
     of_classes: bool = False
-    """Whether the labels are ids of classes, or boxes that have one."""
+    """Whether the labels are class ids, or boxes that have a class id."""
     library: tuple[str, str] | None = None
     """The module that the metric needs, and the package that installs it."""
     slow: bool = False
-    """Whether a value costs too much time to be computed for hundreds of resamples."""
+    """Whether one value takes too long to be computed for hundreds of resamples."""
 
 
 def _class_axes(shape: Sequence[Dim], labels: Sequence[int], axis: int | None) -> list[int]:
-    """Returns the axes that may hold the classes: without such an axis the shape is that of the labels.
+    """Returns the axes that may be the class axis: the shape without such an axis equals that of the labels.
 
-    The sizes of the first axis, and of dimensions that are not known, are not compared.
+    The sizes of the first axis, and dimensions that are not known, are not compared.
 
     Args:
         shape: The shape of the predictions.
@@ -273,7 +282,7 @@ def _class_axes(shape: Sequence[Dim], labels: Sequence[int], axis: int | None) -
         axis: The class axis, if the spec names it.
 
     Raises:
-        CriterionError: There is none.
+        CriterionError: There is no such axis.
     """
     rank = len(shape)
     if axis is not None and (not -rank <= axis < rank or axis % rank == 0):
@@ -311,13 +320,14 @@ def _are_ids(given: Array, labels: Array) -> bool:
 
 
 def _top(k: int) -> Kind:
-    """Returns the accuracy among the k greatest classes, as ``sklearn.metrics.top_k_accuracy_score``."""
+    """Returns the top-k accuracy as a metric, defined as in ``sklearn.metrics.top_k_accuracy_score``."""
 
     def records(task: Task, given: Array, labels: Integers) -> Sequence[F64]:
-        """Returns for each sample how many labels are hits and how many count, [samples, 2].
+        """Returns for each sample the counts of correct labels and of all labels that count, [samples, 2].
 
-        A class whose score equals that of the label comes before the label. So outputs of zeros are right
-        about nothing. Scores with NaN or +inf miss.
+        A label is correct if its class is among the k greatest. A class with the same score as the label's
+        class ranks above it, so outputs of zeros are never correct. Scores with NaN or +inf are never
+        correct.
         """
         counted = np.ones(labels.shape, np.bool_) if task.ignore is None else labels != task.ignore
         if _are_ids(given, labels):
@@ -330,7 +340,7 @@ def _top(k: int) -> Kind:
                 raise CriterionError(f"top{k} of {scores.shape[-1]} classes is always right")
             ids = np.where(counted, labels, 0)[..., None]
             own = np.take_along_axis(scores, ids, axis=-1)
-            as_high = np.count_nonzero(scores >= own, axis=-1)  # the label itself is one of them
+            as_high = np.count_nonzero(scores >= own, axis=-1)  # The class of the label counts, too.
             found = (as_high <= k) & np.isfinite(scores.max(axis=-1))
         columns = (found & counted), counted
         counts = [column.reshape(len(labels), -1).sum(axis=1) for column in columns]
@@ -341,7 +351,7 @@ def _top(k: int) -> Kind:
 
 
 def _ratio_of_sums(task: Task, records: Sequence[Any]) -> float:
-    """Returns the sum of the first numbers of all records over the sum of the second ones."""
+    """Returns the ratio of the sum of the records' first numbers to that of their second; nan for 0 / 0."""
     part, whole = np.sum(records, axis=0)
     return float(part / whole) if whole else float("nan")
 
@@ -349,7 +359,7 @@ def _ratio_of_sums(task: Task, records: Sequence[Any]) -> float:
 def _confusions(task: Task, given: Array, labels: Integers) -> list[Integers]:
     """Returns for each sample the pairs of label and prediction that occur, and their counts, [pairs, 3].
 
-    A prediction with NaN or +inf, or with several greatest classes, is of class -1, which does not exist.
+    A prediction counts as wrong if it has several greatest classes, NaN or +inf. Its class is then -1.
     """
     if _are_ids(given, labels):
         predicted = given.astype(np.int64)
@@ -369,7 +379,7 @@ def _confusions(task: Task, given: Array, labels: Integers) -> list[Integers]:
 
 
 def _counts(codes: Integers, most: int) -> tuple[Integers, Integers]:
-    """Returns the distinct codes, all below ``most``, and how often each of them occurs."""
+    """Returns the distinct codes, and how often each of them occurs. All codes are below ``most``."""
     if most > 4 * codes.size:
         return np.unique(codes, return_counts=True)
     counts = np.bincount(codes.ravel(), minlength=most)
@@ -410,7 +420,7 @@ def _mean_iou(task: Task, records: Sequence[Integers]) -> float:
 
 
 def _boxes(task: Task, given: Any, labels: Array) -> Sequence[Record]:
-    """Returns for each sample the predicted boxes and the labelled boxes, without rows that only fill up."""
+    """Returns for each sample the predicted boxes and the labelled boxes. Padding rows are dropped."""
     found, expected_text = [], "expected [boxes, 6]: x1, y1, x2, y2, score, class"
     for each, truth in zip(given, labels, strict=True):
         try:
@@ -427,7 +437,7 @@ def _boxes(task: Task, given: Any, labels: Array) -> Sequence[Record]:
 
 
 def _words(task: Task, given: Any, labels: Array) -> Sequence[tuple[int, int]]:
-    """Returns for each text the number of wrong words, and of words in the label.
+    """Returns for each text the number of wrong words, and the number of words in the label.
 
     A word is wrong if it is substituted, deleted or inserted.
     """
@@ -469,7 +479,8 @@ def _ssim(task: Task, truth: F64, image: F64, span: float) -> float:
     """Returns the structural similarity (Wang et al., 2004), by scikit-image with windows of 7 pixels."""
     channels = 0 if task.axis is None and truth.ndim == 3 else None
     if task.axis is not None:
-        channels = task.axis - (task.axis > 0)  # of one sample
+        # One sample lacks the first axis.
+        channels = task.axis - (task.axis > 0)
     compare = import_module("skimage.metrics").structural_similarity
     try:
         return float(compare(truth, image, data_range=span, channel_axis=channels))
@@ -518,5 +529,5 @@ TASKS: Mapping[TaskName, Kind] = {
     ),
     "psnr": _images(_psnr, "mean over images of 10 log10(data_range^2 / mean squared error), dB"),
 }
-#: The metrics of which a lower value is better.
+#: The names of the metrics for which a lower value is better.
 LOWER_IS_BETTER = frozenset(name for name, kind in TASKS.items() if kind.lower_is_better)

@@ -1,9 +1,9 @@
 """Polygraphy's tolerance as a metric: the ratio of the errors to the tolerance.
 
-The verdict is that of ``polygraphy.comparator.CompareFunc.simple(candidate, baseline)`` over all samples as
-one iteration: an error passes if it is within the absolute or the relative tolerance. Errors are computed as
-Polygraphy does: in the output's own precision, but at least float32, and relative to |b|, or to 2.2e-16 if b
-is 0.
+The verdict is that of ``polygraphy.comparator.CompareFunc.simple(candidate, baseline)`` if all samples are
+one iteration. An error passes if it is within the absolute or the relative tolerance. Errors are computed as
+Polygraphy computes them, in the precision of the output, but at least in float32. Relative errors are
+relative to |b|, or to 2.2e-16 if b is 0.
 """
 
 from __future__ import annotations
@@ -26,29 +26,33 @@ from pytest_int8acc.scores.rows import (
 from pytest_int8acc.scores.shares import TINY, Share, Whole, error, flat
 from pytest_int8acc.tensors import Array
 
-#: The checks of Polygraphy. A row holds the index of its check.
+#: The names of Polygraphy's checks. Column ``_CHECK`` of a row holds the index of a name in this list.
 CHECKS = ("elemwise", "max", "mean", "median", "quantile")
-#: The relative errors of baseline values of 0 are relative to this number, as in Polygraphy.
+#: The denominator of relative errors where the baseline is 0, as in Polygraphy.
 _EPSILON = 2.0**-52
-#: The least ratio that is outside the tolerance.
+#: The smallest ratio of an error to its tolerance that is outside the tolerance: the next float64 above 1.
 _ABOVE_1 = math.nextafter(1.0, 2.0)
-#: The histogram of ratios has logarithmic bins: bins per octave, and octaves on either side of the ratio 1.
+#: Numbers of bins per octave, and of octaves on either side of the ratio 1, in the histograms of the ratios
+#: of errors to their tolerance. The bins are logarithmic.
 _BINS_PER_OCTAVE, _OCTAVES = 8, 16
 _BINS = 2 * _BINS_PER_OCTAVE * _OCTAVES + 1
-#: The columns of a row. Those before ``_COUNT`` hold maxima, the others sums. All but the check, the quantile
-#: and the count are two columns: one of absolute errors, then one of relative errors. Two histograms, of
-#: ``_BINS`` columns each, follow at the end if a median or a quantile is checked.
+#: The indices of the columns of a row. ``_CHECK`` is the index of the check in ``CHECKS``. ``_QUANTILE`` is
+#: the checked quantile, and ``_COUNT`` the number of elements. Each other name stands for two neighbouring
+#: columns: the first one is for absolute errors, the second one for relative errors. Columns before
+#: ``_COUNT`` are pooled by their maximum, all others by their sum. If a median or a quantile is checked, two
+#: histograms of ``_BINS`` columns each follow.
 _CHECK, _QUANTILE, _GREATEST, _GREATEST_INSIDE, _LEAST_OUTSIDE = 0, 1, 2, 4, 6
 _COUNT, _SUM, _INSIDE = 8, 9, 11
 _COLUMNS = 13
 
 
 def tolerance(row: F64) -> float:
-    """Share of Polygraphy's tolerance that the errors use: up to 1 is within it; nan without elements.
+    """Ratio of the errors to Polygraphy's tolerance: up to 1 is within the tolerance; nan without elements.
 
-    Of ``elemwise`` the greatest of any element, |b - c| / max(abs, rel |b|); else of the statistic that
-    ``check`` names, of absolute errors / abs or relative errors / rel, whichever is less. The share of a
-    median or a quantile is within 5 % of the true one, and always on its side of 1.
+    For the check ``elemwise`` this is the greatest |b - c| / max(abs, rel |b|) of any element. The other
+    checks compute their statistic of absolute errors / abs, and of relative errors / rel. The value is then
+    the lower of the two results. For a median or a quantile the value is within 5 % of the exact one, and
+    always on the same side of 1.
     """
     if not row[_COUNT]:
         return math.nan
@@ -61,7 +65,7 @@ def tolerance(row: F64) -> float:
 
 
 def within(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
-    """Returns the columns that this module names, and two histograms where they are needed.
+    """Returns the rows, [samples, columns]; with two histograms if a median or a quantile is checked.
 
     Args:
         b: The baseline.
@@ -90,7 +94,10 @@ def within(b: Array, c: Array, samples: int, options: Options, peak: float) -> F
 
 
 def _used(b: Array, c: Array, wish: Tolerance) -> tuple[F64, F64]:
-    """Returns absolute and relative errors as ratios to the tolerance, [samples, elements]; inf for NaN."""
+    """Returns absolute and relative errors as ratios to the tolerance, each [samples, elements].
+
+    The result is inf for NaN.
+    """
     if b.dtype.kind == "f":
         up = np.promote_types(b.dtype, np.float32)
         e, size = np.abs(b.astype(up) - c.astype(up)), np.abs(b.astype(up))
@@ -102,7 +109,7 @@ def _used(b: Array, c: Array, wish: Tolerance) -> tuple[F64, F64]:
 
 
 def _share(e: NDArray[np.floating], limit: float) -> F64:
-    """Returns ``e / limit``, above 1 exactly where ``e`` is above ``limit`` in float64."""
+    """Returns ``e / limit``. The result is above 1 exactly where ``e`` is above ``limit`` in float64."""
     wide = e.astype(np.float64)
     share = np.where(wide == 0, 0.0, wide / limit if limit else np.inf)
     share = np.where(wide > limit, np.maximum(share, _ABOVE_1), np.minimum(share, 1.0))
@@ -110,19 +117,20 @@ def _share(e: NDArray[np.floating], limit: float) -> F64:
 
 
 def _counted(rows: F64, kind: int, used: F64, counted: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Fills in the columns that a quantile needs, and returns the histograms, [samples, bins].
+    """Fills in the columns of ``rows`` that a quantile needs, and returns the histograms, [samples, bins].
 
     Args:
         rows: The rows to fill in.
-        kind: 0 for absolute errors, 1 for relative ones.
-        used: The ratios to the tolerance, [samples, elements].
-        counted: Which of them are not left out.
+        kind: 0 for absolute errors, 1 for relative errors.
+        used: The ratios of the errors to the tolerance, [samples, elements].
+        counted: Which elements are compared, [samples, elements].
     """
     inside = counted & (used <= 1)
     outside = np.where(counted & ~inside, used, np.inf)
     rows[:, _INSIDE + kind] = inside.sum(axis=1)
     rows[:, _GREATEST_INSIDE + kind] = np.where(inside, used, 0.0).max(axis=1, initial=0.0)
-    rows[:, _LEAST_OUTSIDE + kind] = -outside.min(axis=1, initial=np.inf)  # pooled rows keep the maximum
+    # The sign is changed, because pooling takes the maximum.
+    rows[:, _LEAST_OUTSIDE + kind] = -outside.min(axis=1, initial=np.inf)
     with np.errstate(divide="ignore"):
         place = np.floor(_BINS_PER_OCTAVE * np.log2(used)) + _BINS_PER_OCTAVE * _OCTAVES
     place = np.clip(place, 0, _BINS - 1).astype(np.intp) + _BINS * np.arange(len(used))[:, None]
@@ -130,7 +138,10 @@ def _counted(rows: F64, kind: int, used: F64, counted: NDArray[np.bool_]) -> NDA
 
 
 def _quantile(row: F64, kind: int) -> float:
-    """Returns a quantile of the ratios, interpolated in the histogram; it is on its true side of 1."""
+    """Returns a quantile of the ratios of errors to their tolerance, interpolated in the histogram.
+
+    The result is above 1 exactly if the quantile of the ratios is.
+    """
     inside, greatest, least = (row[at + kind] for at in (_INSIDE, _GREATEST_INSIDE, _LEAST_OUTSIDE))
     bins = row[_COLUMNS + kind * _BINS :][:_BINS]
     rank = row[_QUANTILE] * (row[_COUNT] - 1)
@@ -151,7 +162,10 @@ def _quantile(row: F64, kind: int) -> float:
 
 
 class Tolerated(Share):
-    """Shares of the tolerance. A median or a quantile is known of all samples together only."""
+    """Shares of a limit on the metric ``tolerance``: what each sample uses up of the limit.
+
+    If a median or a quantile is checked, only all samples together give a number.
+    """
 
     def __init__(self, limit: float, options: Options, whole: Whole) -> None:
         check = options.tolerance.check

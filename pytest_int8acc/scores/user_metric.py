@@ -1,4 +1,4 @@
-"""A metric of all outputs and the labels: a user's function or class, or one that a spec names."""
+"""Metrics of a model's outputs: a user's function or class, or a metric of labels that a spec names."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ def metric_scores(
     steady: bool = False,
     intervals: bool = False,
 ) -> tuple[Score, ...]:
-    """Returns one score for each limit of a metric, or one score without a limit if it has none.
+    """Returns one score for each limit of a metric, or one score without a limit if the metric has none.
 
-    All limits are on the candidate's value. A ``max_drop`` is turned into such a limit: below the baseline's
-    value, or above it if lower is better. A value of nan or inf becomes nan, which never passes.
+    All limits are on the candidate's value. A ``max_drop`` is turned into such a limit: it is below the
+    baseline's value, or above it if lower is better. A value of nan or inf becomes nan, which never passes.
 
     Args:
         candidate: The metric of the candidate's outputs.
         baseline: The metric of the baseline's outputs.
-        again: The metric of a second run of the baseline. The distance of the two values is the noise.
+        again: The metric of a second run of the baseline. The noise is its distance from the first run's
+            value.
         steady: Whether it is known that a second run of the baseline gives the same outputs.
-        intervals: Whether samples are resampled, for a metric that can be computed fast.
+        intervals: Whether samples are resampled. This is done only for a metric that is computed fast.
     """
     limit, reference = candidate.limit, baseline.reference("the baseline's outputs")
     value, notes = candidate.int8_value()
@@ -62,13 +63,13 @@ def metric_scores(
 
 
 def _interval(score: Score, candidate: MetricRun, baseline: MetricRun | None) -> Interval | None:
-    """Returns the interval of the score over resamples; None if there is none.
+    """Returns the interval of the score over resamples; None if it cannot be computed.
 
     Args:
         score: The score of all samples.
         candidate: The metric of the candidate's outputs.
-        baseline: The metric of the baseline's outputs, if the limit is relative to its value; None if it is
-            not.
+        baseline: The metric of the baseline's outputs if the limit is relative to the baseline's value;
+            otherwise None.
     """
     own = candidate.drawable
     if own is None:
@@ -83,15 +84,18 @@ def _interval(score: Score, candidate: MetricRun, baseline: MetricRun | None) ->
 
 
 class MetricRun:
-    """A metric of the outputs of one form, which come batch by batch."""
+    """Computes one metric for the outputs of one model, baseline or candidate.
+
+    The outputs come batch by batch.
+    """
 
     def __init__(self, limit: MetricLimit, function: UserMetric, labels: Labels) -> None:
-        """Starts without outputs. Raises CriterionError if labels are missing, or for wrong arguments."""
+        """Starts without outputs; raises CriterionError if labels are missing, or for wrong parameters."""
         self.limit = limit
         self._finite = True
         """Whether all outputs so far are finite."""
         self._failure: CriterionError | None = None
-        """The first error of the metric, if an output is not finite."""
+        """The first error that the metric raised after an output was not finite."""
         self._reference: float | None = None
         self._metric: TaskRun | _UserRun
         if isinstance(function, Task):
@@ -105,12 +109,12 @@ class MetricRun:
 
         Args:
             baseline: The baseline's outputs.
-            outputs: The outputs of the form.
+            outputs: The outputs that the metric is computed for: the baseline's or the candidate's.
             samples: The indices of the samples.
 
         Raises:
-            CriterionError: The metric fails on finite outputs. If an output is not finite, ``value`` raises
-                this error.
+            CriterionError: The metric fails on finite outputs. If an output is not finite, the error is kept,
+                and ``value`` raises it.
         """
         baseline, outputs = self._visible(baseline), self._visible(outputs)
         floats = [array for array in outputs.values() if kind_of(array) == "floats"]
@@ -129,10 +133,10 @@ class MetricRun:
         return {name: array for name, array in outputs.items() if name not in self.limit.blind}
 
     def value(self, whose: str) -> float:
-        """Returns the metric's value, possibly nan or inf.
+        """Returns the metric's value, which may be nan or inf.
 
         Args:
-            whose: Whose outputs they are, for messages.
+            whose: A description of the outputs, for messages, such as "the candidate's outputs".
 
         Raises:
             CriterionError: The metric fails, or returns no number.
@@ -151,21 +155,21 @@ class MetricRun:
 
     @property
     def joins(self) -> bool:
-        """Whether samples may come in other batches than those in which they ran."""
+        """Whether the batches of ``add`` may be other ones than the batches in which the models ran."""
         return isinstance(self._metric, TaskRun)
 
     @property
     def drawable(self) -> TaskRun | None:
-        """The named metric, which gives the value of any resample; None for slow ones and users' own."""
+        """The metric of labels; None for a user's own metric, or if it is too slow for resamples."""
         metric = self._metric
         if isinstance(metric, TaskRun) and metric.is_quick and self._failure is None:
             return metric
         return None
 
     def reference(self, whose: str) -> float:
-        """Returns the metric's value for a run of the baseline; CriterionError unless it is finite.
+        """Returns the metric's value for a run of the baseline; raises CriterionError unless it is finite.
 
-        The value is computed once. All outputs must have been added before.
+        The value is computed once, so all outputs must have been added before.
         """
         if self._reference is None:
             self._reference = self.value(whose)
@@ -177,9 +181,9 @@ class MetricRun:
         return self._reference
 
     def int8_value(self) -> tuple[float, list[str]]:
-        """Returns the candidate's value and notes. It is nan if it is not finite.
+        """Returns the metric's value for the candidate, and notes. The value is nan unless it is finite.
 
-        It is also nan if the metric failed on outputs with NaN or inf.
+        The value is also nan if the metric failed on outputs with NaN or inf.
         """
         try:
             value = self.value("the candidate's outputs")
@@ -193,18 +197,21 @@ class MetricRun:
 
 
 class _UserRun:
-    """A user's metric of the outputs of one form.
+    """Calls a user's metric for the outputs of one model, baseline or candidate.
 
-    It gets copies of the outputs, and the labels if it takes them. There are three kinds:
+    The metric gets copies of the outputs. It gets the labels, too, if it takes them. There are three kinds of
+    metrics:
 
-    - A function is called once, with all samples along the first axis of each array. If shapes differ, it
-      gets a list of arrays, one per batch. All outputs are kept for it.
-    - A function whose limit says ``streaming`` is called batch by batch. The value is the mean of what it
-      returns, weighted by samples.
-    - A class has an object for each form. Its ``update`` is called batch by batch, then ``compute`` once.
+    - A function is called once, with all samples along the first axis of each array. If shapes differ between
+      batches, an output is a list of arrays, one per batch. All outputs are kept for this call.
+    - A function whose limit says ``streaming`` is called batch by batch. The metric's value is the mean of
+      what it returns, weighted by the number of samples.
+    - A class gets one object for the baseline and one for the candidate. The method ``update`` is called
+      batch by batch, then ``compute`` once.
 
-    The last two may take ``baseline`` and ``candidate``, in this order and the first by this name, in place
-    of the outputs. For the baseline's own value both are the baseline's outputs.
+    The last two kinds may take ``baseline`` and ``candidate`` as their first two parameters, in place of the
+    outputs. The first one must have the name ``baseline``. For the metric's value on the baseline, both
+    arguments are the baseline's outputs.
     """
 
     def __init__(self, limit: MetricLimit, function: _Function, labels: Labels) -> None:
@@ -213,17 +220,19 @@ class _UserRun:
         made: Any = function
         if isinstance(function, UserFunction):
             made, self._active = function.function, function.active
-            # A call of ``function`` opens a second block of this state within the block of ``_call``. The
-            # inner block undoes a change of the working folder, so that each call begins in the same folder.
+            # A call of ``function`` opens a second ``active`` block of this function inside the block of
+            # ``_call``. The inner block undoes a change of the working folder, so that each call begins in
+            # the same folder.
         self._kept: list[tuple[int, Feed]] = []
-        """The index of the first sample of each batch, and the batch, if all outputs are kept."""
+        """The batches that are kept for a function that is called once, each with the index of its first
+        sample."""
         self._total, self._rows = 0.0, 0
         self._object: Any = None
         if inspect.isclass(made) and all(callable(getattr(made, n, None)) for n in ("update", "compute")):
             self._object = self._call(made)
             self._function = made = self._object.update
         self._streams = limit.streaming or self._object is not None
-        """Whether it is called batch by batch, so that no outputs are kept."""
+        """Whether the metric is called batch by batch, so that no outputs are kept."""
         self._pair, self.labelled = _parameters(limit.ref, made, labels is not None, self._streams)
 
     def _call(self, function: _Function, *given: object) -> object:
@@ -234,7 +243,11 @@ class _UserRun:
         return run_user(self._ref, called, error=CriterionError)
 
     def _labels_of(self, samples: Sequence[int] | None) -> list[object]:
-        """Returns the labels as an argument that may be written into; nothing if the metric takes none."""
+        """Returns a list of one argument, a copy of the labels; an empty list if the metric takes none.
+
+        Args:
+            samples: The indices of the samples; None: all samples.
+        """
         if not self.labelled:
             return []
         return [copy.deepcopy(self._labels if samples is None else of_samples(self._labels, samples))]
@@ -261,7 +274,7 @@ class _UserRun:
 
 
 def of_samples(labels: Labels, samples: Sequence[int]) -> Labels:
-    """The labels of some samples, by index."""
+    """Returns the labels of some samples, by index."""
     if labels is None:
         return None
     if isinstance(labels, Mapping):
@@ -270,11 +283,16 @@ def of_samples(labels: Labels, samples: Sequence[int]) -> Labels:
 
 
 def _bars(limit: MetricLimit, reference: float) -> list[tuple[float | None, Bound, str]]:
-    """Each limit on the candidate's value, its bound, and for a drop what it is relative to, in words."""
+    """Returns each limit on the candidate's value, its bound, and a text.
+
+    The text says how a ``max_drop`` was turned into the limit. It is empty for other limits. Without any
+    limit, the only limit is None.
+    """
     bars: list[tuple[float | None, Bound, str]] = [(limit.min, "min", ""), (limit.max, "max", "")]
     bound: Bound = "max" if limit.lower_is_better else "min"
     share = limit.max_drop_relative
-    rounding = 4 * sys.float_info.epsilon * abs(reference)  # 0.7 keeps a drop of 0.1 from 0.8
+    # For rounding errors: 0.7 is a drop of 0.1 from 0.8 and must pass.
+    rounding = 4 * sys.float_info.epsilon * abs(reference)
     for drop, written in (
         (limit.max_drop, f"{limit.max_drop or 0:g}"),
         (None if share is None else share * abs(reference), f"{100 * (share or 0):g}%"),
@@ -286,7 +304,7 @@ def _bars(limit: MetricLimit, reference: float) -> list[tuple[float | None, Boun
 
 
 def _joined(arrays: Sequence[Array]) -> Array | list[Array]:
-    """Returns one new array of all samples, or a list of new arrays if shapes or types differ."""
+    """Returns the batches as one new array, or a list of copies if shapes or kinds of dtype differ."""
     batches = [np.atleast_1d(array) for array in arrays]
     if len({(batch.dtype.kind, batch.shape[1:]) for batch in batches}) == 1:
         return np.concatenate(batches)
@@ -294,9 +312,10 @@ def _joined(arrays: Sequence[Array]) -> Array | list[Array]:
 
 
 def _parameters(ref: str, function: _Function, has_labels: bool, streams: bool) -> tuple[bool, bool]:
-    """Returns whether to pass baseline and candidate in place of outputs, and whether to pass labels.
+    """Returns whether to pass baseline and candidate in place of the outputs, and whether to pass labels.
 
-    Labels are passed if the parameter behind those has no default, or is called ``labels``.
+    Labels are passed as the argument after the outputs. They are passed if this parameter has no default
+    value, or if its name is ``labels``.
     """
     expected = "expected `def f(outputs)` or `def f(outputs, labels)`"
     try:
@@ -322,7 +341,7 @@ def _parameters(ref: str, function: _Function, has_labels: bool, streams: bool) 
 
 
 def _number(ref: str, value: object, whose: str) -> float:
-    """Returns ``value`` as a float; CriterionError unless it is a real number."""
+    """Returns ``value`` as a float; raises CriterionError unless it is a real number."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):
