@@ -1,1 +1,1 @@
-"""A spec made executable: its forms, its judge, its plan."""
+"""Runs a case of a spec: loads its model and data, builds baseline and candidate, and judges them."""

@@ -1,4 +1,4 @@
-"""Findings of lint on Q/DQ, scales and data, and warnings about what a verdict is worth."""
+"""Findings of lint on Q/DQ, scales and data, and warnings on how reliable a verdict is."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from pytest_int8acc.spec.models import Case
 
 
 def lint_model(case: Case, model: Model, settings: Settings, parses: bool) -> tuple[Finding, ...]:
-    """Lint findings on the Q/DQ model that the spec names, as it is in its file; none without such a model.
+    """Lint findings on the Q/DQ model file that the spec names; none if the spec names no such file.
 
-    If ``parses`` and lint finds no error, TensorRT-RTX's parser reads the model, too, if it is installed.
+    If ``parses`` is set and lint finds no error, TensorRT-RTX's parser also reads the model, if installed.
 
-    Raises ModelError if TensorRT refuses the model and the settings make that an error, the file cannot be
-    read, or the model is quantized to other formats than the case.
+    Raises ModelError if TensorRT refuses the model and the settings make that an error, if the file cannot be
+    read, or if the model is quantized to another format than the case asks for.
     """
     if settings.lint == "off" or case.source.model is None:
         return ()
@@ -62,7 +62,7 @@ def lint_model(case: Case, model: Model, settings: Settings, parses: bool) -> tu
 
 
 def lint_network(case: Case, int8: Int8Form | None, settings: Settings) -> tuple[Finding, ...]:
-    """Lint findings on scales that were not read from a Q/DQ model; ``lint_model`` checks those.
+    """Lint findings on scales from calibration or a scale file; ``lint_model`` checks those in a Q/DQ model.
 
     Raises ModelError if TensorRT refuses the scales and the settings make that an error.
     """
@@ -73,7 +73,7 @@ def lint_network(case: Case, int8: Int8Form | None, settings: Settings) -> tuple
 
 
 def compare_data(case: Case, model: Model, inputs: Dataset) -> tuple[Finding, ...]:
-    """Findings on how calibration samples differ from the inputs; none if both are the same data."""
+    """Findings on how calibration samples differ from the inputs; none without calibration samples."""
     samples = calibration_data(case, model)
     if samples is None:
         return ()
@@ -100,13 +100,13 @@ def _judged(name: str, found: tuple[Finding, ...], settings: Settings) -> tuple[
 
 
 def nothing_compared(zero: Iterable[str]) -> Iterator[str]:
-    """Yields a warning for each output that is 0 in all samples: any model that gives zeros passes."""
+    """Yields a warning for each output that is 0 in all samples: any model that gives zeros would pass."""
     for name in sorted(zero):
         yield f"output '{name}' is 0 in all samples: nothing is compared"
 
 
 def shown_inside(model: Model, backend: Backend) -> Iterator[str]:
-    """Yields a note if engines have tensors inside the model as extra outputs, which changes fusion."""
+    """Yields a note if engines return tensors inside the model as extra outputs, which changes fusion."""
     if model.extra_outputs and backend.builds_engines:
         named = listed([output.name for output in model.outputs if output.name in model.extra_outputs])
         yield (
@@ -124,7 +124,7 @@ def not_judged(
         case: The case.
         own_judge: The criteria of the spec, without limits from accepted scores.
         outputs: The judged outputs.
-        recorded: Whether this run records a golden: outputs without a limit get one in the next run.
+        recorded: Whether this run writes a golden, which gives outputs a limit in the next run.
     """
     limited = {o.output for o in outputs if o.problem or any(s.limit is not None for s in o.scores)}
     free = list(dict.fromkeys(o.output for o in outputs if o.output not in limited))
@@ -159,8 +159,8 @@ def caveats(
 
     Args:
         settings: The settings of the run.
-        int8: The network of the case; None if it is unknown.
-        baseline: The form of the baseline.
+        int8: The quantized network of the case; None if it is unknown.
+        baseline: The float baseline.
         outputs: The judged outputs.
         metrics: The scores of metrics of labels and of users' metrics.
         lost: The scores of the baseline against FP32 that miss their limits.
@@ -194,7 +194,7 @@ def caveats(
 
 
 def _not_quantized(network: Network) -> Iterator[str]:
-    """Yields warnings on Q/DQ nodes in bodies that form no pair, and on groups without a scale."""
+    """Yields warnings on Q/DQ nodes in bodies that form no pair, and on layers without a scale."""
     inside = {body.path + node.name for body in bodies(network.model.graph) for node in body.graph.node}
     unread = [name for name in network.fixed_pairs if name in inside]
     if unread:

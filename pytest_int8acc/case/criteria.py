@@ -1,4 +1,4 @@
-"""Loads the criteria of a spec: limits, metrics with their labels, and the parts of outputs."""
+"""Loads the criteria of a spec: limits, metrics with their labels, and named parts of outputs."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from pytest_int8acc.spec.models import Case
 
 
 def load_judge(case: Case, settings: Settings, samples: int, model: Model) -> Judge:
-    """The judge of a case; loads users' functions and labels.
+    """The judge of a case, which applies its criteria; loads users' functions and labels.
 
     Args:
         case: The case.
-        settings: The settings of the run; a limit on the number of samples allows more labels than samples.
+        settings: The settings of the run. If they limit the number of samples, there may be more labels.
         samples: The number of samples of the inputs.
-        model: The float model, with the tensors that criteria name as further outputs.
+        model: The float model. Tensors that criteria name are among its outputs.
 
     Raises:
         CriterionError: A user's function cannot be loaded, or a named metric does not fit the outputs.
-        DataError: The labels cannot be read, are not as many as the ``samples``, or do not fit a metric.
+        DataError: The labels cannot be read, differ from ``samples`` in number, or do not fit a metric.
     """
     left_out = (OutputLimits(name, unjudged=True) for name in case.unjudged)
     own = [c for c in case.criteria if isinstance(c, OutputCriterion)]
@@ -63,7 +63,7 @@ def load_judge(case: Case, settings: Settings, samples: int, model: Model) -> Ju
 
 
 def _splitter(case: Case, model: Model) -> Splitter:
-    """The splitter: it knows by which parts outputs are judged, from the graph and the criteria."""
+    """Finds the parts, such as boxes and scores, by which outputs are judged, in graph and criteria."""
     named: dict[str, NamedParts | None] = {}
     for index, criterion in enumerate(case.criteria):
         if isinstance(criterion, OutputCriterion) and criterion.parts is not None:
@@ -78,7 +78,10 @@ def _splitter(case: Case, model: Model) -> Splitter:
 
 
 def _name_parts(named: dict[str, NamedParts | None], criterion: OutputCriterion, model: Model) -> None:
-    """Add the parts that a criterion names to ``named``; raises CriterionError if they do not fit."""
+    """Add the parts of outputs that a criterion names to ``named``.
+
+    Raises CriterionError if they do not fit.
+    """
     sizes = None if isinstance(criterion.parts, str) or criterion.parts is None else criterion.parts
     parts = None if sizes is None else NamedParts(sizes, criterion.axis)
     pattern = _output_limits(criterion).output
@@ -95,7 +98,10 @@ def _name_parts(named: dict[str, NamedParts | None], criterion: OutputCriterion,
 
 
 def _metric(case: Case, key: str, criterion: MetricCriterion) -> UserMetric:
-    """The metric of a criterion; raises CriterionError, with the key's place, if a script does not load."""
+    """The metric of a criterion.
+
+    Raises CriterionError with the place in the spec if a script does not load.
+    """
     if not criterion.named:
         with case.at(f"{key}.metric"):
             return load_function(criterion.metric, case.path(""), CriterionError)
@@ -113,7 +119,7 @@ def _metric(case: Case, key: str, criterion: MetricCriterion) -> UserMetric:
 
 
 def check_outputs(case: Case, model: Model) -> None:
-    """Raise CriterionError, with its place, for a criterion that matches no output of the model."""
+    """Raise CriterionError, with the place in the spec, for a criterion that matches no model output."""
     names, made = [output.name for output in model.own_outputs], model.index.producer
     for index, criterion in enumerate(case.criteria):
         if isinstance(criterion, OutputCriterion) and criterion.tensor is None:
@@ -125,7 +131,7 @@ def check_outputs(case: Case, model: Model) -> None:
                     )
                 known = list(names)
                 if any(criterion.output.startswith(f"{name}[") for name in names):
-                    known.append(criterion.output)  # a part: parts are known once the baseline has run
+                    known.append(criterion.output)  # a part, known after the baseline ran
                 check_patterns([_output_limits(criterion)], known)
     for index, name in enumerate(case.unjudged):
         with case.at(f"unjudged.{index}"):

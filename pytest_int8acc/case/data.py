@@ -1,4 +1,4 @@
-"""The samples of a case, and the scales that come from them or from a file of ranges."""
+"""The samples of a case, and the scales from calibration or from a file of ranges."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ from pytest_int8acc.spec.int8 import (
 from pytest_int8acc.spec.int8 import RandomSource as RandomSpec
 from pytest_int8acc.spec.models import Case
 
-#: Usual maximum number of output elements of one run, because the outputs of all forms are held at once.
+#: Approximate maximum number of output elements of one run. Outputs of baseline and candidate are held in
+#: memory together. A model with larger outputs runs on fewer samples at once.
 _RUN_ELEMENTS = 1 << 20
 logger = logging.getLogger("pytest_int8acc")
-#: TensorRT's calibrator to the most similar calibration method of this plugin.
+#: TensorRT's calibration algorithm to the most similar calibration method of this plugin.
 _LIKE: Mapping[Algorithm, CalibrationMethod] = {
     "entropy2": "entropy",
     "entropy": "entropy",
@@ -44,12 +45,12 @@ _LIKE: Mapping[Algorithm, CalibrationMethod] = {
 
 
 def low_of(case: Case) -> Format:
-    """The low format of the case."""
+    """The low format of the case: INT8, FP8, FP16 or BF16."""
     return FORMATS[case.candidate or case.source.where]
 
 
 def check_files(case: Case) -> None:
-    """Raise DataError, with its key's place, for a file that is a pipe or a device and may have no end."""
+    """Raise DataError, with the place in the spec, for a path to a pipe or device that may never end."""
     source, int8 = case.source, case.int8
     baseline = case.baseline if isinstance(case.baseline, BaselineModel) else None
     named = {key: getattr(case, key) for key in ("model", "inputs", "labels", "reference", "plan")}
@@ -63,7 +64,7 @@ def check_files(case: Case) -> None:
 
 
 def open_source(case: Case, source: Source, model: Model, what: str, samples: int | None) -> Dataset:
-    """Open the dataset of a spec's ``inputs`` or ``calibrate.data``."""
+    """Open the dataset that the spec names under ``inputs`` or ``calibrate.data``; ``what`` is that key."""
     base = case.path("")
     expected_text = (
         RandomSource(source.random.samples, source.random.seed) if isinstance(source, RandomSpec) else source
@@ -93,7 +94,7 @@ def _rows(model: Model) -> int:
 
 
 def calibration_data(case: Case, model: Model) -> Dataset | None:
-    """The calibration samples that the spec names; None if it names none."""
+    """The calibration samples that the spec names; None if the spec names none."""
     implicit = case.int8.implicit
     calibration = case.source.calibrate or (implicit.calibrate if implicit else None)
     if calibration is None or calibration.data is None:
@@ -102,7 +103,7 @@ def calibration_data(case: Case, model: Model) -> Dataset | None:
 
 
 def calibration_samples(case: Case, model: Model, calibration: Calibration | ImplicitCalibration) -> Dataset:
-    """The samples to calibrate on: the calibration samples that the spec names, else the inputs."""
+    """The samples to calibrate on: the calibration samples that the spec names, otherwise the inputs."""
     own = calibration_data(case, model)
     return own or open_source(case, case.inputs, model, "inputs", calibration.samples)
 
@@ -117,11 +118,11 @@ def find_scales(
         model: The float model.
         layout: The tensors that get scales.
         settings: The settings of the run.
-        cache: For implicit quantization, the cache that TensorRT's calibrator wrote; None takes the cache of
-            the spec, or calibrates with a similar method.
+        cache: The cache file that TensorRT's calibrator wrote, for implicit quantization. None takes the
+            cache file of the spec, or calibrates with a similar method.
 
     Raises:
-        Int8accError: The calibration data or a scale file is at fault.
+        Int8accError: The calibration data or a scale file is faulty.
     """
     implicit, file = case.int8.implicit, cache
     if case.source.scales is not None:

@@ -1,4 +1,4 @@
-"""Compares the models that run in place of a user's file with that file, on one sample in ONNX Runtime.
+"""Checks on one sample in ONNX Runtime that models which replace a user's model file compute the same.
 
 A model with the same operators as the file is not run, even if its nodes have other names.
 """
@@ -25,24 +25,26 @@ from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array, Feed
 
-#: Bytes per number to the maximum relative error, in root mean squares, that counts as rounding. Other
-#: kernels and folded constants change FP32 results by 1e-7 to 1e-5.
+#: Bytes per number to the maximum relative error, as a ratio of root mean squares, that counts as rounding.
+#: Other kernels and folded constants change FP32 results by 1e-7 to 1e-5.
 _MAX_RMS_RATIO = {2: 2e-2, 4: 1e-4, 8: 1e-4}
-#: The error of one element may be this many times ``_MAX_RMS_RATIO`` times the greatest value of the tensor.
+#: The maximum error of one element, relative to the tensor's greatest value, is this factor times
+#: ``_MAX_RMS_RATIO``.
 _MAX_ELEMENT_FACTOR = 10
-#: Maximum magnitude that counts as rounding where all values of the file's tensor are 0.
+#: Maximum magnitude that counts as rounding if all values of the tensor in the user's model file are 0.
 _MAX_IN_PLACE_OF_0 = 1e-7
-#: Bytes per number to the maximum relative perturbation of inputs and weights: some units in the last place.
+#: Bytes per number to the maximum relative perturbation of inputs and weights: a few units in the last place.
 _PERTURBATION = {2: 2e-3, 4: 2e-6, 8: 2e-6}
-#: Number of runs of the file with perturbed inputs and weights. One run would miss every second near tie.
+#: Number of runs of the user's model with perturbed inputs and weights. One run would miss half of the near
+#: ties, where a perturbation changes a decision such as a TopK.
 _PERTURBED_RUNS = 8
 
 
 class FileTruth:
-    """Compares models with the file of a case in whose place they run.
+    """Compares models with the user's model file that they replace.
 
     Attributes:
-        inputs: The data whose first sample is run.
+        inputs: The data. Models run on the first sample.
         notes: A note on each comparison that was not possible.
     """
 
@@ -55,45 +57,46 @@ class FileTruth:
         notes: list[str] | None = None,
         made: bool = False,
     ) -> None:
-        """Nothing is compared yet.
+        """Keep the arguments. Nothing is compared yet.
 
         Args:
-            file: The model as it stands in the file of its name.
+            file: The user's model, unchanged.
             inputs: Data for the model.
-            sessions: Where models run.
-            notes: The list that gets notes; None: a new list.
-            made: Whether ``file`` was made from a file, and its name is not the name of a file.
+            sessions: Opens models in ONNX Runtime.
+            notes: The list to which notes are added; None makes a new list.
+            made: Whether ``file`` was derived from a model file, so that no file has its name.
         """
         self.inputs = inputs
         self.notes: list[str] = [] if notes is None else notes
         self._file, self._sessions, self._made = file, sessions, made
         self._computations = Computations()
         self._known = [self._computations.of(file)]
-        """For each model that computes the same as the file: tensor to the number of its computation."""
+        """For each model that computes the same as the user's file: tensor to the number of its
+        computation."""
 
     def check(self, model: Model) -> None:
-        """Compare a model in FP32, or in the types of the file, with the file.
+        """Compare a model in FP32, or in the types of the user's file, with that file.
 
         Args:
-            model: Its tensors have the names of the file's tensors.
+            model: The model. Its tensors have the names of the file's tensors.
 
         Raises:
-            ModelError: The model computes something else; names the first tensor that differs.
+            ModelError: The model computes something else. The message names the first tensor that differs.
         """
         fault = self._fault(model, inside=True)
         if fault:
             raise ModelError(fault)
 
     def check_form(self, form: Form, exact: Model, model: Model | None = None) -> None:
-        """Compare a form in INT8, FP8, FP16 or BF16 with the user's file, without the form's rounding.
+        """Compare a model in INT8, FP8, FP16 or BF16 with the user's file, without rounding.
 
         Args:
-            form: A form that TensorRT quantizes itself, or that is an engine, is not compared.
-            exact: The form's model without its rounding. Its nodes have the same names.
-            model: The model that is deployed, if that is another model than the form's.
+            form: The model with its description. Engines and models that TensorRT quantizes are not compared.
+            exact: The model without its rounding. Its nodes have the same names.
+            model: The model that is deployed, if it is not the model of ``form``.
 
         Raises:
-            EngineError: The form computes something else; names the first tensor that differs.
+            EngineError: The model computes something else. The message names the first tensor that differs.
         """
         if not isinstance(form, ModelForm):
             return
@@ -108,22 +111,24 @@ class FileTruth:
 
     @cached_property
     def _in_fp32(self) -> FileTruth | None:
-        """Compares with an FP32 copy of a file that computes in 16 bits; None for other files."""
+        """Compares with an FP32 copy of a user's file that computes in 16 bits; None for other files."""
         if not computes_in_half(self._file, value_types(self._file)):
             return None
         file = unrounded(self._file, ())
         return FileTruth(file, self.inputs, self._sessions, notes=self.notes, made=True)
 
     def _is_known(self, numbers: Mapping[str, int]) -> bool:
-        """Whether the outputs are computed as in the file, or in a model that was compared with it."""
+        """Whether the outputs are computed as in the user's file, or as in a model that was found equal."""
         outputs = [value.name for value in self._file.graph.output]
         return any(all(known[n] == numbers.get(n) for n in outputs) for known in self._known)
 
     def _fault(self, model: Model, *, inside: bool) -> str:
-        """The message on how ``model`` differs from the file; empty where it is the same or cannot be run.
+        """A message on how ``model`` differs from the user's file.
+
+        The message is empty if the model computes the same, or cannot be run.
 
         Args:
-            model: A model with the inputs and outputs of the file.
+            model: A model with the inputs and outputs of the user's file.
             inside: Whether tensors inside the model are compared, too.
         """
         numbers = self._computations.of(model)
@@ -145,13 +150,13 @@ class FileTruth:
 
     @cached_property
     def _expected(self) -> Feed:
-        """The file's outputs; EngineError where ONNX Runtime cannot run it."""
+        """The outputs of the user's file; raises EngineError if ONNX Runtime cannot run it."""
         if self._made:
             return self._run(self._file)
         return self._sessions.plain(Path(self._file.name))(self._feed)
 
     def _opened(self, model: Model) -> Callable[[Feed], Feed]:
-        """A function that runs a model; it converts the file's inputs to the types that the model takes."""
+        """A function that runs a model. It converts the inputs to the types that the model takes."""
         run, inputs = self._sessions.plain(model), model.inputs
         return lambda feed: run({i.name: feed[i.name].astype(i.dtype) for i in inputs})
 
@@ -159,7 +164,10 @@ class FileTruth:
         return self._opened(model)(self._feed)
 
     def _explained(self, model: Model, off: Mapping[str, str], *, inside: bool) -> str:
-        """The message for outputs that differ; empty, and a note is added, where only rounding differs."""
+        """The message for outputs that differ.
+
+        If only rounding differs, a note is added and the message is empty.
+        """
         theirs, ours = (self._run(_giving_all(each)) for each in (self._file, model))
         unsteady = self._unsteady
         made = {name: node for node in self._file.graph.node for name in node.output if name in theirs}
@@ -179,12 +187,12 @@ class FileTruth:
 
     @cached_property
     def _unsteady(self) -> set[str]:
-        """Tensors that differ from run to run, or after a change of inputs and weights by rounding.
+        """Tensors that differ from run to run, or after a perturbation of inputs and weights by rounding.
 
-        They are random numbers, or results of a TopK, a Round or a cancellation, which amplify the last bit.
+        They are random numbers, or results of operators that amplify the last bit, like TopK or Round.
         """
         every = _giving_all(self._file)
-        run = self._opened(every)  # another session would draw the same random numbers again
+        run = self._opened(every)  # a new session would draw the same random numbers again
         values = run(self._feed)
         found = set(_differing(values, run(self._feed)))
         rng = np.random.default_rng(0)
@@ -208,7 +216,7 @@ def check_baseline(truth: FileTruth, model: Model, form: Form, inputs: Dataset, 
     """Compare a baseline with its own file if it has one, else with the file of the float ``model``.
 
     Raises:
-        ModelError: The baseline computes something else.
+        ModelError: The baseline computes something else than the file.
     """
     if form.model is model:
         return
@@ -221,14 +229,14 @@ def check_baseline(truth: FileTruth, model: Model, form: Form, inputs: Dataset, 
 def candidate_truth(
     case: Case, truth: FileTruth, int8: Int8Form | None, form: Form, sessions: Sessions
 ) -> FileTruth:
-    """Compare a candidate with its file, and return the truth for other forms of the same network.
+    """Compare a candidate with its model file, and return a ``FileTruth`` for later candidates.
 
-    A float model that was quantized here is compared, without its rounding, with its own file. A Q/DQ model
-    is compared with its file as it is. Later forms are then compared with the Q/DQ model without rounding and
-    not with the float model, because training may have changed its weights.
+    A float model that was quantized by this plugin is compared, without its rounding, with its own file. A
+    Q/DQ model is compared with its file unchanged. Later candidates are then compared with the Q/DQ model
+    without rounding. They are not compared with the float model, because training may have changed weights.
 
     Raises:
-        ModelError: The candidate computes something else.
+        ModelError: The candidate computes something else than its file.
     """
     if int8 is None or not isinstance(form, ModelForm):
         return truth
@@ -247,14 +255,14 @@ def _called(node: onnx.NodeProto) -> str:
 
 
 def _giving_all(model: Model) -> Model:
-    """The model with further outputs: all tensors of its main graph whose types are known."""
+    """The model with all tensors of its main graph whose types are known as further outputs."""
     types, own = value_types(model), {value.name for value in model.graph.output}
     made = {name for node in model.graph.node for name in node.output if name in types}
     return giving(model, {name: types[name] for name in sorted(made - own)})
 
 
 def _with_perturbed_weights(model: Model, rng: np.random.Generator) -> Model:
-    """The model with perturbed weights; vectors and scalars stay, since they may be sizes."""
+    """The model with perturbed weights. Vectors and scalars are not perturbed, because they may be sizes."""
     editor, constants = model.edit(), model.constants()
     for tensor in editor.graph.initializer:
         array = constants[tensor.name]
@@ -264,7 +272,7 @@ def _with_perturbed_weights(model: Model, rng: np.random.Generator) -> Model:
 
 
 def _perturbed(array: Array, rng: np.random.Generator) -> Array:
-    """``array`` with each float perturbed by some units in the last place."""
+    """``array`` with each floating-point number perturbed by a few units in the last place."""
     if array.dtype.kind != "f":
         return array
     size = _PERTURBATION[array.dtype.itemsize]
@@ -272,13 +280,13 @@ def _perturbed(array: Array, rng: np.random.Generator) -> Array:
 
 
 def _differing(expected: Feed, found: Feed) -> dict[str, str]:
-    """The name of each output that differs by more than rounding, to a description of the difference."""
+    """Output name to a description of the difference, for outputs that differ by more than rounding."""
     texts = {name: _difference(array, found[name]) for name, array in expected.items()}
     return {name: text for name, text in texts.items() if text}
 
 
 def _difference(expected: Array, found: Array) -> str:
-    """A description of how ``found`` differs from ``expected``; empty where only rounding differs."""
+    """A description of how ``found`` differs from ``expected``; empty if only rounding differs."""
     if expected.shape != found.shape or expected.dtype != found.dtype:
         return f"{found.dtype} of shape {list(found.shape)}, not {expected.dtype} of {list(expected.shape)}"
     if expected.dtype.kind != "f":

@@ -1,4 +1,4 @@
-"""The forms of one model that a case compares: FP32 reference, FP16 baseline, INT8 candidate."""
+"""Makes the models that a case compares: FP32 reference, FP16 baseline and INT8 candidate."""
 
 from __future__ import annotations
 
@@ -31,30 +31,31 @@ from pytest_int8acc.tensors import did_you_mean
 
 @dataclass(frozen=True, eq=False)
 class Int8Form:
-    """The network of a case in its low format, and the source of its scales; plans make candidates of it.
+    """The network of a case in its low format, and the source of its scales. A plan makes a candidate of it.
 
-    The low format is INT8, FP8, FP16 or BF16. In FP16 and BF16 the groups have no edges.
+    The low format is INT8, FP8, FP16 or BF16. In FP16 and BF16 nothing is quantized.
     """
 
     network: Network
     source: str
     rest: Precision
-    """The precision of everything that is not in the low format."""
+    """The precision of all nodes that are not in the low format."""
     notes: tuple[str, ...] = ()
     whole: Network | None = None
-    """The network without the spec's plan; None where the spec has no plan."""
+    """The network without the spec's plan; None if the spec has no plan."""
     given: Plan = field(default_factory=Plan)
-    """The plan that the spec names."""
+    """The plan that the spec names; empty if it names none."""
     file: Model | None = None
-    """The Q/DQ model as it stands in its file; None where the float model was quantized here."""
+    """The user's Q/DQ model, unchanged; None if the float model was quantized by this plugin."""
     observed: Observer | None = None
-    """The observer that the calibration used; None where nothing was calibrated."""
+    """The observer that the calibration used; None if nothing was calibrated."""
     is_own_fix: bool = False
-    """Whether the Q/DQ model is a fixed.onnx of this plugin: a search chose its groups in high precision."""
+    """Whether the Q/DQ model is a fixed.onnx of this plugin, whose layers in high precision a search
+    chose."""
 
     @property
     def low(self) -> Format:
-        """The format of groups that no plan keeps in high precision."""
+        """The format of the layers that no plan keeps in high precision."""
         return self.network.low
 
     @property
@@ -64,19 +65,19 @@ class Int8Form:
 
     @property
     def every(self) -> Network:
-        """The network without the spec's plan; ``complete`` returns plans of this network."""
+        """The network without the spec's plan. Plans that ``complete`` returns are plans of this network."""
         return self.network if self.whole is None else self.whole
 
     def complete(self, plan: Plan | None = None) -> Plan:
-        """The spec's plan merged with ``plan``."""
+        """Returns the spec's plan merged with ``plan``."""
         return merge(self.every, self.given, plan or Plan())
 
     def unrounded(self, plan: Plan | None = None) -> Model:
-        """The model of a candidate without its rounding: the float model with the moves of the plans."""
+        """The candidate without its rounding: the float model with the ranges that the plans move."""
         return moved(self.every, self.complete(plan)).model
 
     def under(self, plan: Plan | None = None) -> ModelForm:
-        """The candidate under the spec's plan merged with ``plan``."""
+        """The candidate with the changes of the spec's plan and of ``plan``."""
         network, plan = self.every, self.complete(plan)
         if not self.low.takes_scales:
             return self._narrow(moved(network, plan), plan)
@@ -93,7 +94,7 @@ class Int8Form:
         return replace(form, shown=plan.outputs)
 
     def _narrow(self, network: Network, plan: Plan) -> ModelForm:
-        """The model in FP16 or BF16, with the plan's groups in FP32."""
+        """The candidate in FP16 or BF16, with the layers that the plan names in FP32."""
         count, every = len(network.groups) - len(plan.high), len(network.groups)
         description = f"{self.low.name.upper()} in {count} of {every} groups{self.source}, rest FP32"
         kept = fp32_nodes(network, plan)
@@ -101,7 +102,7 @@ class Int8Form:
 
 
 def load_float(case: Case) -> Model:
-    """The case's float model; ModelError where it cannot be read, or is quantized already."""
+    """Loads the float model of a case. Raises ModelError if it cannot be read, or is quantized already."""
     with case.at("model"):
         model = load_model(case.path(case.model))
         if is_qdq(model):
@@ -113,7 +114,7 @@ def load_float(case: Case) -> Model:
 
 
 def baseline_form(case: Case, model: Model) -> Form:
-    """The form of the baseline that the spec names."""
+    """The baseline that the spec names."""
     baseline = case.baseline
     if isinstance(baseline, BaselineModel):
         if baseline.engine is not None:
@@ -124,7 +125,7 @@ def baseline_form(case: Case, model: Model) -> Form:
             given = like(load_model(case.path(baseline.model)), model)
             form = ModelForm.as_it_is(given, f"{baseline.model} as it is")
             return replace(form, place=case.place("baseline.model"))
-    if case.candidate is not None:  # a case in FP16 or BF16 is compared with FP32
+    if case.candidate is not None:  # a case in FP16 or BF16 has an FP32 baseline
         return ModelForm.in_full(model)
     if baseline == "fp32":
         return ModelForm.in_full(model)
@@ -136,16 +137,17 @@ def baseline_form(case: Case, model: Model) -> Form:
 def candidate_form(
     case: Case, model: Model, settings: Settings, *, implicit: bool
 ) -> tuple[Form, Int8Form | None]:
-    """The candidate, and its network; None for the network of an engine or of implicit quantization.
+    """The candidate and its network. The network is None for an engine or for implicit quantization.
 
     Args:
         case: The case.
         model: The float model.
         settings: The settings of the run.
-        implicit: Whether the backend supports implicit quantization. Otherwise it becomes explicit.
+        implicit: Whether the backend supports implicit quantization. If not, the model is quantized
+            explicitly.
 
     Raises:
-        Int8accError: A model, the calibration data or a scale file is at fault.
+        Int8accError: A model, the calibration data or a scale file is faulty.
     """
     if case.candidate is not None:
         form = _low_form(case, low_of(case), model, settings)
@@ -161,17 +163,17 @@ def candidate_form(
 
 
 def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None = None) -> Int8Form:
-    """The network of a case in INT8 or FP8; its candidate must be no engine.
+    """The network of a case in INT8 or FP8. The candidate must not be an engine.
 
     Args:
-        case: The case. Implicit quantization becomes explicit.
+        case: The case. Implicit quantization is replaced by explicit quantization.
         model: The float model.
         settings: The settings of the run.
-        cache: For implicit quantization, the cache that TensorRT's calibrator wrote; None takes the cache of
-            the spec, or calibrates with a similar method.
+        cache: The cache file that TensorRT's calibrator wrote, for implicit quantization. None takes the
+            cache file of the spec, or calibrates with a similar method.
 
     Raises:
-        Int8accError: A model, the calibration data or a scale file is at fault.
+        Int8accError: A model, the calibration data or a scale file is faulty.
     """
     rest: Precision = "fp32" if case.baseline == "fp32" else "fp16"
     given, low, key = case.source, low_of(case), case.source.where
@@ -230,9 +232,9 @@ def _low_form(case: Case, low: Format, model: Model, settings: Settings) -> Int8
 
 
 def _under_plan(case: Case, form: Int8Form) -> Int8Form:
-    """``form`` under the spec's plan; a search then works on the groups that the plan leaves.
+    """``form`` with the spec's plan. A search then works on layers that the plan leaves in the low format.
 
-    Raises SpecError where the plan does not fit, and ModelError where it leaves no group in the low format.
+    Raises SpecError if the plan does not fit, and ModelError if it leaves no layer in the low format.
     """
     if case.plan is None:
         return form
@@ -250,7 +252,7 @@ def _under_plan(case: Case, form: Int8Form) -> Int8Form:
 
 
 def _implicit_form(case: Case, wish: Implicit, model: Model) -> ImplicitForm:
-    """The form of a candidate that TensorRT quantizes itself."""
+    """The candidate that TensorRT quantizes itself, from a calibration cache or from calibration data."""
     cache = None if wish.cache is None else case.path(wish.cache)
     calibration = wish.calibrate
     if calibration is None:
@@ -263,7 +265,7 @@ def _implicit_form(case: Case, wish: Implicit, model: Model) -> ImplicitForm:
 
 
 def _left_high(network: Network, rest: Precision) -> Sequence[str]:
-    """A note on the layers with weights that stay in high precision, with reasons for the first five."""
+    """A note on the layers with weights that stay in high precision; gives reasons for the first five."""
     if not network.left_high:
         return ()
     named = "; ".join(f"{name}: {why.text}" for name, why in list(network.left_high.items())[:5])
@@ -278,7 +280,7 @@ def with_named(case: Case, model: Model) -> Model:
     """The float model with the tensors that the case's criteria name as further outputs.
 
     Raises:
-        CriterionError: No node of the main graph computes a tensor of such a name.
+        CriterionError: No node of the main graph computes a tensor with a name that a criterion has.
     """
     named = {
         criterion.tensor: f"criteria.{index}.tensor"
@@ -295,10 +297,10 @@ def with_named(case: Case, model: Model) -> Model:
 
 
 def like(model: Model, model_of_case: Model) -> Model:
-    """A model from another file with the same extra outputs as the case's model.
+    """``model``, from another file, with the same extra outputs as the case's model.
 
     Raises:
-        ModelError: The model has no tensor of such a name.
+        ModelError: The model has no tensor with the name of an extra output.
     """
     if not model_of_case.extra_outputs:
         return model
@@ -331,7 +333,7 @@ def _check_tensor(model: Model, tensor: str) -> None:
 
 
 def _type_of_tensor(model: Model, tensor: str) -> int:
-    """The element type of a tensor that type inference does not know, found by a run of the model."""
+    """The element type of a tensor whose type inference fails, found by a run of the model."""
     try:
         return element_types(model, [tensor])[tensor]
     except (EngineError, KeyError) as error:

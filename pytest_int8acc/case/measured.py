@@ -1,10 +1,10 @@
-"""A case measured: its forms built, run on the same inputs in lock-step, and scored.
+"""Runs the baseline and the candidate of a case on the same inputs, batch by batch, and scores them.
 
     float model ── halve ──────────────→ baseline ──┐
          └── groups + scales ── Q/DQ ──→ candidate ─┴─ same inputs → outputs → scores
 
-FP32 shows whether INT8 or already FP16 is inaccurate. A second run of the baseline shows its noise; a limit
-below that noise means nothing. A first look runs both on a few samples, and on all samples only in doubt.
+An FP32 run shows whether FP16 is already inaccurate, or only INT8. A second run of the baseline shows the
+noise; a limit below the noise is useless. Both run on a few samples first, and on all samples only in doubt.
 """
 
 from __future__ import annotations
@@ -64,31 +64,34 @@ logger = logging.getLogger("pytest_int8acc")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Prepared:
-    """A case whose forms are known."""
+    """A case whose baseline and candidate are prepared, but not yet judged."""
 
     case: Case
     settings: Settings
     backend: Backend
     golden_store: GoldenStore
     model: Model
-    """The float model, with the tensors that criteria name as further outputs."""
+    """The float model. Tensors that criteria name are among its outputs."""
     inputs: Dataset
     int8: Int8Form | None
-    """None if the candidate is an engine that was built beforehand: its layers are unknown."""
+    """The quantized network.
+
+    None if the candidate is an engine built beforehand, whose layers are unknown.
+    """
     own_judge: Judge
-    """The criteria of the spec, without limits from accepted scores."""
+    """Applies the criteria of the spec, without limits from scores that a golden accepts."""
     judge: Judge
     reference: Form
-    """The baseline."""
+    """The float baseline, with its description."""
     candidate: Form
     sessions: Sessions
-    """Opens models in ONNX Runtime, also for a case that runs in TensorRT."""
+    """Opens models in ONNX Runtime, even if the case runs in TensorRT."""
     clock: Clock
-    """The time of the case from its setup on."""
+    """Measures the time of the case, from its setup on."""
     truth: FileTruth
-    """Compares other forms, without their rounding, with the user's own file."""
+    """Compares further candidates, without their rounding, with the user's own model file."""
     findings: tuple[Finding, ...]
-    """Findings of lint, and on how calibration samples and inputs differ."""
+    """Findings of lint, and findings on how calibration samples and inputs differ."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -98,12 +101,15 @@ class Measured(_Prepared):
     result: CaseResult
     runs: Runs
     int8_passed: bool
-    """Whether INT8 meets its limits on accuracy. Other limits do not count: layers in high precision do not
-    make an engine faster, and a difference between baseline and golden is no fault of INT8."""
+    """Whether the INT8 candidate meets the limits on its accuracy.
+
+    Other limits are ignored. Layers in high precision do not make an engine faster, and a difference between
+    baseline and golden is no fault of INT8.
+    """
     perturbs: bool
-    """Whether the baseline can run on perturbed inputs. A golden in its place cannot."""
+    """Whether the baseline can run on perturbed inputs. A golden that replaces the baseline cannot."""
     _perturbed: PerturbedOutputs = field(default_factory=dict)
-    """The baseline's outputs in FP32 for perturbed inputs."""
+    """The baseline's outputs for perturbed inputs, with FP32 in place of FP16."""
 
     @property
     def half(self) -> bool:
@@ -112,35 +118,35 @@ class Measured(_Prepared):
 
     @property
     def keep(self) -> Precision:
-        """The precision of groups that leave INT8: FP32 if all other layers run in FP32, else the spec's."""
+        """The precision of layers that leave INT8: FP32 if other layers are in FP32, else the spec's."""
         return "fp32" if self.int8 is not None and self.int8.rest == "fp32" else self.case.search.keep
 
     @property
     def baseline(self) -> Outputs:
-        """The baseline's outputs; empty if the settings turn the search off."""
+        """The baseline's outputs on all samples; empty if the settings turn the search off."""
         return self.runs.kept[Role.BASELINE]
 
     def run(self, form: Form, role: Role = Role.FIXED) -> Iterator[tuple[int, Feed]]:
-        """Build another form with the case's backend; yield the samples and outputs of each batch.
+        """Build another candidate with the case's backend; yield number of samples and outputs of each batch.
 
         Raises:
-            EngineError: The form does not build or run.
+            EngineError: The candidate does not build or run.
         """
         return self.outputs_of(self.backend.open(form, role, self.inputs))
 
     def outputs_of(self, engine: Callable[[Feed], Feed]) -> Iterator[tuple[int, Feed]]:
-        """Run an engine; yield the number of samples and the outputs of each batch of the inputs."""
+        """Run an engine on all inputs, and yield the number of samples and the outputs of each batch."""
         return ((rows, outputs["it"]) for rows, outputs in lock_step({"it": engine}, self.inputs))
 
     def judged(self, outputs: Iterable[tuple[int, Feed]]) -> Verdict:
-        """Judge another form, given the number of samples and the outputs of each batch."""
+        """Judge another candidate from its outputs: for each batch the number of samples and the arrays."""
         return self.runs.judged(outputs)
 
     def proved(self, form: Form) -> Verdict:
-        """Build another form, run it on all samples and judge it, with intervals for perturbed inputs, too.
+        """Build another candidate, run it on all samples and judge it. Intervals include perturbed inputs.
 
         Raises:
-            EngineError: The form does not build or run.
+            EngineError: The candidate does not build or run.
         """
         engine = self.backend.open(form, Role.FIXED, self.inputs)
         verdict = self.judged(self.outputs_of(engine))
@@ -161,8 +167,8 @@ class Measured(_Prepared):
     def _in_fp32(self, form: Form) -> Mapping[Role, Model] | None:
         """The models of a fix and of the baseline with FP32 in place of FP16; None if FP16 runs natively.
 
-        ONNX Runtime on a CPU emulates FP16, which takes ten times as long. For perturbed inputs FP32 is as
-        good, because they only need some other rounding.
+        ONNX Runtime emulates FP16 on a CPU, which takes ten times as long. FP32 serves as well for perturbed
+        inputs, because these runs only need some other rounding.
         """
         reference, quantizes = self.reference, self.int8 is not None and self.int8.low.takes_scales
         if self.backend.builds_engines or not quantizes or not reference.half:
@@ -172,7 +178,7 @@ class Measured(_Prepared):
         return {Role.INT8: form.original, Role.BASELINE: reference.original}
 
     def close(self) -> None:
-        """Let go of the engines."""
+        """Free the engines and the processes of the backend."""
         self.backend.close()
 
 
@@ -185,13 +191,17 @@ def measure(
 ) -> Measured:
     """Run one case and score it.
 
-    ``goldens`` says where the case's golden lies and whether it is written; None: beside the spec, read only.
-    ``clock`` lets others see how far it is. ``builders`` is as for ``open_backend``.
+    Args:
+        case: The case.
+        settings: The settings of the run.
+        goldens: The place of the case's golden, and whether it is written. None: next to the spec, read only.
+        clock: Lets other threads see the progress.
+        builders: Processes that build engines, as for ``open_backend``.
 
     Raises:
-        MissingBackendError: The backend that the settings want is not there.
+        MissingBackendError: The backend that the settings require is not installed.
         GoldenError: The case's golden is missing, stale or damaged, or cannot be written.
-        Int8accError: There is no verdict: a model, the data, a scale file or a criterion is at fault.
+        Int8accError: There is no verdict: a model, the data, a scale file or a criterion is faulty.
     """
     clock = clock or Clock()
     with clock.running(), clock.phase("setup"), case.at():
@@ -207,7 +217,7 @@ def measure(
 
 
 def timed(result: CaseResult, clock: Clock) -> CaseResult:
-    """``result`` with the time of each phase so far, and what ended the case early."""
+    """``result`` with the time of each phase so far, and the event that ended the case early."""
     phases = clock.phases
     return replace(result, seconds=sum(p.seconds for p in phases), phases=phases, stopped=clock.stop)
 
@@ -215,7 +225,7 @@ def timed(result: CaseResult, clock: Clock) -> CaseResult:
 def _measure(case: Case, settings: Settings, backend: Backend, golden_store: GoldenStore) -> Measured:
     sessions, clock = sessions_of(settings), current()
     model = with_named(case, load_float(case))
-    assert model.file is not None  # it was loaded
+    assert model.file is not None  # the model was loaded from a file
     check_outputs(case, model)
     inputs = open_source(case, case.inputs, model, "inputs", golden_store.limit)
     golden_key = "golden" if case.golden else "baseline"
@@ -277,7 +287,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
             golden=golden_outputs,
             reference=reference,
         )
-    if isinstance(candidate, ImplicitForm):  # its ranges are known since it was built
+    if isinstance(candidate, ImplicitForm):  # TensorRT has chosen its ranges in the build
         int8 = int8_form(case, model, settings, backend.calibration_cache)
         scale_findings = lint_network(case, int8, settings)
     prepared = _Prepared(
@@ -319,9 +329,9 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
 def _candidate(
     case: Case, settings: Settings, backend: Backend, model: Model
 ) -> tuple[Form, Int8Form | None, tuple[Finding, ...]]:
-    """The candidate, its network where that is known before a build, and the findings on its scales.
+    """The candidate, its network if that is known before the build, and the findings on its scales.
 
-    Raises Int8accError where the candidate does not fit the model or cannot run.
+    Raises Int8accError if the candidate does not fit the model or cannot run.
     """
     with current().phase("calibration"):
         candidate, int8 = candidate_form(case, model, settings, implicit=backend.quantizes_implicitly)
@@ -332,10 +342,9 @@ def _candidate(
 
 
 def _judged(prepared: _Prepared, runs: Runs, early: Preflight) -> tuple[Sequence[Score], Verdict]:
-    """The limits that the baseline itself misses against FP32, and the verdict.
+    """The scores of the baseline that miss their limits against FP32, and the verdict on the candidate.
 
-    FP32 runs on all samples where INT8 fails. Raises ModelError where a limit is missed because FP16
-    overflows.
+    FP32 runs on all samples if INT8 fails. Raises ModelError if a limit is missed because FP16 overflows.
     """
     case, golden_store, judge = prepared.case, prepared.golden_store, prepared.judge
     comparison, verdict = runs.comparisons[Role.BASELINE, Role.INT8], None
@@ -362,7 +371,7 @@ def _judged(prepared: _Prepared, runs: Runs, early: Preflight) -> tuple[Sequence
 
 
 def is_explained(case: Case, settings: Settings, *, int8_passed: bool) -> bool:
-    """Whether a case is diagnosed: it failed, or the settings ask for a view of a passing case."""
+    """Whether a case is diagnosed: it failed, or the settings ask for details of a passing case."""
     return not int8_passed or settings.layers or settings.calibrations or bool(case.reference)
 
 

@@ -1,4 +1,4 @@
-"""Widens the intervals of scores by what small perturbations of the inputs change.
+"""Widens the confidence intervals of scores by the effect of small perturbations of the inputs.
 
 With few samples the bootstrap alone underestimates how much a score varies.
 """
@@ -19,34 +19,34 @@ from pytest_int8acc.scores.bootstrap import around
 from pytest_int8acc.scores.judge import Comparison, Judge, Verdict
 from pytest_int8acc.tensors import Array, Feed
 
-#: Maximum number of samples for which inputs are perturbed. With more samples the bootstrap is enough. The
-#: maximum is four times as large for scores that few samples decide.
+#: Maximum number of samples with which inputs are perturbed. With more samples the bootstrap is sufficient.
+#: For scores that few samples decide, the maximum is four times as large.
 _MAX_SAMPLES = 32
-#: Few samples decide a score if the normalized losses at the ends of its interval differ by more than this
-#: ratio.
+#: Few samples decide a score if the normalized loss at one end of its confidence interval is more than this
+#: many times the normalized loss at the other end.
 _MIN_SCATTER = 3.0
 #: Maximum number of perturbations.
 PERTURBATIONS = 5
-#: Size of a perturbation as a ratio to the range of the input: a quarter of one of 256 grey levels.
+#: Size of a perturbation, divided by the range of the input: a quarter of one of 256 grey levels.
 STEP = 2.0**-10
-#: A score is near its limit if its normalized loss lies between this number and its inverse. A perturbation
-#: does not carry other scores across their limits.
+#: A score is near its limit if its normalized loss lies between this number and its inverse. A score that is
+#: not near its limit cannot cross it by a perturbation, so inputs are not perturbed for it.
 _NEAR = 0.1
-#: A limit is far from a score if no perturbation can carry the score across it; no more are tried then.
-#: Distances are differences of the logarithms of normalized losses. The limit is far if its distance from the
-#: score is this many times the greatest distance of a perturbed score from the mean of all scores. The first
-#: number holds after one perturbation, the second after two or more.
+#: A limit is far from a score if no perturbation can carry the score across it. Then no more perturbations
+#: are tried. Distances are measured in logarithms of normalized losses. The limit is far if its distance from
+#: the score exceeds this factor times the greatest distance of a score from the mean of all scores. The first
+#: factor is for one perturbation, the second for two or more.
 _FAR_LIMIT = (300.0, 20.0)
-#: No more perturbations are tried either if the perturbed scores, after two or more perturbations, lie within
-#: the interval of the bootstrap even when they are spread this many times as far.
+#: Factor on the widening by ``_FARTHER``. If even the interval that is widened this much lies within the
+#: interval of the bootstrap, no more perturbations are tried.
 _MAX_SPREAD = 2.0
-#: Ratio by which an interval is widened beyond the perturbed scores, after one to five perturbations. The two
-#: to six scores are taken as normally distributed. On average they reach 0.56, 0.85, 1.03, 1.16 and 1.27
-#: standard deviations from their mean, and the interval shall reach 3.3.
+#: Factors by which an interval is widened beyond the scores of perturbed inputs, after one to five
+#: perturbations. The two to six scores are assumed to be normally distributed. On average they reach 0.56,
+#: 0.85, 1.03, 1.16 and 1.27 standard deviations from their mean. The widened interval reaches 3.3 of them.
 _FARTHER = (4.9, 2.9, 2.2, 1.8, 1.6)
-#: Maximum size in bytes of the baseline's outputs for perturbed inputs that are kept for the next form.
+#: Maximum size, in bytes, of the baseline's outputs for perturbed inputs that are kept for later candidates.
 _KEPT_BYTES = 32 << 20
-#: Number of a perturbation to the baseline's outputs for it, batch by batch.
+#: Index of a perturbation, to the baseline's outputs for inputs with this perturbation, batch by batch.
 PerturbedOutputs = dict[int, list[Feed]]
 
 
@@ -59,22 +59,24 @@ def with_perturbed_inputs(
     *,
     fix: bool = False,
 ) -> Verdict:
-    """Return ``verdict`` with intervals that include the scores for perturbed inputs.
+    """Return ``verdict`` with confidence intervals that include the scores for perturbed inputs.
 
     Inputs are perturbed only if there are few samples, a score is near its limit, and all intervals lie on
     one side of their limits.
+    one side of their limits.
 
     Args:
-        verdict: The verdict on the inputs as they are, with intervals.
-        open_form: Returns the engine of ``Role.BASELINE`` or ``Role.INT8``.
+        verdict: The verdict on the inputs without perturbation, with intervals.
+        open_form: Returns the engine of the baseline for ``Role.BASELINE``, of the candidate for
+            ``Role.INT8``.
         inputs: All samples.
-        judge: The criteria of the case.
-        known: The baseline's outputs for perturbations that ran before; new ones are added.
-        fix: Whether the candidate is a fix. Outputs of a fix that equal the baseline's count as near their
-            limits: they may be equal by saturation, when a Sigmoid gives 0 for nearly all samples.
+        judge: Applies the criteria of the case.
+        known: The baseline's outputs for perturbations that ran before. New outputs are added.
+        fix: Whether the candidate is a fix. If its outputs equal the baseline's, they count as near their
+            limits. They may be equal by saturation, for example if a Sigmoid gives 0 for nearly all samples.
 
     Raises:
-        EngineError: A form does not build or run.
+        EngineError: The baseline or the candidate does not build or run.
         DataError: The inputs cannot be read.
     """
     judged = [score for score in verdict.scores if score.limit is not None]
@@ -108,7 +110,7 @@ def with_perturbed_inputs(
 
 
 def _is_scattered(score: Score) -> bool:
-    """Whether the normalized loss at one end of the interval is a multiple of that at the other end."""
+    """Whether the normalized loss differs by a factor between the ends of the confidence interval."""
     if score.interval is None:
         return False
     ends = (replace(score, value=end).normalized_loss for end in (score.interval.low, score.interval.high))
@@ -127,8 +129,8 @@ def _values(score: Score, others: Sequence[Mapping[object, Score]]) -> list[floa
 def _is_settled(score: Score, values: Sequence[float]) -> bool:
     """Whether more perturbations would change nothing about a score.
 
-    Either the limit is so far that no perturbation carries the score across it, or the perturbed scores do
-    not widen the interval of the bootstrap.
+    Either the limit is so far that no perturbation carries the score across it, or the scores for perturbed
+    inputs do not widen the interval of the bootstrap.
     """
     logs = _logs(score, (score.value, *values))
     if not np.isfinite(logs).all():
@@ -145,7 +147,7 @@ def _is_settled(score: Score, values: Sequence[float]) -> bool:
 
 
 def _logs(score: Score, values: Sequence[float]) -> Array:
-    """Logarithms of the normalized losses of values, which are -inf for a loss of 0."""
+    """Logarithms of the normalized losses that a score would have with these values; -inf for a loss of 0."""
     normalized_losses = np.array([replace(score, value=value).normalized_loss for value in values])
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.log(normalized_losses))
@@ -161,7 +163,8 @@ def _perturbed_verdict(
         comparison.add(made[-1], _outputs(int8, batch), batch.rows)
     if PERTURBATIONS * sum(array.nbytes for feed in made for array in feed.values()) <= _KEPT_BYTES:
         known[number] = made
-    # Metrics of labels get no intervals here: to resample a metric takes 400 times as long as to compute it.
+    # Metrics of labels get no intervals for perturbed inputs. To resample a metric takes 400 times as long as
+    # to compute it once.
     return comparison.verdict()._replace(outputs=comparison.results(None, intervals=True))
 
 
@@ -170,7 +173,7 @@ def _outputs(engine: Engine, batch: Batch) -> Feed:
 
 
 def perturbed_batches(inputs: Dataset, seed: int) -> Iterator[Batch]:
-    """Yield the batches with each float input perturbed by at most half of ``STEP``, within its range."""
+    """Yield the batches; float inputs are perturbed by at most half of ``STEP`` of their range."""
     rng = np.random.default_rng(seed)
     for batch in inputs.batches():
         feed = {name: _perturbed(array, batch.rows, rng) for name, array in batch.feed.items()}
@@ -183,7 +186,7 @@ def _perturbed(array: Array, rows: int, rng: np.random.Generator) -> Array:
     low, high = float(array.min()), float(array.max())
     steps = rng.uniform(-0.5, 0.5, array.shape) * STEP * (high - low)
     perturbed = np.clip(array + steps, low, high).astype(array.dtype)
-    if array.ndim and len(array) > rows:  # the rest of the batch repeats its last sample
+    if array.ndim and len(array) > rows:  # padding repeats the last sample of the batch
         perturbed[rows:] = perturbed[rows - 1]
     return perturbed
 

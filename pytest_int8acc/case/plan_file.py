@@ -1,4 +1,6 @@
-"""A plan as a file: ``plan.yaml`` is written for a failed case, and read where a spec says ``plan: FILE``.
+"""Reads and writes ``plan.yaml``: the precisions, scales and other changes that make a failed case pass.
+
+It is written for a failed case, and read if a spec names it by ``plan: FILE``. An example:
 
     version: 4
     model: {file: resnet50.onnx, graph: HASH, weights: HASH}
@@ -8,9 +10,9 @@
     moves: {/norm/LayerNormalization_output_0: [1.0, 2.5]}
     outputs: [/conv2/Conv_output_0]
 
-A scale that is a number alone is symmetric INT8 per tensor; ``zero_point`` and ``dtype`` say otherwise. In
-FP16 and BF16 ``fused: [/norm/Add_1]`` stands in the place of scales and moves. The hashes tie a plan to its
-model; without ``model:`` nothing is compared.
+A scale that is a single number is symmetric INT8 per tensor. ``zero_point`` and ``dtype`` state another
+quantization. In FP16 and BF16 ``fused: [/norm/Add_1]`` replaces scales and moves. The hashes tie a plan to
+its model. Without ``model:`` the model is not checked.
 """
 
 from __future__ import annotations
@@ -42,10 +44,10 @@ from pytest_int8acc.spec.load import display, keys_without_value, spec_error, tr
 from pytest_int8acc.spec.yaml import Mark, Mistake, Node, parse
 from pytest_int8acc.tensors import Array, did_you_mean
 
-#: Maximum length, in characters, of a line with numbers.
+#: Maximum length, in characters, of a line of the plan file that holds numbers.
 _COLUMNS = 100
-#: Maximum length, in characters, of a plain key in YAML. A longer key needs a '?' in front; YAML 1.2 allows
-#: 1024 characters at most (https://yaml.org/spec/1.2.2/, 7.4.3).
+#: Maximum length, in characters, of a plain key in YAML. A longer key is written with a '?' in front. YAML
+#: 1.2 allows at most 1024 characters (https://yaml.org/spec/1.2.2/, 7.4.3).
 _MAX_KEY = 1000
 
 _HEAD = """\
@@ -85,9 +87,9 @@ _FUSED = """\
 
 
 def fingerprint(model: Model) -> dict[str, str]:
-    """Hashes that tie a plan to a model in normal form: BLAKE2b in hex, of its graph and of its weights.
+    """Hashes that tie a plan to a model: BLAKE2b in hex, one of the graph and one of the weights.
 
-    Names of exporters and other metadata do not count.
+    Names of exporters and other metadata have no effect on the hashes.
     """
     graph = hashlib.blake2b(digest_size=16)
     for tensor in (*model.inputs, *model.own_outputs):
@@ -102,15 +104,15 @@ def fingerprint(model: Model) -> dict[str, str]:
     weights = hashlib.blake2b(digest_size=16)
     for name, array in sorted(model.constants().items()):
         weights.update(repr((name, str(array.dtype), array.shape)).encode())
-        # The bytes of an array of strings are addresses.
+        # An array of strings is hashed by its values, because its bytes are memory addresses.
         weights.update(repr(array.tolist()).encode() if array.dtype == object else array.tobytes())
     return {"graph": graph.hexdigest(), "weights": weights.hexdigest()}
 
 
 def plan_text(plan: Plan, network: Network, file: str) -> str:
-    """``plan``, of ``network``, as YAML with comments, as ``read_plan`` reads it.
+    """``plan`` for ``network`` as YAML with comments, in the form that ``read_plan`` reads.
 
-    ``file`` names the model's file for readers; it is not compared.
+    ``file`` is the name of the model file. It is written for readers of the plan, and is not compared.
     """
     low, quantized = network.low, network.low.takes_scales
     left, other = low.name.upper(), "fp16 or fp32" if quantized else "fp32"
@@ -146,7 +148,7 @@ def _list(key: str, names: Sequence[str]) -> str:
 
 
 def _mapping(key: str, entries: Mapping[str, str]) -> str:
-    """A section of names, each with the text that follows its colon."""
+    """A section of the YAML file: the key, and for each name the text that follows its colon."""
     lines = []
     for name, value in entries.items():
         text = quoted(name)
@@ -155,13 +157,16 @@ def _mapping(key: str, entries: Mapping[str, str]) -> str:
 
 
 def quoted(text: str) -> str:
-    """``text`` as a YAML scalar in double quotes; no CI system reads a command in it."""
+    """``text`` as a YAML scalar in double quotes.
+
+    ``##`` is escaped, so that no CI system takes it for a command.
+    """
     text = json.dumps(text, ensure_ascii=False).replace("##", r"#\x23")
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 
 def _scale(chosen: TensorScale) -> str:
-    """A number alone where that is symmetric per tensor, otherwise a mapping in flow style."""
+    """The scale as YAML: a single number if it is symmetric per tensor, otherwise a mapping in flow style."""
     zero_point = chosen.zero_point
     parts = {} if chosen.axis is None else {"axis": str(chosen.axis)}
     parts["scale"] = _listed(chosen.scale)
@@ -177,23 +182,23 @@ def _scale(chosen: TensorScale) -> str:
 
 
 def _listed(array: Array) -> str:
-    """A number, or a list in flow style."""
+    """The array as YAML: a single number, or a list in flow style."""
     numbers = ", ".join(map(_number, array.reshape(-1)))
     return f"[{numbers}]" if array.ndim else numbers
 
 
 def _wrapped(flow: str) -> str:
-    """A list or mapping in flow style behind its key, or on lines of its own where it is long."""
+    """A YAML value in flow style, after its key or, if it is long, on lines of its own."""
     if len(flow) < _COLUMNS // 2:
         return f" {flow}"
     return "\n" + textwrap.fill(flow, _COLUMNS, initial_indent=" " * 4, subsequent_indent=" " * 5)
 
 
 def _number(value: np.generic) -> str:
-    """The fewest digits that give the same float32 or integer, as YAML 1.1 and 1.2 both read them.
+    """The fewest digits that give the same float32 or integer, both in YAML 1.1 and in YAML 1.2.
 
-    YAML 1.1 takes 1e-05 for text, and reads 1.0e-05 as a number. Readers go by way of float64, whose second
-    rounding may take more digits.
+    YAML 1.1 takes 1e-05 for text, and reads 1.0e-05 as a number. Readers convert the text to float64 and then
+    to float32. This second rounding may need more digits.
     """
     text = str(value)
     if isinstance(value, np.floating) and np.float32(float(text)) != value:
@@ -202,10 +207,11 @@ def _number(value: np.generic) -> str:
     return digits + ("" if "." in digits or not e else ".0") + e + exponent
 
 
-#: Maximum size of a plan file in bytes. It has a number for each channel, so it may be larger than a spec.
+#: Maximum size of a plan file in bytes. A plan has a number for each channel, so it may be larger than a
+#: spec.
 _MAX_BYTES = 1 << 26
 _EXPECTED = f"a plan is a mapping like {{version: {PLAN_VERSION}, high: {{/conv1/Conv: fp16}}}}"
-#: What to do about a plan that does not fit.
+#: Advice in error messages on a plan that does not fit the model or the version.
 _ANEW = (
     "to make a new plan, take 'plan:' out of the spec and run the failing case again with "
     "pytest --int8acc --int8acc-report DIR"
@@ -217,7 +223,7 @@ _CodeName = Annotated[
     Field(strict=True, pattern=f"^({'|'.join(_CODES)})$"),
     expect(f"one of {', '.join(_CODES)}", lambda value: did_you_mean(str(value), _CODES)),
 ]
-#: A number that is above 0 as a float32, too.
+#: A number that is still above 0 when it is converted to float32.
 _Positive = Annotated[
     float,
     Field(strict=True, ge=FP32.smallest, le=FP32.highest),
@@ -236,7 +242,7 @@ _MAPPING = expect("a mapping, {} where it is empty")
 
 
 class _Scale(BaseModel):
-    """The entry of a tensor under ``scales``; a number or a list alone is its ``scale``."""
+    """The entry of a tensor under ``scales``. A number or a list alone is read as its ``scale``."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -251,7 +257,7 @@ class _Scale(BaseModel):
         return value if isinstance(value, dict) else {"scale": value}
 
     def chosen(self) -> TensorScale:
-        """The scale for a plan; ValueError where the type of the codes cannot hold a zero point."""
+        """Returns the scale for a plan. Raises ValueError if the data type cannot hold a zero point."""
         scale = np.array(self.scale, np.float32)
         if self.zero_point is None and self.dtype is None:
             return TensorScale(scale, self.axis)
@@ -266,7 +272,7 @@ class _Scale(BaseModel):
 
 
 class _PlanFile(BaseModel):
-    """A plan as it stands in its file."""
+    """The content of a plan file."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -290,11 +296,11 @@ class _PlanFile(BaseModel):
 
 
 def read_plan(path: Path, network: Network) -> Plan:
-    """Read a plan, and check it against the network that it is to be applied to.
+    """Read a plan file, and check it against the network that the plan is to change.
 
     Raises:
-        SpecError: The mistakes in the file, one ``file:line:col: message`` per line, by place: no plan, a
-            name that the network does not have, or a model that is not the one that the plan was found for.
+        SpecError: The mistakes in the file, in order, one ``file:line:col: message`` per line. For example:
+            the file is no plan, it has a name that the network does not have, or its model is another one.
     """
     try:
         with readable(path).open("rb") as stream:
@@ -328,7 +334,10 @@ def read_plan(path: Path, network: Network) -> Plan:
 
 
 def _mistakes(error: ValidationError, root: Node) -> Iterator[Mistake]:
-    """Yield a mistake for each value or key that is wrong; only one where the version is another."""
+    """Yield a mistake for each wrong value or key.
+
+    If the version is wrong, only the mistake for the version.
+    """
     details = error.errors(include_url=False)
     of_version = [detail for detail in details if detail["loc"] == ("version",)]
     for detail in of_version or details:
@@ -344,7 +353,7 @@ def _mistakes(error: ValidationError, root: Node) -> Iterator[Mistake]:
 
 
 def _of_another_network(file: _PlanFile, root: Node, network: Network) -> Iterator[Mistake]:
-    """Yield a mistake where the plan was found for another number format or another model."""
+    """Yield a mistake if the plan was found for another number format or another model."""
     low, model = network.low.name, _file_name(network)
     if file.candidate not in (None, low):
         text = f"candidate: the plan was found for {found(file.candidate)}, and the case is in {low}; {_ANEW}"
@@ -377,7 +386,7 @@ def _unknown_items(root: Node, key: str, known: Mapping[str, object], what: str)
 
 
 def _plan(file: _PlanFile, root: Node, network: Network, mistakes: list[Mistake]) -> Plan:
-    """The plan in a file, of a network with its norms fused; adds what does not fit to ``mistakes``."""
+    """The plan that a file describes, for a network whose norms are fused; adds errors to ``mistakes``."""
     model, groups = _file_name(network), sorted(group.name for group in network.groups)
     empty = root.only(())
     high, scales_node, moves_node = (root.entries.get(key, empty) for key in ("high", "scales", "moves"))
@@ -425,7 +434,7 @@ def _no_group(name: str, groups: Sequence[str], network: Network) -> str:
 
 
 def _shapes(network: Network) -> dict[str, tuple[int, ...] | None]:
-    """Quantized tensor to its shape; None for activations."""
+    """Quantized tensor to its shape; None for an activation, whose shape may vary."""
     constants = network.model.constants()
     return {
         name: None if own.values is None else constants[name].shape

@@ -1,4 +1,4 @@
-"""Compares the precision that a case asks for with the precision that ran; judges engine criteria.
+"""Compares the precision that a case requests with the precision that ran; judges engine criteria.
 
 Precisions are given as shares of the model's multiply-accumulates (MACs).
 """
@@ -32,14 +32,15 @@ from pytest_int8acc.runtime.trt.inspector import node_formats
 from pytest_int8acc.spec.criteria import EngineCriterion
 from pytest_int8acc.spec.models import Case
 
-#: A Q/DQ file or a file of scales that asks for less than this share of the MACs in INT8 is a warning.
+#: Minimum share of the MACs that a Q/DQ model or a file of scales requests in INT8. Below, a warning is
+#: shown.
 _LEAST_OF_FILES = 0.5
-#: Less than this share of the MACs in INT8 is a warning after a calibration by this plugin, which leaves out
-#: only layers that the spec or TensorRT excludes.
+#: Minimum share of the MACs in INT8 after a calibration by this plugin, which leaves out only layers that the
+#: spec or TensorRT excludes. Below, a warning is shown.
 _LEAST = 0.05
 #: Maximum number of layers that a report names.
 _NAMED = 5
-#: A share below this comes from the rounding of sums.
+#: A share of MACs below this number is taken for a rounding error of sums, and counts as 0.
 _ROUNDING = 1e-9
 
 
@@ -53,17 +54,17 @@ def precision_contract(
     outputs: Sequence[OutputResult],
     zero: Collection[str] = (),
 ) -> PrecisionContract | None:
-    """The formats that the case asks for and those that ran; None for a model without MACs.
+    """The formats that the case requests and the formats that ran; None for a model without MACs.
 
     Args:
-        case: The case; its spec says whether another format than asked for is an error.
-        backend: A backend that builds engines knows the formats that ran.
-        int8: The network of the case; None for an engine that was built beforehand.
-        candidate: The form that was compared with the baseline.
-        inputs: The inputs, whose shapes the number of MACs depends on.
-        sessions: Where the model runs once if inference does not find its shapes.
+        case: The case. Its spec says whether it is an error if another format ran.
+        backend: The backend. If it builds engines, it knows the formats that ran.
+        int8: The quantized network; None for an engine that was built beforehand.
+        candidate: The candidate that was compared with the baseline.
+        inputs: The inputs. The number of MACs depends on their shapes.
+        sessions: Opens the model for one run if shape inference fails.
         outputs: The judged outputs. If they equal the baseline's bit for bit, no lower format ran.
-        zero: The outputs that are zero in all samples; they do not show which format ran.
+        zero: The outputs that are 0 in all samples. They do not show which format ran.
 
     Raises:
         DataError: The inputs cannot be read.
@@ -110,14 +111,14 @@ def _with_engine(
     *,
     identical: bool,
 ) -> PrecisionContract:
-    """The contract with the formats that an engine ran.
+    """``contract`` with the formats that an engine ran.
 
     Args:
-        contract: What the case asks for.
+        contract: The formats that the case requests.
         engine: The engine of the candidate.
-        shares: Node to its share of the MACs.
-        low: The nodes that are asked for in the low format.
-        names: Node in a body to its name in reports.
+        shares: Node name to its share of the MACs.
+        low: The nodes that the case requests in the low format.
+        names: Name of a node in a body, to its name in reports.
         identical: Whether all outputs equal the baseline's bit for bit.
     """
     formats = node_formats(engine.layers, shares.keys())
@@ -130,7 +131,7 @@ def _with_engine(
     proven = [node for node in low if formats.get(node) == contract.low]
     refuted = [node for node in low if formats.get(node, contract.low) != contract.low]
     identical = identical and not proven
-    if identical:  # a lower format would have changed the outputs
+    if identical:  # rounding to the low format would have changed the outputs
         refuted = list(low)
     asked = _sum(shares, low)
     misplaced = _largest(shares, refuted, names, formats)
@@ -150,7 +151,7 @@ def engine_scores(
 ) -> tuple[tuple[Score, ...], tuple[str, ...]]:
     """The scores of the case's engine criteria, and warnings on criteria that cannot be judged.
 
-    The share of layers in INT8 and the speedup of an engine are reported without a criterion, too.
+    The share of layers in INT8 and the speedup of an engine are also reported without a criterion.
     """
     limits: dict[str, float] = {}
     for criterion in case.criteria:
@@ -177,7 +178,7 @@ def engine_scores(
 
 
 def _layer_share(engine: EngineInfo, limit: float | None) -> Score:
-    """The share of an engine's layers that run in INT8."""
+    """The score of the share of an engine's layers that run in INT8."""
     least, most = engine.int8_share
     if not engine.untold:
         note = "" if engine.weighted else "the engine does not tell its layers"
@@ -188,7 +189,10 @@ def _layer_share(engine: EngineInfo, limit: float | None) -> Score:
 
 
 def _share_between(metric: str, least: float, most: float, limit: float | None, note: str) -> Score:
-    """The score of a share that lies between ``least`` and ``most``; nan if the limit lies between them."""
+    """The score of a share between ``least`` and ``most``.
+
+    Its value is nan if the limit lies between them.
+    """
     if limit is None or limit <= least:
         return Score("engine", metric, least, limit, note=f"at least; {note}")
     if most < limit:
@@ -197,7 +201,7 @@ def _share_between(metric: str, least: float, most: float, limit: float | None, 
 
 
 def _work_share(contract: PrecisionContract | None, limit: float) -> Score:
-    """The share of the MACs in INT8: as an engine ran them, or without an engine as asked for."""
+    """The score of the share of MACs in INT8: as an engine ran them, or without an engine as requested."""
     if contract is None:
         return Score("model", "int8_share", math.nan, limit, note="the model multiplies nothing")
     if contract.realized is None:
@@ -211,7 +215,7 @@ def _work_share(contract: PrecisionContract | None, limit: float) -> Score:
 
 
 def _asked(int8: Int8Form, shares: Mapping[str, float], low: Collection[str]) -> dict[str, float]:
-    """Format to the share of the MACs that is asked for in it, the low format first."""
+    """Format to the share of the MACs that the case requests in it, the low format first."""
     high = int8.complete().high
     kept: dict[str, str] = {}
     for group in int8.every.groups:
@@ -237,7 +241,7 @@ def _source(case: Case, int8: Int8Form | None, *, implicit: bool) -> AskedBy:
 
 
 def _least_share(case: Case, int8: Int8Form | None, source: AskedBy) -> float:
-    """The share of MACs in INT8 below which a warning is due; 0 if the spec itself chose the layers."""
+    """The share of MACs in INT8 below which a warning is shown; 0 if the spec itself chose the layers."""
     chosen = any(isinstance(c, EngineCriterion) and c.int8_share is not None for c in case.criteria)
     if int8 is None or int8.is_own_fix or case.plan is not None or chosen:
         return 0.0

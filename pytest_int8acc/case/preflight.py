@@ -1,8 +1,8 @@
-"""The first look at a case, before its calibration: FP32 and the baseline run on the first samples.
+"""Runs FP32 and the baseline on the first samples of a case, before its calibration.
 
-It shows whether two runs of the baseline are equal. It also shows whether FP16 may be at fault: the baseline
-misses a limit against FP32, an output is not finite or only zeros, or a tensor comes near the end of FP16.
-If nothing of this is seen, FP32 runs on the other samples only where INT8 fails.
+These runs show whether two runs of the baseline are equal. They also show whether FP16 may be at fault. This
+is so if the baseline misses a limit against FP32, if an output is not finite or only zeros, or if a tensor
+comes near the greatest FP16 number. Otherwise FP32 runs on the other samples only if INT8 fails.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ from pytest_int8acc.scores.judge import Comparison, Judge
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
 
-#: Outputs that are added to the FP32 model for the greatest and the least value of all tensors. Each has two
-#: operators: the first finds the value in one tensor, the second finds it among the results for all tensors.
+#: Names of outputs that are added to the FP32 model: the greatest and the least value of all its tensors.
+#: Each is computed by two operators: the first reduces one tensor, the second the results for all tensors.
 _PEAKS = {"int8acc/max": ("ReduceMax", "Max"), "int8acc/min": ("ReduceMin", "Min")}
-#: Operators whose results exceed neither 1 nor their inputs. Operators that only move values are not listed.
+#: Operators whose results are not greater in magnitude than their inputs, or than 1. Operators that only move
+#: values are not listed.
 _WITHIN = frozenset({"Relu", "Clip", "Softmax", "Sigmoid", "Tanh", "Erf", "Concat", "GlobalAveragePool"})
-#: Minimum ratio of the end of FP16 to the greatest magnitude in the first samples. With a smaller ratio,
-#: another sample might overflow, so FP32 runs on all samples.
+#: Minimum ratio of the greatest FP16 number to the greatest magnitude in the first samples. With a smaller
+#: ratio another sample may overflow, so FP32 runs on all samples.
 _HEADROOM = 64
-#: The share of all samples that the first look runs.
+#: The share of all samples that runs before the calibration.
 _SHARE = 1 / 16
-#: The assumed number of samples, where data would have to be read to be counted.
+#: The number of samples that is assumed if the data would have to be read to count them.
 _SUPPOSED = 64
 
 
@@ -62,23 +63,23 @@ def preflight(
     sessions: Sessions,
     truth: FileTruth,
 ) -> Preflight:
-    """Open the baseline, FP32 and a candidate that needs no calibration; run the first samples.
+    """Open the baseline, FP32 and a candidate that needs no calibration, and run the first samples.
 
     Args:
-        case: The case; errors name the places of its keys.
-        backend: Where the baseline and the candidate run.
+        case: The case. Errors name places of keys in its spec.
+        backend: Runs the baseline and the candidate.
         model: The float model.
-        form: The form of the baseline.
+        form: The baseline.
         inputs: All samples.
-        candidate: The form of the candidate; None where it is still to be calibrated.
-        judge: The criteria of the case.
-        sessions: Where FP32 runs.
-        truth: Compares the float model and the baseline with the float model's file.
+        candidate: The candidate; None if it is not calibrated yet.
+        judge: Applies the criteria of the case.
+        sessions: Opens the FP32 model.
+        truth: Compares the float model and the baseline with the user's model file.
 
     Raises:
         EngineError: The baseline does not build or run.
-        ModelError: The float model or the baseline computes something else than its file; the baseline has
-            other inputs or outputs than the model; or a limit is missed because FP16 overflows.
+        ModelError: The float model or the baseline computes something else than its file, the baseline has
+            other inputs or outputs than the model, or a limit is missed because FP16 overflows.
     """
     engine, tested = _opened(backend, model, form, candidate, inputs)
     few = _first(inputs, whole=backend.builds_engines or read_layout(model.inputs).size is not None)
@@ -117,7 +118,7 @@ def preflight(
 
 
 def _first(inputs: Dataset, *, whole: bool) -> Dataset:
-    """The first samples; a whole batch if the engine or the model takes no other number of samples."""
+    """The first samples; one whole batch if the engine or the model takes no other number of samples."""
     if whole:
         return inputs.first(next(inputs.batches()).rows)
     return inputs.first(max(1, int(_SHARE * (inputs.samples or _SUPPOSED))))
@@ -126,7 +127,7 @@ def _first(inputs: Dataset, *, whole: bool) -> Dataset:
 def _opened(
     backend: Backend, model: Model, form: Form, candidate: Form | None, inputs: Dataset
 ) -> tuple[Engine, Engine | None]:
-    """The engines of the baseline and of the candidate, built in parallel where that is possible."""
+    """The engines of the baseline and of the candidate, built in parallel if possible."""
     with blaming(form.place):
         check_interface(form.model, model)
         backend.check(form)
@@ -144,10 +145,10 @@ def _opened(
 def preflight_of_golden(
     case: Case, backend: Backend, model: Model, sessions: Sessions, truth: FileTruth
 ) -> Preflight:
-    """The first look at a case whose baseline is a golden: only FP32 is opened, to run on all samples.
+    """Prepare a case whose baseline is a golden: open FP32 only, which then runs on all samples.
 
     Raises:
-        ModelError: The float model computes something else than its file.
+        ModelError: The float model computes something else than the user's model file.
     """
     try:
         engine = sessions.exact(model)
@@ -161,7 +162,7 @@ def preflight_of_golden(
 
 
 def _steady(judge: Judge, twice: Sequence[Mapping[Role, Feed]]) -> Comparison | None:
-    """The comparison of two runs of the baseline, without metrics of labels; None if they differ in a bit."""
+    """Two runs of the baseline compared, without metrics of labels; None if they differ in any bit."""
     comparison = Comparison(judge, metrics=False)
     for found in twice:
         one, again = found[Role.BASELINE], found[Role.BASELINE_AGAIN]
@@ -172,9 +173,9 @@ def _steady(judge: Judge, twice: Sequence[Mapping[Role, Feed]]) -> Comparison | 
 
 
 def _fp32_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[list[Feed], float]:
-    """The outputs of FP32, and the greatest magnitude inside the model; nan if unknown.
+    """The outputs of FP32, and the greatest magnitude of its tensors; nan if the magnitude is unknown.
 
-    Raises EngineError where ONNX Runtime cannot run the model.
+    Raises EngineError if ONNX Runtime cannot run the model.
     """
     outputs, peaks, makers = list[Feed](), [0.0], model.index.producer
     made = [name for name in made_floats(model) if not _stays_within(makers[name])]
@@ -192,7 +193,7 @@ def _fp32_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[list[Feed
 
 
 def _plain_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[list[Feed], float]:
-    """The outputs of FP32, and nan in place of the greatest magnitude inside the model."""
+    """The outputs of FP32, and nan for the greatest magnitude of its tensors, which is not measured."""
     plain = lock_step({Role.FP32: sessions.exact(model)}, few)
     return [feeds[Role.FP32] for _, feeds in plain], math.nan
 
@@ -210,13 +211,13 @@ def _watched(model: Model, made: Sequence[str]) -> Model:
 
 
 def _stays_within(node: onnx.NodeProto) -> bool:
-    """Whether the results of ``node`` exceed neither 1 nor its inputs."""
+    """Whether the results of ``node`` are at most as great in magnitude as its inputs, or as 1."""
     return moves_values(node) or node.op_type in _WITHIN
 
 
-#: Maximum number of tensors with an overflow in FP16 that an error names.
+#: Maximum number of overflowing tensors that an error message names.
 _MAX_NAMED = 3
-#: Maximum number of tensors that are rounded to FP16 one by one, to find those that alone break a limit.
+#: Maximum number of tensors that are rounded to FP16 one by one, to find those whose overflow breaks a limit.
 _TRIED = 16
 
 
@@ -226,13 +227,14 @@ def compared(
     """Compare the baseline with FP32 by the limits on outputs, without metrics of labels.
 
     Args:
-        judge: The criteria.
-        place: Where the spec's criteria stand, as ``file:line:col``.
+        judge: Applies the criteria.
+        place: The place of the criteria in the spec, as ``file:line:col``.
         batches: The outputs of FP32 and of the baseline, batch by batch.
 
     Returns:
-        The comparison, and the outputs that are not finite or nothing but zeros. Outputs that are not finite
-        may be refused by the comparison when its scores are asked for.
+        The comparison, and the outputs that are not finite or nothing but zeros. Scores of outputs that are
+        not
+        finite may raise an error when they are read.
     """
     comparison, bad = Comparison(judge, judged_only=True, metrics=False), BadOutputs()
     for found in batches:
@@ -244,10 +246,10 @@ def compared(
 
 
 def missed(comparison: Comparison) -> list[Score]:
-    """The scores of a comparison that miss their limits.
+    """The scores of a comparison of outputs that miss their limits.
 
     Raises:
-        BaselineNotFiniteError: Too many values of the first form are not finite.
+        BaselineNotFiniteError: Too many values of the first model in the comparison are not finite.
     """
     return [score for output in comparison.results() for score in output.scores if not score.passed]
 
@@ -261,18 +263,18 @@ def refuse_overflow(
     inputs: Dataset,
     sessions: Sessions,
 ) -> None:
-    """Raise ModelError where FP16 overflows or underflows in the baseline; the message names the tensors.
+    """Raise ModelError if FP16 overflows or underflows in the baseline. The message names the tensors.
 
-    An inf need not reach an output: a division by inf gives 0, in the baseline and in INT8 alike.
+    An inf may never reach an output. A division by inf, for example, gives 0 in the baseline and in INT8.
 
     Args:
         lost: The scores of the baseline against FP32 that miss their limits.
-        bad: Outputs of FP32 and of the baseline that are not finite or nothing but zeros.
-        judge: The criteria.
+        bad: The outputs of FP32 and of the baseline that are not finite or nothing but zeros.
+        judge: Applies the criteria.
         model: The float model.
-        baseline: The form of the baseline.
+        baseline: The baseline, with its description.
         inputs: All samples.
-        sessions: Where models run in ONNX Runtime.
+        sessions: Opens models in ONNX Runtime.
     """
     broken, gone = list[str](), list[str]()
     if bad.has_run(Role.FP32):
@@ -304,7 +306,7 @@ def refuse_overflow(
 
 
 def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, str]:
-    """Tensors whose FP32 values exceed the range of FP16, in topological order, each with a description."""
+    """Tensors with FP32 values beyond the FP16 range, to a description of each, in topological order."""
     tensors, makers, found = made_floats(model), model.index.producer, dict[str, str]()
     maxima = Observer(model, inputs, sessions).maxima(tensors)
     for tensor in tensors:
@@ -318,10 +320,10 @@ def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str,
 def _harmful(
     model: Model, tensors: Sequence[str], judge: Judge, inputs: Dataset, sessions: Sessions
 ) -> list[str]:
-    """Those of ``tensors`` that alone make the case miss a limit when they are rounded to FP16.
+    """The ``tensors`` whose rounding to FP16 alone makes the case miss a limit.
 
     Other overflows do no harm, for example before a Tanh or a Clip. At most ``_TRIED`` tensors are tried, and
-    ``_MAX_NAMED`` returned.
+    at most ``_MAX_NAMED`` are returned.
     """
     plain, found = sessions.exact(model), list[str]()
     for tensor in tensors[:_TRIED]:
@@ -335,7 +337,7 @@ def _harmful(
 
 
 def _halved(model: Model, tensor: str) -> Model:
-    """The model with one tensor rounded to FP16, for all nodes that read it and as an output."""
+    """The model with one tensor rounded to FP16, for all nodes that read it and for the model's output."""
     editor, nodes = model.edit(), list[onnx.NodeProto]()
     wide, half, back = (editor.unique(f"{tensor}/{name}") for name in ("wide", "half", "back"))
     for node in editor.graph.node:
@@ -349,7 +351,7 @@ def _halved(model: Model, tensor: str) -> Model:
 
 
 def made_floats(model: Model) -> list[str]:
-    """The FP32 tensors that nodes compute, in topological order; scalars are left out."""
+    """The names of the FP32 tensors that nodes compute, in topological order, without scalars."""
     floats = {name for name, info in model.values().items() if info.dtype == np.float32 and info.shape}
     return [name for name in model.index.producer if name in floats]
 
@@ -365,7 +367,7 @@ def _vanishing(model: Model) -> Iterator[str]:
 
 
 def _broken(half: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
-    """Yields a description of each node that makes inf or NaN of finite numbers, for a model in FP16."""
+    """Yields a description of each node that computes inf or NaN from finite numbers, for a model in FP16."""
     floats = {n for n, info in half.values().items() if info.dtype in (np.float16, np.float32) and info.shape}
     made = [name for node in half.graph.node for name in node.output if name in floats]
     if not made:

@@ -1,4 +1,4 @@
-"""Runs all forms of a case on the same inputs, batch by batch, and compares their outputs."""
+"""Runs baseline, candidate and other models of a case on the same inputs, and compares their outputs."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ from pytest_int8acc.tensors import Array, Feed, Outputs, describe, did_you_mean
 
 @dataclass(frozen=True, eq=False)
 class Preflight:
-    """The result of the first look, and the engines that the first samples were run on."""
+    """What is known after the first samples ran, before the calibration: engines, and doubts about FP16."""
 
     baseline: Engine | None = None
-    """None where a golden stands in for the baseline."""
+    """The engine of the baseline; None if a golden replaces the baseline."""
     candidate: Engine | None = None
-    """None where the candidate is still to be calibrated."""
+    """The engine of the candidate; None if the candidate is not calibrated yet."""
     fp32: Callable[[], Engine] | None = None
-    """Opens the float model; None if the baseline is the float model, or ONNX Runtime cannot run it."""
+    """Opens the FP32 model; None if the baseline is the FP32 model itself, or ONNX Runtime cannot run it."""
     steady: Comparison | None = None
     """The comparison of two runs of the baseline; None if they were not equal bit for bit."""
     doubtful: bool = False
-    """Whether FP32 must run on all samples, even if INT8 passes."""
+    """Whether FP32 must run on all samples, even if the INT8 candidate passes."""
     settled: bool = False
-    """Whether all samples have shown that FP16 does not overflow."""
+    """Whether runs on all samples have shown that FP16 does not overflow."""
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Worst:
-    """The sample of an output with the lowest SQNR."""
+    """The sample of one output with the lowest SQNR, and its values in baseline and candidate."""
 
     sample: int
     ratio: float
-    """Power of the sample's signal divided by the power of its error."""
+    """The power of the sample's signal divided by the power of its error."""
     baseline: Array
-    """The baseline's output for this sample, without the axis of samples."""
+    """The baseline's output for this sample, without the batch axis."""
     int8: Array
 
 
@@ -73,16 +73,16 @@ def keep_worst(kept: dict[str, Worst], comparison: Comparison, baseline: Feed, i
 
 
 class BadOutputs:
-    """Which outputs of each form hold NaN or infinities, and which are 0 in all samples."""
+    """Collects the outputs of each model that hold NaN or infinities, and those that are 0 in all samples."""
 
     def __init__(self) -> None:
         self.broken: dict[Role, set[str]] = defaultdict(set)
-        """Form to the names of its outputs that hold NaN or infinities."""
+        """Role of a model, to the names of its outputs that hold NaN or infinities."""
         self._zero: dict[Role, dict[str, bool]] = defaultdict(dict)
-        """Form to each of its outputs, and whether every number in it was 0 so far."""
+        """Role of a model, to each of its outputs and whether all its numbers were 0 so far."""
 
     def look(self, role: Role, outputs: Feed) -> None:
-        """Note NaN, infinities and zeros in a batch of a form."""
+        """Record NaN, infinities and zeros in one batch of a model's outputs."""
         for name, array in outputs.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 self.broken[role].add(name)
@@ -90,11 +90,11 @@ class BadOutputs:
                 self._zero[role][name] = array.dtype.kind in "fiub" and not array.any()
 
     def zero(self, role: Role) -> set[str]:
-        """The names of a form's numeric outputs in which every element of every sample is 0."""
+        """The names of a model's numeric outputs in which every element of every sample is 0."""
         return {name for name, is_zero in self._zero.get(role, {}).items() if is_zero}
 
     def has_run(self, role: Role) -> bool:
-        """Whether outputs of a form were looked at."""
+        """Whether any outputs of a model were recorded."""
         return role in self._zero
 
     @property
@@ -105,47 +105,52 @@ class BadOutputs:
 
 @dataclass(eq=False)
 class Runs:
-    """The comparisons of all forms on the same inputs, and the outputs that are kept."""
+    """The comparisons of all models of a case on the same inputs, and outputs that are kept."""
 
     backend: str
     """A description of the engine that ran the candidate."""
     notes: tuple[str, ...]
     judge: Judge
     run: Callable[[Role], Iterator[tuple[int, Feed]]]
-    """Runs a form on all inputs; yields the number of samples and the outputs of each batch."""
+    """Runs a model on all inputs; yields the number of samples and the outputs of each batch."""
     comparisons: dict[tuple[Role, Role], Comparison]
-    """A pair of forms to the comparison of the second with the first."""
+    """A pair of roles, to the comparison of the second model with the first."""
     engines: Mapping[Role, Engine]
-    """Form to the engine that ran it."""
+    """Role of a model, to the engine that ran it."""
     steady: Comparison | None
     """The comparison of two runs of the baseline on the first samples; None if they were not equal."""
     kept: dict[Role, Outputs]
-    """The outputs that are kept. The baseline's are for forms that are compared later, the candidate's for
-    a golden. Both have an entry, which is empty if they are not kept."""
+    """Role of a model, to its kept outputs; empty if they are not kept.
+
+    The baseline's outputs are kept for candidates that are compared later, the candidate's for a golden.
+    """
     bad: BadOutputs = field(default_factory=BadOutputs)
     worst: dict[str, Worst] = field(default_factory=dict)
-    """Output to its sample with the lowest SQNR."""
+    """Output name to the sample of this output with the lowest SQNR."""
     perturbed: PerturbedOutputs = field(default_factory=dict)
     """The baseline's outputs for perturbed inputs."""
     spread: Spread = field(default_factory=Spread)
-    """Some samples of the baseline's outputs, from which useless outputs are made to test the criteria."""
+    """Some samples of the baseline's outputs. Useless outputs are made of them to test the criteria."""
 
     @property
     def roles(self) -> set[Role]:
-        """The forms that were compared."""
+        """The roles of the models that were compared."""
         return {role for pair in self.comparisons for role in pair}
 
     @property
     def noise(self) -> Comparison | None:
-        """The baseline's second run compared with its first; None where a golden replaces the baseline."""
+        """The comparison of the baseline's second run with its first.
+
+        None if a golden replaces the baseline.
+        """
         return self.comparisons.get((Role.BASELINE, Role.BASELINE_AGAIN), self.steady)
 
     def comparison(self, against: Role, form: Role) -> Comparison:
-        """The comparison of a form with another by all criteria; the forms run again if it is missing.
+        """The comparison of a model with another one by all criteria; the models run again if it is missing.
 
         Raises:
-            EngineError: A form does not run.
-            OutOfTime: A form would have to run, and time is up.
+            EngineError: A model does not run.
+            OutOfTime: A model would have to run, but the time is up.
         """
         known, clock = self.comparisons.get((against, form)), current()
         if known is None:
@@ -158,7 +163,10 @@ class Runs:
         return known
 
     def compare_fp32(self) -> None:
-        """Compare the baseline with FP32, unless that was done; raises EngineError where FP32 fails."""
+        """Compare the baseline with FP32, unless that was done before.
+
+        Raises EngineError if FP32 does not run.
+        """
         if self.bad.has_run(Role.FP32):
             return
         comparison = self.comparisons[Role.FP32, Role.BASELINE] = Comparison(self.judge)
@@ -173,10 +181,10 @@ class Runs:
         return self.run(role)
 
     def judged(self, outputs: Iterable[tuple[int, Feed]]) -> Verdict:
-        """Judge another form against the baseline.
+        """Judge another candidate against the baseline.
 
         Args:
-            outputs: The number of samples and the outputs of each batch of the inputs.
+            outputs: For each batch of the inputs, the number of samples and the candidate's outputs.
         """
         comparison = Comparison(self.judge, self.comparisons[Role.BASELINE, Role.INT8])
         for (_, before), (rows, feed) in zip(_batches(self.kept[Role.BASELINE]), outputs, strict=True):
@@ -198,27 +206,27 @@ def run_forms(
     golden: Cutter | None,
     reference: Reference | None,
 ) -> Runs:
-    """Build the candidate, run it and the baseline over the inputs batch by batch, and compare them.
+    """Build the candidate, run it and the baseline on the inputs batch by batch, and compare them.
 
-    The baseline is the engine that ``early`` opened. It runs a second time where two runs of it gave other
-    numbers. FP32 runs with them where it is in doubt whether the baseline is right, and where a stage between
-    the training framework and the engine needs it.
+    The baseline's engine comes from ``early``. It runs a second time if its two first runs differed. FP32
+    also runs if it is in doubt whether the baseline is right, or if the spec names outputs of the training
+    framework.
 
     Args:
-        backend: Builds and runs the forms.
-        model: The float model, run in FP32.
+        backend: Builds and runs the models.
+        model: The float model, which runs in FP32.
         forms: The baseline and the candidate.
         inputs: All samples.
-        sessions: Where FP32 and a simulated candidate run.
-        judge: The criteria.
-        early: The result of the first look.
-        place: Where the spec's criteria stand, as ``file:line:col``.
-        keep: The forms whose outputs are kept.
-        golden: Gives the baseline's outputs from a golden; None: the baseline is run.
-        reference: The training framework's outputs, where the spec names some.
+        sessions: Opens FP32 and a simulated candidate in ONNX Runtime.
+        judge: Applies the criteria.
+        early: The results of the first samples.
+        place: The place of the criteria in the spec, as ``file:line:col``.
+        keep: The roles of the models whose outputs are kept.
+        golden: Returns the baseline's outputs from a golden; None if the baseline runs.
+        reference: The training framework's outputs; None if the spec names none.
 
     Raises:
-        EngineError: The candidate does not build, or a form does not run.
+        EngineError: The candidate does not build, or a model does not run.
         CriterionError: A criterion does not fit the outputs.
         DataError: The inputs cannot be read, or the framework's outputs do not fit them.
         GoldenError: The golden does not fit this run.
@@ -262,7 +270,7 @@ def _opened(
     *,
     staged: bool,
 ) -> tuple[dict[Role, Engine], tuple[str, ...]]:
-    """The engines of all forms that a verdict needs, and notes; with ``staged`` FP32 is one of them."""
+    """The engines of all models that a verdict needs, and notes. With ``staged`` these include FP32."""
     with blaming(candidate.place):
         tested = early.candidate or backend.open(candidate, Role.INT8, inputs)
     engines: dict[Role, Engine] = {}
@@ -278,7 +286,7 @@ def _opened(
     if backend.needs_simulation and isinstance(candidate, ModelForm):
         try:
             engines[Role.SIMULATED] = sessions.exact(candidate.model)
-        except EngineError as error:  # ONNX Runtime lacks, for example, one of the types
+        except EngineError as error:  # for example, ONNX Runtime lacks a number format
             return engines, (*early.notes, f"no simulation: {error}")
     return engines, early.notes
 
@@ -297,7 +305,7 @@ def _compare_batch(runs: Runs, outputs: Mapping[Role, Feed], rows: int) -> None:
 def _comparisons(
     judge: Judge, reference: Reference | None, roles: Collection[Role], outputs: Collection[str]
 ) -> dict[tuple[Role, Role], Comparison]:
-    """The comparisons that a verdict needs, and those of the stages between framework, model and engine."""
+    """The comparisons that a verdict needs, and those between training framework, float model and engine."""
     main = Comparison(judge)
     found = {(Role.BASELINE, Role.INT8): main}
     if Role.BASELINE_AGAIN in roles:
@@ -323,7 +331,7 @@ def _batches(outputs: Outputs) -> Iterator[tuple[int, Feed]]:
 
 
 def check_interface(form: Model, model: Model) -> None:
-    """Raise ModelError if a form has other inputs or outputs than the case's model."""
+    """Raise ModelError if a model has other inputs or outputs than the case's model."""
     for what, theirs, ours in (
         ("inputs", form.inputs, model.inputs),
         ("outputs", form.outputs, model.outputs),
@@ -345,22 +353,22 @@ def check_interface(form: Model, model: Model) -> None:
 
 @dataclass(eq=False)
 class Reference:
-    """The training framework's outputs, which a spec names as ``reference``."""
+    """The training framework's outputs, which a spec names under ``reference``."""
 
     where: str
-    """The key and the file, for messages."""
+    """The key and the file name, for error messages."""
     place: str
-    """Where the key stands in the spec, as ``file:line:col``."""
+    """The place of the key in the spec, as ``file:line:col``."""
     arrays: Mapping[str, Array]
-    """Output name to the framework's array, samples first."""
+    """Output name to the training framework's array, with the samples along the first axis."""
     _seen: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Output name to the shape of the model's output over all batches so far."""
+    """Output name to the shape of the model's output, joined over all batches so far."""
 
     def next(self, like: Feed) -> Feed:
-        """The framework's outputs of the next batch; DataError if a shape differs from that in ``like``.
+        """The framework's outputs of the next batch; DataError if a shape differs from the model's output.
 
         Args:
-            like: The model's outputs of this batch. The arrays get their dtypes.
+            like: The model's outputs of this batch. The returned arrays have their dtypes.
         """
         found = {}
         for name, array in like.items():
@@ -387,11 +395,11 @@ class Reference:
 
 
 def read_reference(case: Case, model: Model) -> Reference | None:
-    """The framework's outputs from the file under ``reference``; None if the spec names none.
+    """Reads the training framework's outputs from the file under ``reference``; None if the spec names none.
 
     The file is a .npz with arrays of some or all outputs, or a .npy for the only output.
 
-    Raises DataError if the file cannot be read, or an array has not the name of an output.
+    Raises DataError if the file cannot be read, or an array does not have the name of an output.
     """
     if case.reference is None:
         return None
@@ -402,7 +410,7 @@ def read_reference(case: Case, model: Model) -> Reference | None:
 
 
 def _read(file: str, where: str, case: Case, model: Model) -> Mapping[str, Array]:
-    """Output name to array; a single array belongs to the model's only output, whatever its name."""
+    """Output name to array. A single array belongs to the model's only output, whatever its name."""
     names, own = ([output.name for output in found] for found in (model.outputs, model.own_outputs))
     try:
         path = find(file, case.path(""), where)

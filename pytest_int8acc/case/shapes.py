@@ -1,4 +1,4 @@
-"""Finds the shapes of tensors, by a run of the model if inference fails, and multiply-accumulates (MACs)."""
+"""Finds the shapes of tensors and counts multiply-accumulates (MACs), by a run of the model if needed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pytest_int8acc.tensors import Feed
 def tensor_shapes(
     model: Model, feed: Feed, tensors: Iterable[str], sessions: Sessions = CPU
 ) -> dict[str, tuple[int, ...]]:
-    """Run the model once, and return tensor to shape.
+    """Run the model once, and return the shape of each tensor by name.
 
     Args:
-        model: The model; it runs as it is.
+        model: The model, which is not changed.
         feed: One batch: an array per input.
         tensors: Names of tensors of the main graph.
-        sessions: Where the model runs.
+        sessions: Opens the model.
 
     Raises:
         EngineError: The model does not run.
@@ -46,17 +46,17 @@ def tensor_shapes(
 
 
 def group_shapes(network: Network, shapes: Mapping[str, Sequence[int]]) -> dict[str, str]:
-    """Group to the output shape of its leading node, as text; empty if the shape is unknown."""
+    """Layer name to the shape, as text, of the first output of its first node; empty if it is unknown."""
     leading = leading_outputs(network)
     found = {group.name: shapes.get(leading.get(group.name, "")) for group in network.groups}
     return {group: "" if shape is None else str(list(shape)) for group, shape in found.items()}
 
 
 def macs_of(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, float]:
-    """Node name to its number of MACs.
+    """Returns the number of MACs of each node, by node name.
 
-    If inference does not find all shapes, the model runs once. If it cannot run, because only TensorRT has
-    its operators, a node without a known shape counts each of its weights once.
+    If shape inference does not find all shapes, the model runs once. If only TensorRT has the model's
+    operators, it cannot run. Then a node without a known shape counts each of its weights once.
 
     Raises:
         DataError: The inputs cannot be read.
@@ -74,7 +74,7 @@ def macs_of(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, floa
 def _input_shapes(model: Model, inputs: Dataset) -> tuple[dict[str, tuple[int, ...]], int]:
     """The shapes of the inputs, and the number of samples in them.
 
-    The shapes are those of one sample if the model states them, else those of the first batch.
+    The shapes are those of one sample if the model declares them, otherwise those of the first batch.
     """
     batched, found = read_layout(model.inputs).batched, dict[str, tuple[int, ...]]()
     for info in model.inputs:

@@ -1,4 +1,4 @@
-"""Judges the plans of a search on some of the samples, and finds how much each sample adds to a loss."""
+"""Judges the plans of a search on some of the samples, and finds how much loss each sample causes."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from pytest_int8acc.scores.user_metric import MetricRun, metric_scores
 from pytest_int8acc.search.types import Trial
 from pytest_int8acc.tensors import Array
 
-#: Output name to one array per sample. The array of a sample keeps its first axis, along which samples lie.
+#: Output name to one array for each sample. Each array still has the batch axis, of length 1.
 SampleOutputs = Mapping[str, Sequence[Array]]
 
 
 @dataclass(frozen=True, eq=False)
 class JudgedLimit:
-    """One limit on one output, or on a part of one."""
+    """One limit of a criterion, on one output of the model or on a part of it."""
 
     criterion: Criterion
     share: Share
     output: OutputRows
-    """The rows of the baseline compared with itself."""
+    """Statistics of the baseline's output, from a comparison of the baseline with itself."""
     key: Key
-    """The key of the rows that ``share`` is computed from."""
+    """The key of the statistics from which ``share`` computes the loss of each sample."""
 
 
 class SampleBaseline:
     """The baseline's outputs of the samples that a search uses, and the criteria of the case on them.
 
     Attributes:
-        judge: The case's judge with the labels of these samples.
-        outputs: Output name to the baseline's arrays, one per sample.
+        judge: Applies the criteria of the case with the labels of these samples.
+        outputs: Output name to the baseline's arrays, one for each sample.
         samples: The number of samples.
-        limits: The criteria on outputs.
+        limits: The limits on outputs.
         criteria: All criteria: first those on outputs, then those on users' metrics.
-        itself: The comparison of the baseline with itself.
+        itself: The comparison of the baseline with itself, which gives statistics of its outputs.
     """
 
     def __init__(self, baseline: SampleOutputs, judge: Judge, rows: Sequence[int] | None = None) -> None:
@@ -53,11 +53,11 @@ class SampleBaseline:
 
         Args:
             baseline: The baseline's outputs, cut into samples.
-            judge: The case's judge with the labels of these samples.
-            rows: The number of labels of each sample; None: one label each.
+            judge: Applies the criteria of the case with the labels of these samples.
+            rows: The number of labels of each sample; None if each sample has one label.
 
         Raises:
-            CriterionError: A criterion does not fit.
+            CriterionError: A criterion does not fit the baseline's outputs.
         """
         self.judge = judge
         self.outputs = {name: list(arrays) for name, arrays in baseline.items()}
@@ -92,7 +92,7 @@ class SampleBaseline:
         return itself
 
     def feed(self, run: MetricRun, samples: Sequence[int], outputs: SampleOutputs) -> None:
-        """Pass the outputs of some samples to a user's metric."""
+        """Pass the outputs of some samples to a user's metric function."""
         joined = {name: join(arrays) for name, arrays in outputs.items()} if run.joins else {}
         if joined and all(len(arrays) == 1 for arrays in joined.values()):
             rows = [row for sample in samples for row in self._rows[sample]]
@@ -117,9 +117,9 @@ def _judged_limit(output: OutputRows, name: str, index: int) -> JudgedLimit:
 
 
 class SampleComparison(Comparison):
-    """The outputs of one plan compared with the baseline; samples may be added in any order.
+    """The outputs of one plan compared with the baseline. Samples may be added in any order.
 
-    Outputs are not kept, except for users' metrics that take all samples at once.
+    Outputs are kept only for users' metrics that take all samples at once.
     """
 
     def __init__(self, baseline: SampleBaseline) -> None:
@@ -143,7 +143,10 @@ class SampleComparison(Comparison):
         self._unlike: dict[str, list[int]] = {name: [] for name in self.outputs}
 
     def add_samples(self, samples: Sequence[int], outputs: SampleOutputs) -> None:
-        """Compare the outputs of more samples; ``samples`` are their indices, in the order of the arrays."""
+        """Compare the outputs of more samples with the baseline.
+
+        ``samples`` has the index of each array's sample.
+        """
         self.seen[list(samples)] = True
         for name, rows in self.outputs.items():
             baseline = [self._baseline.outputs[rows.output][i] for i in samples]
@@ -156,7 +159,7 @@ class SampleComparison(Comparison):
             self._baseline.feed(run, samples, outputs)
 
     def trial(self, high: frozenset[int]) -> Trial:
-        """The verdict on the samples that were added; a plan passes only on all samples.
+        """The verdict on the samples that were added. A plan passes only if all samples were added.
 
         Raises CriterionError if a user's function fails.
         """
@@ -192,7 +195,7 @@ class SampleComparison(Comparison):
         return consistent(loss, score.passed)
 
     def parts(self) -> F64:
-        """How much each sample adds to each loss, [criteria, samples].
+        """The loss that each sample adds to each criterion, [criteria, samples].
 
         It is nan for samples that were not added, and for users' metrics.
         """
@@ -208,12 +211,12 @@ class SampleComparison(Comparison):
             if good.any():
                 parts[index, order[good]] = limit.share.of(self.outputs[name].rows(limit.key)[good])
             parts[index, self._unlike[name]] = np.inf
-        for name in spoilt.keys() - judged:  # a case with NaN fails, even in an output without a limit
+        for name in spoilt.keys() - judged:  # NaN in an output without a limit fails the case, too
             parts[: len(limits), spoilt[name]] = np.inf
         return parts
 
     def _spoilt(self, name: str) -> list[int]:
-        """Samples of an output in which a value is not finite and the baseline's value is."""
+        """The samples with a value in an output that is not finite, although the baseline's value is."""
         lost = self.outputs[name].errors[:, AT["lost"]] > 0
         return [sample for sample, bad in zip(self._order[name], lost, strict=False) if bad]
 

@@ -1,1 +1,4 @@
-"""Where any plan of a case is tried, priced, built and proved."""
+"""Tries, prices, builds and proves plans of a case.
+
+A plan changes precision or scales of the INT8 candidate.
+"""

@@ -1,4 +1,4 @@
-"""Runs any plan of a network in one session of ONNX Runtime; the precisions are inputs of its model."""
+"""Runs any plan of a network in one ONNX Runtime session. The model takes the precisions as inputs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pytest_int8acc.tensors import Feed
 
 
 class Board:
-    """The instrument of one network, opened in an exact session of ONNX Runtime."""
+    """A model of one network in which inputs select precisions, opened in an ONNX Runtime session."""
 
     def __init__(self, network: Network, rest: Precision, sessions: Sessions) -> None:
-        """Build the instrument and open it.
+        """Build the instrumented model and open it.
 
         Args:
             network: The network whose plans are run.
-            rest: The precision of everything that is not quantized.
+            rest: The precision of all nodes that are not quantized.
             sessions: Opens the session.
 
         Raises:
@@ -33,7 +33,7 @@ class Board:
     def setting(
         self, high: Collection[str], scales: Mapping[str, TensorScale] = MappingProxyType({})
     ) -> Setting:
-        """The setting of a run with these groups in high precision and these scales of activations."""
+        """The inputs that select a plan: the groups in high precision, and the scales of activations."""
         return self._instrument.setting(high, scales)
 
     def run(self, feed: Feed, setting: Setting) -> Feed:

@@ -1,4 +1,4 @@
-"""The evaluators of a lab. A search asks them about plans that differ in the groups kept high."""
+"""Evaluators that judge the plans of a search: by simulation in ONNX Runtime, or by building models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_int8acc.tensors import Feed
 
 
 class Simulated:
-    """An Evaluator that judges plans by inference. Each plan adds groups in high precision to a base plan."""
+    """An Evaluator that simulates plans. Each plan adds groups in high precision to a base plan."""
 
     def __init__(
         self,
@@ -30,10 +30,11 @@ class Simulated:
 
         Args:
             simulator: Runs the plans.
-            base: The plan that every plan includes; None for an empty plan.
-            samples: The samples that the search may see, by index; None for all samples. See ``split``.
+            base: The plan whose changes every tried plan includes; None for an empty plan.
+            samples: The samples that the search may use, by index; None for all samples. See ``split``.
             keep: The precision of groups that leave the low format.
-            room: The error budget: a plan passes if it uses at most this share of the error that the limits
+            room: The error budget. A plan passes if it uses at most this fraction of the error that the
+                limits
                 allow.
 
         Raises:
@@ -51,21 +52,21 @@ class Simulated:
 
     @property
     def samples(self) -> int:
-        """The number of samples that the search sees."""
+        """The number of samples that the search uses."""
         return self.seen.judge.samples
 
     @property
     def targets(self) -> Sequence[Target]:
-        """The meaning of each array of error vectors that ``probe`` returns."""
+        """The criterion of each array of error vectors that ``probe`` returns."""
         return self.seen.prober.targets
 
     def plan(self, high: Iterable[int]) -> Plan:
-        """The base plan with these groups in high precision, by index."""
+        """The base plan with the groups of these indices in high precision."""
         names = (self.groups[i].name for i in sorted(high))
         return replace(self._base, high=dict.fromkeys(names, self.keep))
 
     def indices(self, names: Iterable[str]) -> frozenset[int]:
-        """The indices of groups in ``groups``, by their names."""
+        """The indices in ``groups`` of the groups with these names."""
         selected = set(names)
         return frozenset(i for i, group in enumerate(self.groups) if group.name in selected)
 
@@ -105,18 +106,18 @@ class Built(Simulated):
     """An Evaluator that judges a plan by building its model, and probes it by simulation."""
 
     def __init__(self, simulated: Simulated, build: Callable[[Plan], Iterable[Feed]]) -> None:
-        """Take over criteria, baseline and samples.
+        """Take over the criteria, the baseline and the samples of ``simulated``.
 
         Args:
-            simulated: The evaluator that probes plans by simulation.
-            build: Builds a plan and returns its outputs on the whole dataset, in the baseline's batches.
+            simulated: The evaluator that measures error vectors by simulation.
+            build: Builds a plan and returns its outputs on the whole dataset, in the batches of the baseline.
         """
         super().__init__(simulated.simulator, simulated.plan(()), simulated.seen.samples, simulated.keep)
         self._build = build
         self._known: dict[frozenset[int], Trial] = {}
 
     def trial(self, high: frozenset[int], order: Sequence[int], enough: Enough | None) -> Trial:
-        """Build, run and judge a plan on all samples, whatever their order.
+        """Build, run and judge a plan on all samples; ``order`` and ``enough`` are ignored.
 
         Raises:
             Int8accError: Whatever ``build`` raises, or a user's function fails.

@@ -1,4 +1,4 @@
-"""The inputs of a lab as single samples, which run in any order, and outputs cut into samples."""
+"""The inputs of a case as single samples, which run in any order, and outputs cut into samples."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ from pytest_int8acc.data.dataset import fill, rechunk
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.tensors import Feed, Outputs, TensorInfo
 
-#: Maximum size, in bytes, of inputs that stay in memory. Larger inputs are read again for each plan, in the
-#: order of the dataset.
+#: Maximum size, in bytes, of inputs that are kept in memory. Larger inputs are read again for each plan, in
+#: the order of the dataset.
 MEMORY_BYTES = 256 << 20
-#: Approximate size, in bytes, of the inputs of one run. An instrument holds more activations than the model
-#: for which batches were sized.
+#: Approximate size, in bytes, of the inputs of one run. It is small because a model in which inputs select
+#: precisions holds more activations than the plain model.
 _RUN_BYTES = 1 << 20
-#: The first run takes one in this many samples, later runs take more: a plan can be rejected between two
-#: runs.
+#: The first run takes one in this many samples. It is short, because many plans are rejected after the first
+#: run. Later runs take more samples.
 _RUNS = 16
-#: Minimum number of samples in a run: fewer are not worth the cost of a run.
+#: Minimum number of samples in one run. The overhead of a run is too large for fewer samples.
 _LEAST_ROWS = 4
 
 
 def split(samples: int, held_out: float = 0.2, seed: int = 0) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The samples that a search may see, and the samples held out for the proof, both in order.
+    """The samples that a search may use, and the samples that are held out for the proof, both in order.
 
     Args:
         samples: The number of samples, at least 1.
-        held_out: The share to hold out, below 1. It is rounded down, so that of very few samples the search
-            sees all.
+        held_out: The share of samples to hold out, below 1. The number is rounded down, so it may be 0.
         seed: The seed of the random choice.
     """
     order = np.random.default_rng(seed).permutation(samples).tolist()
@@ -41,10 +40,10 @@ def split(samples: int, held_out: float = 0.2, seed: int = 0) -> tuple[tuple[int
 
 
 class Inputs:
-    """The inputs of a lab, sample by sample.
+    """The inputs of a case, sample by sample.
 
-    A sample is a row of the batched inputs where every output has a row for it too. Where outputs cannot be
-    cut into rows, a whole batch is one sample.
+    A sample is a row of the batched inputs if every output has a row for it, too. If outputs cannot be cut
+    into rows, a whole batch is one sample.
     """
 
     def __init__(self, dataset: Dataset, inputs: Sequence[TensorInfo], baseline: Outputs) -> None:
@@ -77,22 +76,23 @@ class Inputs:
             self._kept = None
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """The number of samples."""
         return len(self._places)
 
     def rows(self, samples: Sequence[int]) -> list[int]:
-        """The indices of the dataset's rows that belong to these samples."""
+        """The indices of the rows of the dataset that belong to these samples."""
         return [row for sample in samples for row in self._rows[sample]]
 
     def runs(
         self, order: Sequence[int], among: int | None = None, *, whole: bool = False
     ) -> Iterator[tuple[list[int], Batch]]:
-        """The batches to run, each with its samples.
+        """Yield the batches to run, each with the samples in it.
 
         Args:
             order: The samples to run. They run in this order if the inputs are in memory.
-            among: The number of samples that the first, small run is a part of; None for all samples.
-            whole: Make as few runs as batches and memory allow, because no plan is rejected between runs.
+            among: The number of samples from which the size of the first run is computed; None for all
+                samples.
+            whole: Whether to make as few runs as possible, because no plan is rejected between runs.
         """
         first = self._most if whole else max(_LEAST_ROWS, -(-(among or len(self)) // _RUNS))
         first = self._layout.size or min(self._most, first)
@@ -117,7 +117,10 @@ class Inputs:
             yield [taken.popleft() for _ in range(batch.rows)], batch
 
     def _cuts(self, count: int, size: int) -> Iterator[tuple[int, int]]:
-        """Start and length of each run; the first are short, because most plans are rejected early."""
+        """Yield start and length of each run.
+
+        The first runs are short, because most plans are rejected early.
+        """
         start = 0
         while start < count:
             yield start, size
@@ -135,7 +138,7 @@ class Inputs:
         }
 
     def samples_of(self, batch: int, outputs: Feed) -> tuple[list[int], SampleOutputs]:
-        """The samples of the dataset's n-th batch, and its outputs, cut into these samples."""
+        """The samples in the batch with index ``batch``, and ``outputs`` cut into these samples."""
         places = [(sample, row) for (b, row), sample in self._places.items() if b == batch]
         return [sample for sample, _ in places], {
             name: [array[row : row + 1] if self._by_row else array for _, row in places]
@@ -171,7 +174,7 @@ class Inputs:
                 yield sample, batch
 
     def _samples(self, batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:
-        """Each sample of the batches, as a batch of its own."""
+        """Yield each sample of the batches as a batch of its own."""
         for b, batch in enumerate(batches):
             for r in range(batch.rows if self._by_row else 1):
                 own = Batch(self._layout.cut(batch.feed, r, r + 1), 1) if self._by_row else batch
@@ -188,6 +191,6 @@ def _have_rows(outputs: Outputs, counts: Sequence[int]) -> bool:
 
 
 def _ranges(counts: Sequence[int]) -> list[list[int]]:
-    """The indices of the rows of each batch."""
+    """For each batch, the indices of its rows in the dataset."""
     ends = np.cumsum(counts).tolist()
     return [list(range(end - count, end)) for end, count in zip(ends, counts, strict=True)]

@@ -1,4 +1,4 @@
-"""Ablations of a culprit: one property is undone at a time, and the loss of the outputs is measured."""
+"""Ablations of a culprit: one property of a layer is undone at a time, and the model's loss is measured."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ from pytest_int8acc.tensors import Array
 
 
 class Interventions:
-    """Trials of one culprit at a time, with all other culprits in high precision, on the screening subset.
+    """Ablations of one culprit at a time, with the other culprits in high precision, on the screening subset.
 
-    A trial of a whole culprit runs on the case's own instrument. A trial of one tensor runs on another
-    instrument, in which each tensor that a culprit quantizes has a switch and scales of its own.
+    The screening subset is a few random samples. Trials of a whole culprit run in the simulator of the case.
+    Trials of one tensor run in another simulator, where each tensor of a culprit has its own switch and
+    scales.
     """
 
     def __init__(self, lab: Lab, culprits: Collection[str], budget: Budget) -> None:
-        """Split the culprits into their tensors; nothing is run.
+        """Split the culprits into their tensors. Nothing is run.
 
         Args:
-            lab: The laboratory of the case.
-            culprits: The groups that must leave the low format.
-            budget: Pays for the trials.
+            lab: Runs the plans of the case.
+            culprits: The names of the layers that must leave the low format.
+            budget: The budget of the trials.
         """
         self.budget, self._case = budget, lab
         self.is_alone = False
-        """Whether all other groups are in high precision, not only the other culprits."""
+        """Whether all other layers are in high precision in a trial; else only the other culprits are."""
         self._high = frozenset(culprits)
         network, self.pieces = split_groups(lab.network, culprits, lab.shapes)
         self._simulator = lab.simulator.on(network)
         self._known: dict[str, float] = {}
 
     def alone(self) -> Interventions:
-        """The same trials with all other groups in high precision.
+        """A copy of these ablations in which all other layers are in high precision.
 
-        Otherwise a change of the culprit also changes how the groups in INT8 behind it round.
+        Otherwise, a change of the culprit also changes the rounding in later INT8 layers.
         """
         other = copy(self)
         other.is_alone = True
@@ -54,22 +55,22 @@ class Interventions:
 
     @cached_property
     def _every(self) -> frozenset[str]:
-        """The names of all groups into which the culprits were split."""
+        """The names of all groups into which the tensors of the culprits were split."""
         pieces = [piece for of_one in self.pieces.values() for piece in of_one]
         return frozenset(name for p in pieces for name in (p.given, p.other) if name)
 
     @property
     def cost(self) -> Cost:
-        """The cost of everything that the lab has run so far."""
+        """The cost of all runs, trials and builds of the case so far."""
         return self._case.cost
 
     def evidence(self, cost: Cost) -> Evidence:
-        """The evidence of an ablation that cost this much."""
+        """The evidence of one ablation, with the cost of its trials."""
         return Evidence("ablation", "exact", self._case.sample_set(self._simulator.few), cost=cost)
 
     @property
     def samples(self) -> int | None:
-        """The number of samples on which trials run; None if these are all samples."""
+        """The number of samples on which trials run; None if trials run on all samples."""
         few = len(self._simulator.few)
         return few if few < len(self._simulator.inputs) else None
 
@@ -84,25 +85,25 @@ class Interventions:
         return self._case.int8.rest == "fp16"
 
     def as_it_is(self, group: str) -> float:
-        """The loss of the outputs with this culprit in INT8; 1 is the limit of the criteria."""
+        """The model's loss with this culprit in INT8 and unchanged; 1 is at the limit of the criteria."""
         if group not in self._known:
             self._known[group] = self._tried(self._case.simulator, self._high - {group})
         return self._known[group]
 
     def loss(self, group: str) -> float:
-        """The part of the loss that this culprit adds."""
+        """The increase of the model's loss by this culprit in INT8."""
         if "" not in self._known:
             self._known[""] = self._tried(self._case.simulator, self._high)
         return self.as_it_is(group) - self._known[""]
 
     def without(self, group: str, piece: Piece) -> float:
-        """The loss of the outputs with one tensor of the culprit not quantized."""
+        """The model's loss if one tensor of the culprit is not quantized."""
         return self._trial_of_edges(group, frozenset(p.given for p in self.pieces[group] if p != piece))
 
     def rescaled(self, group: str, piece: Piece, scale: Array) -> float:
-        """The loss of the outputs with an activation of the culprit at another symmetric scale.
+        """The model's loss if an activation of the culprit has another symmetric scale.
 
-        The scale is float32, of shape [] or [channels].
+        ``scale`` is float32, of shape [] or [channels].
         """
         if not scale.ndim and self._is_own(group, piece):
             scales = {piece.tensors[0]: TensorScale(scale)}
@@ -113,7 +114,7 @@ class Interventions:
         return self._trial_of_edges(group, int8, {piece.scaled: taken})
 
     def in_fp32(self, group: str) -> float:
-        """The loss of the outputs with FP32 in place of FP16 for all nodes that are not quantized."""
+        """The model's loss if nodes that are not quantized run in FP32 in place of FP16."""
         self.budget.pay()
         return self._wide.normalized_loss(Plan(high=dict.fromkeys(sorted(self._high - {group}), "fp32")))
 
@@ -122,7 +123,7 @@ class Interventions:
         return self._case.simulator.on(self._case.network, "fp32")
 
     def _is_own(self, group: str, piece: Piece) -> bool:
-        """Whether an activation has one symmetric scale and no other group reads it in INT8."""
+        """Whether an activation has one symmetric scale, and all its other readers run in high precision."""
         groups = self._case.network.groups
         readers = [(g.name, e.quantization) for g in groups for e in g.edges if e.tensor in piece.tensors]
         alike = [other for other in self.pieces[group] if other.tensors == piece.tensors]
@@ -131,7 +132,10 @@ class Interventions:
     def _trial_of_edges(
         self, group: str, int8: frozenset[str], scales: Mapping[str, TensorScale] = MappingProxyType({})
     ) -> float:
-        """The loss with some tensors of one culprit in INT8, by the names of their groups."""
+        """The model's loss with some tensors of one culprit in INT8.
+
+        ``int8`` has the names of their groups.
+        """
         whole = self._high - self.pieces.keys()
         return self._tried(self._simulator, (self._every | whole) - int8, scales)
 

@@ -1,4 +1,4 @@
-"""The laboratory of a case: it tries, prices, builds and proves any plan, and remembers the results."""
+"""Tries plans of a case by inference, prices and builds them, and remembers the results."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from pytest_int8acc.search.types import GroupInfo
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
-#: An engine may have up to this many times the loss of its ONNX model (1 dB), because TensorRT rounds
-#: differently. More is a fault of the engine.
+#: An engine may have up to this many times the normalized loss of its ONNX model (1 dB), because TensorRT
+#: rounds differently. More is a fault of the engine.
 ENGINE_ROUNDING = 1.25
 
 
@@ -46,21 +46,21 @@ class Proof:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Samples from which ranges may be taken."""
+    """A dataset from which the ranges of activations may be taken."""
 
     data: Dataset
     description: str
-    """A description of the calibration data; empty if the samples are the compared inputs."""
+    """A description of the calibration data; empty if the dataset is the compared inputs."""
 
 
 class Lab:
-    """Tries plans of one case by inference, and proves them by building.
+    """Tries plans of one case by inference, and proves plans by building their models.
 
-    Everything is made when it is first needed, and kept.
+    Each property is computed when it is first needed, and is then kept.
     """
 
     def __init__(self, measured: Measured, int8: Int8Form) -> None:
-        """Keep the case and its candidate; nothing is run."""
+        """Keep the measured case and the network of its INT8 candidate. Nothing is run."""
         self.measured, self.int8 = measured, int8
         self.network: Network = int8.network
         self.sessions = measured.sessions
@@ -70,16 +70,14 @@ class Lab:
         self._fused: dict[tuple[str, ...], Simulator] = {}
         self._values: dict[object, Observer] = {}
 
-    # Prices
-
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The shapes, in the first batch, of tensors that groups quantize or that their MACs depend on."""
+        """Tensor to its shape in the first batch, for tensors that are quantized or needed to count MACs."""
         return self._first[0]
 
     @cached_property
     def _first(self) -> tuple[Mapping[str, tuple[int, ...]], int]:
-        """The ``shapes`` of tensors in the first batch, and its number of rows."""
+        """The ``shapes`` of tensors in the first batch, and the number of rows of that batch."""
         batch = next(self.measured.inputs.batches())
         needed = dict.fromkeys([*sized_tensors(self.network), *(edge.tensor for edge in self.network.edges)])
         model = self.network.model
@@ -91,13 +89,13 @@ class Lab:
 
     @cached_property
     def _macs(self) -> Mapping[str, float]:
-        """The multiply-accumulates of each group in the first batch."""
+        """The multiply-accumulates of each group of layers in the first batch."""
         shapes, rows = self._first
         return macs(self.network, shapes, rows)
 
     @cached_property
     def work(self) -> Mapping[str, float]:
-        """The multiply-accumulates of each group, as a share of those of all groups.
+        """The multiply-accumulates of each group of layers, as a share of those of all groups.
 
         Raises:
             EngineError: The float model does not run.
@@ -107,20 +105,21 @@ class Lab:
 
     @cached_property
     def groups(self) -> tuple[GroupInfo, ...]:
-        """The groups with their prices: measured time if engines report it, else multiply-accumulates."""
+        """The groups of layers with their prices: measured times if engines report them, else MACs."""
         prices = _latency_prices(self.measured, self.network, self.work)
         shapes = group_shapes(self.network, self.shapes)
         return tuple(GroupInfo(g.name, prices[g.name], shapes[g.name]) for g in self.network.groups)
 
     def share(self, high: Iterable[str]) -> float:
-        """The share of these groups in the multiply-accumulates of all groups."""
+        """The share of these groups of layers in the multiply-accumulates of all groups."""
         return sum(self.work[name] for name in high)
 
     def latency(self, form: Form) -> Latency | None:
-        """The latency of a form's engine; None if it cannot be timed.
+        """The latency of the engine of a model; None if it cannot be timed.
 
-        It is timed in turn with the INT8 engine, and scaled by the ratio of the INT8 engine's first latency
-        to its latency now. So changes of the GPU's clock between measurements do not count.
+        The engine is timed in turn with the INT8 engine. The result is scaled by the ratio of the INT8
+        engine's first latency to its latency now. So changes of the GPU's clock between the measurements have
+        no effect.
         """
         if not self.measured.backend.times_engines:
             return None
@@ -139,11 +138,9 @@ class Lab:
         low, median, high = (ms * drift for ms in (fixed.low_ms, fixed.median_ms, fixed.high_ms))
         return Latency(median, low, high, fixed.runs)
 
-    # Plans by inference
-
     @cached_property
     def simulator(self) -> Simulator:
-        """The simulator of the case's own network.
+        """The simulator of the network as the case quantizes it.
 
         Raises:
             DataError: The inputs cannot be read.
@@ -164,12 +161,13 @@ class Lab:
     def budget(
         self, runs: float, *, most: float = math.inf, trials: tuple[float, float] = (math.inf, math.inf)
     ) -> Budget:
-        """A budget for runs of the simulator. With the setting ``certify``, runs and trials are not bounded.
+        """A budget for runs of the simulator. With the setting ``certify``, runs and trials are not limited.
 
         Args:
             runs: Maximum number of runs over all samples. It is raised if runs take very little time.
-            most: The bound up to which ``runs`` is raised.
-            trials: Maximum number of trials on the screening subset, and the bound up to which it is raised.
+            most: Maximum to which ``runs`` may be raised.
+            trials: Maximum number of trials on the screening subset, a few random samples. The second number
+                is the maximum to which the first may be raised.
         """
         simulator, (usual, at_most) = self.simulator, trials
         each = len(simulator.few) / len(simulator.inputs)
@@ -180,14 +178,14 @@ class Lab:
     def simulated(
         self, samples: Sequence[int] | None = None, base: Plan | None = None, room: float = 1.0
     ) -> Simulated:
-        """An evaluator of plans by inference; see ``Simulated`` for the arguments."""
+        """An evaluator that simulates plans; see ``Simulated`` for the arguments."""
         return Simulated(self.simulator_of(base or Plan()), base, samples, self.measured.keep, room)
 
     def simulator_of(self, plan: Plan) -> Simulator:
-        """The simulator for a plan: the case's own, or one of the network with the plan's norms fused.
+        """The simulator for a plan; for a plan that fuses norms, it runs the network with fused norms.
 
         Raises:
-            ModelError: The plan names a norm that is not there.
+            ModelError: The plan names a norm that the network does not have.
         """
         if not plan.fused:
             return self.simulator
@@ -197,29 +195,30 @@ class Lab:
 
     @cached_property
     def losses(self) -> Mapping[str, tuple[TensorLoss, ...]]:
-        """The losses of each group that runs alone in FP16 or BF16; see ``group_losses``.
+        """The losses of each group of layers that runs alone in FP16 or BF16; see ``group_losses``.
 
         Raises:
             EngineError: The float model does not run.
         """
         return group_losses(self.network, self.int8.low, self.measured.inputs, self.sessions)
 
-    # Evidence
-
     @property
     def cost(self) -> Cost:
-        """The cost of everything so far. Its seconds start at any moment, so only differences count."""
+        """The cost of all runs and builds so far.
+
+        Seconds start at an arbitrary time, so only differences matter.
+        """
         return Cost(self.simulator.meter.runs, time.monotonic(), self.builds)
 
     def sample_set(self, samples: Sequence[int] | None = None) -> SampleSet:
-        """The sample set of some inputs, by index; None for all inputs."""
+        """The sample set of the inputs with these indices; None takes all inputs."""
         inputs = self.simulator.inputs
         rows = inputs.rows(range(len(inputs)) if samples is None else samples)
         return SampleSet(len(rows), self.measured.result.digest)
 
     @property
     def place_here(self) -> Place:
-        """Where ``judged_here`` runs a plan."""
+        """The kind of ONNX Runtime session in which ``judged_here`` runs a plan."""
         return "exact" if self.measured.backend.needs_simulation else self.sessions.mode
 
     @property
@@ -229,16 +228,17 @@ class Lab:
 
     @property
     def suspects(self) -> tuple[int, ...] | None:
-        """All groups by index, the greatest loss first; None in INT8 and FP8, where errors add up."""
+        """All groups by index, the greatest loss first.
+
+        None for INT8 and FP8, where errors of groups add up.
+        """
         if not self.is_narrow:
             return None
         place = {group.name: i for i, group in enumerate(self.network.groups)}
         return tuple(place[name] for name in self.losses)
 
-    # Plans by building
-
     def built(self, simulated: Simulated) -> Built:
-        """The evaluator with verdicts of built models in place of simulated ones."""
+        """An evaluator that builds a plan's model to judge it, and simulates it to measure error vectors."""
 
         def outputs(plan: Plan) -> Iterator[Feed]:
             self.builds += 1
@@ -252,19 +252,19 @@ class Lab:
         return self.int8.under(plan)
 
     def judged(self, form: Form) -> Verdict:
-        """The verdict on a form that is built and run on all samples; it is judged like a fix.
+        """The verdict on a model that is built and run on all samples. It is judged like a fix.
 
         Raises:
-            EngineError: The form does not build or run.
+            EngineError: The model does not build or run.
         """
         self.builds += 1
         return self.measured.proved(form)
 
     def prove(self, plan: Plan) -> Proof:
-        """Build a plan, run it on all samples and judge it; each plan is proved once.
+        """Build the model of a plan, run it on all samples and judge it. Each plan is proved once.
 
         Raises:
-            EngineError: The model does not build or run, or differs from the user's file by more than
+            EngineError: The model does not build or run, or differs from the user's model file by more than
                 rounding.
         """
         key = plan_key(plan)
@@ -275,12 +275,12 @@ class Lab:
         return self._proofs[key]
 
     def is_proved(self, plan: Plan) -> bool:
-        """Whether the plan was proved before, so that ``prove`` costs nothing."""
+        """Whether the plan was proved before, so that ``prove`` returns at once."""
         return plan_key(plan) in self._proofs
 
     @property
     def refuted(self) -> tuple[Plan, ...]:
-        """Plans that pass in the simulation but whose engine fails by more than rounding explains."""
+        """Plans that pass in the simulation, but whose engine fails by more than rounding explains."""
         return tuple(proof.plan for proof in self._proofs.values() if self._is_refuted(proof))
 
     def _is_refuted(self, proof: Proof) -> bool:
@@ -291,7 +291,7 @@ class Lab:
         return trial.passed and normalized_loss > ENGINE_ROUNDING * trial.loss
 
     def judged_here(self, plan: Plan) -> Verdict:
-        """The verdict on a plan that ONNX Runtime runs; in an exact session if the backend builds engines.
+        """The verdict on a plan that runs in ONNX Runtime, even if the case's own backend is TensorRT.
 
         Raises:
             EngineError: The model does not run.
@@ -300,26 +300,24 @@ class Lab:
         opened = self.sessions.exact if measured.backend.needs_simulation else self.sessions.configured
         return measured.judged(measured.outputs_of(opened(form.model)))
 
-    # Values of the float model's tensors
-
     @cached_property
     def sources(self) -> tuple[Source, ...]:
-        """The data from which ranges may be taken: calibration data if the case has any, then the inputs.
+        """The data from which ranges may be taken: the calibration data if the case has any, then the inputs.
 
         Raises:
             DataError: The calibration data cannot be read.
         """
         inputs = Source(self.measured.inputs, "")
         data = calibration_data(self.measured.case, self.measured.model)
-        if data is not None and self.int8.observed is not None:  # calibration has read the same data
+        if data is not None and self.int8.observed is not None:  # the calibration has read the same data
             data = self.int8.observed.dataset
         own = () if data is None else (Source(data, data.description),)
         return (*own, inputs)
 
     def values(self, dataset: Dataset, plan: Plan | None = None) -> Observer:
-        """The observer of the network's tensors on a dataset, after the plan's moves of range.
+        """The observer of the network's tensors on a dataset, after the plan has moved range between tensors.
 
-        The first pass measures all activations that the network quantizes, so that later questions need none.
+        The first pass measures all activations that the network quantizes, so that later calls need no pass.
         """
         plan = Plan(moves=plan.moves) if plan else Plan()
         key = (id(dataset), plan_key(plan))
@@ -336,7 +334,7 @@ class Lab:
 
     @cached_property
     def meter(self) -> EdgeMeter:
-        """Measures the error of each quantization in the values of its tensor."""
+        """Measures the quantization error of each quantized tensor, on the values of the tensor."""
         measured = self.measured
         return EdgeMeter(self.network, measured.model, measured.inputs, self.sessions)
 
@@ -347,10 +345,10 @@ def _is_same(one: Dataset, other: Dataset) -> bool:
 
 
 def _latency_prices(measured: Measured, network: Network, work: Mapping[str, float]) -> Mapping[str, float]:
-    """The time, in ms, that each group takes longer in the baseline's engine than in the INT8 engine.
+    """For each group, the extra time in ms in the baseline's engine compared with the INT8 engine.
 
-    If the engines do not report times of layers, it is the work. Layers are timed one by one, which is good
-    enough to order groups. The price of a fix is measured on the whole engine.
+    If the engines do not report times of layers, ``work`` is returned. Layers are timed one by one, which is
+    exact enough to rank groups. The price of a fix is measured on the whole engine.
     """
     slow = measured.backend.node_times(Role.BASELINE, measured.inputs)
     fast = measured.backend.node_times(Role.INT8, measured.inputs)

@@ -1,4 +1,4 @@
-"""Measures the loss of each group that runs alone in FP16 or BF16, on the values of the FP32 model."""
+"""Measures the loss of each group of layers that runs alone in FP16 or BF16, on FP32 values of its inputs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class TensorLoss:
     signal: float = 0.0
     """The sum of the squared FP32 values."""
     peak: float = 0.0
-    """The greatest magnitude in FP32."""
+    """The greatest magnitude of the FP32 values."""
     lost: float = 0.0
-    """The number of values that became 0."""
+    """The number of nonzero values that became 0."""
 
     @property
     def share(self) -> float:
-        """The root mean square of the error over that of the signal; inf if it is not finite."""
+        """The root mean square of the error divided by that of the signal; inf if the error is not finite."""
         ratio = self.noise / self.signal if self.signal else (math.inf if self.noise else 0.0)
         return math.sqrt(ratio) if math.isfinite(ratio) else math.inf
 
@@ -41,9 +41,9 @@ class TensorLoss:
 def group_losses(
     network: Network, low: Format, inputs: Dataset, sessions: Sessions
 ) -> Mapping[str, tuple[TensorLoss, ...]]:
-    """The losses of the tensors that each group computes, if the group alone runs in the low format.
+    """For each group, the losses of the tensors that it computes if only this group runs in the low format.
 
-    The groups with the greatest loss come first, and so do the tensors of each group.
+    The groups with the greatest loss come first. The tensors of each group have the same order.
 
     Raises:
         EngineError: The float model does not run.

@@ -1,4 +1,4 @@
-"""Judges the plans of one network by inference, and remembers the results."""
+"""Judges the plans of one network by inference in ONNX Runtime, and remembers the results."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Target, Trial
 from pytest_int8acc.tensors import Array, Outputs
 
-#: Maximum and minimum number of samples in the screening subset, on which plans with different scales are
-#: compared. A plan that is chosen there is confirmed on all samples.
+#: Maximum and minimum number of samples in the screening subset. Plans with different scales are compared on
+#: this subset. A plan that is chosen there is confirmed on all samples.
 FEW, _LEAST = 32, 8
-#: Maximum number of multiply-accumulates for one run of the screening subset. Large networks therefore get a
-#: smaller subset.
+#: Maximum number of multiply-accumulates in one run of the screening subset. For large networks the subset is
+#: therefore smaller, but not below its minimum.
 _WORK = 8e9
-#: A bound on runs is raised to this many multiply-accumulates, which take a few seconds on one core.
+#: A limit on runs is raised to this many multiply-accumulates, which take a few seconds on one core.
 _LITTLE = 100e9
-#: Maximum size, in bytes, of error vectors that are remembered.
+#: Maximum total size, in bytes, of error vectors that are kept in memory.
 _REMEMBERED = 64 << 20
-#: Maximum number of instruments that are kept in addition to the first. Each holds the weights in memory.
+#: Maximum number of ONNX Runtime sessions that are kept in addition to the first. Each holds all weights.
 _BOARDS = 3
 #: The squared error that replaces nan and infinity.
 _FAR = 1e30
@@ -43,21 +43,21 @@ _FAR = 1e30
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Some of the samples, and a judge of the case's criteria on these samples alone."""
+    """Some of the samples, and a judge that applies the case's criteria to these samples alone."""
 
     samples: tuple[int, ...]
     judge: SampleBaseline
 
     @cached_property
     def prober(self) -> Prober:
-        """Measures error vectors on these samples."""
+        """Measures error vectors of plans on these samples."""
         return Prober(self.judge)
 
 
 class Simulator:
-    """Tries plans of one network in exact sessions of ONNX Runtime, and judges them by the case's criteria.
+    """Runs plans of one network in ONNX Runtime with unfused Q/DQ, and judges them by the case's criteria.
 
-    Trials that ran all samples are remembered.
+    Results of trials on all samples are kept.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Simulator:
 
         Args:
             network: The network whose plans are tried.
-            dataset: All samples; each pass must give the same ones.
+            dataset: All samples. Each pass must give the same samples in the same order.
             baseline: The baseline's outputs of all samples, as ``run_together`` returns them.
             judge: Judges by the case's criteria, on all samples.
             groups: The groups of the network, with their prices.
             rest: The precision of nodes that are not quantized.
-            sessions: Opens the models.
+            sessions: Opens the models in ONNX Runtime.
             scores: The scores of the network with all groups in INT8; empty if they are not known.
             macs: The multiply-accumulates of one sample.
 
@@ -102,12 +102,12 @@ class Simulator:
         self._normalized_losses: dict[object, float] = {}
         self._probes: dict[object, Probe] = {}
         self._held = 0
-        """The size, in bytes, of the remembered error vectors."""
+        """The total size, in bytes, of the error vectors that are kept."""
         self._units: dict[int, float] = {}
         self._like: Simulator | None = None
         """The simulator of the unmodified network, which knows the scores with all groups in INT8.
 
-        None if this simulator is the one of the unmodified network.
+        None if this simulator is itself the simulator of the unmodified network.
         """
         self._kinds: dict[object, _Activations] = {}
         self._batches: list[tuple[list[int], Batch]] = []
@@ -117,8 +117,9 @@ class Simulator:
         """A simulator of another network with the same inputs and outputs, on the same samples.
 
         Args:
-            network: The other network. Only ``normalized_loss`` may be asked if its groups have other names.
-            rest: The precision of nodes that are not quantized; None for the present one.
+            network: The other network. If its groups have other names, only ``normalized_loss`` may be
+                called.
+            rest: The precision of nodes that are not quantized; None keeps the precision of this simulator.
         """
         other, own = copy(self), {group.name for group in network.groups}
         other.groups = tuple(group for group in self.groups if group.name in own)
@@ -129,7 +130,7 @@ class Simulator:
         return other
 
     def allowance(self, runs: float) -> float:
-        """A bound on runs over all samples, raised to ``_LITTLE`` multiply-accumulates if it is below."""
+        """The limit ``runs`` on runs over all samples, raised to at least ``_LITTLE`` MACs in total."""
         return max(runs, _LITTLE / max(self._macs * len(self.inputs), 1.0))
 
     def takes_time(self, runs: float) -> bool:
@@ -137,7 +138,7 @@ class Simulator:
         return self.allowance(runs) == runs
 
     def seen(self, samples: Iterable[int] | None = None) -> Seen:
-        """Some of the samples with a judge of their own, by index, in order; None for all samples.
+        """Some of the samples, by index, with a judge of their own; None for all samples.
 
         Raises:
             CriterionError: A criterion does not fit the outputs.
@@ -152,12 +153,12 @@ class Simulator:
 
     @cached_property
     def few(self) -> tuple[int, ...]:
-        """The screening subset: random samples, always the same, on which plans are compared."""
+        """The screening subset: indices of a few random samples, always the same, to compare plans on."""
         order = np.random.default_rng(0).permutation(len(self.inputs))
         return tuple(sorted(order[: self._most].tolist()))
 
     def board(self, plan: Plan) -> Board:
-        """The instrument that runs a plan; the most recent instruments are kept.
+        """The session that runs a plan. The most recent sessions are kept.
 
         Raises:
             ModelError: The plan names a group or tensor that the network does not have.
@@ -167,7 +168,7 @@ class Simulator:
         key = _tried_key(made)
         if key not in self._boards:
             if len(self._boards) > _BOARDS:
-                del self._boards[list(self._boards)[1]]  # the first is the case's own network
+                del self._boards[list(self._boards)[1]]  # the first is the session of the unmodified network
             network = moved(self.network, made) if made.scales else self.moved(made.moves)
             self._boards[key] = Board(network, self._rest, self._sessions)
         return self._boards[key]
@@ -179,7 +180,7 @@ class Simulator:
         order: Sequence[int] | None = None,
         enough: Enough | None = None,
     ) -> Trial:
-        """Judge a plan on some samples, by default on all; see ``Evaluator.trial``.
+        """Judge a plan on some samples, by default on all samples; see ``Evaluator.trial``.
 
         Raises:
             EngineError: The model fails.
@@ -206,7 +207,7 @@ class Simulator:
     def probe(self, plan: Plan, seen: Seen, samples: Sequence[int]) -> Probe:
         """The error vectors of a plan on a few of the samples in ``seen``; see ``Evaluator.probe``.
 
-        They are remembered, because a search with a smaller error budget asks for the same.
+        They are kept, because a search with a smaller error budget asks for the same plans again.
 
         Raises:
             EngineError: The model fails.
@@ -221,12 +222,12 @@ class Simulator:
         return probe
 
     def normalized_loss(self, plan: Plan) -> float:
-        """The normalized loss of a plan on the screening subset: about 1 where a criterion is at its limit.
+        """The normalized loss of a plan on the screening subset; about 1 if a criterion is at its limit.
 
-        For each criterion the squared error is divided by the squared error that its limit allows. The
-        greatest of these counts, with 1 % of their mean, so that a change which helps another criterion
-        counts, too. Errors are averaged over the samples. Where the limit is for the worst samples, they are
-        averaged over the worst quarter of the samples that must keep it. The loss of a plan is remembered.
+        For each criterion, the squared error is divided by the squared error that its limit allows. The
+        result is the greatest of these ratios plus 1 % of their mean, so that an improvement for other
+        criteria counts, too. Errors are averaged over the samples. For a limit on the worst samples, they are
+        averaged over the worst quarter of the samples that must meet the limit. The result is kept.
         """
         key = _tried_key(plan), frozenset(plan.high)
         if key not in self._normalized_losses:
@@ -234,17 +235,18 @@ class Simulator:
         return self._normalized_losses[key]
 
     def moved(self, moves: Mapping[str, Array]) -> Network:
-        """The network after range was moved; it is made once.
+        """The network after range was moved between tensors; each network is made once.
 
         Raises:
-            ModelError: Range of a tensor cannot be moved.
+            ModelError: The range of a tensor cannot be moved.
         """
         return self._activations(moves).network
 
     def scales_of(self, plan: Plan) -> Mapping[str, TensorScale]:
-        """The scales of a plan, also for tensors that its moves of range create.
+        """The scales of a plan, including scales of tensors that its moves of range create.
 
-        A move may give some readers of a tensor a new tensor to read, which inherits the scale.
+        When range is moved, some readers of a tensor may read a new tensor instead. The new tensor inherits
+        the scale.
         """
         if not plan.moves:
             return plan.scales
@@ -272,7 +274,7 @@ class Simulator:
     def _unit(self, target: Target) -> float:
         """The squared error at the limit of a criterion that has no value for a single sample.
 
-        It is estimated from the loss and the error vectors with all groups in INT8.
+        The squared error is estimated from the loss and the error vectors with all groups in INT8.
         """
         if self._like is not None:
             return self._like._unit(target)
@@ -288,13 +290,16 @@ class Simulator:
         return self._units[target.criterion]
 
     def _vectors(self, plan: Plan, seen: Seen) -> list[Vectors]:
-        """The error vectors of a plan on the screening subset, for each target."""
+        """The error vectors of a plan on the screening subset, one array for each target."""
         return seen.prober.vectors(self.few, self._runs(plan, seen, self.few))
 
     def _runs(
         self, plan: Plan, seen: Seen, samples: Sequence[int]
     ) -> Iterator[tuple[Sequence[int], SampleOutputs]]:
-        """The outputs of a plan on a few of the samples in ``seen``; their batches are kept in memory."""
+        """Yield the outputs of a plan on a few of the samples in ``seen``.
+
+        Input batches are kept in memory.
+        """
         chosen = tuple(seen.samples[i] for i in samples)
         if self._probed != chosen:
             self._probed, self._batches = chosen, list(self.inputs.runs(chosen, whole=True))
@@ -302,7 +307,7 @@ class Simulator:
         return (([place[i] for i in some], run(some, batch)) for some, batch in self._batches)
 
     def _running(self, plan: Plan) -> Callable[[Sequence[int], Batch], SampleOutputs]:
-        """A function that runs a plan on one batch, given its samples, and cuts the outputs into samples."""
+        """A function that runs a plan on a batch with given samples, and cuts its outputs into samples."""
         board = self.board(plan)
         setting = board.setting(plan.high, self.scales_of(plan))
 
@@ -313,17 +318,17 @@ class Simulator:
         return run
 
     def _made(self, plan: Plan) -> Plan:
-        """The part of a plan that is built into an instrument; the rest are inputs of the instrument."""
+        """The part of a plan that is built into a model. The other parts are inputs of the model."""
         kinds, made = self._activations(plan.moves), {}
         for tensor, scale in plan.scales.items():
             if tensor in kinds.odd and scale.is_plain:
-                made[tensor] = _SOME  # makes the tensor symmetric, so that its scale is an input
+                made[tensor] = _SOME  # with a symmetric quantization the scale is a model input
             elif tensor not in kinds.known or not _is_like(scale, kinds.known[tensor]):
                 made[tensor] = scale
         return Plan(scales=made, moves=plan.moves)
 
     def _activations(self, moves: Mapping[str, Array]) -> _Activations:
-        """The activations after range was moved."""
+        """The activations of the network after range was moved between tensors."""
         key = _tried_key(Plan(moves=moves))
         if key not in self._kinds:
             before = {
@@ -345,20 +350,20 @@ class Simulator:
 
 @dataclass(frozen=True, eq=False)
 class _Activations:
-    """The activations of a network after range was moved."""
+    """The quantized activations of a network after range was moved between tensors."""
 
     network: Network
-    """The network after the moves."""
+    """The network after the moves of range."""
     known: Mapping[str, Quantization]
-    """The quantization of each activation that all readers quantize alike and symmetrically."""
+    """The quantization of each activation whose readers all quantize it alike and symmetrically."""
     odd: frozenset[str]
-    """Activations that are not quantized to symmetric INT8 with one scale."""
+    """The activations that are not quantized to symmetric INT8 with one scale."""
     inherited_scales: Mapping[str, str]
-    """Each activation that the moves created, and the activation whose scale it inherits."""
+    """Each activation that moves of range created, to the activation whose scale it inherits."""
 
 
 def _readers(network: Network) -> dict[str, list[Edge]]:
-    """The edges that quantize each activation."""
+    """Each quantized activation to its edges. An edge is one input of a node that reads the tensor."""
     found: dict[str, list[Edge]] = {}
     for edge in (e for group in network.groups for e in group.edges if e.quantization.values is None):
         found.setdefault(edge.tensor, []).append(edge)
@@ -374,21 +379,21 @@ def _places(edges: Sequence[Edge]) -> list[tuple[str, int]]:
 
 
 def _are_alike(edges: Sequence[Edge]) -> bool:
-    """Whether the edges of a tensor are all symmetric, with scales of the same shape."""
+    """Whether the edges of a tensor are all symmetric, with scales of the same shape and axis."""
     kinds = {(e.quantization.axis, e.quantization.scale.shape) for e in edges}
     return len(kinds) == 1 and all(e.quantization.is_symmetric for e in edges)
 
 
 def _is_like(scale: TensorScale, known: Quantization) -> bool:
-    """Whether a scale fits the input that an instrument has for a known quantization."""
+    """Whether a scale has the axis and shape of the model input that exists for a known quantization."""
     alike = scale.axis == known.axis and scale.scale.shape == known.scale.shape
     return alike and (scale.is_plain or scale.zero_point is None)
 
 
-#: The placeholder for a scale that is an input of the instrument.
+#: A placeholder that makes the quantization symmetric. The actual scale is an input of the model.
 _SOME = TensorScale(np.array(1.0, np.float32))
 
 
 def _tried_key(plan: Plan) -> object:
-    """A key of a plan that does not depend on which groups are in high precision."""
+    """A key that is equal for plans that differ only in high-precision groups, outputs or fused norms."""
     return plan_key(plan, ignored={"high", "outputs", "fused"})

@@ -1,4 +1,4 @@
-"""Measures the error vectors of plans on a few samples, one array for each target of a search."""
+"""Measures the error vectors of plans on a few samples: one array for each target, that is each criterion."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from pytest_int8acc.tensors import Array
 
 #: Maximum length of the error vector of one sample. Longer vectors are subsampled.
 ELEMENTS = 4096
-#: Approximate number of elements of outputs that are held in memory at a time.
+#: Approximate number of output elements that are held in memory at a time.
 _TOGETHER = 1 << 20
-#: The value that replaces nan and infinity, in units of the baseline's greatest magnitude.
+#: Replaces nan and infinity in an output, as a multiple of the greatest magnitude in the baseline's output.
 _FAR = 10.0
 
 Vectors = NDArray[np.float32]
@@ -32,7 +32,7 @@ _Measure = Callable[[Array, Array, int], Vectors]
 
 
 class Prober:
-    """Measures the errors that plans make on a few samples."""
+    """Measures error vectors: the weighted differences between a plan's outputs and the baseline's."""
 
     def __init__(self, baseline: SampleBaseline) -> None:
         self._baseline = baseline
@@ -44,11 +44,11 @@ class Prober:
         self._energies = {name: float(np.mean([*map(_energy, a)])) for name, a in numbers.items()}
 
     def probe(self, samples: Sequence[int], runs: Iterable[tuple[Sequence[int], SampleOutputs]]) -> Probe:
-        """The error vectors and parts of a plan.
+        """The error vectors of a plan, and the loss that each sample adds.
 
         Args:
-            samples: The samples to measure.
-            runs: The outputs of the plan, run by run, each with its samples.
+            samples: The samples to measure, by index.
+            runs: The outputs of the plan, run by run, each with the samples in it.
         """
         comparison = SampleComparison(self._baseline)
         vectors = self.vectors(samples, runs, comparison.add_samples)
@@ -60,12 +60,12 @@ class Prober:
         runs: Iterable[tuple[Sequence[int], SampleOutputs]],
         also: Callable[[Sequence[int], SampleOutputs], None] | None = None,
     ) -> list[Vectors]:
-        """The error vectors of a plan for each target, [samples, elements].
+        """The error vectors of a plan: for each target an array [samples, elements].
 
         Args:
-            samples: The samples to measure.
-            runs: The outputs of the plan, run by run, each with its samples.
-            also: Is called with samples and outputs as they come.
+            samples: The samples to measure, by index.
+            runs: The outputs of the plan, run by run, each with the samples in it.
+            also: Called with samples and outputs as they arrive.
         """
         found = dict[int, list[Vectors]]()
         for some, outputs in _pooled(runs):
@@ -78,7 +78,7 @@ class Prober:
     def _all_vectors(
         self, samples: Sequence[int], some: Sequence[int], outputs: SampleOutputs
     ) -> list[Vectors]:
-        """The error vectors for each target, of some of the ``samples`` of a probe."""
+        """The error vectors for each target, for those of the ``samples`` that one run gave."""
         vectors = []
         for limit in self._baseline.limits:
             output, cut = limit.output.output, limit.output.cut
@@ -103,7 +103,7 @@ class Prober:
         return sampled([measure(b, c, 1)[0] for b, c in zip(baseline, candidate, strict=True)], longest)
 
     def _of_outputs(self, samples: Sequence[int], some: Sequence[int], outputs: SampleOutputs) -> Vectors:
-        """The errors of all numeric outputs, each over its root mean energy; used for users' metrics."""
+        """The errors of all numeric outputs, divided by their root mean energy; used for users' metrics."""
         vectors = [np.zeros((len(some), 1), np.float32)]
         for name, energy in self._energies.items():
 
@@ -115,7 +115,10 @@ class Prober:
         return np.concatenate(vectors, axis=1)
 
     def _tamed(self, name: str, b: Array, c: Array) -> Array:
-        """The candidate with finite values; zeros if its shape or dtype is not that of the baseline."""
+        """The candidate's output ``c`` with finite values.
+
+        Zeros if its shape or dtype differs from the baseline's.
+        """
         if c.shape != b.shape or kind_of(c) != kind_of(b):
             return np.zeros_like(b)
         if kind_of(b) != "floats" or np.isfinite(c).all():
@@ -126,7 +129,7 @@ class Prober:
 def _pooled(
     runs: Iterable[tuple[Sequence[int], SampleOutputs]],
 ) -> Iterator[tuple[Sequence[int], SampleOutputs]]:
-    """The runs joined into parts of about ``_TOGETHER`` elements."""
+    """Yield the runs joined into larger runs of about ``_TOGETHER`` output elements."""
     some, outputs, size = list[int](), defaultdict[str, list[Array]](list), 0
     for samples, found in runs:
         for place, sample in enumerate(samples):
@@ -142,14 +145,14 @@ def _pooled(
 
 
 def sampled(rows: Sequence[Vectors] | Vectors, longest: int) -> Vectors:
-    """Error vectors cut to at most ``ELEMENTS`` elements, [samples, elements].
+    """Error vectors subsampled to at most ``ELEMENTS`` elements, [samples, elements].
 
-    The elements are spread evenly, and are always the same. Rows are scaled such that squared lengths stay
-    the same on average. Rows shorter than the longest are stretched.
+    The elements are spread evenly, and are always the same. Vectors are scaled so that squared lengths stay
+    the same on average. Vectors shorter than the longest are stretched.
 
     Args:
         rows: The error vector of each sample.
-        longest: Length of the longest error vector among all samples of the probe.
+        longest: The length of the longest error vector among all samples of the measurement.
     """
     if longest <= ELEMENTS and all(len(row) == longest for row in rows):
         return np.asarray(rows)

@@ -60,7 +60,7 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong or suspicious in the model or the data, found without running the candidate."""
+    """Something wrong or suspicious in the model or the data, found without running the INT8 candidate."""
 
     rule: str
     """Short name, like ``nonzero-zero-point``."""
@@ -90,11 +90,11 @@ class CaseResult:
     spec: str
     samples: int
     data: str
-    """A text that says where the inputs come from."""
+    """A description of the inputs: the files or functions that they come from."""
     baseline: str
     candidate: str
     backend: str
-    """Runtime, version, device and mode."""
+    """A description of the runtime: its name, version, device and mode."""
     outputs: tuple[OutputResult, ...]
     metrics: tuple[Score, ...] = ()
     int8_groups: int = 0
@@ -102,41 +102,50 @@ class CaseResult:
     low: str = ""
     """The format of the candidate's quantized groups: ``fp8``, ``fp16`` or ``bf16``; empty for INT8."""
     int8_macs: float | None = None
-    """The share of the model's multiply-accumulates that the candidate asks for in INT8. Recurrent layers and
-    bodies of Loop, Scan and If count, too. None if not known, as for an engine that was built before."""
+    """The share of the model's multiply-accumulates that the case asks to run in INT8, or in ``low``.
+
+    Multiply-accumulates of recurrent layers and of bodies of Loop, Scan and If are included. None if the
+    share is not known, for example for an engine that was built beforehand.
+    """
     precision: PrecisionContract | None = None
-    """The formats that were asked for, and those in which the engine ran."""
+    """The formats that the case asked for, and the formats in which the engine ran."""
     warnings: tuple[str, ...] = ()
     """Reasons to doubt the verdict. They are shown even if the case passes."""
     notes: tuple[str, ...] = ()
-    """Facts that help to judge the verdict: random data, coverage, noise, FP16 against FP32."""
+    """Facts that help to judge the verdict: random data, coverage, noise, error of FP16 against FP32."""
     seconds: float = 0.0
     """The time of all phases together."""
     phases: tuple[Phase, ...] = ()
     """The time of each phase, in the order in which the phases began."""
     stopped: Stop | None = None
-    """What ended the work after the verdict early; None if nothing was left out."""
+    """The event that ended the search or the diagnosis early; None if nothing was left out."""
     search: SearchOutcome | None = None
     """The outcome of the precision search; None if none was run."""
     written: tuple[str, ...] = ()
     """Paths of the files that the case wrote."""
     engines: tuple[EngineInfo, ...] = ()
-    """The engines that TensorRT built; empty on ONNX Runtime."""
+    """The engines that TensorRT built; empty if the case ran in ONNX Runtime."""
     findings: tuple[Finding, ...] = ()
     """Findings of the lint and of the checks of the data."""
     diagnosis: Diagnosis | None = None
     golden: str = ""
-    """A text that compares the case with its golden; empty if it has none."""
+    """A text that compares the case with its golden, a stored record of accepted scores.
+
+    Empty without one.
+    """
     recorded: tuple[Acceptance, ...] | None = None
-    """The scores that the golden written by this run accepts; None if it wrote none."""
+    """The scores that this run wrote into the golden file as accepted; None if it wrote no golden file."""
     blind: BlindSpots | None = None
-    """Useless outputs that meet all criteria; None if every one was caught, or none was tried."""
+    """Useless outputs, like zeros, that meet all criteria.
+
+    None if the criteria reject all that were tried.
+    """
     blind_reason: str = ""
-    """The reason that the spec gives for accepting such criteria."""
+    """The reason that the spec gives for accepting criteria that useless outputs meet; empty without one."""
     place: Place = "exact"
-    """Where the candidate ran for the verdict."""
+    """The kind of session or engine that the candidate ran in for the verdict."""
     digest: str = ""
-    """The digest of the data; empty if not known."""
+    """The digest of the input data; empty if it is not known."""
 
     def __repr__(self) -> str:
         """Returns one line for assertions: ``<CaseResult digits: failed, 4 of 4 limits missed>``."""
@@ -147,12 +156,12 @@ class CaseResult:
 
     @property
     def low_format(self) -> str:
-        """The format that the case is about, as sentences name it: ``INT8``, ``FP8``, ``FP16``, ``BF16``."""
+        """The low format of the case as sentences name it: ``INT8``, ``FP8``, ``FP16`` or ``BF16``."""
         return self.low.upper() or "INT8"
 
     @property
     def evidence(self) -> Evidence:
-        """What the verdict rests on."""
+        """The evidence for the verdict: where the candidate ran, its samples, its scores and its cost."""
         before = ("setup", "calibration", "runs")
         seconds = sum(phase.seconds for phase in self.phases if phase.name in before)
         return Evidence(
@@ -166,24 +175,27 @@ class CaseResult:
 
     @property
     def answer(self) -> Repair | None:
-        """The recommended remedy. Its files stand first in the report folder."""
+        """The recommended remedy; None if no remedy meets the criteria."""
         return self.diagnosis.repairs[0] if self.diagnosis and self.diagnosis.repairs else None
 
     @property
     def fixed(self) -> tuple[Score, ...]:
-        """The scores of the recommended remedy; without one, those of the plan of the search."""
+        """The scores of the recommended remedy.
+
+        Without a remedy, the scores of the plan that the search found.
+        """
         if self.answer is not None:
             return self.answer.scores
         return self.search.fixed if self.search else ()
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """All scores, outputs first."""
+        """All scores: first those of the outputs, then those of the metrics."""
         return tuple(s for output in self.outputs for s in output.scores) + self.metrics
 
     @property
     def unsteady(self) -> tuple[Score, ...]:
-        """The scores that decide the verdict and whose bootstrap interval contains the limit."""
+        """The scores that decide the verdict and whose bootstrap interval contains their limit."""
         if self.passed:
             return tuple(score for score in self.scores if not score.steady)
         missed = [score for score in self.scores if not score.passed]
@@ -192,20 +204,20 @@ class CaseResult:
 
     @property
     def kept(self) -> bool:
-        """Whether every limit is met."""
+        """Whether every score meets its limit, and no output has a problem such as NaN."""
         return all(output.passed for output in self.outputs) and all(score.passed for score in self.metrics)
 
     @property
     def is_misbuilt(self) -> bool:
-        """Whether the engine provably ran in another format than the one asked for."""
+        """Whether the case fails because its engine provably ran in another format than requested."""
         return self.precision is not None and self.precision.is_broken
 
     @property
     def is_blind(self) -> bool:
-        """Whether useless outputs meet the limits, too, and the spec does not accept that."""
+        """Whether useless outputs, like zeros, also meet the limits, and the spec does not accept that."""
         return self.blind is not None and self.blind.fatal and not self.blind_reason
 
     @property
     def passed(self) -> bool:
-        """Whether every limit is met, in the formats asked for, under criteria that can fail."""
+        """Whether limits are met, the engine ran as requested, and criteria reject useless outputs."""
         return self.kept and not self.is_misbuilt and not self.is_blind

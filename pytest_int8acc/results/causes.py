@@ -1,4 +1,4 @@
-"""Where and why a case loses accuracy, and what mends it, as numbers and enumerations."""
+"""Results of a diagnosis, as numbers and enumerations: stages, causes of accuracy loss, and remedies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_int8acc.results.evidence import Evidence
 from pytest_int8acc.results.samples import WorstSample
 from pytest_int8acc.results.scores import LineFit, Score
 
-#: A step on the way from the framework to the engine.
+#: A stage between the training framework's model and the TensorRT engine, where accuracy can be lost.
 Stage = Literal[
     "framework",
     "FP32 ONNX",
@@ -44,7 +44,7 @@ CauseKind = Literal[
     "cancellation",
     "rounding",
 ]
-#: What a tensor, its scale or the nodes around it show. Each symptom belongs to one kind of cause.
+#: A symptom that a tensor, its scale or the nodes around it show. Each symptom has one kind of cause.
 Symptom = Literal[
     "range-too-wide",
     "cut-off",
@@ -82,7 +82,7 @@ Symptom = Literal[
     "needs-digits",
 ]
 
-#: A number that was measured of a cause. ``NUMBERS`` in ``report/catalogue.py`` has its label and its unit.
+#: Name of a number that describes a cause. ``NUMBERS`` in ``report/catalogue.py`` has its label and unit.
 NumberName = Literal[
     "share",
     "lost",
@@ -129,9 +129,9 @@ class Histogram:
     counts: tuple[int, ...]
 
 
-#: What an ablation changes. activation, constants: they are not quantized. range: the tensor has one scale
-#: that fits the data. channels: the large channels have scales of their own. per-channel: each channel has a
-#: scale. fp32: FP32 replaces FP16 around the layer.
+#: The change that an ablation makes. ``activation``, ``constants``: these tensors are not quantized.
+#: ``range``: the tensor has one scale that fits the data. ``channels``: large channels have scales of their
+#: own. ``per-channel``: each channel has a scale. ``fp32``: FP32 replaces FP16 around the layer.
 TakenKind = Literal["activation", "constants", "range", "channels", "per-channel", "fp32"]
 
 
@@ -141,53 +141,56 @@ class Ablation:
 
     kind: TakenKind
     tensor: str
-    """The activation, or the noisiest of several constants; empty if the trial changes no tensor."""
+    """The activation that the ablation changes, or the noisiest of several constants; empty for neither."""
     share: float
     """The part of the culprit's squared error in the outputs that the change removes, from 0 to 1."""
     met: bool
-    """Whether the outputs of the samples met the criteria."""
+    """Whether the model met the criteria with this change, on the samples of the trial."""
     samples: int | None = None
-    """The number of samples, drawn at random; None if all were used."""
+    """The number of samples, drawn at random, on which the trial ran; None if it ran on all samples."""
     beyond: bool = False
-    """Whether far more error went than the culprit adds. Then other rounding plays a part, and ``share``
-    means little."""
+    """Whether the change removes far more error than the culprit adds.
+
+    Then the change also affects rounding in other layers, and ``share`` is not reliable.
+    """
     alone: bool = False
-    """Whether all other layers were in high precision, and not only the other culprits."""
+    """Whether all other layers were in high precision in the trial; else only the other culprits were."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a group loses accuracy in the low format, and what was measured."""
+    """The cause of a layer's accuracy loss in the low format, and the numbers that were measured."""
 
     kind: CauseKind
     symptom: Symptom
     tensor: str = ""
-    """The tensor at fault, or the noisiest one if none is."""
+    """The tensor at fault; if no tensor is at fault, the noisiest tensor."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """The numbers that were measured, like SQNR in dB, by their names in ``report/catalogue.py``."""
+    """The measured numbers, like SQNR in dB. The keys are the names in ``NumberName``."""
     histogram: Histogram | None = None
     amax: float | None = None
     """The greatest absolute value of the tensor on the samples."""
     reach: float | None = None
-    """The greatest absolute value that the scale can express."""
+    """The clipping range: the greatest absolute value that the scale of the tensor can express."""
     channels: Mapping[int, float] = field(default_factory=dict)
-    """The channels at fault with their greatest absolute values, the largest first."""
+    """The channels at fault: index to greatest absolute value, the largest value first."""
     others: tuple[str, ...] = ()
-    """Other tensors that explain the cause: one that shares the scale, or those that lack a scale."""
+    """Other tensors that explain the cause, for example a tensor that shares the scale, or tensors without
+    one."""
     node: str = ""
-    """The node where tensors meet or values are made."""
+    """The node where the loss arises, for example where two tensors meet; empty if it is no single node."""
     op_type: str = ""
-    """The operator of ``node``, or of the group's first node."""
+    """The operator of ``node``; if ``node`` is empty, the operator of the layer's first node."""
     format: str = ""
     """The number format that cannot hold a scale or a value, or the type of the zero point."""
     ablation: Ablation | None = None
-    """The trial that shows the cause; None if none was made, or none showed anything."""
+    """The ablation that shows the cause; None if no ablation was tried or none showed the cause."""
     tried: tuple[Ablation, ...] = ()
-    """All trials about the layer, in order."""
+    """All ablations of the layer, in the order in which they were tried."""
     masked: bool = False
-    """Whether the few greatest values are an attention mask, beside which other values lose their codes."""
+    """Whether the greatest values are an attention mask. They make the scale too coarse for other values."""
     evidence: Evidence | None = None
-    """The trial or the verdict that shows the cause; None if the cause is only a hint."""
+    """The evidence for the cause, from an ablation or from the verdict; None if the cause is only a hint."""
 
     def showing(
         self,
@@ -207,59 +210,70 @@ class OddRanges:
     """The dynamic ranges of a network, if most of them do not fit the values of their tensors."""
 
     count: int
-    """The number of all ranges."""
+    """The number of all dynamic ranges in the network."""
     wide: tuple[float, ...] = ()
-    """For each range that is too wide, the range over the greatest value of its tensor."""
+    """For each range that is too wide, the ratio of the range to the greatest value of its tensor."""
     narrow: tuple[float, ...] = ()
-    """For each range that is too narrow, the greatest value of its tensor over the range."""
+    """For each range that is too narrow, the ratio of the tensor's greatest value to the range."""
     by_hand: tuple[float, ...] = ()
-    """The most frequent ranges, if many tensors share a few of them, as in ranges set by hand."""
+    """The most frequent ranges, if many tensors share a few ranges, which suggests ranges set by hand."""
 
 
 @dataclass(frozen=True)
 class StageLine:
-    """One step on the way from the framework to the engine, compared with an earlier one."""
+    """One stage between the training framework and the engine, compared with an earlier stage."""
 
     name: Stage
     passed: bool
     evidence: Evidence
-    """What ran for this stage, with its scores against the step before. The cost is that of the verdict, for
-    which all stages ran side by side."""
+    """The model that ran for this stage, and its scores against the stage in ``against``.
+
+    The cost is the cost of the whole verdict, because the models of all stages run together.
+    """
     against: Stage
-    """The earlier step that it was compared with."""
+    """The earlier stage that this stage is compared with."""
     problems: Mapping[str, str] = field(default_factory=dict)
-    """Why outputs fail whatever their scores, by the name of the output."""
+    """Output name to the reason why the output fails whatever its scores, for example NaN."""
     fits: Mapping[str, LineFit] = field(default_factory=dict)
-    """If the step fails, the line fits of the outputs that differ by a factor or an offset, by name."""
+    """Output name to its line fit, for outputs that differ by a factor or an offset.
+
+    Empty if the stage passes.
+    """
     together: Stage | None = None
-    """The step against which it misses a limit, although no single step between the two does; else None."""
+    """An earlier stage against which this stage misses a limit, although no single stage between them does.
+
+    None if there is no such stage.
+    """
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """The scores against the step before."""
+        """The scores of this stage against the stage in ``against``."""
         return self.evidence.scores
 
 
 @dataclass(frozen=True)
 class LayerError:
-    """The error of one group's output against the baseline."""
+    """The error of one layer's output in the low format, against the baseline."""
 
     layer: str
     op_type: str
     sqnr_db: float
-    """The SQNR with all groups in the low format."""
+    """The SQNR of the layer's output, in dB, with all layers in the low format."""
     cosine: float
     alone_sqnr_db: float
-    """The SQNR with this group alone in the low format: its own error, without that of earlier groups."""
+    """The SQNR in dB with only this layer in the low format, so without the errors of earlier layers."""
     alone_cosine: float
     engine_sqnr_db: float | None = None
-    """The SQNR between TensorRT engines with all groups in the low format; None if they do not show it."""
+    """The SQNR in dB between TensorRT engines with all layers in the low format.
+
+    None if it was not measured.
+    """
     engine_cosine: float | None = None
 
 
 @dataclass(frozen=True)
 class Rescale:
-    """Another scale for one tensor."""
+    """A new scale for one tensor in place of its old scale."""
 
     tensor: str
     method: str
@@ -269,67 +283,72 @@ class Rescale:
 
 @dataclass(frozen=True)
 class Migration:
-    """Range moved from the channels of activations into the weights that read them."""
+    """A migration of range from activations into weights, as in SmoothQuant.
+
+    Each channel of the activation is divided by a factor. The weights that read it are multiplied by it.
+    """
 
     alpha: float
-    """How much of the spread between an activation's channels moves into the weights, from 0 to 1."""
+    """The migration strength, from 0 to 1. 0 moves no range into the weights, 1 moves all of it."""
     folded: tuple[str, ...] = ()
-    """Earlier nodes whose weights were divided by the factors."""
+    """Names of earlier nodes whose weights were divided by the migration factors."""
     inserted: tuple[str, ...] = ()
-    """Mul nodes that were inserted where no earlier node could take the factors."""
+    """Names of Mul nodes that were inserted where no earlier node has weights to divide."""
 
 
-#: How a remedy changes the model. unfuse: more outputs break up fusions of the engine. fuse: norms that
-#: consist of several nodes become one node each. recalibrate: other scales. migrate: range moved into
-#: weights, and other scales. mixed: other scales for some culprits, high precision for others. high: high
-#: precision for all culprits.
+#: The change that a remedy makes. ``unfuse``: extra outputs prevent fusions in the engine. ``fuse``: each
+#: norm that consists of several nodes becomes one node. ``recalibrate``: new scales. ``migrate``: range is
+#: moved from activations into weights, with new scales. ``mixed``: new scales for some culprits, high
+#: precision for other culprits. ``high``: high precision for all culprits.
 RemedyKind = Literal["unfuse", "fuse", "recalibrate", "migrate", "mixed", "high"]
 
 
 @dataclass(frozen=True)
 class Repair:
-    """A remedy that was built and meets the criteria."""
+    """A remedy whose model was built and meets the criteria."""
 
     kind: RemedyKind
     layers: tuple[str, ...]
-    """The layers that leave the low format; empty if none has to."""
+    """The layers that leave the low format; empty if no layer has to leave it."""
     rescales: tuple[Rescale, ...]
     evidence: Evidence
-    """The build that met the criteria, with its scores."""
+    """The model that was built for the remedy, and its scores."""
     verified: bool
-    """Whether it met the criteria with a reserve, so that it would also meet them on other samples."""
+    """Whether the model met the criteria with a reserve, so that it would also meet them on other samples."""
     price: float
-    """The share of the multiply-accumulates that leaves the low format."""
+    """The share of the model's multiply-accumulates that leaves the low format, from 0 to 1."""
     precision: str = "fp16"
     """The format of the layers that leave the low format."""
     culprits: int = 0
-    """The number of layers that the search found."""
+    """The number of layers that, by the search, must leave the low format."""
     weights: tuple[str, ...] = ()
-    """The constants that get new scales from their values."""
+    """The constants that get new scales, which are computed from the values of the constants."""
     migration: Migration | None = None
     data: str = ""
-    """The calibration data of the new scales; empty if they come from the compared inputs."""
+    """A description of the data that the new scales come from; empty if these are the compared inputs."""
     latency: Latency | None = None
-    """The latency of its engine; None if it was not timed."""
+    """The latency of the remedy's engine; None if it was not timed."""
     outputs: tuple[str, ...] = ()
-    """Tensors that the engine returns in addition to the model's outputs, so that it does not fuse across
-    them."""
+    """Tensors that the engine returns in addition to the model's outputs.
+
+    TensorRT then does not fuse layers across these tensors.
+    """
     fused: tuple[str, ...] = ()
-    """The last node of each norm that consists of several nodes and becomes one node."""
+    """The last node of each norm of several nodes that the remedy replaces by one node."""
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """The scores of the model that was built."""
+        """The scores of the model that was built for the remedy."""
         return self.evidence.scores
 
 
 @dataclass(frozen=True)
 class CalibrationLine:
-    """The whole case, calibrated by one method."""
+    """The scores of the case with all layers calibrated by one method."""
 
     method: str
     evidence: Evidence
-    """The run of the case with the scales of this method, with its scores."""
+    """The run of the case with the scales of this method, and its scores."""
     passed: bool
 
     @property
@@ -340,30 +359,33 @@ class CalibrationLine:
 
 @dataclass(frozen=True)
 class Jump:
-    """A node that chooses among values, like TopK, and so turns small errors into jumps."""
+    """A node that chooses among values, like TopK: a small error can change the choice completely."""
 
     node: str
     op_type: str
     tensors: tuple[str, ...]
-    """The inputs that decide the choice. They can be compared, while the outputs of the node cannot."""
+    """The inputs of the node that decide the choice. They can be compared, but the node's outputs cannot."""
     outputs: tuple[str, ...] = ()
     """The judged outputs of the model that depend on the choice."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why a case fails, and what mends it."""
+    """The result of a diagnosis: why the case fails, and which remedies meet its criteria."""
 
     met: bool | None = None
-    """Whether the candidate meets its criteria of accuracy; None if a case was mended without a diagnosis."""
+    """Whether the candidate meets its accuracy criteria.
+
+    None if only remedies were tried, without a diagnosis.
+    """
     stages: tuple[StageLine, ...] = ()
     first_stage: Stage | None = None
-    """The first stage that misses a limit; None if none does."""
+    """The first stage that misses a limit; None if no stage does."""
     ranges: OddRanges | None = None
     preprocessing_mismatch: str = ""
-    """The rule of the finding that explains the failure by the preparation of the data; else empty."""
+    """The rule of the finding that explains the failure by a preprocessing mismatch; empty without one."""
     fixed_pairs: tuple[str, ...] = ()
-    """Q/DQ nodes that no plan removes."""
+    """Names of Q/DQ nodes that stay in the model under every plan, so that no remedy removes them."""
     repairs: tuple[Repair, ...] = ()
     """The remedies that meet the criteria, the cheapest first."""
     layers: tuple[LayerError, ...] = ()
@@ -372,4 +394,4 @@ class Diagnosis:
     jumps: tuple[Jump, ...] = ()
     """The nodes of the float model that choose among values on the way to its outputs."""
     worst: tuple[WorstSample, ...] = ()
-    """The worst sample of each of a few outputs that fail; empty if no report is written."""
+    """The worst sample of each of a few failing outputs; empty if no report is written."""

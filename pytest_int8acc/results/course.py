@@ -1,15 +1,15 @@
-"""The course of a case: the time of its phases, and what ended it early."""
+"""The progress of a case: its phases, their times, and the event that ended the work early."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-#: A phase of a case. setup: model, data and golden are read. runs: both forms are built, run and scored.
-#: proof: the plan of the search is built and run. causes: stages and causes are looked for. repair: remedies
-#: are tried.
+#: A phase of a case. ``setup`` reads model, data and golden. ``runs`` builds, runs and scores the baseline
+#: and the candidate. ``proof`` builds and runs the model that the search recommends. ``causes`` looks for the
+#: failing stage and the causes. ``repair`` tries remedies.
 PhaseName = Literal["setup", "calibration", "runs", "search", "proof", "causes", "repair", "files"]
-#: A step after the verdict, which can be left out if the time is spent.
+#: A step after the verdict, which is left out if the time limit is reached.
 Part = Literal[
     "search",
     "proof",
@@ -31,7 +31,7 @@ Part = Literal[
     "reproducer",
     "worst-samples",
 ]
-#: What ended the work after a verdict early: the time that it may take, or Ctrl-C.
+#: The event that ended the work after the verdict early: the time limit was reached, or Ctrl-C was pressed.
 StopKind = Literal["seconds-spent", "interrupted"]
 
 
@@ -41,26 +41,26 @@ class Phase:
 
     name: PhaseName
     seconds: float
-    """Wall-clock time, without the time of phases inside this one."""
+    """Wall-clock time of the phase in seconds, without the time of other phases that run inside it."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Why the work after the verdict ended early."""
+    """The event that ended the work after the verdict early, and the steps that were left out."""
 
     kind: StopKind
     max_seconds: float
-    """The limit on the time of all steps after the verdict, in seconds."""
+    """The limit, in seconds, on the time of all steps after the verdict."""
     left_out: tuple[Part, ...]
-    """The steps that were left out or cut short, in order."""
+    """The steps after the verdict that were left out or cut short, in order."""
 
 
 @dataclass(frozen=True)
 class Doing:
-    """The phase that a case is in, and its progress."""
+    """The phase that a case is in, and how far the phase is."""
 
     phase: PhaseName
     thing: str = ""
-    """The unit that is counted, in the singular, like ``trial``; empty if nothing is counted."""
+    """The unit in which progress is counted, in the singular, like ``trial``; empty if nothing is counted."""
     done: int = 0
     total: int | None = None

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-#: What a layer of an engine does: ``weighted`` has weights, ``qdq`` only quantizes or dequantizes.
+#: The kind of an engine's layer: ``weighted`` has weights, ``qdq`` only quantizes or dequantizes.
 LayerKind = Literal["weighted", "qdq", "reformat", "other"]
 Kind = Literal["int8", "fp8", "fp16", "bf16", "fp32", "other"]
-#: Why the precision of a layer proves nothing. region: its kernel may hold several operators in different
-#: formats. contradiction: its inputs, its weights and the name of its kernel contradict each other.
+#: The reason why the reported precision of an engine's layer is not reliable. ``region``: its kernel may hold
+#: several operators in different formats. ``contradiction``: its inputs, its weights and its kernel's name
+#: contradict each other. Empty: the precision is reliable.
 Doubt = Literal["", "region", "contradiction"]
 
 
@@ -37,7 +38,7 @@ class EngineLayer:
 
     name: str
     nodes: tuple[str, ...]
-    """The ONNX nodes that were fused into the layer; empty for a layer that TensorRT added."""
+    """The ONNX nodes that TensorRT fused into the layer; empty for a layer that TensorRT added."""
     kind: LayerKind
     precision: Kind
     doubt: Doubt = ""
@@ -45,13 +46,13 @@ class EngineLayer:
 
 @dataclass(frozen=True)
 class Latency:
-    """The time of one execution on the device, without copies, in milliseconds."""
+    """The time, in milliseconds, of one inference on the device, without copies from and to the host."""
 
     median_ms: float
     low_ms: float
-    """The 10th percentile."""
+    """The 10th percentile over all timed runs, in milliseconds."""
     high_ms: float
-    """The 90th percentile."""
+    """The 90th percentile over all timed runs, in milliseconds."""
     runs: int
 
 
@@ -62,17 +63,18 @@ class EngineInfo:
     role: Role
     description: str
     build_seconds: float
-    """The time of the build; 0 if the engine was not built in this run."""
+    """The time of the build in seconds; 0 if the engine was not built in this run."""
     stored: bool
-    """Whether the engine came from the engine store."""
+    """Whether the engine was loaded from the engine store in place of being built."""
     nbytes: int
     layers: tuple[EngineLayer, ...] = ()
-    """The layers; empty if the engine does not describe them."""
+    """The layers of the engine; empty if the engine does not describe its layers."""
     latency: Latency | None = None
     untold: int = 0
-    """The number of convolutions and matrix products in fused regions that the engine does not describe."""
+    """The number of convolutions and matrix products in fused regions whose precision the engine does not
+    tell."""
     low: Kind = "int8"
-    """The format that the case asks for; ``int8`` stands for FP8, too."""
+    """The low format that the case asks for. ``int8`` stands for INT8 and for FP8."""
 
     @property
     def weighted(self) -> int:
@@ -81,13 +83,16 @@ class EngineInfo:
 
     @property
     def int8(self) -> int:
-        """The number of layers with weights that run in the format of the case."""
+        """The number of layers with weights that run in the low format of the case."""
         low = ("int8", "fp8") if self.low == "int8" else (self.low,)
         return sum(layer.kind == "weighted" and layer.precision in low for layer in self.layers)
 
     @property
     def int8_share(self) -> tuple[float, float]:
-        """The least and the greatest possible share of layers with weights in INT8; nan if none is known."""
+        """The least and the greatest possible share of layers with weights in the low format.
+
+        Nan if unknown.
+        """
         every = self.weighted + self.untold
         return (self.int8 / every, (self.int8 + self.untold) / every) if every else (math.nan, math.nan)
 

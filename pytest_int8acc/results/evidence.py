@@ -8,22 +8,23 @@ from typing import Literal
 from pytest_int8acc.results.precision import PrecisionContract
 from pytest_int8acc.results.scores import Score
 
-#: Where a model ran. exact: ONNX Runtime with Q/DQ unfused, which computes integer for integer what INT8
-#: kernels compute. native: ONNX Runtime's default session with its own INT8 kernels. engine: an engine of
-#: TensorRT.
+#: The session or engine that a model ran in. ``exact``: ONNX Runtime with unfused Q/DQ, which computes the
+#: same integers as INT8 kernels. ``native``: ONNX Runtime's default session with its own INT8 kernels.
+#: ``engine``: a TensorRT engine.
 Place = Literal["exact", "native", "engine"]
-#: What ran. form: the case's own INT8 form. plan: the form under another plan. ablation: the form with one
-#: property of one layer undone. alone: the float model with one layer in the low format.
+#: The model that ran. ``form``: the INT8 candidate of the case. ``plan``: the candidate with other layers in
+#: high precision or other scales. ``ablation``: the candidate with one property of one layer undone.
+#: ``alone``: the float model with one layer in the low format.
 Subject = Literal["form", "plan", "ablation", "alone"]
 
 
 @dataclass(frozen=True)
 class SampleSet:
-    """Samples of the case's data."""
+    """The number of samples that a result was measured on, and the digest of their data."""
 
     count: int
     digest: str = ""
-    """The digest of the data that they are taken from; empty if it is not known."""
+    """The digest of the data that the samples are taken from; empty if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,9 @@ class Cost:
     """The cost of a trial, a search or a verdict."""
 
     runs: float = 0.0
-    """The inference, in runs over all samples."""
+    """The number of inferences, divided by the number of all samples."""
     seconds: float = field(default=0.0, compare=False)
-    """The wall-clock time. It is ignored when two costs are compared."""
+    """The wall-clock time in seconds. It is ignored when two costs are compared."""
     builds: int = 0
     """The number of models or engines that were built."""
 
@@ -43,16 +44,19 @@ class Cost:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What shows that a verdict, a cause or a remedy is right."""
+    """Evidence for a verdict, a cause or a remedy: the model that ran, its samples, scores and cost."""
 
     subject: Subject
     place: Place
     proved_on: SampleSet
     """The samples on which the scores were measured."""
     chosen_on: SampleSet | None = None
-    """The samples on which a plan was chosen; None if nothing was chosen."""
+    """The samples on which the search chose the plan, as opposed to ``proved_on``.
+
+    None if there was no search.
+    """
     scores: tuple[Score, ...] = ()
-    """The scores; empty for a trial that only measures the normalized loss."""
+    """The scores of the model; empty for a trial that only measures the normalized loss."""
     realized: PrecisionContract | None = None
     """The formats in which the layers ran; None if the runtime does not tell."""
     cost: Cost = Cost()

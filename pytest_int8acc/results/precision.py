@@ -8,59 +8,67 @@ from typing import Literal
 
 from pytest_int8acc.results.engines import Kind
 
-#: Where a format is asked for: in a file with Q/DQ or scales, by our own calibration, by the spec's
-#: ``candidate``, or by TensorRT's implicit quantization. engine: it was built before, so this is unknown.
+#: Who asks for the low format. ``file``: a file with Q/DQ or scales. ``calibration``: the calibration of this
+#: plugin. ``candidate``: this key of the spec. ``implicit``: TensorRT's implicit quantization. ``engine``: an
+#: engine that was built beforehand, so that the requested formats are unknown.
 AskedBy = Literal["file", "calibration", "candidate", "implicit", "engine"]
 
-#: What happens to a case whose engine ran in another format: it fails, it has a caution, or nothing.
+#: What follows if the engine ran in another format than requested. ``require``: the case fails. ``warn``: a
+#: warning is shown. ``off``: nothing follows.
 Realized = Literal["require", "warn", "off"]
 
-#: The largest tolerated share of the multiply-accumulates of a format that provably ran in another one.
+#: Maximum tolerated share of the multiply-accumulates requested in the low format that provably ran in
+#: another format.
 MAX_REFUTED = 0.10
-#: TensorRT chooses tactics by timing, so two builds of one model may differ by a layer. Up to this share
-#: above ``MAX_REFUTED`` the case does not fail but has a caution.
+#: Tolerance above ``MAX_REFUTED``. TensorRT chooses tactics by timing, so two builds of one model may differ
+#: by a layer. A case fails only if its share exceeds ``MAX_REFUTED`` by more than this; below, a warning is
+#: shown.
 UNDECIDED = 0.05
 
 
 @dataclass(frozen=True)
 class LayerShare:
-    """One layer and its share of the model's multiply-accumulates."""
+    """One layer, and its share of the model's multiply-accumulates, from 0 to 1."""
 
     name: str
     share: float
     ran: Kind | None = None
-    """The format in which the engine provably ran the layer; None if not known."""
+    """The format in which the engine provably ran the layer; None if the format is not known."""
 
 
 @dataclass(frozen=True)
 class PrecisionContract:
-    """The formats asked for and those that ran, as shares of the float model's multiply-accumulates."""
+    """The requested formats and the formats that ran, as shares of the float model's multiply-accumulates."""
 
     low: str
-    """The format that the case is about: ``int8``, ``fp8``, ``fp16`` or ``bf16``."""
+    """The low format of the case: ``int8``, ``fp8``, ``fp16`` or ``bf16``."""
     source: AskedBy
     policy: Realized
     asked: Mapping[str, float] = field(default_factory=dict)
-    """The share asked for in each format; empty for an engine that was built before."""
+    """Format to the share of MACs requested in it; empty for an engine that was built beforehand."""
     realized: Mapping[str, float] | None = None
-    """The share that provably ran in each format; None if no engine is built, as on ONNX Runtime."""
+    """Format to the share of MACs that provably ran in it; None if no engine is built, as on ONNX Runtime."""
     proven: float = 0.0
-    """The fraction of the multiply-accumulates asked for in ``low`` that provably ran in it."""
+    """The fraction of the MACs requested in ``low`` that provably ran in ``low``, from 0 to 1."""
     refuted: float = 0.0
-    """The fraction that provably ran in another format."""
+    """The fraction of the MACs requested in ``low`` that provably ran in another format, from 0 to 1."""
     untold: float = 0.0
-    """The fraction whose format the engine does not tell, as inside fused regions."""
+    """The fraction of the MACs requested in ``low`` whose format the engine does not tell, from 0 to 1."""
     identical: bool = False
-    """Whether all floating outputs equal the baseline's bit for bit. Any rounding would have changed them, so
-    on an engine this refutes the fraction whose format the engine does not tell."""
+    """Whether all floating-point outputs equal the baseline's bit for bit.
+
+    Rounding to ``low`` would have changed the outputs. So all MACs whose format an engine does not tell then
+    count as ``refuted``.
+    """
     misplaced: tuple[LayerShare, ...] = ()
-    """The largest layers among the refuted ones."""
+    """The layers with the largest shares that were requested in ``low`` and provably ran in another
+    format."""
     misplaced_count: int = 0
     left_out: tuple[LayerShare, ...] = ()
-    """The largest layers that are not asked for in ``low``."""
+    """The layers with the largest shares that are not requested in ``low``."""
     left_out_count: int = 0
     least_share: float = 0.0
-    """A caution is shown if a smaller share is asked for in ``low``; 0 if the spec has a limit or a plan."""
+    """A warning is shown if a smaller share of MACs is requested in ``low``. 0: there is no such minimum."""
     can_obey: bool = False
     """Whether ``tensorrt: {obey: true}`` would keep layers in the format, and the spec does not have it."""
     obeyed: bool = False
@@ -68,10 +76,10 @@ class PrecisionContract:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether more ran in another format than is tolerated, even if builds differ by a layer."""
+        """Whether ``refuted`` exceeds the maximum by more than two builds of one model may differ."""
         return self.refuted > MAX_REFUTED + UNDECIDED
 
     @property
     def is_broken(self) -> bool:
-        """Whether the case fails because of the formats that ran."""
+        """Whether the case fails because the engine ran in another format than requested."""
         return self.policy == "require" and self.is_exceeded

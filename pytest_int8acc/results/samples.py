@@ -1,4 +1,4 @@
-"""Single samples, reduced to a size that can be shown."""
+"""Values of single samples, reduced to a size that a report can show."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ class View:
     shape: tuple[int, ...]
     """The shape of the sample before it was reduced."""
     low: float
-    """The least value, which a picture shows in black."""
+    """The least value of the tensor. A picture shows it in black."""
     high: float
-    """The greatest value, which a picture shows in white."""
+    """The greatest value of the tensor. A picture shows it in white."""
     channels: int = 0
-    """Channels of a picture: 1 for grey, 3 for colours in the order of the tensor; 0 for a curve."""
+    """The number of colour channels of a picture: 1 for grey, 3 for colours; 0 for a curve."""
     rows: tuple[str, ...] = ()
-    """Rows of a picture from the top, each as base64 of uint8 with shape [width, channels]."""
+    """The rows of a picture from the top, each as base64 of uint8 of shape [width, channels].
+
+    Empty for a curve.
+    """
     values: tuple[float, ...] = ()
-    """Values of a curve. A long one is divided into stretches; the minimum and maximum of each are kept."""
+    """The values of a curve. Of a long curve, the minimum and the maximum of each section are kept."""
 
 
 @dataclass(frozen=True)
 class WorstSample:
-    """The sample with the lowest SQNR in one output."""
+    """The sample of one output with the lowest SQNR, and pictures or curves of its tensors."""
 
     output: str
     sample: int
-    """Its index."""
+    """The index of the sample in the dataset."""
     sqnr_db: float
     views: tuple[View, ...]
-    """The inputs, then the output of the baseline and of the candidate on one scale."""
+    """Views of the inputs, then of the output in the baseline and in the candidate, with a common scale."""

@@ -7,60 +7,65 @@ from dataclasses import dataclass
 from typing import Literal
 
 Bound = Literal["min", "max"]
-#: How a line fit differs from the baseline: one constant value, smaller or larger by a factor, or shifted.
+#: How a line fit of the candidate differs from the baseline: it has one constant value, it is too small or
+#: too large by a factor, or it is shifted by an offset.
 Meaning = Literal["constant", "small", "large", "shifted"]
-#: Useless outputs that criteria are tried on. shuffled: outputs of other samples. mean: their mean over
-#: samples. shifted: classes shifted by one. replaced: one output set to zero. greatest: one output at its
-#: maximum.
+#: Useless outputs that must not meet the criteria. ``shuffled``: the outputs of other samples. ``mean``: the
+#: mean over all samples. ``shifted``: class indices shifted by one. ``replaced``: one output set to zero.
+#: ``greatest``: one output set to its maximum.
 DeadKind = Literal["zeros", "shuffled", "mean", "shifted", "replaced", "greatest"]
 
 
-#: The least share of bootstrap samples, with and without perturbed inputs, in which a verified fix meets its
-#: limits.
+#: A fix is verified if at least this share of the bootstrap samples meets the limits, on the inputs as they
+#: are and on perturbed inputs.
 LIKELY = 0.95
-#: The limit on a floating output that no criterion names, in dB: its error is a tenth of its values.
+#: Default limit, in dB of SQNR, for a floating-point output without a criterion: the error is a tenth of the
+#: signal.
 DEFAULT_SQNR_DB = 20.0
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The interval of a score over bootstrap samples."""
+    """The confidence interval of a score over bootstrap samples."""
 
     low: float
     high: float
     kept: float = 1.0
-    """The share of the bootstrap samples that meet the limit."""
+    """The share of the bootstrap samples whose score meets the limit, from 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One number that the candidate reached, and its limit."""
+    """One score of the candidate, with its limit."""
 
     subject: str
-    """The output's name, or the user's metric function as written in the spec."""
+    """The name of the output, or the user's metric function as written in the spec."""
     metric: str
     value: float
-    """The value. It is inf for the SQNR of identical outputs, nan if it cannot be computed."""
+    """The score. It is inf for the SQNR of identical outputs, and nan if it cannot be computed."""
     limit: float | None = None
-    """The limit; None if the score is only reported."""
+    """The limit on ``value``; None if the score is only reported."""
     bound: Bound = "min"
-    """Whether ``limit`` is the least or the greatest value accepted."""
+    """Whether ``limit`` is the minimum or the maximum of ``value``."""
     noise: float | None = None
-    """The same metric between two runs of the baseline; for a user's metric, the absolute difference."""
+    """The metric between two runs of the baseline.
+
+    For a user's metric, the absolute difference of its values.
+    """
     baseline: float | None = None
-    """The baseline's own value, for a user's metric."""
+    """The value of a user's metric on the baseline's outputs; None for other metrics."""
     note: str = ""
     interval: Interval | None = None
-    """The bootstrap interval; None if samples were not resampled, or the limit is far away."""
+    """The bootstrap interval; None if samples were not resampled, or the limit is far from the value."""
 
     @property
     def name(self) -> str:
-        """Subject and metric, or the user's function alone."""
+        """The name of the score, like ``logits cosine``, or only the user's function."""
         return score_name(self.subject, self.metric)
 
     @property
     def passed(self) -> bool:
-        """Whether the value meets the limit. Without a limit it does; nan meets none."""
+        """Whether the value meets the limit. True without a limit; False if the value is nan."""
         return self._keeps(self.value)
 
     def _keeps(self, value: float) -> bool:
@@ -70,29 +75,31 @@ class Score:
 
     @property
     def margin(self) -> float | None:
-        """The distance to the limit, positive if the limit is met."""
+        """The distance of the value from the limit, positive if the limit is met; None without a limit."""
         if self.limit is None:
             return None
         return self.value - self.limit if self.bound == "min" else self.limit - self.value
 
     @property
     def steady(self) -> bool:
-        """Whether the limit is met, or missed, at both ends of the bootstrap interval."""
+        """Whether both ends of the bootstrap interval give the same verdict as the value."""
         ends = () if self.interval is None else (self.interval.low, self.interval.high)
         return all(self._keeps(end) == self.passed for end in ends)
 
     @property
     def likely(self) -> bool:
-        """Whether the limit is met, and also by a share ``LIKELY`` of the bootstrap samples."""
+        """Whether the value and a share of at least ``LIKELY`` of the bootstrap samples meet the limit."""
         return self.passed and (self.interval is None or self.interval.kept >= LIKELY)
 
     @property
     def normalized_loss(self) -> float:
-        """The fraction of the allowed loss that is used up: 0 is perfect, 1 is the limit, more is a miss.
+        """The loss as a fraction of the allowed loss: 0 is perfect, 1 is at the limit, more misses the limit.
 
-        Makes scores of different metrics comparable: the ratio of noise powers for decibels, of values for a
-        greatest value; otherwise what is lost over what may be lost, against the baseline's own value of a
-        user's metric, or against 1. Inf where it cannot be computed, 0 without a limit.
+        It makes scores of different metrics comparable. For a metric in dB it is the ratio of noise powers.
+        For a maximum it is the value divided by the limit. For a minimum up to 1 it is the distance of the
+        value from 1, divided by the distance of the limit from 1. For a larger minimum, like a speedup, it is
+        the limit divided by the value. A user's metric has the baseline's value in place of 0 or 1. The loss
+        is inf if it cannot be computed, and 0 without a limit.
         """
         if self.limit is None:
             return 0.0
@@ -110,7 +117,7 @@ class Score:
         return consistent(math.inf if used > 0 else 0.0, self.passed)
 
     def at_normalized_loss(self, normalized_loss: float) -> float:
-        """Returns the value that has this normalized loss, which must be greater than 0."""
+        """Returns the value of the score that has this normalized loss. The loss must be greater than 0."""
         limit = math.nan if self.limit is None else self.limit
         if self.metric.endswith("_db"):
             return limit - 10 * math.log10(normalized_loss)
@@ -118,14 +125,14 @@ class Score:
 
     @property
     def _perfect(self) -> float:
-        """The best value: the baseline's own for a user's metric; else 1 for a minimum, 0 for a maximum."""
+        """The best value: the baseline's for a user's metric; otherwise 1 for a minimum, 0 for a maximum."""
         if self.baseline is not None and math.isfinite(self.baseline):
             return self.baseline
         return 1.0 if self.bound == "min" else 0.0
 
     @property
     def limit_in_noise(self) -> bool:
-        """Whether the baseline, compared with its own second run, would miss the limit, too."""
+        """Whether a second run of the baseline, compared with its first run, would also miss the limit."""
         if self.limit is None or self.noise is None:
             return False
         if self.baseline is not None:  # a user's metric: noise is a difference of values
@@ -134,12 +141,12 @@ class Score:
 
 
 def score_name(subject: str, metric: str) -> str:
-    """Returns a name like ``logits cosine``, or a user's function alone, like ``metrics.py:top1``."""
+    """Returns a name like ``logits cosine``, or only the user's function, like ``metrics.py:top1``."""
     return subject if subject == metric or subject.endswith(f":{metric}") else f"{subject} {metric}"
 
 
 def consistent(normalized_loss: float, passed: bool) -> float:
-    """Returns ``normalized_loss``, corrected to at most 1 if the limit is met, and above 1 if not."""
+    """Returns ``normalized_loss``, corrected to at most 1 if ``passed``, and to more than 1 if not."""
     return min(normalized_loss, 1.0) if passed else max(normalized_loss, math.nextafter(1.0, 2.0))
 
 
@@ -151,27 +158,27 @@ class LineFit:
     offset: float
     correlation: float
     meanings: tuple[Meaning, ...] = ()
-    """How the line differs from the baseline; empty if it does not, or if no line fits."""
+    """How the line differs from the identity; empty if it does not differ, or if no line fits."""
     shift: float = 0.0
-    """The candidate's mean minus the baseline's."""
+    """The mean of the candidate's output minus the mean of the baseline's output."""
     deviation: float = 0.0
-    """The baseline's standard deviation."""
+    """The standard deviation of the baseline's output."""
 
 
 @dataclass(frozen=True)
 class SmallSamples:
-    """Samples with far smaller values than others. A limit on all samples does not see their error."""
+    """Samples with far smaller values than other samples. A score over all samples hides their error."""
 
     count: int
     ratio: float
-    """The root mean square of the largest sample divided by that of the largest of these samples."""
+    """The largest root mean square of a sample, divided by the largest one among these small samples."""
     alone: Score
-    """The score of these samples alone."""
+    """The score of the small samples alone."""
 
 
 @dataclass(frozen=True)
 class OutputResult:
-    """One output, compared. Scores with a limit come first."""
+    """The scores of one output of the model or of a part of it; scores with a limit come first."""
 
     name: str
     dtype: str
@@ -180,91 +187,106 @@ class OutputResult:
     scores: tuple[Score, ...]
     fit: LineFit | None = None
     worst_sample: int | None = None
-    """The index of the sample with the lowest SQNR; None if not known."""
+    """The index of the sample with the lowest SQNR; None if it is not known."""
     problem: str = ""
-    """Why the output fails whatever its scores, like NaN in the candidate only; empty if nothing is wrong."""
+    """The reason why the output fails whatever its scores, like NaN in the candidate only.
+
+    Empty without one.
+    """
     note: str = ""
-    """A fact about this output, like elements that were left out."""
+    """A fact about the output, for example that some elements were left out of the scores."""
     heavy: tuple[int, ...] = ()
-    """If few samples carry 90 % of the squared error: their indices, the worst first."""
+    """The indices of the few samples that carry 90 % of the squared error, the worst first; else empty."""
     samples: int = 0
-    """The number of samples; 0 if not known."""
+    """The number of samples of the output; 0 if it is not known."""
     nan_share: float = 0.0
-    """The share of elements that are NaN in baseline and candidate. They are left out of the scores."""
+    """The share of elements that are NaN in the baseline and in the candidate; scores leave these out."""
     small: SmallSamples | None = None
-    """Samples with far smaller values that miss a limit if judged alone; None if there are none."""
+    """Samples with far smaller values that miss a limit if judged alone.
+
+    None if there are no such samples.
+    """
     part_of: str = ""
-    """The output of which this is a part; empty if this is a whole output."""
+    """The name of the output that this part belongs to, for example the boxes of a detector.
+
+    Empty for a whole.
+    """
 
     @property
     def output(self) -> str:
-        """The name of the model's output."""
+        """The name of the model's output, also for a part of an output."""
         return self.part_of or self.name
 
     @property
     def passed(self) -> bool:
-        """Whether there is no problem and every limit is met."""
+        """Whether the output has no problem and every score meets its limit."""
         return not self.problem and all(score.passed for score in self.scores)
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """A score that a golden accepts from now on, and the one that it accepted before."""
+    """A score before and after this run wrote it into the golden file as accepted."""
 
     subject: str
     metric: str
     before: float | None
-    """The score accepted before; None if there was none."""
+    """The accepted score before this run; None if there was none."""
     now: float | None
-    """The score accepted from now on; None if it was removed."""
+    """The accepted score after this run; None if it was removed."""
 
 
 @dataclass(frozen=True)
 class DeadCandidate:
-    """Outputs that no working model gives, but that meet all criteria of a case."""
+    """Useless outputs, which no working model gives, but which meet all criteria of a case."""
 
     kind: DeadKind
     output: str = ""
-    """The output that was changed; empty if all were."""
+    """The name of the output that was changed; empty if all outputs were changed."""
 
     @property
     def is_fatal(self) -> bool:
-        """Whether criteria that accept these outputs say nothing: all zeros, or outputs of other samples."""
+        """Whether the outputs are all zeros or belong to other samples.
+
+        Criteria that accept these prove nothing.
+        """
         return self.kind in ("zeros", "shuffled")
 
 
 @dataclass(frozen=True)
 class ChanceMetric:
-    """A metric of labels whose baseline is no better than chance."""
+    """A metric of labels on which the baseline itself is no better than chance."""
 
     metric: str
-    """The subject of its score."""
+    """The subject of the metric's score: the user's function or the output's name."""
     baseline: float
-    """The baseline's value on the samples that were tried."""
+    """The metric of the baseline's outputs, on the samples that were tried."""
     chance: float
-    """The mean value with the baseline's outputs shuffled between samples."""
+    """The mean of the metric with the baseline's outputs shuffled between samples."""
     as_well: bool
-    """Whether useless outputs score as well as the baseline's."""
+    """Whether useless outputs, like zeros, have as good a value as the baseline's outputs."""
 
     @property
     def is_constant(self) -> bool:
-        """Whether shuffled outputs have the same value, other than 0."""
+        """Whether shuffling the outputs does not change the metric, and its value is not 0."""
         return self.baseline == self.chance != 0
 
 
 @dataclass(frozen=True)
 class BlindSpots:
-    """Errors that the criteria of a case do not notice, tried on changed outputs of the baseline."""
+    """Useless outputs that the criteria of a case accept. They are made from the baseline's outputs."""
 
     undetected: tuple[DeadCandidate, ...] = ()
     at_chance: tuple[ChanceMetric, ...] = ()
     remedy: Score | None = None
-    """A limit that catches these outputs in a trial and that the candidate meets; None if none is known."""
+    """A limit that rejects the useless outputs and that the candidate meets; None if none is known."""
     too_near: Score | None = None
-    """If the candidate is hardly better than these outputs: its SQNR in dB, and a limit that they miss."""
+    """The candidate's SQNR in dB, with a limit that the useless outputs miss.
+
+    It is known if the candidate is hardly better than the useless outputs, and None otherwise.
+    """
 
     @property
     def fatal(self) -> bool:
-        """Whether a pass says nothing: all-zero or shuffled outputs pass, too, or score as well."""
+        """Whether a pass proves nothing: all-zero or shuffled outputs pass, too, or have as good a metric."""
         dead = any(candidate.is_fatal for candidate in self.undetected)
         return dead or any(metric.as_well for metric in self.at_chance)

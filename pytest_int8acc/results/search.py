@@ -1,4 +1,4 @@
-"""The outcome of a precision search: its culprits, its trials, and why it ended."""
+"""The outcome of a precision search: its culprits, its trials, and the reason why it ended."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.results.evidence import Evidence
 from pytest_int8acc.results.scores import Score
 
-#: Why a search ended before its strategy did. cut-short: a plan passes, and a cheaper one would cost too many
-#: more trials.
+#: The reason why a search ended before its strategy finished. ``cut-short``: a plan passes, and a cheaper
+#: plan would cost too many more trials.
 _Early = Literal["trials-spent", "seconds-spent", "interrupted", "cut-short"]
-#: Why a search ended. proven: with any one group of the plan back in the low format, the criteria fail.
-#: int8-passes: no group has to leave the low format. high-fails: the criteria fail with all groups in high
-#: precision. nothing-left: the criteria are only met with all groups in high precision. plan-fails: the plan
-#: to certify fails. first, last, worst, visited: the strategy ended with the first groups in high precision,
-#: the last, those that add most error, or those that it chose on its way.
+#: The reason why a search ended. ``proven``: the criteria fail if any one layer of the plan returns to the
+#: low format. ``int8-passes``: no layer has to leave the low format. ``high-fails``: the criteria fail with
+#: all layers in high precision. ``nothing-left``: the criteria are met only with all layers in high
+#: precision. ``plan-fails``: the plan to certify fails. ``first``, ``last``, ``worst``, ``visited``: the
+#: strategy ended with the first layers in high precision, the last layers, the layers that add most error, or
+#: the layers that it chose one by one.
 EndingKind = Literal[
     "proven",
     "int8-passes",
@@ -31,77 +32,81 @@ EndingKind = Literal[
 ]
 
 
-#: The version of the format of ``plan.yaml``. Files of another version are refused.
+#: The version of the format of ``plan.yaml``. A file of another version is refused.
 PLAN_VERSION = 4
 
 
 @dataclass(frozen=True)
 class Wire:
-    """One tensor between a group and a neighbour."""
+    """One tensor between a layer and a neighbouring node, input, constant or output."""
 
     tensor: str
     kind: Literal["node", "input", "constant", "output"]
-    """The neighbour: another node, or the model's own input, constant or output."""
+    """What is at the other end of the tensor: a node, or the model's input, constant or output."""
     node: str = ""
     """The neighbour's name, if it is a node."""
     op_type: str = ""
     """The neighbour's operator, if it is a node."""
     format: str = ""
-    """The number format in which the tensor is read, like ``int8`` or ``fp16``."""
+    """The number format in which the reader takes the tensor, like ``int8`` or ``fp16``."""
     scale: float | None = None
-    """The scale, or the greatest of several; None if the tensor is not quantized."""
+    """The scale of the tensor, or the greatest of its scales; None if the tensor is not quantized."""
     scales: int = 0
     """The number of scales: 1 per tensor, more per channel, 0 if the tensor is not quantized."""
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The tensors that one group reads and writes, in the low format."""
+    """The tensors that one layer reads and writes, in the low format."""
 
     inputs: tuple[Wire, ...]
     outputs: tuple[Wire, ...]
-    """A wire for each reader of the group's output."""
+    """One entry for each reader of the layer's output."""
     more: int = 0
-    """The number of wires that are left out."""
+    """The number of tensors that ``inputs`` and ``outputs`` leave out."""
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """A group that must leave the low format."""
+    """A layer, that is a group of nodes, that must leave the low format for the criteria to be met."""
 
     layer: str
-    """The name of the group: that of its first ONNX node."""
+    """The name of the layer, which is the name of its first ONNX node."""
     op_type: str
     nodes: tuple[str, ...]
     worst_alone: Score | None
-    """The worst judged score with this group alone in the low format; None if all scores are perfect, or the
-    budget was spent before."""
+    """The worst judged score with only this layer in the low format.
+
+    None if all scores are perfect, or the budget was spent before.
+    """
     price: float
-    """The share of the multiply-accumulates of all groups that this group has."""
+    """The layer's share of the multiply-accumulates of all layers, from 0 to 1."""
     cause: Cause | None = None
     neighbours: Neighbours | None = None
-    """The tensors around the group; None if they were not looked at."""
+    """The tensors around the layer; None if they were not looked at."""
     inside: str = ""
-    """``If``, ``Loop`` or ``Scan`` if the group lies in the body of such a node, where causes are not looked
-    for; empty in the main graph."""
+    """``If``, ``Loop`` or ``Scan`` if the layer lies in the body of such a node; empty in the main graph.
+
+    Causes are not looked for in bodies.
+    """
 
 
 @dataclass(frozen=True)
 class TrialLine:
-    """One plan that a search tried."""
+    """One trial of a search: the layers in high precision and the result."""
 
     high: tuple[str, ...]
     passed: bool
     loss: float
-    """The normalized loss of the worst criterion, 1 at its limit."""
+    """The normalized loss of the worst criterion; 1 is its limit."""
     cost: float
-    """The cost of the trial, in runs over all samples."""
+    """The number of inferences of the trial, divided by the number of all samples."""
     why: str
 
 
 @dataclass(frozen=True)
 class LayerLine:
-    """A line of the layer analyzer's table (strategy ``forward``)."""
+    """A row of the table of NVIDIA's layer analyzer, which the strategy ``forward`` fills."""
 
     index: int
     layer: str
@@ -113,32 +118,32 @@ class LayerLine:
 
 @dataclass(frozen=True)
 class Ending:
-    """Why a search ended, and the numbers that go with it."""
+    """The reason why a search ended, and the numbers that a report names with it."""
 
     kind: EndingKind
     high: int = 0
-    """The number of groups in high precision."""
+    """The number of layers in high precision."""
     groups: int = 0
-    """The number of all groups."""
+    """The number of all layers."""
     max_trials: int = 0
-    """The budget of trials, if it was spent."""
+    """The maximum number of trials, if it was reached; otherwise 0."""
     max_seconds: float = 0.0
-    """The budget of time in seconds, if it was spent."""
+    """The maximum time in seconds, if it was reached; otherwise 0."""
 
     @property
     def early(self) -> bool:
-        """Whether a budget or Ctrl-C ended the search before its strategy did."""
+        """Whether a budget or Ctrl-C ended the search before its strategy finished."""
         return self.kind in get_args(_Early)
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """The outcome of certifying a plan, which builds every model instead of simulating it."""
+    """The result of certifying a plan. Certification builds every model and does not simulate any."""
 
     evidence: Evidence
     """The models that were built, and the samples on which they were judged."""
     passed: bool
-    """Whether each culprit, put back into the low format in a built model, breaks the criteria."""
+    """Whether the criteria fail for every built model with one culprit back in the low format."""
     ending: Ending
 
     @property
@@ -149,26 +154,27 @@ class Certificate:
 
 @dataclass(frozen=True)
 class TradeoffPoint:
-    """One plan of a trade-off, tried on a few samples."""
+    """One plan of a trade-off, that is a number of layers in high precision, tried on a few samples."""
 
     layers: int
-    """The plan keeps this many of the trade-off's first layers in high precision."""
+    """The number of layers in high precision, counted from the start of the trade-off's order."""
     share: float
-    """The share of all multiply-accumulates that these layers have."""
+    """The share of all multiply-accumulates that these layers have, from 0 to 1."""
     score: Score
-    """The score of the criterion that is missed most with all groups in the low format."""
+    """The score of the criterion that the model misses most with all layers in the low format."""
 
 
 @dataclass(frozen=True)
 class Tradeoff:
-    """How the score improves with more layers in high precision, if the noise of many layers adds up."""
+    """How the score improves with more layers in high precision, for models in which noise adds up."""
 
     layers: tuple[str, ...]
-    """The layers by the error that each is expected to remove per price, the largest first."""
+    """The layers, ordered by the error that high precision is expected to remove per price, the largest
+    first."""
     points: tuple[TradeoffPoint, ...]
-    """The plans that were tried. The first keeps no layer in high precision."""
+    """The plans that were tried. The first plan has no layer in high precision."""
     evidence: Evidence
-    """The trials of all plans, and the samples on which each was tried."""
+    """The trials of all plans, and the samples on which the plans were tried."""
 
     @property
     def samples(self) -> int:
@@ -178,54 +184,62 @@ class Tradeoff:
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """The plan that a precision search found, and the result of building it."""
+    """The plan that a precision search found, and the scores of the model that was built for it."""
 
     strategy: str
     precision: str
-    """The format of the culprits in the fixed model."""
+    """The format of the culprits in the fixed model, like ``fp16``."""
     culprits: tuple[Culprit, ...]
     found: bool
     """Whether the plan met the criteria in the search."""
     minimal: bool
-    """Whether each culprit, put back into the low format, breaks the criteria."""
+    """Whether the criteria fail if any one culprit returns to the low format."""
     verified: bool
-    """Whether the case's own backend built the fixed model, ran it on all samples, and met the criteria with
-    a reserve, so that it would also meet them on other samples like these."""
+    """Whether the case's own backend ran the fixed model on all samples and met the criteria with a reserve.
+
+    With a reserve, the fixed model would also meet the criteria on other samples of the same kind.
+    """
     fixed: tuple[Score, ...]
-    """The scores of the fixed model; empty if none was built."""
+    """The scores of the fixed model; empty if no fixed model was built."""
     ending: Ending
     trials: tuple[TrialLine, ...]
     probes: int
     cost: float
-    """The cost of trials and probes together, in runs over all samples."""
+    """The cost of the search, as the number of inferences divided by the number of all samples."""
     builds: int
     seconds: float
     int8_share: float
-    """The share of the multiply-accumulates of all groups that stays in the low format."""
+    """The share of the multiply-accumulates of all layers that stays in the low format, from 0 to 1."""
     held_out: int
-    """The number of samples that the proof used and the search did not."""
+    """The number of samples that the proof used and the search did not use."""
     notes: tuple[str, ...] = ()
     table: tuple[LayerLine, ...] = ()
     price_ms: float | None = None
-    """The median latency of the fixed engine minus that of the candidate's engine; None if not timed."""
+    """The median latency of the fixed engine minus that of the candidate's engine, in ms.
+
+    None if not timed.
+    """
     certificate: Certificate | None = None
-    """The outcome of certifying the plan; None if that was not asked for, or there is no plan."""
+    """The result of certifying the plan; None if it was not certified."""
     fixed_pairs: tuple[str, ...] = ()
-    """Q/DQ nodes that are part of every plan: blocked, FP8, INT4, or no pair."""
+    """Names of Q/DQ nodes that stay under every plan, because they are blocked, FP8, INT4, or form no
+    pair."""
     low: str = ""
-    """The low format of the search, ``fp16`` or ``bf16``; empty for INT8."""
+    """The low format of the search: ``fp16`` or ``bf16``; empty for INT8."""
     joined: tuple[str, ...] = ()
-    """Groups between culprits that run in FP32 as well, so that fewer Casts are needed."""
+    """Layers between culprits that also run in FP32, so that fewer Cast nodes are needed."""
     casts: int | None = None
-    """The number of Casts that the fixed model adds; None for INT8, or if none was built."""
+    """The number of Cast nodes that the fixed model adds; None for INT8, or if no fixed model was built."""
     with_reserve: tuple[str, ...] = ()
-    """The layers that the fix keeps in high precision, if they are others than the culprits. They keep the
-    criteria with a reserve, which the culprits alone do not."""
+    """The layers that the fix keeps in high precision, if these are other layers than the culprits.
+
+    With these layers the criteria are met with a reserve; with the culprits alone they are met without one.
+    """
     tradeoff: Tradeoff | None = None
-    """None if no noise adds up, or no layer has to leave the low format."""
+    """The trade-off between score and layers in high precision; None if errors of layers do not add up."""
 
     def without_plan(self) -> SearchOutcome:
-        """Returns the outcome without a plan, for a plan that would keep no group in the low format."""
+        """Returns the outcome without culprits, for a plan that would keep no layer in the low format."""
         early, groups = self.ending.early, self.ending.groups
         ending = self.ending if early else Ending("nothing-left", groups=groups)
         kept = replace(self, culprits=(), with_reserve=(), fixed=(), ending=ending)

@@ -1,1 +1,1 @@
-"""The search for the groups that must leave the low format. It knows no ONNX, no runtime and no pytest."""
+"""The search for the layers that must leave the low format. It knows no ONNX, no runtime and no pytest."""

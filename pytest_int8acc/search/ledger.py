@@ -1,4 +1,4 @@
-"""What a search remembers: its trials, and how hard each sample is. Its budget pays for each run."""
+"""The memory and the budget of a search: its trials, the hardness of samples, and the cost of runs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pytest_int8acc.scores.criteria import Criterion
 from pytest_int8acc.search.types import Evaluator, Probe, SearchResult, Trial
 
 Floats = NDArray[np.float64]
-#: Minimum number of samples that must have run before a plan is rejected by its mean error.
+#: Minimum number of samples that must have run before a plan may be rejected by its estimated mean loss.
 _LEAST = 8
-#: The weight that a sample's hardness keeps when a new trial updates it.
+#: Factor on the hardness that a sample had so far, when a new trial adds to the hardness.
 _DECAY = 0.6
-#: What each group in high precision costs in addition to its own price, as a share of the mean price. Else
-#: groups that cost nothing (an Add has no multiply-accumulates) would make lists longer for free.
+#: Price of each group of layers in high precision in addition to its own price, as a share of the mean price.
+#: Without it, groups without multiply-accumulates, like an Add, would be added to a plan for free.
 _PER_GROUP = 0.01
-#: Maximum part of the loss that one sample may have, so that sums stay finite.
+#: Maximum loss that is counted for one sample. It keeps sums finite.
 _HUGE = 1e30
-#: Maximum magnitude of an element of an error vector. The whole vector may have length 1, so larger elements
-#: tell nothing more, but would make sums inexact.
+#: Maximum magnitude of an element of an error vector. A whole vector of length 1 is at the limit, so larger
+#: elements have no further meaning, and would make sums inexact.
 _LONG = 1e3
 _LOG = logging.getLogger("pytest_int8acc")
 
@@ -35,9 +35,9 @@ _LOG = logging.getLogger("pytest_int8acc")
 class Samples:
     """Ranks samples by hardness, and judges a plan by the samples that have run so far.
 
-    The hardness of a sample is its share of the loss in earlier trials. Limits on the worst samples, and on
-    the number of flipped classes, are decided by the hardest samples: these run first. A mean is estimated
-    best by samples spread evenly over all hardnesses: the samples after them run in such an order.
+    The hardness of a sample is its share of the loss in earlier trials. Limits on the worst samples are
+    decided by the hardest samples. So these run first. A mean is estimated best from samples of all
+    hardnesses. So the other samples run in an order in which the first ones are spread over all hardnesses.
     """
 
     def __init__(self, criteria: Sequence[Criterion], count: int) -> None:
@@ -67,30 +67,33 @@ class Samples:
 
     @staticmethod
     def ran(parts: Floats) -> int:
-        """The number of samples that have run; ``parts`` is nan for the others."""
+        """The number of samples that have run; ``parts``, [criteria, samples], is nan for other samples."""
         return int((~np.isnan(parts)).any(axis=0).sum())
 
     def shares(self, trial: Trial) -> Floats:
-        """For each sample, its greatest share in the loss of any criterion; nan if the sample did not run."""
+        """For each sample, its greatest share of the loss of any criterion.
+
+        Nan for a sample that did not run.
+        """
         total = np.nansum(trial.parts, axis=1, keepdims=True)
         return np.asarray(np.fmax.reduce(trial.parts / np.where(total > 0, total, 1.0), axis=0))
 
     def learn(self, trial: Trial) -> None:
-        """Add a trial to the hardness of the samples; older trials count less."""
+        """Add the losses of a trial to the hardness of the samples. Older trials count less."""
         shares = self.shares(trial)
         faded = _DECAY * self._hardness + np.nan_to_num(shares)
         self._hardness = np.where(np.isnan(shares), self._hardness, faded)
 
     def pooled(self, parts: Floats) -> Floats:
-        """The loss of each criterion over the samples of ``parts``, none of which may exceed the limit."""
+        """The loss of each criterion over the samples of ``parts``: their maximum or their mean."""
         return np.asarray(np.where(self._rank, parts.max(axis=1), parts.mean(axis=1)))
 
     def rejects(self, parts: Floats, reference: Trial | None) -> bool:
         """Whether the samples that have run show that a plan fails.
 
-        It certainly fails if more samples exceed the limit than may, or if the sum exceeds the limit even
-        with all other samples perfect. A mean is rejected earlier if its estimate exceeds the limit by more
-        than the margin of the estimate.
+        A plan certainly fails if too many samples exceed their limit, or if the sum of the losses exceeds the
+        limit with a loss of 0 for all other samples. A criterion on the mean loss also rejects a plan if the
+        estimated mean exceeds the limit by more than three standard errors.
 
         Args:
             parts: The loss of each sample, [criteria, samples]; nan for samples that did not run.
@@ -105,7 +108,7 @@ class Samples:
         return bool((mean - margin > 1).any())
 
     def estimate(self, trial: Trial, reference: Trial | None) -> Floats:
-        """The losses that a trial would have on all samples; nan if too few samples have run."""
+        """The estimated losses of a trial over all samples; nan if too few samples have run."""
         if trial.confirmed:
             return np.array(trial.losses)
         mean, _ = self._extrapolate(trial.parts, reference, _LEAST // 2)
@@ -114,10 +117,10 @@ class Samples:
         return mean
 
     def _extrapolate(self, parts: Floats, reference: Trial | None, least: int) -> tuple[Floats, Floats]:
-        """The estimated mean over all samples, and the margin of the estimate; nan if too few samples ran.
+        """The estimated mean loss over all samples, and its margin of error; nan if too few samples ran.
 
-        The hardest samples, which run first, are counted as they are. For the others, a ratio estimator
-        (Cochran, Sampling Techniques, ch. 6) assumes that the loss exceeds that of the reference in
+        The hardest samples, which run first, are counted as they are. For the other samples a ratio estimator
+        (Cochran, Sampling Techniques, ch. 6) assumes that the loss exceeds the loss in ``reference`` in
         proportion to hardness. The margin is three standard errors, and more if few samples ran.
         """
         mean, margin = np.full((2, len(parts)), np.nan)
@@ -143,7 +146,7 @@ class Samples:
 
 
 class StopSearch(Exception):  # noqa: N818 - not an error
-    """Raised in a strategy to end the search: the budget is spent, or the outcome is known already."""
+    """Raised in a strategy to end the search, because the budget is spent or the outcome is already known."""
 
     def __init__(self, ending: Ending) -> None:
         super().__init__(ending)
@@ -151,7 +154,7 @@ class StopSearch(Exception):  # noqa: N818 - not an error
 
 
 class Ledger:
-    """An evaluator that remembers trials, pays for runs, and ends the search if the budget is spent."""
+    """Runs the trials of a search, remembers their results, and ends the search if the budget is spent."""
 
     def __init__(self, evaluator: Evaluator, budget: Budget) -> None:
         self.evaluator, self.budget = evaluator, budget
@@ -160,7 +163,7 @@ class Ledger:
         self.samples = Samples(evaluator.criteria, evaluator.samples)
         self.weights = _weights([group.price for group in self.groups])
         self.best: Trial | None = None
-        """The passing trial whose groups in high precision weigh least."""
+        """The passing trial whose groups in high precision have the least weight."""
         self.table: list[LayerLine] = []
         self.order: list[int] = []
         self._probes = 0
@@ -168,17 +171,20 @@ class Ledger:
         self._lines: list[TrialLine] = []
 
     def weight(self, high: Iterable[int]) -> float:
-        """The price of these groups in high precision, plus a little for each group; all groups weigh 1."""
+        """The total weight of these groups: their price and a little for each group.
+
+        All groups together weigh 1.
+        """
         return float(sum(self.weights[i] for i in high))
 
     def known(self, high: frozenset[int]) -> Trial | None:
-        """The trial of a plan; None if the plan was not tried."""
+        """The trial of a plan that was tried before; None if the plan was not tried."""
         return self._trials.get(high)
 
     def trial(self, high: frozenset[int], why: str, *, least: int = 1) -> Trial:
-        """Judge a plan; a plan that was judged before costs nothing.
+        """Judge a plan. A plan that was judged before costs nothing.
 
-        A plan that passes was run on all samples, a plan that fails on at least ``least`` of them.
+        A plan that passes was run on all samples. A plan that fails was run on at least ``least`` samples.
 
         Raises:
             StopSearch: The budget is spent.
@@ -201,7 +207,7 @@ class Ledger:
         return trial
 
     def probe(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[Probe]:
-        """Measure the error vectors of several plans on a few samples.
+        """Measure the error vectors of several plans on the given samples.
 
         Raises:
             StopSearch: The budget is spent.
@@ -214,7 +220,7 @@ class Ledger:
         return [_bounded(probe) for probe in found]
 
     def names(self, high: Iterable[int]) -> tuple[str, ...]:
-        """The names of groups, in topological order."""
+        """The names of groups of layers, in topological order, from their indices."""
         return tuple(self.groups[i].name for i in sorted(high))
 
     def ending(self, kind: EndingKind, high: int = 0) -> Ending:
@@ -222,13 +228,16 @@ class Ledger:
         return Ending(kind, high, len(self.groups))
 
     def result(self, ending: Ending) -> SearchResult:
-        """The lightest plan that passes; all groups in high precision where none passes."""
+        """The plan of least weight that passes.
+
+        The plan with all groups in high precision if no plan passes.
+        """
         best = self.best or self._trials.get(self.everything)
         high = self.everything if best is None else best.high
         fewer = [self._trials.get(high - {i}) for i in high]
         passed = best is not None and best.passed
         minimal = passed and all(trial and not trial.passed for trial in fewer)
-        if minimal and ending.kind == "cut-short":  # no group was left to send back
+        if minimal and ending.kind == "cut-short":  # no group can return to the low format
             ending = self.ending("proven", len(high))
         prices = [group.price for group in self.groups]
         return SearchResult(
@@ -246,7 +255,7 @@ class Ledger:
         )
 
     def _pay(self, trial: Trial, why: str) -> None:
-        """Charge a trial to the budget and add it to the report."""
+        """Charge the cost of a trial to the budget, and add the trial to the report."""
         self.budget.meter.runs += trial.cost
         self.budget.trials += trial.cost > 0
         self.budget.clock.tick("trial")
@@ -265,8 +274,9 @@ class Ledger:
     def _check(self, *, trial: bool = False) -> None:
         """Raise StopSearch if the budget is spent.
 
-        A bound on runs ends only a search that has a plan: it is not refined further. Neither is it after
-        half of the time that the case has, because causes and remedies still follow.
+        A limit on runs ends the search only if a passing plan was found. Then the plan is not refined
+        further. The plan is also not refined further after half of the time limit, because the diagnosis
+        still follows.
         """
         budget, best = self.budget, self.best
         if trial and budget.trials >= budget.max_trials:
@@ -296,20 +306,20 @@ def run(evaluator: Evaluator, body: Callable[[Ledger], Ending], budget: Budget |
 
 
 def _over(clock: Clock) -> Ending:
-    """The ending of a search for which no time is left."""
+    """The ending of a search that was interrupted or whose time is up."""
     if clock.interrupted:
         return Ending("interrupted")
     return Ending("seconds-spent", max_seconds=clock.bound or 0.0)
 
 
 def _bounded(probe: Probe) -> Probe:
-    """The probe with nan and large numbers cut to magnitudes whose sums stay finite and exact enough."""
+    """The probe with nan and large numbers limited to magnitudes whose sums are finite and exact enough."""
     vectors = [np.nan_to_num(vector, nan=_LONG).clip(-_LONG, _LONG) for vector in probe.vectors]
     return Probe(vectors, probe.parts.clip(max=_HUGE))
 
 
 def _weights(prices: Sequence[float]) -> NDArray[np.float64]:
-    """The price of each group plus ``_PER_GROUP`` of the mean price, as shares of the sum."""
+    """The weight of each group: price plus ``_PER_GROUP`` times the mean price, scaled to a sum of 1."""
     price = np.asarray(prices, dtype=np.float64)
     if price.sum() <= 0:
         return np.full(price.size, 1 / max(price.size, 1))

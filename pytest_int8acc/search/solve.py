@@ -1,4 +1,4 @@
-"""Finds the cheapest plan that a surrogate predicts to pass: by enumeration, or greedily and by swaps."""
+"""Finds the cheapest plan that a surrogate model predicts to pass, by enumeration or by a greedy search."""
 
 from __future__ import annotations
 
@@ -11,40 +11,44 @@ from numpy.typing import NDArray
 
 from pytest_int8acc.search.surrogate import Bools, Floats, Surrogate
 
-#: Maximum number of groups for which all sets are enumerated.
+#: Maximum number of groups of layers for which all plans are enumerated.
 EXHAUSTIVE = 12
-#: Maximum number of groups on either side of a swap of three groups.
+#: Maximum number of groups of layers that are considered on each side of a swap of two groups for one.
 _POOL = 32
 
 
 @dataclass(frozen=True, eq=False)
 class Proposals:
-    """Plans to try, with the predicted loss and the weight of each."""
+    """Plans to try, with the predicted loss and the weight of each plan."""
 
     high: list[frozenset[int]]
     loss: Floats
     weight: Floats
 
     def plus(self, high: frozenset[int], loss: float, weight: float) -> Proposals:
-        """The proposals and one more."""
+        """Return the proposals with one more plan."""
         return Proposals([*self.high, high], np.append(self.loss, loss), np.append(self.weight, weight))
 
 
 class Solver:
-    """Minimizes the weight of the groups kept high such that no row of the surrogate exceeds a limit."""
+    """Finds the plan of least weight whose predicted loss is within a limit, for all rows of the surrogate.
+
+    A plan is the set of layer groups in high precision. A row of the surrogate is one of its predicted
+    losses.
+    """
 
     def __init__(self, surrogate: Surrogate, weights: Floats, free: Bools) -> None:
         """Keep the arguments.
 
         Args:
             surrogate: Predicts the loss of a plan.
-            weights: The weight of each group.
-            free: True for groups that may be kept high; the others always stay in the low format.
+            weights: The weight of each group of layers, which high precision costs.
+            free: True for groups that may be put into high precision; other groups stay in the low format.
         """
         self.surrogate, self.weights, self.free = surrogate, weights, free
 
     def solve(self, limit: float) -> frozenset[int] | None:
-        """The lightest plan found whose predicted loss is at most ``limit``; None if there is none."""
+        """The plan of least weight whose predicted loss is at most ``limit``; None if no plan was found."""
         if int(self.free.sum()) <= EXHAUSTIVE:
             found = self._enumerate(limit)
             return found.high[int(np.argmin(found.weight))] if found.high else None
@@ -52,9 +56,10 @@ class Solver:
         return min((_high(plan) for plan in plans), key=self.weigh, default=None)
 
     def cheaper(self, high: frozenset[int], limit: float) -> Proposals:
-        """Plans lighter than ``high`` whose predicted loss is at most ``limit``.
+        """Plans of less weight than ``high`` whose predicted loss is at most ``limit``.
 
-        With few free groups these are all such plans, otherwise those one swap away from ``high``.
+        With up to ``EXHAUSTIVE`` free groups these are all such plans, otherwise the plans one swap away from
+        ``high``.
         """
         bound = self.weigh(high) * (1 - 1e-9)
         if int(self.free.sum()) <= EXHAUSTIVE:
@@ -70,7 +75,7 @@ class Solver:
         return Proposals([k[0] for k in keep], np.array([k[1] for k in keep]), np.array([k[2] for k in keep]))
 
     def weigh(self, high: frozenset[int]) -> float:
-        """The weight of the groups kept high."""
+        """The total weight of the groups in high precision."""
         return float(self.weights[list(high)].sum())
 
     def _enumerate(self, limit: float, bound: float = np.inf) -> Proposals:
@@ -85,7 +90,7 @@ class Solver:
         return Proposals([_high(int8[m]) for m in good], loss[good], weight[good])
 
     def order(self, limit: float, power: float = 1.0) -> Iterator[int]:
-        """Groups to keep high, the most gain per weight first, until every row meets the limit."""
+        """Yield groups to put into high precision until ``limit`` is met, the most gain per weight first."""
         plan = np.ones(self.free.size, dtype=np.bool_)
         price = np.maximum(self.weights, 1e-12) ** power
         while True:
@@ -100,14 +105,20 @@ class Solver:
             yield best
 
     def _greedy(self, limit: float, power: float) -> Iterator[Bools]:
-        """The plan at the end of ``order``; nothing if it exceeds the limit."""
+        """Yield the plan with all groups of ``order`` in high precision.
+
+        Nothing if its loss exceeds the limit.
+        """
         plan = np.ones(self.free.size, dtype=np.bool_)
         plan[list(self.order(limit, power))] = False
         if self.surrogate.rows(plan[None]).max() <= limit:
             yield plan
 
     def _improve(self, plan: Bools, limit: float) -> Bools:
-        """The plan after swaps: each is the one that saves most weight within the limit."""
+        """The plan after swaps.
+
+        Each step takes the swap that saves most weight and stays within the limit.
+        """
         while True:
             best, toggle = -1e-12, None
             for toggles in self._swaps(plan):
@@ -121,9 +132,10 @@ class Solver:
             plan[toggle] ^= True
 
     def _swaps(self, plan: Bools) -> Iterator[NDArray[np.intp]]:
-        """Sets of groups to toggle, each [moves, 1 to 3].
+        """Yield arrays of groups to toggle between the two precisions, each [swaps, 1 to 3].
 
-        They drop one or two groups, or swap one for one, two for one, and one for two.
+        The swaps remove one or two groups from high precision, or exchange one for one, two for one, or one
+        for two.
         """
         high = np.flatnonzero(~plan)
         low = np.flatnonzero(plan & self.free)
@@ -136,7 +148,7 @@ class Solver:
         yield _product(_pairs(low), high)
 
     def _pool(self, plan: Bools, groups: NDArray[np.intp], now: Floats) -> NDArray[np.intp]:
-        """At most ``_POOL`` groups: those that gain most, or harm least, per weight if they are toggled."""
+        """At most ``_POOL`` of ``groups``: those whose toggling lowers the predicted loss most per weight."""
         if groups.size <= _POOL:
             return groups
         after = self._rows_toggled(plan, groups[:, None], now).sum(axis=0)
@@ -144,15 +156,16 @@ class Solver:
         return groups[np.argsort(-worth, kind="stable")[:_POOL]]
 
     def _toggled(self, plan: Bools, toggles: NDArray[np.intp]) -> tuple[Floats, Floats]:
-        """The predicted loss after each move, and what the move adds to the weight."""
+        """The predicted loss after each swap, and the weight that the swap adds."""
         now = self.surrogate.rows(plan[None])[0]
         change = np.where(plan[toggles], self.weights[toggles], -self.weights[toggles]).sum(axis=1)
         return self._rows_toggled(plan, toggles, now).max(axis=0, initial=0.0), change
 
     def _rows_toggled(self, plan: Bools, toggles: NDArray[np.intp], now: Floats) -> Floats:
-        """The rows of the surrogate after each move, [rows, moves].
+        """The rows of the surrogate, that is the predicted losses, after each swap: [rows, swaps].
 
-        They are ``|x + u|^2`` with ``u`` the signed sum of the error vectors of the toggled groups.
+        A row is ``|x + u|^2``, where ``x`` is the error of the plan, and ``u`` is the signed sum of the error
+        vectors of the toggled groups.
         """
         model = self.surrogate
         sign = np.where(plan, -1.0, 1.0)

@@ -1,8 +1,9 @@
-"""The strategies of the search.
+"""The strategies of the search for layers to keep in high precision.
 
-``minimal`` is our own: a surrogate of error vectors proposes plans, a few samples screen them, trials decide.
-The others are Polygraphy's bisect, linear and worst-first, and the layer analyzer's forward. Unlike the
-originals, they try 'nothing kept high' first, and return only a plan that was tried and passes.
+``minimal`` is our own. A surrogate model proposes plans. Runs on a few samples screen the plans, and trials
+decide. The other strategies are Polygraphy's bisect, linear and worst-first, and ``forward`` of NVIDIA's
+layer analyzer. Unlike the originals, they first try the model with nothing in high precision. They return
+only a plan that was tried and passes.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from pytest_int8acc.search.surrogate import probe
 from pytest_int8acc.search.types import Evaluator, SearchResult, Trial
 from pytest_int8acc.settings import Strategy
 
-#: Groups that together cause at most this share of the allowed error are left out of the order of groups.
+#: Groups of layers that together cause at most this share of the allowed error are left out of the ranking.
 _NO_MATTER = 0.05
 
 
 def search(
     evaluator: Evaluator, strategy: Strategy = "minimal", *, budget: Budget | None = None
 ) -> SearchResult:
-    """Search groups to keep in high precision such that all criteria are met."""
+    """Search for the groups of layers to keep in high precision, so that all criteria are met."""
     return run(evaluator, STRATEGIES[strategy], budget)
 
 
 def certify(evaluator: Evaluator, high: frozenset[int], *, budget: Budget | None = None) -> SearchResult:
-    """Prove by trials that a plan passes and needs each of its groups; groups not needed are dropped."""
+    """Prove by trials that a plan passes and needs each of its groups. Unneeded groups are removed."""
 
     def body(ledger: Ledger) -> Ending:
         if not ledger.trial(high, "the plan to certify").passed:
@@ -46,11 +47,11 @@ def certify(evaluator: Evaluator, high: frozenset[int], *, budget: Budget | None
 
 
 def fewest(evaluator: Evaluator, order: Sequence[int], *, budget: Budget | None = None) -> SearchResult:
-    """Find a plan that passes and needs each of its groups, where errors of groups do not add up.
+    """Find a plan that passes and needs each of its groups, for models in which errors do not add up.
 
-    In FP16 an overflow is all or nothing. It vanishes only if all groups that it passes through are in high
-    precision. So the number of suspects is doubled until a plan passes. That plan is divided (QuickXplain:
-    Junker, AAAI 2004), which finds k culprits among n groups in about k log(n / k) trials.
+    In FP16 an overflow vanishes only if all groups that it passes through are in high precision. So the
+    number of groups in high precision is doubled until a plan passes. Then that plan is divided by
+    QuickXplain (Junker, AAAI 2004), which finds k culprits among n groups in about k log(n / k) trials.
 
     Args:
         evaluator: Judges plans.
@@ -71,13 +72,13 @@ def fewest(evaluator: Evaluator, order: Sequence[int], *, budget: Budget | None 
 
 
 def _needed(ledger: Ledger, kept: frozenset[int], among: Sequence[int], *, fresh: bool) -> frozenset[int]:
-    """The groups of ``among`` that must be in high precision in addition to ``kept`` for a plan to pass.
+    """The groups of ``among`` that must be in high precision, in addition to ``kept``, for a plan to pass.
 
     Args:
         ledger: Judges plans.
-        kept: Groups that are in high precision anyway.
-        among: Groups that pass together with ``kept``.
-        fresh: Whether groups were added to ``kept`` since it failed, so that it must be tried again.
+        kept: Groups that are in high precision in any case.
+        among: Groups with which the plan passes if they and ``kept`` are in high precision.
+        fresh: Whether ``kept`` has changed since it failed as a plan, so that it must be tried again.
     """
     if fresh and ledger.trial(kept, "without half of them").passed:
         return frozenset()
@@ -94,11 +95,11 @@ def _shrink(
     predict: Callable[[frozenset[int]], float],
     learn: Callable[[Trial], None],
 ) -> frozenset[int]:
-    """Drop groups from a passing plan until each plan with one group fewer was tried and fails.
+    """Remove groups from a passing plan until it fails without any one of its groups.
 
-    Groups with a high price and a low predicted loss are dropped first. After a success twice as many groups
-    are dropped at once, as long as the prediction allows it. If the budget says ``once``, no group is tried
-    again after a plan without it failed.
+    Groups with a high price and a low predicted loss are removed first. After each success twice as many
+    groups are removed at once, as long as the predicted loss is within the limit. If ``budget.once`` is set,
+    a group is not tried again after the plan failed without it.
 
     Args:
         ledger: Judges plans.
@@ -135,9 +136,10 @@ def _shrink(
 def _minimal(ledger: Ledger) -> Ending:
     """Find a plan of low price that passes and is proven to need each of its groups.
 
-    Where no cheaper plan is predicted to pass, the groups that break a criterion alone are tried first, then
-    the cheapest plan that the surrogate predicts to pass. Each measurement corrects the surrogate. Cheaper
-    plans are tried while that costs little. At last each group of the plan is sent back alone, in a trial.
+    First the groups that break a criterion alone are tried in high precision, if that is cheaper than the
+    cheapest plan that the surrogate predicts to pass. Then the cheapest predicted plans are tried. Each
+    measurement corrects the surrogate. Cheaper plans are tried as long as that costs little. At last each
+    group of the plan is returned to the low format in a trial of its own.
     """
     if not ledger.trial(ledger.everything, "all groups high").passed:
         return ledger.ending("high-fails", len(ledger.everything))
@@ -157,13 +159,13 @@ def _minimal(ledger: Ledger) -> Ending:
 
 
 def _proven(ledger: Ledger) -> Ending:
-    """The ending of a search that sent each group of its plan back."""
+    """The ending of a search that tried to return each group of its plan to the low format."""
     kind: EndingKind = "visited" if ledger.budget.once else "proven"
     return ledger.ending(kind, 0 if ledger.best is None else len(ledger.best.high))
 
 
 class _Minimal:
-    """The state of ``minimal``: a plan that passes, and a surrogate that each measurement corrects."""
+    """The state of the strategy ``minimal``: a passing plan, and a surrogate that measurements correct."""
 
     def __init__(self, ledger: Ledger, candidate: Trial) -> None:
         self.ledger = ledger
@@ -175,7 +177,7 @@ class _Minimal:
         self._look(closely=False)
 
     def descend(self) -> None:
-        """Try the cheapest plan predicted to pass and correct the surrogate, until a plan passes."""
+        """Try the cheapest plan that is predicted to pass, and correct the surrogate, until a plan passes."""
         everything, weigh = self.ledger.everything, self.ledger.weight
         plan = self._solver.solve(1.0)
         if self._cancelling() and self._single(everything if plan is None else plan):
@@ -199,8 +201,8 @@ class _Minimal:
     def improve(self) -> None:
         """Try cheaper plans, the most promising first.
 
-        The costs of failures in a row, and of all tries, are bounded in runs over all samples. With few
-        groups a run is quick and the prediction good, so more may be spent.
+        The cost of successive failures and the cost of all tries are limited, in runs over all samples. With
+        few groups the limits are higher, because a run is quick and the prediction is good.
         """
         most_in_a_row, most, screen = 1.0, max(3.0, 0.5 * math.log2(len(self.ledger.groups))), 1.05
         if self._few:
@@ -215,17 +217,17 @@ class _Minimal:
                 success = budget.spent
 
     def order(self) -> list[int]:
-        """Groups by the error that they remove per price, until the predicted error no longer matters."""
+        """Rank groups by the error that high precision removes per price, until little error is left."""
         return list(self._solver.order(_NO_MATTER))
 
     def learn(self, trial: Trial) -> None:
-        """Correct the surrogate if a trial passed, and the hardness of the samples in any case."""
+        """Correct the surrogate if a trial passed, and update the hardness of the samples in any case."""
         if trial.passed:
             self._calibrate(trial)
         self.ledger.samples.learn(trial)
 
     def _cancelling(self) -> bool:
-        """Whether errors of groups cancel: all together do far less harm than their sum predicts."""
+        """Whether the errors of groups cancel: together they do far less harm than the surrogate predicts."""
         nothing, ledger = frozenset[int](), self.ledger
         losses = ledger.samples.estimate(self._candidate, ledger.best)
         truth = float(np.nanmax(losses, initial=0.0))
@@ -233,9 +235,9 @@ class _Minimal:
         return 3 * truth < self.model.losses(nothing).max() and truth < 20 and cost <= 1
 
     def _single(self, plan: frozenset[int]) -> bool:
-        """Try each single group that weighs less than a plan; whether one passes.
+        """Try each plan of a single group that weighs less than ``plan``, and return whether one passes.
 
-        If errors cancel, no sum of errors can predict which group it is.
+        If the errors of groups cancel, the surrogate cannot predict which group to take.
         """
         lighter = [i for i in self.ledger.everything if self.ledger.weights[i] < self.ledger.weight(plan)]
         lighter.sort(key=lambda i: self.ledger.weights[i])
@@ -247,11 +249,12 @@ class _Minimal:
         self._solver = Solver(self.model, self.ledger.weights, self._probed.single)
 
     def _proposal(self) -> frozenset[int] | None:
-        """The plan lighter than the present one with the greatest product of saving and chance to pass."""
+        """The plan cheaper than the present one with the greatest product of saving and chance to pass."""
         high, weigh, loss_of = self.high, self.ledger.weight, self.model.loss
         limit, doubt, least = 1.0, 0.2, 1e-9
         if not self._few:
-            # The geometric mean of the predictions for the present plan and for the best one that failed.
+            # The limit on the predicted loss lies between a plan that passes and the best plan that failed:
+            # it is the geometric mean of their predicted losses.
             failed = min((loss_of(p) for p in self._failed if self.ledger.known(p)), default=math.inf)
             passed = max(min(loss_of(high), 1.0), 0.01)
             limit, doubt, least = min(1.0, max(math.sqrt(passed * failed), passed)), 0.05, 0.001
@@ -270,7 +273,7 @@ class _Minimal:
         return None
 
     def _attempt(self, plan: frozenset[int], why: str, screen: float) -> bool:
-        """Measure a plan on the probed samples, and try it if its loss there is at most ``screen``."""
+        """Measure a plan on the probed samples, and try it on all if its loss there is at most ``screen``."""
         measured = self.ledger.probe([plan], self._probed.samples)[0]
         self.model.anchor(plan, measured)
         passed = False
@@ -292,7 +295,7 @@ class _Minimal:
 
 
 def _bisect(ledger: Ledger, *, reverse: bool = False) -> Ending:
-    """Halve the number of first (or last) groups kept high: ``polygraphy debug precision --mode bisect``."""
+    """Bisect the number of first (or last) groups in high precision, as Polygraphy's ``--mode bisect``."""
     _check_extremes(ledger)
     fails, passes = 0, len(ledger.groups)
     while passes - fails > 1:
@@ -305,7 +308,7 @@ def _bisect(ledger: Ledger, *, reverse: bool = False) -> Ending:
 
 
 def _linear(ledger: Ledger, *, reverse: bool = False) -> Ending:
-    """Keep one more of the first (or last) groups high until the plan passes: ``--mode linear``."""
+    """Put one more of the first (or last) groups into high precision until it passes: ``--mode linear``."""
     _check_extremes(ledger)
     kept = 1
     while not _passes(ledger, kept, reverse):
@@ -314,10 +317,10 @@ def _linear(ledger: Ledger, *, reverse: bool = False) -> Ending:
 
 
 def _worst_first(ledger: Ledger) -> Ending:
-    """Keep one more of the groups with the greatest increase of error high until the plan passes.
+    """Put groups into high precision one by one, those that add most error first, until the plan passes.
 
-    As in Polygraphy's former ``precision worst-first``, the increase of a group is the error of the outputs
-    with all groups up to this one in the low format, less the error with all groups before it.
+    The error that a group adds is measured as in Polygraphy's former ``precision worst-first``. It is the
+    error with all groups up to this group in the low format, minus the error with all groups before it.
     """
     _check_extremes(ledger)
     increase = np.diff(_prefix_errors(ledger), prepend=0.0)
@@ -329,7 +332,7 @@ def _worst_first(ledger: Ledger) -> Ending:
 
 
 def _forward(ledger: Ledger) -> Ending:
-    """Let one more group into the low format at a time, from the inputs on; a group that fails stays high.
+    """Put one more group into the low format at a time, from the inputs on; a group that fails is put back.
 
     This is the algorithm of NVIDIA's ``layer_analyzer.py`` (eLinux wiki, TensorRT/INT8 Accuracy). It fills
     the same table.
@@ -356,10 +359,10 @@ def _forward(ledger: Ledger) -> Ending:
 
 
 def _check_extremes(ledger: Ledger) -> None:
-    """Try 'nothing kept high' and 'all groups high'.
+    """Try the plans with nothing and with all groups in high precision.
 
     Raises:
-        StopSearch: The first passes or the second fails, so that there is nothing to search.
+        StopSearch: The first plan passes or the second fails, so that nothing is left to search.
     """
     if ledger.trial(frozenset(), "nothing kept high").passed:
         raise StopSearch(ledger.ending("int8-passes"))
@@ -368,16 +371,16 @@ def _check_extremes(ledger: Ledger) -> None:
 
 
 def _passes(ledger: Ledger, kept: int, reverse: bool) -> bool:
-    """Whether the plan passes that keeps the first (or last) ``kept`` groups high."""
+    """Whether the plan with the first (or last) ``kept`` groups in high precision passes."""
     count = len(ledger.groups)
     high = range(count - kept, count) if reverse else range(kept)
     return ledger.trial(frozenset(high), f"the {'last' if reverse else 'first'} {kept}").passed
 
 
 def _prefix_errors(ledger: Ledger) -> list[float]:
-    """For each group, the greatest loss with this group and all before it in the low format.
+    """For each group, the greatest loss with this group and all earlier groups in the low format.
 
-    It is measured on the two samples that run first.
+    The losses are measured on the two samples that run first.
     """
     samples = ledger.samples.order()[:2]
     errors = []
@@ -387,8 +390,9 @@ def _prefix_errors(ledger: Ledger) -> list[float]:
     return errors
 
 
-#: The register of strategies. To add one, write a function above that tries plans by ``Ledger.trial`` and
-#: returns why it ended, add a row here, and add the name to ``Strategy`` in ``settings.py``.
+#: Strategy name to the function that runs the strategy. To add a strategy, write a function that tries plans
+#: by ``Ledger.trial`` and returns why it ended, add it here, and add its name to ``Strategy`` in
+#: ``settings.py``.
 STRATEGIES: Mapping[Strategy, Callable[[Ledger], Ending]] = {
     "minimal": _minimal,
     "bisect": _bisect,

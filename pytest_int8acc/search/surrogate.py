@@ -1,4 +1,4 @@
-"""Predicts the loss of any plan by adding the error vectors of single groups, measured on a few samples."""
+"""A surrogate model: predicts the loss of any plan from the error vectors of single groups of layers."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from pytest_int8acc.search.types import Probe, Target, Trial
 Floats = NDArray[np.float64]
 Vectors = NDArray[np.float32]
 Bools = NDArray[np.bool_]
-#: Maximum factor by which one measured plan may change the predictions for other plans.
+#: Maximum factor by which the measurement of one plan may scale the predictions for other plans.
 _STRETCH = 100.0
-#: Minimum number of pairs of groups that tell the usual angle between their errors.
+#: Minimum number of pairs of groups from which the typical angle between their error vectors is estimated.
 _MANY_PAIRS = 20
-#: Number of plans per call of the evaluator: enough to share a run, few enough to stop in time.
+#: Number of plans that the evaluator measures in one call: enough to share runs, few enough to stop in time.
 _AT_ONCE = 16
-#: Maximum ratio between the loss on the probed samples and the loss on all samples.
+#: Maximum ratio, in either direction, between the loss on all samples and the loss on the probed samples.
 _APART = 1e3
-#: Maximum number of samples that are probed.
+#: Maximum number of samples on which error vectors are measured.
 _MOST = 8
-#: Maximum cost of probing group by group, in trials over all samples. Above it, blocks of groups are probed
-#: first.
+#: Maximum cost of measuring each group of layers alone, in trials over all samples. Above it, blocks of
+#: neighbouring groups are measured first.
 _CHEAP = 0.5
-#: Blocks that together cause at most this share of the error allowed stay in INT8 and are not probed group by
-#: group.
+#: Maximum share of the allowed error that blocks of groups may cause together and still be left in INT8
+#: without measuring their groups one by one.
 _NEGLIGIBLE = 0.1
 
 
 class Surrogate:
     """Models the loss of a plan as the squared length of ``e + sum(d_i)`` over its groups in INT8.
 
-    ``d_i`` is the output error that group i adds, ``e`` the error that is always there. The squared length is
-    a quadratic form in the 0/1 vector of INT8 groups, with the Gram matrix ``G_ij = d_i . d_j``. Its cross
-    terms show which groups interact or cancel. On few samples many cross terms arise by chance. So an angle
-    within three standard deviations of the usual angle is replaced by the usual angle.
+    ``d_i`` is the output error that group i adds in INT8, and ``e`` is the error without any group in INT8.
+    The squared length is a quadratic form in the 0/1 vector of INT8 groups, with the Gram matrix ``G_ij = d_i
+    . d_j``. Its cross terms show which groups interact or cancel. On few samples many cross terms arise by
+    chance. So an angle within three standard deviations of the typical angle is set to the typical angle.
 
-    There is one row, that is one form, for each target; where the worst samples count, one for each sample.
-    ``scale`` is the ratio of true to predicted loss for each target, learnt from trials. ``anchor`` sets the
-    ratio of measured to predicted loss for each row.
+    There is one quadratic form, called a row, for each target. A target whose criterion is on the worst
+    samples has one row for each sample. ``scale`` is the ratio of true to predicted loss for each target,
+    learnt from trials. ``anchor`` sets the ratio of measured to predicted loss for each row.
     """
 
     def __init__(
@@ -54,11 +54,12 @@ class Surrogate:
         vectors: Sequence[Vectors],
         base: Sequence[Vectors],
     ) -> None:
-        """Build the forms.
+        """Build the quadratic forms.
 
         Args:
-            targets: One for each array of ``vectors`` and ``base``.
-            criteria: The criteria that the targets refer to.
+            targets: The meaning of each array of ``vectors`` and ``base``: its criterion and the power of its
+                loss.
+            criteria: The criteria, which the targets refer to by index.
             vectors: For each target, the error that each group in INT8 adds: [groups, samples, elements].
             base: For each target, the error without any group in INT8: [samples, elements].
         """
@@ -78,26 +79,26 @@ class Surrogate:
         self.constant = np.array([float(e @ e) for e in there])
 
     def _flats(self, errors: Sequence[Vectors]) -> list[Vectors]:
-        """The error vector of each row, whose squared length is the loss."""
+        """The error vector of each row of the surrogate. Its squared length is the loss."""
         return [_flat(errors[t][None, part])[0] for t, part in self._parts]
 
     @property
     def row_scale(self) -> Floats:
-        """The ratio of true to modelled loss, for each row."""
+        """The ratio of true to modelled loss, for each row of the surrogate."""
         return np.asarray(self.scale[self.target_of_row] * self._anchor)
 
     def rows(self, int8: NDArray[np.generic]) -> Floats:
-        """The predicted loss of plans, [plans, rows], from 0/1 vectors of INT8 groups, [plans, groups]."""
+        """The predicted losses, [plans, rows], from 0/1 vectors of groups in INT8, [plans, groups]."""
         q = np.asarray(int8, dtype=np.float64)
         forms = [((q @ g) * q).sum(axis=1) + 2 * (q @ b) for g, b in zip(self.gram, self.linear, strict=True)]
         return np.asarray(np.maximum(np.stack(forms, axis=1) + self.constant, 0.0) * self.row_scale)
 
     def loss(self, high: frozenset[int]) -> float:
-        """The predicted loss of one plan in its worst row; always in squared lengths, 1 at the limit."""
+        """The predicted loss of one plan in its worst row, as a squared error length; 1 is at the limit."""
         return float(self.rows(self.mask(high)[None]).max())
 
     def alone(self) -> Floats:
-        """The predicted ``loss`` of each group that is alone in INT8."""
+        """For each group, the predicted ``loss`` with only this group in INT8."""
         return np.asarray(self.rows(np.eye(self.gram.shape[1])).max(axis=1))
 
     def losses(self, high: frozenset[int]) -> Floats:
@@ -107,13 +108,13 @@ class Surrogate:
         return np.asarray(np.power(worst, [target.power / 2 for target in self.targets]))
 
     def mask(self, high: frozenset[int]) -> Bools:
-        """The plan as a vector that is True for groups in INT8."""
+        """The plan as a vector that is True for groups in INT8 and False for groups in high precision."""
         int8 = np.ones(self.gram.shape[1], dtype=np.bool_)
         int8[list(high)] = False
         return int8
 
     def anchor(self, high: frozenset[int], probe: Probe) -> None:
-        """Scale each row such that it is exact for a plan that was measured."""
+        """Scale each row of the surrogate so that its prediction is exact for a plan that was measured."""
         self._anchor[:] = 1.0
         model = self.rows(self.mask(high)[None])[0]
         measured = self._lengths(probe) * self.row_scale
@@ -124,7 +125,10 @@ class Surrogate:
         return np.array([float(f @ f) for f in self._flats(probe.vectors)])
 
     def calibrate(self, high: frozenset[int], losses: Floats) -> None:
-        """Scale each target to the measured losses of a plan, one for each criterion; nan is left out."""
+        """Scale the prediction of each target to the measured losses of a plan.
+
+        ``losses`` has one loss for each criterion; a criterion with nan is left out.
+        """
         predicted = self.losses(high)
         for t, target in enumerate(self.targets):
             loss = float(losses[target.criterion])
@@ -132,7 +136,7 @@ class Surrogate:
                 self.scale[t] *= (loss / predicted[t]) ** (2 / target.power)
 
     def fit(self, probes: Sequence[Probe]) -> None:
-        """Set the scale of each target to the median ratio of loss to squared length over the probes."""
+        """Set the scale of each target to the median ratio of loss to squared error length in ``probes``."""
         lengths = [self._lengths(probe) for probe in probes]
         for t, target in enumerate(self.targets):
             rank = self.criteria[target.criterion].pool == "rank"
@@ -147,12 +151,15 @@ class Surrogate:
 
 
 def _flat(vectors: Vectors) -> Vectors:
-    """[groups, samples, elements] as [groups, features], scaled so that squared lengths are sample means."""
+    """Reshape [groups, samples, elements] to [groups, features].
+
+    Scaled so that a squared length is a sample mean.
+    """
     return vectors.reshape(len(vectors), -1) / np.float32(np.sqrt(max(vectors.shape[1], 1)))
 
 
 def _trusted(vectors: Vectors) -> Floats:
-    """The Gram matrix of [groups, features]; angles that may arise by chance are set to the usual angle."""
+    """The Gram matrix of [groups, features]. Angles that may arise by chance are set to the typical angle."""
     gram = (vectors @ vectors.T).astype(np.float64)
     length = np.sqrt(np.diag(gram))
     lengths = np.outer(length, length)
@@ -162,7 +169,7 @@ def _trusted(vectors: Vectors) -> Floats:
     usual, spread = 0.0, 1 / np.sqrt(vectors.shape[1])
     if pairs.size >= _MANY_PAIRS:
         usual = float(np.median(pairs))
-        spread = max(spread, 1.4826 * float(np.median(np.abs(pairs - usual))))  # of a normal distribution
+        spread = max(spread, 1.4826 * float(np.median(np.abs(pairs - usual))))  # standard deviation if normal
     trusted = np.where(np.abs(cosine - usual) > 3 * spread, cosine, usual)
     np.fill_diagonal(trusted, 1.0)
     return np.asarray(trusted * lengths)
@@ -170,25 +177,25 @@ def _trusted(vectors: Vectors) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Probed:
-    """A surrogate, and what it was measured on."""
+    """A surrogate, and the groups and samples that it was measured on."""
 
     surrogate: Surrogate
     single: Bools
-    """True for groups that were probed one by one, not only within a block."""
+    """True for groups that were measured one by one, False for groups that were measured only in a block."""
     samples: list[int]
 
 
 def probe(ledger: Ledger, trial: Trial, *, closely: bool = False) -> Probed:
-    """Measure what each group alone in INT8 adds to the error, on a few samples.
+    """Measure the error that each group alone in INT8 adds, on a few samples.
 
-    If that would cost much, blocks of neighbouring groups are measured first, and only the groups of blocks
-    that matter are measured one by one. The error of the other blocks counts as always there.
+    If that would cost too much, blocks of neighbouring groups are measured first. Only groups of blocks with
+    a considerable error are measured one by one. The error of the other blocks counts as always present.
 
     Args:
         ledger: Measures the plans.
-        trial: A trial with all groups in INT8. Its parts decide which samples are taken, and its loss how
-            far these samples stand for all.
-        closely: Measure each group, whatever that costs.
+        trial: A trial with all groups in INT8. The losses of its samples decide which samples are measured.
+            Its loss shows how well these samples represent all samples.
+        closely: Whether each group is measured alone, whatever the cost.
     """
     n = len(ledger.groups)
     samples = _choose(ledger, trial)
@@ -218,10 +225,11 @@ def probe(ledger: Ledger, trial: Trial, *, closely: bool = False) -> Probed:
 
 
 def _choose(ledger: Ledger, trial: Trial) -> list[int]:
-    """The samples to probe, of those that ran in a trial; as many as cost little.
+    """The samples on which error vectors are measured, as many as cost little.
 
-    If a mean decides, they are spread evenly over all hardnesses. If the worst samples decide, they are
-    spread over the harder half of the samples that must pass.
+    They are taken from the samples that ran in a trial. If a mean decides, they are spread evenly over all
+    hardnesses. If the worst samples decide, they are spread over the harder half of the samples that must
+    pass.
     """
     criteria, shares = ledger.evaluator.criteria, ledger.samples.shares(trial)
     seen = np.flatnonzero(~np.isnan(shares))
@@ -241,9 +249,9 @@ def _choose(ledger: Ledger, trial: Trial) -> list[int]:
 def _added(
     ledger: Ledger, blocks: Sequence[frozenset[int]], samples: Sequence[int], base: Sequence[Vectors]
 ) -> tuple[list[Probe], list[Vectors]]:
-    """The probes of the blocks, and for each target the error that each block alone in INT8 adds.
+    """The measurements of the blocks, and for each target the error that each block alone in INT8 adds.
 
-    The errors have the shape [blocks, samples, elements].
+    Each error array has the shape [blocks, samples, elements].
     """
     found: list[Probe] = []
     for start in range(0, len(blocks), _AT_ONCE):
@@ -260,7 +268,7 @@ def _surrogate(
     base: Sequence[Vectors],
     probes: Sequence[Probe],
 ) -> Surrogate:
-    """A surrogate, scaled such that it predicts the loss of the trial on all samples."""
+    """A surrogate that is scaled so that it predicts the loss of ``trial`` on all samples."""
     targets, criteria = ledger.evaluator.targets, ledger.evaluator.criteria
     surrogate = Surrogate(targets, criteria, vectors, base)
     surrogate.fit(probes)
@@ -274,7 +282,10 @@ def _surrogate(
 
 
 def _matters(surrogate: Surrogate) -> NDArray[np.bool_]:
-    """True for blocks to be probed group by group; the errors of all others together are negligible."""
+    """True for blocks whose groups are to be measured one by one.
+
+    The other blocks together are negligible.
+    """
     size = surrogate.gram.diagonal(axis1=1, axis2=2) * surrogate.row_scale[:, None]
     size = size.max(axis=0)
     order = np.argsort(size)

@@ -1,4 +1,4 @@
-"""The evaluator that judges the plans of a search, and the types that both exchange."""
+"""The interface of evaluators, which judge the plans of a search, and the types that it uses."""
 
 from __future__ import annotations
 
@@ -12,33 +12,36 @@ from numpy.typing import NDArray
 from pytest_int8acc.results import Ending, LayerLine, TrialLine
 from pytest_int8acc.scores.criteria import Criterion
 
-#: Takes the parts of the samples that have run, [criteria, samples]; returns True if they decide the verdict.
+#: Takes the losses of the samples so far, [criteria, samples]; returns True if they decide the verdict.
 Enough = Callable[[NDArray[np.float64]], bool]
 
 
 @dataclass(frozen=True)
 class GroupInfo:
-    """A group as the search knows it: the nodes that change precision together."""
+    """A group of layers as the search knows it: nodes that change their precision together."""
 
     name: str
     price: float = 1.0
-    """The cost of keeping the group high, at least 0: its multiply-accumulates, or its measured latency.
+    """The cost of high precision for the group, at least 0: its multiply-accumulates or its measured latency.
 
     Only the ratios of prices matter.
     """
     shape: str = ""
-    """The shape of the group's output, for tables."""
+    """The shape of the group's output as text, for tables; empty if it is not known."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Which criterion an array of error vectors belongs to, and how its loss follows from their lengths."""
+    """The criterion that an array of error vectors belongs to, and the power with which the loss grows."""
 
     criterion: int
     """Index into :attr:`Evaluator.criteria`."""
     power: int = 2
-    """The loss grows with this power of the error's length: 2 for MSE, SQNR, cosine and KL; 1 for absolute
-    and relative errors, top-k agreement and a user's metric."""
+    """The loss grows with this power of the length of the error vector.
+
+    It is 2 for MSE, SQNR, cosine and KL divergence. It is 1 for absolute and relative errors, top-k agreement
+    and a user's metric.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,80 +49,89 @@ class Probe:
     """The errors that one plan makes on a few samples."""
 
     vectors: list[NDArray[np.float32]]
-    """Per target [samples, elements]: candidate minus baseline, weighted so that a longer vector is worse.
+    """For each target an array [samples, elements]: candidate minus baseline, weighted by importance.
 
-    Linear in the error. Outputs of more than 4096 elements per sample are subsampled, always the same
-    elements, and scaled so that squared lengths are kept on average.
+    The vectors are linear in the error. Outputs of more than 4096 elements per sample are subsampled. The
+    elements are always the same, and are scaled so that squared lengths are kept on average.
     """
     parts: NDArray[np.float64]
-    """[criteria, samples], as in :class:`Trial`."""
+    """The loss of each sample, [criteria, samples], as in :class:`Trial`."""
     known: bool = False
-    """Whether the evaluator had measured the plan before, so that it cost nothing."""
+    """Whether the evaluator had measured the plan before, so that the measurement cost nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One plan, judged."""
+    """The result of judging one plan."""
 
     high: frozenset[int]
-    """Indices of the groups kept in high precision; all others ran in the low format."""
+    """The indices of the groups in high precision; all other groups ran in the low format."""
     passed: bool
     """Whether all samples ran and every limit is met."""
     losses: tuple[float, ...]
-    """The loss of each criterion over the samples that ran: 0 or more, 1 at the limit, inf if unknown."""
+    """The loss of each criterion over the samples that ran: at least 0, 1 at the limit, inf if unknown."""
     scores: tuple[float, ...]
     """The score of each criterion, in its own unit, over the samples that ran."""
     parts: NDArray[np.float64]
-    """What each sample adds to the loss (see :data:`Pool`), [criteria, samples], at least 0.
+    """The loss that each sample adds (see :data:`Pool`), [criteria, samples], at least 0.
 
     It is nan for samples that did not run, and for all samples of a criterion of the pool ``whole``. For
-    top-1 it says how far a sample is on its way to another class: the greatest
-    ``(e_j - e_top) / (y_top - y_j)`` over all other classes j, with baseline y and error e. Above 1 the class
-    has flipped.
+    top-1 agreement it says how close a sample is to another class. It is the greatest
+    ``(e_j - e_top) / (y_top - y_j)`` over all other classes j, with the baseline's output y and the error e.
+    Above 1 the class has changed.
     """
     cost: float
-    """The samples that were run for this trial, as a share of all; 0 if the plan was judged before."""
+    """The number of samples that were run for this trial, as a share of all samples.
+
+    0 if it was run before.
+    """
     confirmed: bool
-    """Whether all samples ran."""
+    """Whether all samples ran, so that the verdict is final."""
 
     @property
     def loss(self) -> float:
-        """The greatest of ``losses``."""
+        """The greatest of ``losses``; 0 without criteria."""
         return max(self.losses, default=0.0)
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The plan that a search found, and what the search cost."""
+    """The plan that a search found, and the cost of the search."""
 
     high: tuple[str, ...]
-    """Groups to keep in high precision, in topological order."""
+    """The groups of layers to keep in high precision, in topological order."""
     passed: bool
     """Whether exactly this plan was tried on all samples and met the criteria."""
     minimal: bool
-    """Whether the plan breaks the criteria if any one group of ``high`` is sent back, as trials showed."""
+    """Whether trials have shown that the plan fails if any one group of ``high`` returns to the low
+    format."""
     ending: Ending
     trials: tuple[TrialLine, ...]
     loss: float
-    """The loss of the plan; 1 is the limit."""
+    """The loss of the plan; 1 is at the limit."""
     probes: int
     """The number of plans whose error vectors were measured on a few samples."""
     cost: float
-    """The cost of trials and probes, in runs over all samples of the search."""
+    """The cost of trials and measurements, as the number of inferences divided by the number of samples."""
     price: float
-    """The price of the groups kept high, as a share of the price of all groups."""
+    """The price of the groups in high precision, as a share of the price of all groups."""
     table: tuple[LayerLine, ...] = ()
-    """The layer analyzer's table; only the strategy ``forward`` fills it.
+    """The table of NVIDIA's layer analyzer; only the strategy ``forward`` fills it.
 
-    A line holds the first criterion's score with the group and all groups before it in the low format,
-    except those that were chosen to stay high.
+    A row holds the score of the first criterion with the group and all earlier groups in the low format,
+    except earlier groups that were put back into high precision.
     """
     order: tuple[str, ...] = ()
-    """Groups by the error that they are predicted to remove per price; only ``minimal`` fills it."""
+    """Groups, ranked by the error that high precision is predicted to remove per price.
+
+    Only for ``minimal``.
+    """
 
 
 class Evaluator(Protocol):
-    """Judges plans. A plan is the set of groups kept high, by index; all others run in the low format.
+    """Judges plans.
+
+    A plan is the set of groups in high precision, by index. Other groups run in the low format.
 
     Trials and error vectors may come from different places, for instance from engines and from a simulation.
     """
@@ -138,7 +150,7 @@ class Evaluator(Protocol):
 
     @property
     def targets(self) -> Sequence[Target]:
-        """The meaning of each array of error vectors that :meth:`probe` returns; at least one."""
+        """The criterion of each array of error vectors that :meth:`probe` returns; at least one."""
 
     def trial(self, high: frozenset[int], order: Sequence[int], enough: Enough | None) -> Trial:
         """Judge a plan on all samples.
@@ -146,13 +158,13 @@ class Evaluator(Protocol):
         An evaluator that runs all samples at once, like an engine, may ignore ``order`` and ``enough``.
 
         Args:
-            high: The groups kept in high precision.
+            high: The indices of the groups in high precision.
             order: The samples in the order in which they should run.
-            enough: Is called between batches; if it returns True, the remaining samples do not run.
+            enough: Called between batches with the losses so far; if it returns True, no further samples run.
         """
 
     def probe(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[Probe]:
         """Measure the errors of several plans on the given samples.
 
-        Costs ``len(samples) / self.samples`` for each plan that it did not know.
+        Costs ``len(samples) / self.samples`` runs for each plan that was not measured before.
         """
