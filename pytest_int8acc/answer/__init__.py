@@ -1,4 +1,4 @@
-"""Everything that follows a verdict: search, causes, remedies, and files."""
+"""The steps after a verdict: the search for a plan, causes, remedies, and files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
     steps = None
     with clock.running():
         try:
-            # A case that passes does not need what this imports.
+            # The module is imported only for a failing case, because its import takes time.
             from pytest_int8acc.answer.steps import Steps
 
             steps = Steps(measured, folder, measured.result, root)

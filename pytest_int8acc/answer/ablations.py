@@ -13,23 +13,24 @@ from pytest_int8acc.observers.values import TensorValues
 from pytest_int8acc.results.causes import Ablation, Cause, TakenKind
 from pytest_int8acc.tensors import Array
 
-#: An ablation that gives back at least this share of the culprit's loss shows the cause; no others are tried.
+#: If an ablation removes at least this share of the culprit's loss, it shows the cause, and no more are
+#: tried.
 _MOST = 0.9
-#: A scale is the cause if another scale gives back at least this share of the loss that the best ablation
-#: gives back.
+#: A wrong scale is the cause if a better scale removes at least this share of the loss that the best ablation
+#: removes.
 _PART = 0.5
-#: Culprits that cause less than this share of the total error are not analysed: the effect of an ablation
-#: would drown in rounding noise.
+#: Culprits that cause less than this share of the total error are not analysed, because the effect of an
+#: ablation would drown in rounding noise.
 _NOTHING = 0.1
-#: An ablation that gives back more than this many times the culprit's loss also changed how other layers
-#: round.
+#: If an ablation removes more than this many times the culprit's loss, it also changed the rounding of other
+#: layers, and its result is not reliable.
 _BEYOND = 1.25
-#: An ablation that gives back less than this share of the loss shows nothing.
+#: If an ablation removes less than this share of the culprit's loss, it shows nothing about the cause.
 _LEAST = 0.05
-#: Channels are outliers if the largest is at least this many times the median channel. The median channel
-#: then has three bits fewer: 16 codes of 127. In networks without faults the ratio stays below 6.
+#: Minimum ratio of the largest channel to the median channel for channels to count as outliers. At this ratio
+#: the median channel has 16 of 127 INT8 codes. In networks without faults the ratio stays below 6.
 OUTLIER_RATIO = 8.0
-#: The ablations that change a scale.
+#: The ablations that give an activation other scales.
 _SCALE_TRIALS: tuple[TakenKind, ...] = ("range", "channels", "per-channel")
 
 
@@ -38,17 +39,17 @@ class Suspect:
     """A tensor that a culprit quantizes."""
 
     tensor: str
-    """Its name in the network."""
+    """The name of the tensor in the network."""
     cause: Cause
     """The symptom that the tensor shows."""
     held: TensorValues | None
-    """The values of an activation; None for a constant."""
+    """The values of an activation; None for a constant, whose values are in the model."""
     trial: TakenKind | None
     """The ablation that proves the symptom; None if the symptom has no ablation of its own."""
 
 
-#: Returns the cause if the operators around a group do not suit INT8, else None. The arguments are the cause
-#: so far, and the tensors whose noise counts.
+#: Returns the cause if the operators around a layer do not suit INT8, otherwise None. Its arguments are the
+#: cause that is known so far, and the names of the tensors with most noise.
 Placed = Callable[[Cause, Sequence[str]], Cause | None]
 
 
@@ -76,14 +77,14 @@ def established(
 
 
 def _is_shown(cause: Cause, likely: Cause) -> bool:
-    """Whether the cause that was found is the one that the symptoms suggest."""
+    """Whether the cause that ablations show is the one that the symptoms suggest."""
     return (cause.symptom, cause.tensor) == (likely.symptom, likely.tensor)
 
 
 def _shown(
     trials: Interventions, group: str, ordered: Sequence[Suspect], likely: Cause, placed: Placed
 ) -> Cause | None:
-    """The cause that trials show; None if they show none. The suspects are tried in the given order."""
+    """The cause that ablations show; None if they show none. Suspects are tried in the given order."""
     if not trials.may_go_on or not trials.loss(group) > _NOTHING * trials.as_it_is(group):
         return None
     tests = _Tests(trials, group)
@@ -98,7 +99,7 @@ def _shown(
 
 @dataclass(eq=False)
 class _Tests:
-    """The ablations of one culprit."""
+    """Runs the ablations of one culprit and keeps their results."""
 
     trials: Interventions
     group: str
@@ -108,39 +109,42 @@ class _Tests:
         self.began = self.trials.cost
 
     def freed(self, suspect: Suspect) -> float:
-        """The share of the loss that vanishes if a suspect is not quantized."""
+        """The share of the culprit's loss that vanishes if the suspected tensor is not quantized."""
         piece = self._piece(suspect)
         kind: TakenKind = "constants" if suspect.held is None else "activation"
         return self._share(kind, suspect, lambda: self.trials.without(self.group, piece))
 
     def remedied(self, suspect: Suspect) -> float:
-        """The share of the loss that vanishes with the scale that mends the symptom; 0 without one."""
+        """The share of the culprit's loss that vanishes with the scale that cures the symptom.
+
+        0 without one.
+        """
         return self.rescaled(suspect, suspect.trial) if suspect.trial in _SCALE_TRIALS else 0.0
 
     def rescaled(self, suspect: Suspect, kind: TakenKind) -> float:
-        """The share of the loss that vanishes with other scales of an activation; 0 if none are known."""
+        """The share of the culprit's loss that vanishes with other scales of an activation; 0 without any."""
         piece, scale = self._piece(suspect), _scale(suspect, kind)
         if scale is None or scale.size not in (1, piece.channels):
             return 0.0
         return self._share(kind, suspect, lambda: self.trials.rescaled(self.group, piece, scale))
 
     def widened(self) -> None:
-        """Try FP32 in place of FP16 for all nodes that are not quantized."""
+        """Run the ablation with FP32 in place of FP16 for all nodes that are not quantized."""
         self._share("fp32", None, lambda: self.trials.in_fp32(self.group))
 
     @property
     def most(self) -> float:
-        """The greatest share of the loss that vanished in a trial."""
+        """The greatest share of the culprit's loss that vanished in an ablation."""
         return max((taken.share for taken in self.tried.values()), default=0.0)
 
     @property
     def most_by_scales(self) -> float:
-        """The greatest share of the loss that vanished in a trial of another scale."""
+        """The greatest share of the culprit's loss that vanished in an ablation with another scale."""
         shares = (taken.share for taken in self.tried.values() if taken.kind in _SCALE_TRIALS)
         return max(shares, default=0.0)
 
     def conclusion(self, suspects: Sequence[Suspect], likely: Cause, placed: Placed) -> Cause | None:
-        """The cause: the symptom with the most effective ablation, else the tensor that costs most."""
+        """The cause: the symptom whose ablation removes most loss, else the tensor that costs most."""
         most, wide = self.most, self.tried.get(("", "fp32"))
         if most < _LEAST:
             return None
@@ -164,7 +168,7 @@ class _Tests:
         return self._with_trial(cause, taken)
 
     def _of_activation(self, guilty: Suspect, placed: Placed) -> Cause:
-        """The cause if no other scale of an activation helps: its surroundings, or its values."""
+        """The cause if no other scale of an activation helps: its neighbouring operators, or its values."""
         cause = guilty.cause
         if guilty.trial is not None and self._remedy(guilty) is not None:
             cause = replace(cause, kind="accumulated-noise", symptom="noise-adds-up")

@@ -40,18 +40,18 @@ from pytest_int8acc.tensors import did_you_mean
 logger = logging.getLogger("pytest_int8acc")
 _F = TypeVar("_F")
 
-#: A tensor of a culprit is not suspected if its SQNR exceeds that of the noisiest tensor by more than these
-#: dB: it makes less than a tenth of the noise.
+#: A tensor of a culprit is not suspected if its SQNR is more than this many dB above that of the noisiest
+#: tensor. It then causes less than a tenth of the noise.
 MAX_EXCESS_DB = 10.0
 
 
 @dataclass(frozen=True)
 class Diagnostic(Generic[_F]):
-    """A symptom, and how it is recognised and proved: one row of the register."""
+    """One row of the register of causes: a symptom, and how it is recognised and proved."""
 
     symptom: Symptom
     kind: CauseKind
-    """The cause that the symptom is a sign of."""
+    """The cause that the symptom indicates."""
     recognise: Callable[[_F], Shown | None] | None = None
     """Returns the fields of a ``Cause`` that the symptom fills in, or None if the symptom is not there.
 
@@ -192,7 +192,7 @@ def narrow_cause(lab: Lab, culprit: Culprit, *, engine_only: bool) -> Cause:
 
 
 def _first_shown(rows: Iterable[Diagnostic[_F]], facts: _F, cause: Cause) -> Cause | None:
-    """The cause with the fields of the first row that recognises something; None if no row does."""
+    """``cause`` with the fields of the first row whose symptom is recognised; None if no row fits."""
     for row in rows:
         shown = None if row.recognise is None else row.recognise(facts)
         if shown is not None:
@@ -210,7 +210,7 @@ class _Explainer:
         self.measured = meter.measured
 
     def cause(self, group: Group, engine_only: bool, unstable: bool, trials: Interventions | None) -> Cause:
-        """The cause of one group."""
+        """The cause of the accuracy loss of one layer."""
         suspects = [self._suspect(edge, group) for edge in group.edges]
         suspects.sort(key=lambda suspect: rank_db(suspect.cause))
         edges = [suspect.cause for suspect in suspects]

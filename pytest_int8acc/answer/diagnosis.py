@@ -45,9 +45,9 @@ from pytest_int8acc.runtime.forms import ImplicitForm
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
-#: Causes whose evidence is the verdict itself, because they need no trial.
+#: Causes that need no ablation, because the verdict itself is their evidence.
 _SHOWN_BY_VERDICT: tuple[CauseKind, ...] = ("missing-scale", "engine-only", "non-determinism")
-#: Maximum cost of all trials of causes, in runs over all samples. Nor may they cost more than the search.
+#: Maximum cost of all ablations, in runs over all samples. They may also not cost more than the search.
 _RUNS = 6.0
 
 
@@ -94,7 +94,7 @@ def diagnose(
 
 
 def _jumps(measured: Measured) -> tuple[Jump, ...]:
-    """Nodes that choose among values (TopK, NonMaxSuppression) in front of outputs that are judged."""
+    """Nodes that choose among values, like TopK, and on which judged outputs depend."""
     nodes, own = measured.model.index.nodes, {o.name for o in measured.model.own_outputs}
     judged = [
         output.output
@@ -107,7 +107,7 @@ def _jumps(measured: Measured) -> tuple[Jump, ...]:
 
 
 def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
-    """A line for each stage that was compared, and the first stage that fails."""
+    """A comparison for each stage between framework and engine, and the first stage that fails."""
     runs = measured.runs
     stages = stages_of(
         runs.roles,
@@ -119,7 +119,7 @@ def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
     verdict = timed(measured.result, measured.clock).evidence
 
     def evidence(stage: Stage) -> Evidence:
-        """What ran for a stage. FP32 and the simulated candidate run in exact sessions in every case."""
+        """The evidence for a stage: which model ran, and where."""
         role = stages[stage]
         where = verdict.place if role in (Role.BASELINE, Role.INT8) else "exact"
         realized = verdict.realized if role == Role.INT8 else None
@@ -134,7 +134,7 @@ def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
 
 
 def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: float) -> tuple[Culprit, ...]:
-    """The culprits with their causes. A cause that the verdict shows gets the verdict as its evidence."""
+    """The culprits with their causes. For a cause that the verdict shows, the verdict is the evidence."""
     found = _causes(measured, lab, culprits, cost)
     verdict = timed(measured.result, measured.clock).evidence
     for layer, cause in found.items():
@@ -144,7 +144,7 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: 
 
 
 def _causes(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: float) -> dict[str, Cause]:
-    """The cause of each culprit, by its name."""
+    """Name of a culprit to its cause."""
     engine_only = _is_engine_only(measured)
     if lab.is_narrow:
         return {c.layer: narrow_cause(lab, c, engine_only=engine_only) for c in culprits}
@@ -162,7 +162,7 @@ def _causes(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: flo
 
 
 def _is_engine_only(measured: Measured) -> bool:
-    """Whether the same model passes in ONNX Runtime, so that only the engine is at fault."""
+    """Whether the same model passes in ONNX Runtime, so that only the TensorRT engine is at fault."""
     runs = measured.runs
     if Role.SIMULATED not in runs.roles or measured.int8_passed:
         return False
@@ -173,7 +173,7 @@ def _is_engine_only(measured: Measured) -> bool:
 def _layers(measured: Measured, lab: Lab | None) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:
     """The error of every layer, and notes.
 
-    Errors between engines are measured if the settings ask for layers, or if only the engine is at fault.
+    Errors of layers in engines are measured if the settings ask for them, or if only the engine is at fault.
     """
     asked = measured.settings.layers
     if lab is None or lab.is_narrow or (measured.int8_passed and not asked):
@@ -297,7 +297,7 @@ def _worst_feed(measured: Measured) -> tuple[Feed, range, int]:
 _ODD = 2.0
 #: Ranges seem to be set by hand if each distinct value occurs for at least this many tensors on average.
 _BY_HAND = 3
-#: Rules of findings on the calibration data that count only if values are clipped.
+#: Findings on the calibration data with these rules explain a loss only if values are clipped.
 _WEAK_MISMATCHES = frozenset({"data-few-samples", "data-same"})
 
 
@@ -307,11 +307,11 @@ class Range:
 
     tensor: str
     reach: float
-    """The greatest magnitude that is not clipped."""
+    """The clipping range: the greatest magnitude that the scale can express."""
     amax: float
-    """The greatest magnitude of the tensor."""
+    """The greatest magnitude of the tensor's values."""
     lost_db: float
-    """The SQNR, in dB, that is lost against the best scale."""
+    """How many dB of SQNR the tensor loses compared with the best scale."""
 
 
 def survey(meter: EdgeMeter) -> tuple[Range, ...]:
@@ -352,7 +352,7 @@ def decisive_mismatch(
     return next(iter(strong or (mismatches if cut_off else [])), "")
 
 
-#: Maximum number of wires on each side of a culprit in a drawing.
+#: Maximum number of tensors that a drawing shows on each side of a culprit.
 _MOST = 5
 
 
@@ -411,7 +411,7 @@ def _wire(tensor: str, node: onnx.NodeProto, edge: Edge | None, rest: Precision)
 
 
 def _format(edge: Edge | None, rest: Precision) -> dict[str, Any]:
-    """The fields of a ``Wire`` that say in which format a reader gets a tensor."""
+    """The fields of a ``Wire`` for the number format in which a layer reads a tensor."""
     if edge is None:
         return {"format": rest}
     scale = edge.quantization.scale

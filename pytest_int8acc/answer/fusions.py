@@ -62,7 +62,7 @@ def fewest_outputs(
 
 
 def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
-    """The end of a sentence: whether the plan passes at other optimization levels of TensorRT."""
+    """The end of a sentence about whether the plan passes at other optimization levels of TensorRT."""
     levels, mended = [], ""
     for level in lab.measured.backend.other_levels:
         if spent():
@@ -81,7 +81,7 @@ def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
 
 
 def _mended(lab: Lab, form: ModelForm, called: str) -> str:
-    """The end of a sentence: an optimization level mends the engine, with the latency."""
+    """The end of a sentence that an optimization level makes the engine pass, with its latency."""
     latency = lab.latency(form)
     price = "" if latency is None else f", {latency.median_ms:.3g} ms"
     return f"; 'tensorrt: {{optimization_level: {form.level}}}' in the spec mends it ({called}{price})"
@@ -105,7 +105,7 @@ def fewest_that(passes: Callable[[tuple[str, ...]], bool], enough: Sequence[str]
 
 
 def _sets(lab: Lab, culprits: Collection[str]) -> Iterator[tuple[str, ...]]:
-    """Sets of tensors that may mend an engine, growing: those next to culprits, all quantized ones, all."""
+    """Yield growing sets of tensors to try as outputs: next to culprits, then all quantized, then all."""
     network, index = lab.int8.every, lab.int8.every.model.index
     nodes = [index.nodes[node] for group in network.groups if group.name in culprits for node in group.nodes]
     readers = [reader for node in nodes for name in node.output for reader, _ in index.readers(name)]
@@ -119,7 +119,7 @@ def _sets(lab: Lab, culprits: Collection[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _at_fault(lab: Lab, outputs: tuple[str, ...]) -> str:
-    """A sentence that names the tensors, and the layers of the engine that were fused across them."""
+    """A sentence that names the tensors, and the engine layers that were fused across these tensors."""
     makers = lab.int8.every.model.index.producer
     across = {makers[tensor].name for tensor in outputs}
     engine = next((info for info in lab.measured.backend.engines if info.role == Role.INT8), None)

@@ -29,12 +29,12 @@ from pytest_int8acc.scores.rows import AT, F64, errors, samples_in
 from pytest_int8acc.tensors import Array, Feed
 
 logger = logging.getLogger("pytest_int8acc")
-#: Maximum number of nodes behind a layer that an engine may fuse with it, such as bias, BatchNormalization
-#: and activation.
+#: Maximum number of nodes after a layer that an engine may fuse with the layer, such as bias,
+#: BatchNormalization and activation.
 _FUSED = 4
-#: Maximum and minimum number of samples. More samples hardly change the error of a whole tensor.
+#: Maximum and minimum number of samples for errors of layers. More samples hardly change the errors.
 SAMPLES, _LEAST = 8, 4
-#: Maximum size, in bytes, of all tensors that are compared; large networks therefore run fewer samples.
+#: Maximum total size, in bytes, of tensors that are compared. Large networks therefore run fewer samples.
 _BYTES = 1 << 30
 
 

@@ -13,26 +13,26 @@ from pytest_int8acc.graph.network import Network
 from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.tensors import Array
 
-#: The alphas that are tried: the share of an activation's spread that moves into the weights. SmoothQuant
-#: takes 0.5.
+#: Migration strengths that are tried: the share of an activation's spread between channels that moves into
+#: the weights. SmoothQuant takes 0.5.
 ALPHAS = (0.5, 0.75, 0.25)
-#: Minimum predicted reduction of a product's noise, in dB, for range to be moved.
+#: Range is moved only if that is predicted to reduce the noise of the product by at least this many dB.
 GAIN_DB = 3.0
-#: Maximum factor of a channel, so that FP16 can hold the weights into which it is folded.
+#: Maximum factor of a channel. FP16 can then still hold the weights that are multiplied by it.
 _GREATEST = 2.0**12
 
 
 @dataclass(frozen=True, eq=False)
 class Uneven:
-    """A place where range can move, with channels uneven enough to be worth it."""
+    """An activation with uneven channels, whose range can be moved into the weights that read it."""
 
     site: Site
     activation: Array
     """The greatest magnitude of each channel of the activation, float32 [channels]."""
     other: Array
-    """The greatest magnitude of what each channel is multiplied with: weights, or another activation."""
+    """The greatest magnitude of the weights, or of the other activation, that multiply each channel."""
     free: bool = False
-    """Whether each channel's weights have a scale of their own, so that they take all spread at no cost."""
+    """Whether the weights have a scale for each input channel, so that migration costs them no accuracy."""
 
     def factors(self, alpha: float) -> Array:
         """The factors by which the channels of the activation are divided."""

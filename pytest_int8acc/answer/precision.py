@@ -40,45 +40,45 @@ from pytest_int8acc.search.strategies import certify, fewest, search
 from pytest_int8acc.search.types import SearchResult
 
 logger = logging.getLogger("pytest_int8acc")
-#: Maximum number of samples on which each culprit runs alone in FP16 or BF16. In INT8 it is the size of the
-#: screening subset.
+#: Maximum number of samples on which each culprit runs alone in FP16 or BF16. In INT8 the screening subset
+#: runs.
 _ALONE_NARROW = 8
-#: Maximum cost of running all culprits alone, in runs over all samples.
+#: Maximum cost of running each culprit alone in the low format, in runs over all samples.
 _ALONE_RUNS = 2.0
-#: Maximum cost of refining a plan that passes, in runs over all samples. Causes and remedies are worth more
-#: than the last few layers of many.
+#: Maximum cost of refining a plan that passes, in runs over all samples. The remaining time is kept for
+#: causes and remedies.
 REFINES = 14.0
 #: How often the search is repeated with a smaller error budget to find a plan with a reserve.
 STRICTER = 3
-#: The factor by which the error budget shrinks further each time.
+#: Factor by which the error budget shrinks each time that the search is repeated for a reserve.
 SPARE = 0.9
 #: Minimum error budget, as a share of the error that the limits allow.
 _LEAST_ROOM = 0.05
-#: Minimum share of the multiply-accumulates in INT8 or FP8. A plan with less is nearly the float model.
+#: Minimum share of the MACs that a plan leaves in INT8 or FP8. With less, the fix is nearly the float model.
 _LEAST_SHARE = 0.005
-#: The part of a bootstrap interval that counts for the reserve, on a logarithmic scale: 2.05 of 3.3 standard
-#: deviations, which hold nearly all bootstrap samples.
+#: The part of a bootstrap interval, on a logarithmic scale, that a reserve covers. It is 2.05 of 3.3 standard
+#: deviations, which nearly all bootstrap samples lie within.
 _NEARLY = 0.62
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The result of a search, and the proof of its plan."""
+    """The result of a search, and the proof of its plan: the built model with its verdict."""
 
     result: SearchResult
     evaluator: Simulated
     """The evaluator that judged the plans of the search."""
     proof: Proof | None
     held_out: int
-    """The number of samples that the search did not see."""
+    """The number of samples that the search did not use."""
     notes: tuple[str, ...] = ()
     certificate: Certificate | None = None
     joined: tuple[str, ...] = ()
-    """Further groups in high precision, which save Casts."""
+    """Layers that are in high precision, too, because that saves Cast nodes."""
     reserved: Proof | None = None
-    """The proof of a plan with a reserve; None if the plan itself has one, or none was found."""
+    """The proof of a plan that passes with a reserve; None if ``result`` has one, or none was found."""
     room: float = 1.0
-    """The error budget with which plans have a reserve, as a share of the error that the limits allow."""
+    """The error budget that leaves a reserve, as a share of the error that the limits allow."""
 
     @property
     def verified(self) -> bool:
@@ -181,7 +181,7 @@ def _proof(lab: Lab, evaluator: Simulated, result: SearchResult) -> Proof | None
 
 
 def _slimmer(lab: Lab, found: Found) -> Found:
-    """The result without groups that the criteria need on the searched samples but not on all samples."""
+    """The result without layers that the searched samples need in high precision but all samples do not."""
     settings = lab.measured.settings
     everything = lab.simulated()
     high = everything.indices(found.result.high)
@@ -201,7 +201,7 @@ def _slimmer(lab: Lab, found: Found) -> Found:
 
 
 def _joined(lab: Lab, found: Found) -> Found:
-    """The result with groups between culprits in high precision, too, if that saves Casts and passes."""
+    """The result with layers between culprits in high precision, if that saves Cast nodes and passes."""
     joined = fewer_casts(lab.network, found.result.high)
     if not joined or len(joined) + len(found.result.high) == len(lab.network.groups):
         return found
@@ -221,7 +221,7 @@ def _casts(lab: Lab, found: Found) -> int | None:
 
 
 def _with_reserve(lab: Lab, found: Found) -> Found:
-    """The result with a plan that has a reserve: it would pass on other samples like these, too."""
+    """The result with a plan that has a reserve, so that it would also pass on other samples."""
     proof, room, spent = found.fix, 1.0, found.result.cost
     # Where runs take time, the samples are those of the search, whose error vectors are remembered.
     samples = found.evaluator.seen.samples if lab.simulator.takes_time(REFINES) else None
@@ -255,7 +255,7 @@ def room_of(verdict: Verdict) -> float:
 
 
 def _certified(lab: Lab, found: Found) -> Found:
-    """The result with its certificate; groups that built models do not need are dropped."""
+    """The result with its certificate, without layers that built models do not need in high precision."""
     everything = lab.simulated()
     high = everything.indices(found.result.high)
     started = time.perf_counter()
@@ -380,15 +380,15 @@ def _worst_of(proof: Proof) -> str:
     return "is not comparable" if missed is None else f"misses {missed.subject} {missed.metric}"
 
 
-#: The points of the trade-off: shares of the multiply-accumulates in high precision.
+#: The shares of multiply-accumulates in high precision at which a trade-off is measured.
 _SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
-#: Maximum cost of all points together, in runs over all samples. To stay below, a part of the screening
-#: subset is used.
+#: Maximum cost of a trade-off, in runs over all samples. If the screening subset costs more, a part of it
+#: runs.
 _RUNS = 2.0
 
 
 def adds_up(outcome: SearchOutcome) -> bool:
-    """Whether a culprit has no fault of its own: the noise of many layers adds up."""
+    """Whether a culprit has no cause of its own, because the noise of many layers adds up."""
     causes = (culprit.cause for culprit in outcome.culprits)
     return any(cause is not None and cause.kind == "accumulated-noise" for cause in causes)
 

@@ -46,11 +46,11 @@ _ERROR_BUDGETS = (1.0, 0.7, 0.4)
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """A plan that should meet the criteria, and the facts that a report needs about it."""
+    """A plan that may meet the criteria, with facts that a report needs about the plan."""
 
     plan: Plan
     rescales: tuple[Rescale, ...] = ()
-    """Activations with another scale than in the case."""
+    """Activations that have another scale than in the case."""
     weights: tuple[str, ...] = ()
     """Constants whose scales were computed again."""
     migration: Migration | None = None
@@ -85,7 +85,7 @@ class Base:
 
 @dataclass(eq=False)
 class Known:
-    """The state that the remedies of one case share: the result of the search, the budget and the bases."""
+    """The state that all remedies of a case share: the search's result, the budget and starting points."""
 
     lab: Lab
     outcome: SearchOutcome
@@ -102,20 +102,20 @@ class Known:
 
     @property
     def groups(self) -> tuple[str, ...] | None:
-        """The groups whose tensors get other scales first; None for all groups."""
+        """The layers whose tensors get other scales first; None for all layers."""
         return self.culprits or None
 
     @property
     def best(self) -> Base:
-        """The base with the least loss."""
+        """The starting point with the least loss."""
         return min(self.bases, key=lambda base: base.choice.normalized_loss)
 
     def chooser(self, base: Base) -> Chooser:
-        """A chooser of scales that starts from a base."""
+        """Chooses scales that improve on a starting point."""
         return Chooser(self.lab.simulator, base.plan, base.own, self.budget)
 
     def verdict(self, plan: Plan) -> Verdict | None:
-        """The verdict on a plan that was proved; None if it was not proved."""
+        """The verdict on a plan whose model was built; None if the model was not built."""
         return self.lab.prove(plan).verdict if self.lab.is_proved(plan) else None
 
     def log(self, text: str, *numbers: object) -> None:
@@ -346,7 +346,7 @@ def _base(known: Known, source: Source, ranges: Ranges, odd_ones: Sequence[str])
 
 
 def _opened(known: Known, base: Base) -> Base:
-    """The base with the network under its plan, and the scales of activations in it."""
+    """``base`` with the network that its plan makes, and with the scales of that network's activations."""
     simulator = known.lab.simulator
     network = simulator.board(base.plan).network
     own, scales = activation_scales(network), simulator.scales_of(base.plan)
@@ -372,7 +372,7 @@ def _migrated(known: Known, base: Base, moves: Mapping[str, Array], alpha: float
 
 
 def _ranges(known: Known, base: Base, tensors: Sequence[str]) -> Ranges:
-    """The ranges of a base's tensors; those that moves of range did not change are measured without moves."""
+    """The calibration ranges of tensors. Tensors that a migration did not change are measured without it."""
     data, values = base.source.data, known.lab.values
     unmoved = values(data).of(t for t in tensors if t not in base.touched)
     return Ranges({**unmoved, **values(data, base.plan).of(t for t in tensors if t in base.touched)})

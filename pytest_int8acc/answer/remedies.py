@@ -60,7 +60,7 @@ def _mixes(known: Known) -> bool:
 
 @dataclass(frozen=True)
 class Remedy:
-    """A way to make a failing case meet its criteria: one row of the register."""
+    """One row of the register of remedies: a way to make a failing case meet its criteria."""
 
     kind: RemedyKind
     propose: Callable[[Known], Iterator[Proposal]]
@@ -68,11 +68,11 @@ class Remedy:
     applies: Callable[[Known], bool]
     """Whether the remedy can help the case at all."""
     reserve: float = 0.0
-    """The share of the budget that is kept for this remedy while earlier ones are tried."""
+    """The share of the budget that is kept for this remedy while earlier remedies are tried."""
     is_late: bool = False
-    """Whether its first plan may be tried after the time is up, by one trial and one build."""
+    """Whether the remedy's first plan may be tried after the time is up, by one trial and one build."""
     is_searched: bool = False
-    """Whether its plans are those of the search, which are proved already and therefore always shown."""
+    """Whether the remedy's plan is the one that the search found, which is proved and always shown."""
 
 
 #: The register of remedies, in the order in which they are tried: the first that is verified is recommended,
@@ -103,7 +103,7 @@ class Remedied:
 
     repairs: tuple[Repair, ...]
     proofs: tuple[Proof, ...]
-    """The proof of each repair, in the same order."""
+    """The proof of each repair, that is its built model with the verdict, in the same order."""
     notes: tuple[str, ...] = ()
 
 
@@ -131,13 +131,13 @@ def find_remedies(lab: Lab, outcome: SearchOutcome, found: Found) -> Remedied:
 
 @dataclass(eq=False)
 class _Loop:
-    """Tries one remedy after the other."""
+    """Tries one remedy after another until one is verified."""
 
     known: Known
     shown: list[_Proved] = field(default_factory=list)
     """Verified remedies, and the plan of the search."""
     unsteady: list[_Proved] = field(default_factory=list)
-    """Plans that meet the criteria on these samples, but perhaps not on other samples like these."""
+    """Plans that meet the criteria on the samples of the case, but perhaps not on other samples."""
 
     def __post_init__(self) -> None:
         lab = self.known.lab

@@ -31,14 +31,14 @@ from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.rows import errors
 from pytest_int8acc.tensors import Array, Feed, did_you_mean
 
-#: A piece shows an error if its SQNR is at most this many dB above that of the whole model. This is half the
-#: noise power.
+#: A cut-out part of a model shows the culprit's error if its SQNR is at most this many dB above the SQNR in
+#: the whole model. 3 dB is half the noise power.
 CLOSE_DB = 3.0
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A part of a model, as baseline and as candidate, with its inputs and outputs and its origin."""
+    """A part that is cut out of a model, as baseline and as candidate, with its inputs and outputs."""
 
     baseline: Model
     int8: Model
@@ -46,20 +46,20 @@ class Piece:
     nodes: int
     inputs: Feed
     expected: Feed
-    """The outputs of ``baseline``."""
+    """The outputs of the part as float baseline."""
     found: Feed
-    """The outputs of ``int8``."""
+    """The outputs of the part as low-precision candidate."""
     model: str
     """The name of the whole model."""
     all_nodes: int
     """The number of nodes of the whole model."""
     group: Group
-    """The culprit."""
+    """The culprit: the layer whose error the part shows."""
     rest: Precision
     samples: range
-    """The samples that run at once, as indices into the case's data."""
+    """The samples that run together, as indices into the case's data."""
     worst: int
-    """The index of the worst of these samples."""
+    """The index of the sample with the lowest SQNR."""
     whole: float
     """The SQNR, in dB, at the culprit's outputs in the whole model."""
 
@@ -70,7 +70,7 @@ class Piece:
 
 
 def shows(sqnr: float, whole: float) -> bool:
-    """Whether an SQNR shows the error of the whole model; both are in dB."""
+    """Whether the SQNR of a cut-out part shows the error in the whole model; both are in dB."""
     return sqnr <= whole + CLOSE_DB
 
 

@@ -24,31 +24,31 @@ from pytest_int8acc.observers.methods import CANDIDATES, FEW_BINS
 from pytest_int8acc.observers.values import TensorValues
 from pytest_int8acc.tensors import Array
 
-#: The ranges of two datasets are alike if they differ by less than this factor, by each of ``_SPREAD``.
+#: The ranges of two datasets count as equal if they differ by less than this factor.
 _LIKE = 1.4
-#: The candidates by which the ranges of two datasets are compared.
+#: The calibration methods by which the ranges of two datasets are compared.
 _SPREAD = ("minmax", "percentile 99.9", "percentile 99")
-#: Scales that differ by less than this share count as one candidate.
+#: Scales that differ by less than this share are tried only once.
 _ALIKE = 0.03
-#: Minimum share by which a change of a scale must lower the error to be kept.
+#: Minimum share by which a new scale must lower the error to be kept.
 _WORTH = 0.005
-#: Scales are good enough at this normalized loss; 1 is the limit of the criteria.
+#: The choice of scales ends at this normalized loss; 1 is the limit of the criteria.
 ENOUGH = 0.5
-#: Scales are also good enough if the loss is at most this many times the loss without them in INT8.
+#: The choice of scales also ends if the loss is at most this many times the loss without INT8 in the layers.
 NO_MORE = 1.05
 #: A plan with a greater normalized loss than this on the screening subset does not pass on all samples.
 NEAR = 1.6
-#: Number of rounds in which one tensor after the other is changed.
+#: Maximum number of rounds in which the scales of all tensors are changed one by one.
 _SWEEPS = 2
 #: Maximum number of tensors for which slow methods are tried.
 _MANY = 8
-#: Scales that differ by at most this share are equal.
+#: Scales whose relative difference is at most this number count as equal.
 _SAME = 1e-6
-#: The SQNR, in dB, above which differences do not count.
+#: SQNR in dB above which differences between scales are ignored.
 _SILENT_DB = 300.0
-#: Minimum gain, in dB, for which a weight gets new scales.
+#: A weight gets new scales only if that gains at least this many dB of SQNR.
 _FRESH_DB = 1.0
-#: Minimum gain, in dB, for which a weight gets scales that clip it.
+#: A weight gets scales that clip it only if that gains at least this many dB of SQNR.
 _CUT_DB = 3.0
 #: Operators whose weights may be clipped.
 _READERS = frozenset({"Conv", "Gemm", "MatMul"})
@@ -84,7 +84,7 @@ class Ranges:
         return self._known[key]
 
     def like(self, other: Ranges) -> bool:
-        """Whether both have the same tensors, whose values spread over about the same ranges."""
+        """Whether both datasets have the same tensors, with values in about the same ranges."""
         return self.held.keys() == other.held.keys() and all(
             1 / _LIKE < self.scale(tensor, method) / other.scale(tensor, method) < _LIKE
             for tensor in self.held
@@ -108,7 +108,7 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Choice:
-    """Scales chosen for some activations."""
+    """Scales that were chosen for some activations, with the loss of the model."""
 
     scales: Mapping[str, float] = field(default_factory=dict)
     methods: Mapping[str, str] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Unit:
     ranges: Ranges
 
     def scale(self, method: str) -> float:
-        """The scale of the unit by one of ``CANDIDATES``: the greatest scale of its tensors."""
+        """The scale that a calibration method gives the activations: the greatest of their scales."""
         return max(self.ranges.scale(tensor, method) for tensor in self.tensors if tensor in self.ranges)
 
     def choice(self, method: str) -> Choice:

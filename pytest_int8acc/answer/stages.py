@@ -29,7 +29,7 @@ ENGINE_FP16: Stage = "engine FP16"
 ENGINE_FP32: Stage = "engine FP32"
 IMPLICIT: Stage = "implicit INT8"
 
-#: All stages in order. Each is compared with the first of the stages listed for it that was run.
+#: For each stage, the earlier stages that it may be compared with. The first of these that ran is taken.
 STAGES: Mapping[Stage, tuple[Stage, ...]] = {
     FRAMEWORK: (),
     FP32: (FRAMEWORK,),
@@ -48,18 +48,18 @@ def place(
     evidence: Callable[[Stage], Evidence],
     broken: Collection[Stage] = (),
 ) -> tuple[tuple[StageLine, ...], Stage | None]:
-    """Compare each stage with the one before it, by the case's criteria.
+    """Compare each stage with an earlier stage, by the case's criteria.
 
     Args:
         stages: The stages that were run.
         compare: Returns the verdict on the second stage against the first.
-        evidence: Returns what ran for a stage, without scores.
+        evidence: Returns the evidence for a stage: which model ran and where, without scores.
         broken: Stages whose outputs are not finite.
 
     Returns:
         A line for each stage that was compared, and the first stage that fails; None if no stage fails. If
-        no step fails alone but all steps together do, the last stage fails, and its line says from which
-        stage it differs too much.
+        no stage fails against the one before it, but all differences together miss a limit, the last stage
+        fails. Its line then names the stage from which it differs too much.
 
     Raises:
         CriterionError: A criterion does not fit the outputs.
@@ -91,7 +91,7 @@ def normalized_loss(verdict: Verdict) -> float:
 
 
 def _matters(stages: Collection[Stage], compare: Callable[[Stage, Stage], Verdict]) -> bool:
-    """Whether the difference between the INT8 engine and its model makes the case miss its limits."""
+    """Whether the difference between the INT8 engine and its ONNX model makes the case miss its limits."""
     against = next((s for s in (ENGINE_FP16, ENGINE_FP32, FP16, FP32) if s in stages), None)
     return against is None or is_own_doing(compare(against, ENGINE_INT8), compare(against, QDQ))
 
@@ -123,7 +123,7 @@ def stages_of(
 
 
 def _line(name: Stage, against: Stage, verdict: Verdict, evidence: Evidence) -> StageLine:
-    """The line of a stage, from the verdict on it against another stage."""
+    """The comparison of stage ``name`` with stage ``against``, made from its verdict."""
     judged, metrics = verdict
     scores = (*(s for o in judged for s in o.scores if s.limit is not None), *metrics)
     evidence = replace(evidence, scores=scores)
@@ -137,7 +137,7 @@ def _line(name: Stage, against: Stage, verdict: Verdict, evidence: Evidence) -> 
 def _together(
     lines: Sequence[StageLine], stages: Collection[Stage], compare: Callable[[Stage, Stage], Verdict]
 ) -> tuple[tuple[StageLine, ...], Stage | None]:
-    """The lines if no step fails alone, and the last INT8 stage if it fails against the baseline."""
+    """The lines if no stage fails alone, and the last INT8 stage if it fails against the baseline."""
     last = next((s for s in (IMPLICIT, ENGINE_INT8, QDQ) if s in stages), None)
     order = (FP16, FP32) if last == QDQ else (ENGINE_FP16, ENGINE_FP32, FP16, FP32)
     against = next((s for s in order if s in stages), None)

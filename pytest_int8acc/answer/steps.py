@@ -1,4 +1,4 @@
-"""The steps that may follow a verdict. Each step adds to the result."""
+"""The steps that may follow a verdict, like search and diagnosis. Each step adds to the case's result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_int8acc.graph.model import without_extra_outputs
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import CaseResult, Diagnosis, Part, PhaseName, SearchOutcome
 
-#: The phase to which the time of each step counts.
+#: For each step after the verdict, the phase whose time includes the step.
 _PHASES: Mapping[Part, PhaseName] = {
     "search": "search",
     "causes": "causes",
@@ -31,7 +31,7 @@ _PHASES: Mapping[Part, PhaseName] = {
 
 @dataclass
 class Steps:
-    """The steps of one case."""
+    """Runs the steps after the verdict of one case, and collects their results."""
 
     measured: Measured
     folder: Path | None
@@ -84,25 +84,25 @@ class Steps:
                 self.result = replace(self.result, warnings=warnings)
 
     def search(self, lab: Lab) -> CaseResult:
-        """Add the groups that must leave the low format."""
+        """Search for the layers that must leave the low format, and add them to the result."""
         outcome, self.found = find_precision(lab)
         return replace(self.result, search=outcome, engines=self.measured.backend.engines)
 
     def diagnose(self, lab: Lab | None) -> CaseResult:
-        """Add the first stage that fails, and the causes of the culprits."""
+        """Add the first failing stage and the causes of the culprits to the result."""
         search = self.result.search
         known = (search.culprits, search.cost) if search else ()
         diagnosis, culprits = diagnose(self.measured, lab, *known)
         return replace(self.result, search=search and replace(search, culprits=culprits), diagnosis=diagnosis)
 
     def show_samples(self) -> CaseResult:
-        """Add the worst samples, which the HTML page shows."""
+        """Add the worst samples, which the HTML report shows, to the result."""
         self.measured.clock.check()
         diagnosis = replace(self.result.diagnosis or Diagnosis(), worst=worst_samples(self.measured))
         return replace(self.result, diagnosis=diagnosis)
 
     def repair(self, lab: Lab) -> CaseResult:
-        """Add the remedies, and the trade-off where noise of many layers adds up."""
+        """Add the remedies, and a trade-off if the noise of many layers adds up, to the result."""
         outcome, diagnosis = self.result.search, self.result.diagnosis or Diagnosis()
         if outcome is None or self.found is None:
             return self.result
@@ -117,7 +117,7 @@ class Steps:
         return replace(self.result, search=outcome, diagnosis=diagnosis)
 
     def write_fix(self, lab: Lab, folder: Path) -> CaseResult:
-        """Write the files of the recommended fix, and in a folder below those of the next one."""
+        """Write the files of the recommended fix, and of the second best fix in a subfolder."""
         measured, int8 = self.measured, lab.int8
         path = measured.case.path(measured.case.model)
         for name, proof in zip(("", "high"), self._proofs(), strict=False):
@@ -130,7 +130,7 @@ class Steps:
         return self.result
 
     def _proofs(self) -> tuple[Proof, ...]:
-        """The proved plans, the recommended one first; without remedies, the plan of the search."""
+        """The plans with built models, the recommended plan first; without remedies, the search's plan."""
         if self.remedied is not None:
             return self.remedied.proofs
         return () if self.found is None or self.found.fix is None else (self.found.fix,)

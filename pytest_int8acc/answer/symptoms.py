@@ -43,7 +43,7 @@ from pytest_int8acc.tensors import Array
 
 
 class Shown(TypedDict, total=False):
-    """The fields of a ``Cause`` that a symptom fills in; ``numbers`` are added to those measured before."""
+    """The fields of a ``Cause`` that a symptom sets; ``numbers`` are added to earlier numbers."""
 
     tensor: str
     numbers: Mapping[NumberName, float]
@@ -57,50 +57,47 @@ class Shown(TypedDict, total=False):
     masked: bool
 
 
-#: Operators that lose accuracy in INT8 by their nature, because small inputs decide their outputs.
+#: Operators that lose accuracy in INT8 in every network, because small inputs decide their outputs.
 _SENSITIVE = frozenset(
     {"Softmax", "LogSoftmax", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "Gelu"}
     | {"SimplifiedLayerNormalization", "RMSNormalization", "Erf", "Exp", "Log", "Pow", "Sqrt", "ReduceMean"}
 )
-#: Values that keep more than this SQNR, in dB, in INT8 are a mask: they take a few exact codes. Values that
-#: are spread keep at most about 50 dB.
+#: Minimum SQNR, in dB, for values in INT8 to be taken for a mask, which needs only a few exact codes. Other
+#: values keep at most about 50 dB.
 _MASKED_DB = 60.0
-#: Operators behind a Concat that do not mix the tensors it joined.
+#: Operators after a Concat that do not mix the tensors that the Concat joins.
 _AFTER_CONCAT = frozenset({"Slice", "Split", "Mul", "Div", "Add", "Sub", "Cast", "Reshape", "Transpose"})
-#: Operators by which detectors decode boxes and classes.
+#: Operators that detectors use to decode boxes and classes.
 _DECODING = frozenset({"Mul", "Add", "Sub", "Div", "Concat", "Sigmoid", "Tanh", "Clip", "Split", "Slice"})
-#: A scale belongs to a channel if it differs by at most this share from amax / levels of the channel.
+#: Maximum relative difference at which a scale counts as computed from the greatest magnitude of a channel.
 _EQUAL = 0.02
-#: If the float weights are not known, a weight that uses less than this share of the codes has too wide a
-#: scale.
+#: If the float weights are not known, and a weight uses less than this share of the INT8 codes, its scale
+#: counts as too wide.
 _FEW_CODES = 0.4
 #: Number of bins of the histogram of a weight in a report.
 _HISTOGRAM_BINS = 64
-#: A difference is a cancellation if it loses at least this many times the rounding error of its operands.
+#: A subtraction counts as cancelling if it loses at least this many times the rounding error of its operands.
 _CANCELS = 16.0
-
-
-# Activations
 
 
 @dataclass(frozen=True, eq=False)
 class ActivationFacts:
-    """One quantized activation, measured."""
+    """Measurements of one quantized activation."""
 
     edge: Edge
     values: TensorValues
-    """The values of the tensor."""
+    """The values of the activation."""
     stats: EdgeStats
-    """The error of its quantization."""
+    """The quantization error of the activation."""
     rest: Precision
     """The precision of nodes that are not quantized. FP16 cannot hold some scales that FP32 can."""
     graph: Surroundings
     measured: Mapping[str, Measurement]
-    """The measurements of all activations, by tensor."""
+    """Tensor to its measurement, for all activations."""
 
     @cached_property
     def numbers(self) -> dict[NumberName, float]:
-        """The numbers that reports show for the activation."""
+        """The measured numbers that reports show for the activation."""
         values, stats = self.values, self.stats
         extent, best = reach(stats.quantization), values.best_reach()
         return {
@@ -122,12 +119,12 @@ class ActivationFacts:
 
     @property
     def has_wrong_range(self) -> bool:
-        """Whether another range would lose far less, and calibration did not clip on purpose."""
+        """Whether another range would lose far less, and the calibration did not clip on purpose."""
         return self.numbers["lost_db"] >= LOST_DB and not self.stats.clips_wisely
 
 
 def vanishing_scale(facts: ActivationFacts) -> Shown | None:
-    """A scale that the precision of the rest, for instance FP16, cannot hold."""
+    """Recognises a scale that the precision of unquantized nodes, for instance FP16, cannot hold."""
     scale = facts.edge.quantization.scale
     least = FP32.normal if facts.rest == "fp32" else FP16.smallest
     if np.isfinite(scale).all() and float(scale.min()) >= least:
@@ -136,7 +133,7 @@ def vanishing_scale(facts: ActivationFacts) -> Shown | None:
 
 
 def one_sided(facts: ActivationFacts) -> Shown | None:
-    """A zero point or an unsigned type that clips values, although a symmetric range would not."""
+    """Recognises a zero point or unsigned type that clips values that a symmetric range would keep."""
     quantization, values = facts.edge.quantization, facts.values
     is_asymmetric = bool((quantization.zero_point != 0).any()) or quantization.format is UINT8
     if not (facts.has_wrong_range and facts.stats.clips and is_asymmetric):
@@ -155,12 +152,12 @@ def one_sided(facts: ActivationFacts) -> Shown | None:
 
 
 def cut_off(facts: ActivationFacts) -> Shown | None:
-    """Values beyond the range, whose clipping causes most of the error."""
+    """Recognises values beyond the clipping range, whose clipping causes most of the error."""
     return {} if facts.has_wrong_range and facts.stats.clips else None
 
 
 def range_of_partner(facts: ActivationFacts) -> Shown | None:
-    """A range that was made for another tensor, which meets this one in an Add or a Concat."""
+    """Recognises a range that fits another tensor, which meets this tensor in an Add or a Concat."""
     partner = facts.graph.shares_with(facts.edge, facts.measured) if facts.has_wrong_range else None
     if partner is None:
         return None
@@ -174,18 +171,18 @@ def range_of_partner(facts: ActivationFacts) -> Shown | None:
 
 
 def range_too_wide(facts: ActivationFacts) -> Shown | None:
-    """A range far beyond the greatest value of the tensor."""
+    """Recognises a range far beyond the greatest magnitude of the tensor."""
     is_wide = reach(facts.edge.quantization) >= WIDE * facts.values.amax
     return {} if facts.has_wrong_range and is_wide else None
 
 
 def stretched_range(facts: ActivationFacts) -> Shown | None:
-    """A range that is wide because of a few large values."""
+    """Recognises a range that a few large values make wide."""
     return {} if facts.has_wrong_range else None
 
 
 def uneven_parts(facts: ActivationFacts) -> Shown | None:
-    """Tensors of very different ranges that a Concat joins under one scale."""
+    """Recognises tensors of very different ranges that a Concat joins with one scale."""
     joint, amax = facts.graph.concat_before(facts.edge.tensor), facts.values.channel_amax
     if joint is None or amax is None or not amax.any():
         return None
@@ -201,7 +198,7 @@ def uneven_parts(facts: ActivationFacts) -> Shown | None:
 
 
 def large_channels(facts: ActivationFacts) -> Shown | None:
-    """A few channels with far larger values than the median channel."""
+    """Recognises a few channels with far larger values than the median channel."""
     values, amax = facts.values, facts.values.channel_amax
     if amax is None or values.channel_ratio() < OUTLIER_RATIO:
         return None
@@ -213,57 +210,60 @@ def large_channels(facts: ActivationFacts) -> Shown | None:
 
 
 def large_values(facts: ActivationFacts) -> Shown | None:
-    """A few values so large that even the best range keeps too little of the others."""
+    """Recognises values so large that even the best range keeps too few codes for other values."""
     values = facts.values
     is_unsound = values.counts.any() and values.sqnr_db(values.best_reach()) < sound_db(values.low)
     return {} if is_unsound else None
 
 
-# Weights
-
-
 @dataclass(frozen=True, eq=False)
 class WeightFacts:
-    """One quantized constant and its float original."""
+    """Measurements of one quantized constant and its float original."""
 
     name: str
-    """The name of the float original."""
+    """The name of the float constant."""
     quantization: Quantization
     weight: NDArray[np.float64]
-    """The values of the float original."""
+    """The values of the float constant."""
     axis: int | None
-    """The axis of output channels."""
+    """The axis of output channels of the constant; None if it is not known."""
     shares: NDArray[np.float64]
-    """How much an error in each input channel counts; broadcasts with the weight."""
+    """The weight of errors in each input channel, by the energy of its inputs.
+
+    Broadcasts with the constant.
+    """
     sqnr_db: float
     best_db: float
-    """The SQNR, in dB, with scales taken from the weight's own values."""
+    """The SQNR, in dB, with scales computed from the constant's own values."""
 
     @cached_property
     def factors(self) -> NDArray[np.float64]:
-        """The range of each scale over the greatest magnitude of its channel, without channels of zeros."""
+        """For each scale, its range divided by the greatest magnitude of its channel.
+
+        Channels of zeros left out.
+        """
         amax = _amax(self.weight, self.quantization.axis)
         extent = self.quantization.scale.astype(np.float64) * self.quantization.format.symmetric.levels
         return np.asarray(extent[amax > 0] / amax[amax > 0])
 
     @property
     def has_wrong_scales(self) -> bool:
-        """Whether scales taken from the weight's own values would lose far less."""
+        """Whether scales computed from the constant's own values would lose far less."""
         return self.best_db - self.sqnr_db >= LOST_DB
 
     @property
     def has_large_values(self) -> bool:
-        """Whether even the best scales lose much."""
+        """Whether even the best scales lose much accuracy."""
         return self.best_db < sound_db(self.quantization.format)
 
     @cached_property
     def amax_in_use(self) -> float:
-        """The greatest magnitude among weights whose inputs are not next to 0."""
+        """The greatest magnitude of weights whose inputs are not next to 0."""
         used = np.broadcast_to(self.shares > 0.01 * self.shares.mean(), self.weight.shape)
         return float(np.abs(self.weight[used]).max(initial=0))
 
     def cause(self) -> Cause:
-        """The cause ``accumulated-noise``, which is that of a weight without a symptom."""
+        """The cause ``accumulated-noise``, which a weight without a symptom has."""
         weight, factors = self.weight, self.factors
         amax = float(np.abs(weight).max())
         counts, edges = np.histogram(np.abs(weight), _HISTOGRAM_BINS, (0.0, amax or 1.0))
@@ -318,7 +318,7 @@ def weight_facts(
 
 
 def vanishing_weight_scale(facts: WeightFacts) -> Shown | None:
-    """A scale that is not finite, or too small for FP32."""
+    """Recognises a scale of a weight that is not finite, or too small for FP32."""
     scale = facts.quantization.scale
     if np.isfinite(scale).all() and float(scale.min()) >= FP32.normal:
         return None
@@ -326,7 +326,7 @@ def vanishing_weight_scale(facts: WeightFacts) -> Shown | None:
 
 
 def few_codes(facts: WeightFacts) -> Shown | None:
-    """Integers that use few of the codes, if the float original is not known."""
+    """Recognises weights that use few of the INT8 codes, if the float weights are not known."""
     if not (np.isinf(facts.sqnr_db) and facts.weight.any()):
         return None
     quantization = facts.quantization
@@ -338,7 +338,7 @@ def few_codes(facts: WeightFacts) -> Shown | None:
 
 
 def scales_of_other_axis(facts: WeightFacts) -> Shown | None:
-    """Scales per channel along another axis than that of the output channels."""
+    """Recognises weight scales along another axis than the output channels."""
     other = _other_axis(facts) if facts.has_wrong_scales else None
     if other is None or facts.axis is None:
         return None
@@ -346,14 +346,14 @@ def scales_of_other_axis(facts: WeightFacts) -> Shown | None:
 
 
 def one_scale_for_channels(facts: WeightFacts) -> Shown | None:
-    """One scale for all channels, which fits the largest channel only."""
+    """Recognises one scale for all channels of a weight, which fits only the largest channel."""
     is_shared = facts.quantization.axis is None and facts.axis is not None
     fits = is_shared and bool(1 / WIDE < facts.factors.max() < WIDE)
     return {} if facts.has_wrong_scales and fits else None
 
 
 def weight_scales_off(facts: WeightFacts) -> Shown | None:
-    """Scales that are too wide or too narrow; the numbers are those of the worse direction."""
+    """Recognises weight scales that are too wide or too narrow; the numbers describe the worse case."""
     if not facts.has_wrong_scales:
         return None
     factors = facts.factors
@@ -364,13 +364,13 @@ def weight_scales_off(facts: WeightFacts) -> Shown | None:
 
 
 def large_idle_weights(facts: WeightFacts) -> Shown | None:
-    """Large weights whose inputs are next to 0, so that they widen the range for nothing."""
+    """Recognises large weights whose inputs are next to 0, so that they widen the range in vain."""
     is_idle = facts.amax_in_use < float(np.abs(facts.weight).max()) / 2
     return {"numbers": {"amax_in_use": facts.amax_in_use}} if facts.has_large_values and is_idle else None
 
 
 def large_weights(facts: WeightFacts) -> Shown | None:
-    """A few weights so large that even the best scale keeps too little of the others."""
+    """Recognises weights so large that even the best scale keeps too few codes for other weights."""
     usual = float(np.quantile(np.abs(facts.weight), 0.999))
     return {"numbers": {"p99.9": usual}} if facts.has_large_values else None
 
@@ -378,7 +378,7 @@ def large_weights(facts: WeightFacts) -> Shown | None:
 def _shares(
     energy: NDArray[np.float64] | None, axis: int | None, weight: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The energy, reshaped to broadcast with the weight; ones if the input channels are not known."""
+    """The energy of input channels, reshaped to broadcast with the weight; ones if it is not known."""
     inputs = None if axis is None else 1 - axis % weight.ndim
     known = energy is not None and energy.any() and inputs in (0, 1) and weight.ndim > 1
     if energy is None or inputs is None or not known or weight.shape[inputs] != energy.size:
@@ -406,7 +406,7 @@ def _amax(weight: NDArray[np.float64], axis: int | None) -> NDArray[np.float64]:
 
 
 def _other_axis(facts: WeightFacts) -> int | None:
-    """The axis to which the scales belong; None if it is that of the output channels, or not known."""
+    """The axis that the scales belong to; None if it is the axis of output channels or not known."""
     given, weight = facts.quantization.axis, facts.weight
     if given is None or facts.axis is None:
         return None
@@ -421,9 +421,6 @@ def _other_axis(facts: WeightFacts) -> int | None:
     return None
 
 
-# Surroundings of a group
-
-
 class Surroundings:
     """Answers questions about the graph: which tensors meet in a node, and which operators compute them."""
 
@@ -431,11 +428,11 @@ class Surroundings:
         self.index = network.model.index
         self._origin = origins(network.model)
         self._quantized: dict[str, set[str]] = defaultdict(set)
-        """Each root, and the quantized tensors that hold its values."""
+        """Tensor name to the quantized tensors that hold the same values, for instance after a Reshape."""
         for edge in (e for e in network.edges if e.quantization.values is None):
             self._quantized[self.root(edge.tensor)].add(edge.tensor)
         self._joins: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-        """Each root, and the Concat and Add nodes that read its values."""
+        """Tensor name to the Concat and Add nodes that read its values, for instance after a Reshape."""
         for node in self.index.nodes.values():
             if node.op_type in ("Concat", "Add", "Sum"):
                 for root in {self.root(name) for name in node.input}:
@@ -443,7 +440,7 @@ class Surroundings:
         self.before_weighted = _before_weighted(network.model)
 
     def root(self, tensor: str) -> str:
-        """The tensor whose values a tensor holds, for instance the input of a Reshape."""
+        """The first tensor with the same values as ``tensor``, for instance the input of a Reshape."""
         while tensor in self._origin:
             tensor = self._origin[tensor]
         return tensor
@@ -463,7 +460,7 @@ class Surroundings:
     def shares_with(
         self, edge: Edge, measured: Mapping[str, Measurement]
     ) -> tuple[onnx.NodeProto, str, float] | None:
-        """A tensor that meets this one and has the same range: the node, its name, and its amax."""
+        """A tensor that meets this tensor in a node and has the same range: the node, its name and amax."""
         extent = reach(edge.quantization)
         for node, others in self._meetings(edge.tensor):
             for other in sorted(others & measured.keys()):
@@ -475,9 +472,10 @@ class Surroundings:
         return None
 
     def concat_before(self, tensor: str) -> onnx.NodeProto | None:
-        """The Concat whose result a tensor holds, perhaps reshaped, cut, or scaled by a constant.
+        """The Concat whose result a tensor holds, perhaps reshaped, sliced, or scaled by a constant.
 
-        None if there is none. A Concat of parts of one tensor, as in rotary embeddings, does not count.
+        None if there is no such Concat. A Concat of parts of one tensor, as in rotary embeddings, does not
+        count.
         """
         node = self.maker(tensor)
         while node is not None and node.op_type in _AFTER_CONCAT:
@@ -488,7 +486,7 @@ class Surroundings:
         return node if len({self.root(name) for name in node.input}) > 1 else None
 
     def is_gelu(self, node: onnx.NodeProto, steps: int = 4) -> bool:
-        """Whether a node is a GELU, or the end of one that is spelled out in parts."""
+        """Whether a node is a GELU, or the last node of a GELU that consists of several nodes."""
         if node.op_type in ("Gelu", "Erf"):
             return True
         producer = self.index.producer
@@ -499,34 +497,34 @@ class Surroundings:
 
 @dataclass(frozen=True, eq=False)
 class PlaceFacts:
-    """A group, and the nodes around it; TensorRT's guide keeps some of them out of INT8."""
+    """A layer and the operators around it, some of which TensorRT's guide keeps out of INT8."""
 
     graph: Surroundings
     group: Group
     cause: Cause
-    """The cause that the group's noisiest tensor shows."""
+    """The cause that the layer's noisiest tensor shows."""
     tensors: Sequence[str]
-    """The quantized tensors whose noise counts, the noisiest first."""
+    """The layer's quantized tensors that cause most noise, the noisiest first."""
 
     @property
     def leader(self) -> onnx.NodeProto:
-        """The node that names the group."""
+        """The first node of the layer, which gives the layer its name."""
         return self.graph.index.nodes[self.group.name]
 
     @property
     def is_masked(self) -> bool:
-        """Whether the greatest values are a mask, for instance of attention, and INT8 keeps nothing else."""
+        """Whether the greatest values are a mask, for instance of attention, and INT8 keeps only the mask."""
         return self.cause.numbers["sqnr_db"] > _MASKED_DB
 
     @cached_property
     def is_noisy(self) -> bool:
-        """Whether the group's inputs keep less SQNR than usual."""
+        """Whether the inputs of the layer keep less SQNR in INT8 than usual."""
         sound = sound_db(self.group.edges[0].quantization.format)
         return self.cause.numbers["sqnr_db"] < sound or self.is_masked
 
     @cached_property
     def source(self) -> tuple[str, onnx.NodeProto] | None:
-        """The noisiest tensor that a Softmax or a GELU computes, and this node; None if there is none."""
+        """The noisiest input that a Softmax or a GELU computes, with this node; None if there is none."""
         for tensor in self.tensors:
             node = self.graph.maker(tensor)
             if node is not None and (_is_softmax(node) or self.graph.is_gelu(node)):
@@ -534,7 +532,7 @@ class PlaceFacts:
         return None
 
     def from_source(self, *, softmax: bool) -> Shown | None:
-        """The fields for a tensor from a Softmax, or from a GELU; None if the group reads none."""
+        """The fields of the cause for an input from a Softmax or a GELU; None if the layer reads none."""
         if not self.is_noisy or self.source is None or _is_softmax(self.source[1]) != softmax:
             return None
         tensor, node = self.source
@@ -547,23 +545,23 @@ class PlaceFacts:
 
 
 def quantized_inputs(facts: PlaceFacts) -> Shown | None:
-    """An operator that loses accuracy if its inputs are quantized."""
+    """Recognises an operator that loses accuracy if its inputs are quantized."""
     op_type = facts.leader.op_type
     return {"op_type": op_type, "masked": facts.is_masked} if op_type in _SENSITIVE else None
 
 
 def after_softmax(facts: PlaceFacts) -> Shown | None:
-    """An input that a Softmax computed."""
+    """Recognises a layer whose input comes from a Softmax."""
     return facts.from_source(softmax=True)
 
 
 def after_gelu(facts: PlaceFacts) -> Shown | None:
-    """An input that a GELU computed."""
+    """Recognises a layer whose input comes from a GELU."""
     return facts.from_source(softmax=False)
 
 
 def product_of_activations(facts: PlaceFacts) -> Shown | None:
-    """A MatMul of two activations."""
+    """Recognises a MatMul of two activations."""
     is_product = facts.leader.op_type == "MatMul" and facts.graph.index.constants.isdisjoint(
         facts.leader.input
     )
@@ -571,7 +569,7 @@ def product_of_activations(facts: PlaceFacts) -> Shown | None:
 
 
 def decoding(facts: PlaceFacts) -> Shown | None:
-    """Arithmetic behind the last layer with weights, like the decoding of boxes in a detector."""
+    """Recognises arithmetic after the last layer with weights, like the decoding of boxes in a detector."""
     leader = facts.leader
     decodes = leader.op_type in _DECODING and leader.name not in facts.graph.before_weighted
     return {"op_type": leader.op_type, "masked": facts.is_masked} if facts.is_noisy and decodes else None
@@ -582,16 +580,13 @@ def _is_softmax(node: onnx.NodeProto) -> bool:
 
 
 def _before_weighted(model: Model) -> set[str]:
-    """The names of nodes that have a node with weights somewhere behind them."""
+    """The names of nodes on whose results a node with weights depends."""
     before: set[str] = set()
     for node in reversed(model.graph.node):
         readers = (reader for name in node.output for reader, _ in model.index.readers(name))
         if any(reader.op_type in WEIGHTED or reader.name in before for reader in readers):
             before.add(node.name)
     return before
-
-
-# Groups in FP16 or BF16
 
 
 @dataclass(frozen=True, eq=False)
@@ -608,12 +603,12 @@ class NarrowFacts:
 
     @property
     def made(self) -> tuple[TensorLoss, ...]:
-        """The tensors that the group computes."""
+        """The losses of the tensors that the culprit computes."""
         return self.lab.losses[self.culprit.layer]
 
     @property
     def worst(self) -> TensorLoss:
-        """The tensor that rounding changes most."""
+        """The loss of the tensor that rounding to the low format changes most."""
         return self.made[0] if self.made else TensorLoss("", "")
 
     @cached_property
@@ -624,7 +619,7 @@ class NarrowFacts:
 
     @property
     def constants(self) -> Iterator[tuple[str, Array]]:
-        """Float constants that the group reads."""
+        """Yield the float constants that the culprit reads."""
         constants = self.lab.network.model.constants()
         for name in self._read:
             if name in constants and constants[name].dtype == np.float32:
@@ -632,13 +627,13 @@ class NarrowFacts:
 
     @property
     def read(self) -> Iterator[TensorLoss]:
-        """The losses of the tensors that the group reads and other groups compute."""
+        """Yield the losses of the tensors that the culprit reads and other layers compute."""
         made = {loss.tensor for loss in self.made}
         known = {loss.tensor: loss for group in self.lab.losses.values() for loss in group}
         return (known[name] for name in self._read if name in known and name not in made)
 
     def shown(self, tensor: str, amax: float, loss: TensorLoss | None = None) -> Shown:
-        """The fields for a tensor that is out of the format's range."""
+        """The fields of the cause for a tensor whose values are beyond the range of the low format."""
         return {
             "tensor": tensor,
             "numbers": {"smallest": self.low.smallest, "lost": loss.lost if loss else 0.0},
@@ -648,17 +643,17 @@ class NarrowFacts:
         }
 
     def beyond(self, losses: Iterable[TensorLoss]) -> Shown | None:
-        """The fields for the tensor that exceeds the format's range most; None if no tensor does."""
+        """The fields of the cause for the tensor that exceeds the low format most; None if none does."""
         beyond = [loss for loss in losses if self.low.highest < loss.peak < np.inf]
         worst = max(beyond, key=lambda loss: loss.peak, default=None)
         return None if worst is None else self.shown(worst.tensor, worst.peak, worst)
 
     def is_cancelled(self, loss: TensorLoss) -> bool:
-        """Whether a tensor loses far more than rounding of its operands explains."""
+        """Whether a tensor loses far more than the rounding of its operands explains."""
         return loss.share > _CANCELS * self.low.smallest / self.low.normal
 
     def of_worst(self) -> Shown:
-        """The fields for the tensor that rounding changes most."""
+        """The fields of the cause for the tensor that rounding to the low format changes most."""
         worst = self.worst
         return {
             "tensor": worst.tensor,
@@ -668,7 +663,7 @@ class NarrowFacts:
 
 
 def constant_beyond_range(facts: NarrowFacts) -> Shown | None:
-    """A constant beyond the range of the format."""
+    """Recognises a constant beyond the range of the low format, FP16 or BF16."""
     for name, array in facts.constants:
         amax = float(np.abs(array).max(initial=0))
         if facts.low.highest < amax < np.inf:
@@ -677,17 +672,17 @@ def constant_beyond_range(facts: NarrowFacts) -> Shown | None:
 
 
 def beyond_range(facts: NarrowFacts) -> Shown | None:
-    """A result beyond the range of the format."""
+    """Recognises a result of the culprit beyond the range of the low format, FP16 or BF16."""
     return facts.beyond(facts.made)
 
 
 def reads_beyond_range(facts: NarrowFacts) -> Shown | None:
-    """An input beyond the range of the format."""
+    """Recognises an input of the culprit beyond the range of the low format, FP16 or BF16."""
     return facts.beyond(facts.read)
 
 
 def vanishing_constant(facts: NarrowFacts) -> Shown | None:
-    """A constant that becomes 0 in the format."""
+    """Recognises a constant that becomes 0 in the low format, FP16 or BF16."""
     for name, array in facts.constants:
         if array.any() and not facts.low.round(array).any():
             return facts.shown(name, float(np.abs(array).max()))
@@ -695,7 +690,7 @@ def vanishing_constant(facts: NarrowFacts) -> Shown | None:
 
 
 def vanishing_values(facts: NarrowFacts) -> Shown | None:
-    """Values that become 0 in the format and cause most of the error."""
+    """Recognises values that become 0 in the low format and thereby cause most of the error."""
     worst = max((loss for loss in facts.made if loss.lost), key=lambda loss: loss.lost, default=None)
     if worst is None or not facts.is_cancelled(worst):
         return None
@@ -703,17 +698,17 @@ def vanishing_values(facts: NarrowFacts) -> Shown | None:
 
 
 def cancelling(facts: NarrowFacts) -> Shown | None:
-    """A difference that is far smaller than its operands."""
+    """Recognises a subtraction whose result is far smaller than its operands."""
     node = facts.lab.network.model.index.nodes.get(facts.worst.node)
     is_sum = node is not None and node.op_type in ("Sub", "Add", "Sum")
     return facts.of_worst() if is_sum and facts.is_cancelled(facts.worst) else None
 
 
 def needs_digits(facts: NarrowFacts) -> Shown | None:
-    """A tensor that needs more digits than the format has; this row always applies."""
+    """Recognises a tensor that needs more digits than the low format has; this symptom always applies."""
     return facts.of_worst()
 
 
 def rank_db(cause: Cause) -> float:
-    """The SQNR, in dB, by which tensors are ranked: that of the median channel if it is lower."""
+    """The SQNR, in dB, by which tensors are ranked; the median channel's SQNR if that is lower."""
     return min(cause.numbers["sqnr_db"], cause.numbers.get("usual_channel_db", math.inf))

@@ -1,1 +1,1 @@
-"""A model becomes something that runs: only this room knows ONNX Runtime and TensorRT."""
+"""Runs models in ONNX Runtime and TensorRT. No other package of this plugin imports these runtimes."""

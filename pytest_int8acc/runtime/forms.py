@@ -1,4 +1,4 @@
-"""Forms, which backends run: an ONNX model, a built engine, or a model that TensorRT quantizes itself."""
+"""What a backend can run: an ONNX model, a built engine, or a model that TensorRT quantizes itself."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ from pytest_int8acc.spec.int8 import Algorithm
 
 @dataclass(frozen=True, eq=False)
 class _Form:
-    """The fields that all kinds of forms have."""
+    """Fields of everything that a backend can run: a model or an engine, with its description."""
 
     model: Model
     """An ONNX model with the inputs and outputs of the engine."""
     description: str
     notes: tuple[str, ...] = ()
     place: str = ""
-    """``file:line:col`` of the spec's key that names the form."""
+    """The place of the spec's key that names the model or engine, as ``file:line:col``."""
 
     @property
     def half(self) -> bool:
-        """Whether the form computes in FP16."""
+        """Whether the model computes in FP16."""
         return any(tensor.dtype == np.float16 for tensor in self.model.values().values())
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ModelForm(_Form):
-    """An ONNX model that runs in the types that it has."""
+    """An ONNX model that runs in the types that its tensors have."""
 
     original: Model
     """The model before its types were lowered to FP16 or BF16; ``model`` if nothing was lowered.
 
-    A TensorRT that chooses FP16 by itself builds from it.
+    A TensorRT version that chooses FP16 by itself builds its engine from this model.
     """
     wide: Model
-    """The model in FP32 after all other changes, just before its types were lowered; else ``model``."""
+    """The FP32 model after all changes but the lowering of types; ``model`` if no types were lowered."""
     in_fp32: frozenset[str] = frozenset()
-    """Nodes that stay in FP32."""
+    """Names of the nodes that stay in FP32."""
     overflows: tuple[str, ...] = ()
-    """Constants that FP16 cannot hold."""
+    """Descriptions of the constants that FP16 cannot hold."""
     shown: tuple[str, ...] = ()
-    """Inner tensors that the engine also has as outputs, to break up fusions; see ``Plan.outputs``."""
+    """Inner tensors that are also outputs of the engine, so that TensorRT does not fuse across them."""
     level: int | None = None
-    """The optimization level of TensorRT's build; None means the level of the case."""
+    """The optimization level of TensorRT's build; None takes the level that the spec names."""
 
     @classmethod
     def as_it_is(cls, model: Model, description: str, notes: tuple[str, ...] = ()) -> ModelForm:
-        """The form of a model that is built unchanged."""
+        """Describes a model that is built unchanged."""
         return cls(model, description, notes, original=model, wide=model)
 
     @classmethod
     def in_full(cls, model: Model) -> ModelForm:
-        """The form of a float model that runs in FP32."""
+        """Describes a float model that runs in FP32."""
         return cls.as_it_is(model, "FP32")
 
     @classmethod
@@ -73,7 +73,7 @@ class ModelForm(_Form):
         in_fp32: Collection[str] = (),
         low: Format = FP16,
     ) -> ModelForm:
-        """The form of ``original`` in FP16 or BF16, with the nodes ``in_fp32`` in FP32."""
+        """Describes ``original`` lowered to FP16 or BF16, with the nodes ``in_fp32`` in FP32."""
         half = to_fp16(original, in_fp32, low)
         return cls(
             half.model,
@@ -87,21 +87,21 @@ class ModelForm(_Form):
 
     @property
     def half(self) -> bool:
-        """Whether the form computes in FP16."""
+        """Whether the model computes in FP16."""
         return self.original is not self.model or super().half
 
     def showing(self, model: Model) -> Model:
-        """A model with the tensors ``shown`` as further outputs.
+        """A model with the tensors in ``shown`` as further outputs.
 
         Args:
-            model: The model of this form, or one derived from it.
+            model: The model of this object, or a model that is derived from it.
         """
         return with_outputs(model, self.shown)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EngineForm(_Form):
-    """A TensorRT engine that somebody else built."""
+    """A TensorRT engine that the user built beforehand."""
 
     path: Path
 
@@ -124,7 +124,7 @@ class ImplicitForm(_Form):
         return True
 
     def holding(self, held: Mapping[str, Precision], cache: Path | None) -> ImplicitForm:
-        """The form with ranges from ``cache``, and with the nodes ``held`` in the given precisions."""
+        """A copy with ranges from ``cache``, and with the nodes in ``held`` in the given precisions."""
         return replace(self, samples=None, cache=cache, held=held)
 
 

@@ -1,4 +1,4 @@
-"""Runs models in ONNX Runtime, and has the backend that runs forms there.
+"""Runs models in ONNX Runtime, and has the backend for cases that run there.
 
 Mode *exact* leaves QuantizeLinear and DequantizeLinear unfused. Mode *native* runs a model as ONNX Runtime
 would deploy it.
@@ -33,12 +33,12 @@ from pytest_int8acc.runtime.protocol import Backend, Engine, check_names
 from pytest_int8acc.settings import Mode, Provider, Settings
 from pytest_int8acc.tensors import Array, Feed, TensorInfo
 
-#: Maximum size in bytes of a model that ONNX Runtime gets as a message. It maps the weights of larger models
-#: from a file. A message costs two copies of all weights, and a third copy of weights inside an If.
+#: Maximum size in bytes of a model that is passed to ONNX Runtime in memory, which costs two copies of all
+#: weights, and a third copy of weights inside an If. Larger models are passed as files and memory-mapped.
 INLINE_BYTES = 16 << 20
 #: Log level at which ONNX Runtime logs only errors that end the process. Its exceptions tell of all others.
 _SEVERITY_FATAL = 4
-#: Optimizers that read any zero point as an 8-bit integer. They drop a Relu in front of FP8 or INT4 (ONNX
+#: Log level that keeps all messages off the terminal, because exceptions already report errors.
 #: Runtime 1.20 to 1.31, checked in :func:`keeps_relu`), and refuse a model with a Clip there.
 _WRONG_OPTIMIZERS = ("ReluQuantRewrite", "ClipQuantRewrite")
 #: Fusions that fail on a norm in FP32 behind a Cast, since they read it as a norm in FP16 (ONNX Runtime
@@ -51,9 +51,9 @@ _NARROW = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1
     TensorProto.FLOAT8E5M2,
     TensorProto.FLOAT8E5M2FNUZ,
 }
-#: The status code at the beginning of an error of ONNX Runtime.
+#: Matches the status code at the beginning of an error message of ONNX Runtime.
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
-#: The position in ONNX Runtime's C++ source in the text of an error.
+#: Matches a position in ONNX Runtime's C++ source in an error message.
 _SOURCE = re.compile(r"\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*::[^()]*\(.*?\)(?: const)? )?")
 
 
@@ -190,7 +190,7 @@ def sessions_of(settings: Settings) -> Sessions:
 
 @dataclass(frozen=True)
 class Saturation:
-    """A known sum, and the sum that ONNX Runtime's fused INT8 convolution gives."""
+    """The expected and the measured result of a fused INT8 convolution, which show whether sums saturate."""
 
     expected: float
     measured: float
@@ -405,7 +405,7 @@ class OrtBackend(Backend):
             )
 
     def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
-        """A session of a form in the mode of the settings.
+        """A session for a model, in the mode of the settings.
 
         Raises:
             MissingBackendError: The form is an engine of TensorRT.
@@ -415,5 +415,5 @@ class OrtBackend(Backend):
         return self._sessions.configured(form.model)
 
     def deployed(self, form: Form) -> tuple[Model, bool]:
-        """The form's own model, and False, because ONNX Runtime has no builder flags that choose types."""
+        """The model itself, and False, because ONNX Runtime has no builder flags that choose types."""
         return form.showing(form.model) if isinstance(form, ModelForm) else form.model, False

@@ -44,27 +44,27 @@ class Engine(Protocol):
         """Output name to array of one run; raises EngineError if the runtime refuses the feed."""
 
 
-#: The mode that ``output_settings`` give for a built engine.
+#: The value of ``mode`` in a backend's ``output_settings`` if it runs built engines.
 ENGINE = "engine"
 
 
 class Backend(Protocol):
-    """Makes engines from forms, and keeps them until ``close``.
+    """Makes engines from models, and keeps the engines until ``close``.
 
-    The defaults of this class are those of a backend that only runs models.
+    The defaults of this class suit a backend that runs models without building engines, like ONNX Runtime.
     """
 
     builds_engines: bool = False
-    """Whether it builds engines, which have layers of known precision."""
+    """Whether the backend builds engines, which have layers of known precision."""
     times_engines: bool = False
     """Whether ``measure_latency`` measures the deployed engine."""
     quantizes_implicitly: bool = False
-    """Whether its builder can quantize a float model (TensorRT's implicit quantization)."""
+    """Whether the builder can quantize a float model itself (TensorRT's implicit quantization)."""
     needs_simulation: bool = False
     """Whether the model must run in ONNX Runtime as well, to separate errors of the engine from errors of
     quantization."""
     can_obey: bool = False
-    """Whether ``tensorrt: {obey: true}`` makes its builder keep the precisions of the model."""
+    """Whether ``tensorrt: {obey: true}`` makes the builder keep the precisions of the model."""
     other_levels: tuple[int, ...] = ()
     """Optimization levels below the level of the case, in descending order. At each of them the builder may
     choose other kernels."""
@@ -77,11 +77,11 @@ class Backend(Protocol):
 
     @property
     def engines(self) -> tuple[EngineInfo, ...]:
-        """Facts about the latest engine of each role."""
+        """For each role, such as baseline or candidate, facts about its latest engine."""
         return ()
 
     def check(self, form: Form) -> None:
-        """Refuse a form that the backend cannot run, before anything is built.
+        """Refuse a model or engine file that the backend cannot run, before anything is built.
 
         Raises:
             MissingBackendError: The backend cannot run such a form.
@@ -89,17 +89,17 @@ class Backend(Protocol):
         """
 
     def begin(self, form: Form, role: Role, inputs: Dataset) -> None:
-        """Start a build in the background; ``open`` of the same form and role waits for it.
+        """Start a build in the background; ``open`` for the same role waits for it.
 
         ``open`` raises the errors of the build. Nothing happens if the host has no free GPU or core.
         """
         return
 
     def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
-        """An engine of a form for the shapes of ``inputs``; raises EngineError if it cannot be built."""
+        """Return an engine of ``form`` for the shapes of ``inputs``; EngineError if it cannot be built."""
 
     def deployed(self, form: Form) -> tuple[Model, bool]:
-        """The model from which the engine of a form is built, and whether builder flags choose its types."""
+        """The model from which an engine is built, and whether builder flags choose its types."""
 
     def measure_latency(self, roles: Sequence[Role], inputs: Dataset) -> None:
         """Measure the engines of these roles in turn on the first batch; ``engines`` has the times."""
@@ -110,7 +110,7 @@ class Backend(Protocol):
         return {}
 
     def shows_tensors(self, form: Form) -> bool:
-        """Whether ``inner_tensors`` can show tensors of an engine of this form."""
+        """Whether ``inner_tensors`` can return tensors inside an engine of this kind."""
         return False
 
     def inner_tensors(

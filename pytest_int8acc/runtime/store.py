@@ -34,21 +34,21 @@ from pytest_int8acc.runtime.storage import StorageError, replace, storage
 
 logger = logging.getLogger("pytest_int8acc")
 
-#: File name of the manifest in the folder of an entry. No file of an engine has this name.
+#: Name of the file that lists the files of one stored engine. No file of an engine has this name.
 MANIFEST = "int8acc-manifest.json"
 #: Number of bytes of a file that are read and hashed at a time.
 _CHUNK = 1 << 20
 
 
 class FileRecord(BaseModel, frozen=True, extra="forbid"):
-    """Digest and size of one file of an entry."""
+    """Digest and size of one file of a stored engine."""
 
     sha256: str
     nbytes: int
 
 
 class Manifest(BaseModel, frozen=True, extra="forbid"):
-    """The files of an entry."""
+    """The list of the files of a stored engine, with their digests."""
 
     format: Literal[1] = 1
     files: dict[str, FileRecord]
@@ -90,17 +90,17 @@ def digest_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-#: Numbers of errors of the file system that mean that nothing more can be written.
+#: Error numbers of the file system for a disk that is full or read-only.
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
-#: Number of seconds between two messages that this process waits for another one.
+#: Number of seconds between two log messages while this process waits for another process to build an engine.
 _WAIT_SECONDS = 60.0
-#: Number of bytes of the SHA-256 digest with which the file of a timing cache begins.
+#: Size in bytes of the SHA-256 digest at the beginning of a timing cache file.
 _SHA256_BYTES = 32
 #: Content of CACHEDIR.TAG, which makes backup programs skip the folder (https://bford.info/cachedir/).
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Engines kept by pytest --int8acc.\n"
-#: File name to content of the files that mark the folder as a cache.
+#: File name to content of the files that mark the store's folder as a cache for backup programs and Git.
 _NOTES = {"CACHEDIR.TAG": _TAG, ".gitignore": "*\n"}
-#: Names of the folders below the folder of the store.
+#: Names of the subfolders of the engine store's folder.
 _ROOMS = ("entries", "locks", "temporary", "timing")
 
 P = ParamSpec("P")
@@ -109,7 +109,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a store, which is not evicted before it is closed or its Entry object is deleted."""
+    """A stored engine. The store does not evict it before it is closed or its Entry object is deleted."""
 
     key: str
     folder: Path

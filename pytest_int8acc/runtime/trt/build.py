@@ -48,14 +48,14 @@ Range = tuple[Shape, Shape, Shape]
 Typing = Literal["strong", "weak"]
 Flag = Literal["int8", "fp16"]
 Held = Literal["fp16", "fp32"]
-#: Outputs of an engine. ``own``: only those of the model. ``debug``: also all unfused tensors, as TensorRT's
-#: debug tensors. A tuple: also these inner tensors.
+#: Outputs of an engine. ``own``: the model's outputs. ``debug``: also all unfused tensors, as TensorRT's
+#: debug tensors. A tuple of names: also these inner tensors.
 Outputs = Literal["own", "debug"] | tuple[str, ...]
-#: Version of the key. It is raised when the worker begins to build other engines for equal requests.
+#: Version of the engine store's key. It is raised when equal requests begin to give other engines.
 _FORMAT = 3
 #: A note on an engine in which layers of a given precision read the results of INT8 layers.
 UNFED = "held layers read INT8 results: TensorRT has no kernels that give the layers before them another type"
-#: Names of the files of a build that are kept with the engine.
+#: Names of the files of a build that are stored with the engine.
 _KEPT = (worker.ENGINE, worker.LAYERS, worker.NETWORK, worker.CACHE, worker.META, worker.LOG)
 #: Number of seconds between two messages that a build is still running.
 _LOG_SECONDS = 30.0

@@ -57,7 +57,7 @@ _FOREIGN = re.compile(r"\{?ForeignNode\[(.*)\.\.\.(.*)\]\}?", re.DOTALL)
 _MARKS = re.compile(r"PWN\(|[(),]| \+ | \|\| ")
 _PROFILE = re.compile(r" \[profile [1-9]\d*\]$")
 _SUFFIX = re.compile(r"(?:_myl\d*_\d+|_clone_\d+)$")
-#: How the names of layers begin that TensorRT added.
+#: Matches the beginning of the name of a layer that TensorRT added.
 _ADDED = re.compile(r"__my|\(Unnamed Layer\*|\{|Reformatting |\[")
 _EXPECTED = "expected the text of IEngineInspector.get_engine_information in the format JSON"
 

@@ -35,7 +35,7 @@ MODEL, ENGINE, LAYERS, NETWORK = "model.onnx", "engine.plan", "layers.json", "ne
 JOB, META, CACHE, TIMING = "job.json", "meta.json", "calibration.cache", "timing.cache"
 BATCHES = "batches"
 LOG = "build.log"
-#: How a line of the log begins that holds a fact as JSON.
+#: Prefix of a line of the log that holds a fact as JSON.
 FACT = "FACT "
 #: Name of a file that exists while the job waits for the GPU.
 WAITING = "waiting"
