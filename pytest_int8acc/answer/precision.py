@@ -223,7 +223,7 @@ def _casts(lab: Lab, found: Found) -> int | None:
 def _with_reserve(lab: Lab, found: Found) -> Found:
     """The result with a plan that has a reserve, so that it would also pass on other samples."""
     proof, room, spent = found.fix, 1.0, found.result.cost
-    # Where runs take time, the samples are those of the search, whose error vectors are remembered.
+    # For large models only the samples of the search run, because their error vectors are remembered.
     samples = found.evaluator.seen.samples if lab.simulator.takes_time(REFINES) else None
     for _ in range(STRICTER):
         if proof is None or lab.builds >= lab.measured.settings.max_builds:

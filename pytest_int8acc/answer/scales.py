@@ -63,7 +63,7 @@ class Ranges:
         """Keep the tensors that have a histogram; tensors with inf, nan or nothing but zeros have none.
 
         Args:
-            held: The values of the tensors, from ``Lab.values``.
+            held: Tensor to its values in the float model, from ``Lab.values``.
             entropy_bins: Number of bins of the entropy method, a multiple of 128.
         """
         self.held = {tensor: values for tensor, values in held.items() if values.is_counted}
@@ -153,13 +153,13 @@ class Chooser:
             simulator: Tries the plans.
             base: The plan that every plan includes.
             own: The scale of each activation under ``base``.
-            budget: Pays for the trials.
+            budget: Limits the number of trials.
         """
         self.own, self.base, self.budget = own, base, budget
         self._simulator = simulator
 
     def plan(self, choice: Choice, high: Mapping[str, Precision] | None = None) -> Plan:
-        """The base plan with those scales of the choice that differ from its own, and with groups high."""
+        """The base plan with the chosen scales that differ from its own, and ``high`` in high precision."""
         news = {
             tensor: symmetric(scale)
             for tensor, scale in choice.scales.items()

@@ -398,7 +398,7 @@ class OrtBackend(Backend):
         self.output_settings = {"mode": settings.mode}
 
     def check(self, form: Form) -> None:
-        """Raise MissingBackendError if the form is an engine of TensorRT."""
+        """Raise MissingBackendError if ``form`` is a TensorRT engine, which ONNX Runtime cannot run."""
         if isinstance(form, EngineForm):
             raise MissingBackendError(
                 f"{form.path}: a TensorRT engine, and {self._why or 'backend: onnxruntime'}"
@@ -408,7 +408,7 @@ class OrtBackend(Backend):
         """A session for a model, in the mode of the settings.
 
         Raises:
-            MissingBackendError: The form is an engine of TensorRT.
+            MissingBackendError: ``form`` is a TensorRT engine.
             EngineError: ONNX Runtime refuses the model.
         """
         self.check(form)

@@ -15,7 +15,7 @@ from pytest_int8acc.tensors import Feed, TensorInfo, did_you_mean
 
 
 def check_names(model: str, feed: Feed, inputs: Sequence[TensorInfo]) -> None:
-    """Raise EngineError if the names in ``feed`` are not those of ``inputs``; ``model`` is named in it."""
+    """Raise EngineError if ``feed`` and ``inputs`` have different names; the message names ``model``."""
     known = [tensor.name for tensor in inputs]
     strange = [name for name in feed if name not in known]
     missing = [name for name in known if name not in feed]
@@ -84,8 +84,8 @@ class Backend(Protocol):
         """Refuse a model or engine file that the backend cannot run, before anything is built.
 
         Raises:
-            MissingBackendError: The backend cannot run such a form.
-            EngineError: A file of the form does not exist.
+            MissingBackendError: The backend cannot run this kind of model or engine.
+            EngineError: A file does not exist.
         """
 
     def begin(self, form: Form, role: Role, inputs: Dataset) -> None:

@@ -139,7 +139,7 @@ def _clear(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[S
 
 
 class Store:
-    """A folder of entries, one for each key.
+    """A folder of entries, one for each key. An entry is an engine with its files.
 
     A process or thread that fetches a key holds a lock of the key until the entry exists, so pytest-xdist
     workers and parallel jobs make each entry once. An entry is filled in a temporary folder and renamed
@@ -371,7 +371,7 @@ class Store:
         return users
 
     def _discard(self, key: str) -> None:
-        """Remove an entry whose lock is held.
+        """Remove a stored engine. This process must hold the lock of its key.
 
         A rename hides the entry first, so that no process sees a part of it.
         """

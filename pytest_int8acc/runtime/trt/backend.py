@@ -123,12 +123,11 @@ class TrtBackend:
         return tuple(self._infos.values())
 
     def check(self, form: Form) -> None:
-        """Refuse a form that cannot run here, before anything is built.
+        """Refuse a model or an engine that cannot run here, before anything is built.
 
         Raises:
-            EngineError: An engine or a calibration cache of the form does not exist or is damaged, or the
-            form
-                is in FP8 or BF16, which this TensorRT or its GPU does not have.
+            EngineError: An engine file or a calibration cache does not exist or is damaged, or the model is
+                in FP8 or BF16, which this TensorRT or its GPU does not have.
         """
         if isinstance(form, ModelForm) and self._low == "bf16":
             require(self.platform, "BF16")
@@ -153,11 +152,11 @@ class TrtBackend:
         self._begun[role] = request, self._second_builder.submit(self._make, request, device)
 
     def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
-        """The engine of a form on the GPU. It is built, or loaded from the store or a file.
+        """Build an engine of a model on the GPU, or load it from the engine store or a file.
 
         Raises:
-            MissingBackendError: There is no GPU. The engine was built if this platform can build without a
-            GPU. EngineError: The engine cannot be built or loaded.
+            MissingBackendError: There is no GPU. The engine was built if this platform builds without a GPU.
+            EngineError: The engine cannot be built or loaded.
         """
         if role in self._running:
             self._running.pop(role).close()
@@ -183,7 +182,7 @@ class TrtBackend:
         return engine
 
     def deployed(self, form: Form) -> tuple[Model, bool]:
-        """The model from which the engine of a form is built, and whether builder flags choose its types.
+        """The model from which an engine is built, and whether builder flags choose its types.
 
         Raises:
             EngineError: This TensorRT cannot read the model.
@@ -202,7 +201,7 @@ class TrtBackend:
             self._infos[role] = replace(self._infos[role], latency=latency)
 
     def node_times(self, role: Role, inputs: Dataset) -> dict[str, float]:
-        """ONNX node to its share of its layer's time in ms; empty if layers do not name all nodes."""
+        """ONNX node to its time in ms, a share of its layer's time; empty if layers do not name all nodes."""
         if role not in self._running or self._infos[role].untold:  # with a golden, no baseline ran
             return {}
         times = layer_times(self._running[role], next(inputs.batches()).feed)
@@ -213,7 +212,7 @@ class TrtBackend:
         return found
 
     def shows_tensors(self, form: Form) -> bool:
-        """Whether engines of the form are built here. Engines from files cannot show inner tensors."""
+        """Whether the engine is built here. An engine from a file cannot return its inner tensors."""
         return not isinstance(form, EngineForm)
 
     def inner_tensors(
@@ -366,7 +365,7 @@ def _options(case: Case) -> BuildOptions:
 
 
 def _flags(form: Form) -> frozenset[Flag]:
-    """The precisions that may be chosen by a TensorRT whose builder chooses precisions."""
+    """The precisions that TensorRT's builder may choose; only versions below 11 choose precisions."""
     flags: list[Flag] = ["fp16"] if form.half else []
     return frozenset([*flags, "int8"] if isinstance(form, ImplicitForm) or is_qdq(form.model) else flags)
 

@@ -72,7 +72,7 @@ class Outcome:
 
     @property
     def ending(self) -> str:
-        """How a child that crashed ended, such as ``ended by SIGSEGV``."""
+        """A description of how a crashed child process ended, such as ``ended by SIGSEGV``."""
         if self.code is None or self.code >= 0:
             return f"ended with status {self.code}"
         try:
@@ -120,13 +120,11 @@ class Workers:
             job: The job as JSON values.
             folder: Folder for the job and its results.
             timeout: Number of seconds after which the child's process group is killed. Time in which the
-            child
-                waits for the GPU does not count.
+                child waits for the GPU does not count.
             environment: Added to the environment of this process. A child gets jobs of one environment only.
             kind: Any value. A child gets jobs of one kind only, because it keeps loaded libraries.
-            waiting: Called repeatedly with the number of seconds since the start. An error that it raises
-            ends
-                the child.
+            waiting: Called repeatedly with the number of seconds since the start. An error that this
+                function raises ends the child.
         """
         (folder / worker.JOB).write_text(json.dumps(job), encoding="utf-8")
         started = time.monotonic()

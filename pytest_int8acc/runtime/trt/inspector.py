@@ -74,8 +74,7 @@ def read_layers(text: str, nodes: Collection[str] = ()) -> tuple[EngineLayer, ..
             TensorRT 8.6 writes them. Without detailed profiling verbosity the JSON has names only. Then kind
             and precision of all layers are ``other``.
         nodes: Names of the model's nodes. Layers have only nodes of these names. If no names are given, a
-        layer
-            has all nodes that it names, and before version 10 also its constants.
+            layer has all nodes that it names, and before version 10 also its constants.
 
     Returns:
         The layers in order. Repetitions for further optimization profiles (up to version 9) are left out.
@@ -89,7 +88,7 @@ def read_layers(text: str, nodes: Collection[str] = ()) -> tuple[EngineLayer, ..
 
 
 def untold_nodes(layers: Iterable[EngineLayer], weighted: Iterable[str]) -> tuple[str, ...]:
-    """Nodes that no layer names.
+    """Convolutions and matrix products of the model that no layer of the engine names.
 
     Up to version 9 TensorRT names only the first and the last node of a region that Myelin compiled.
 
@@ -105,7 +104,7 @@ def untold_nodes(layers: Iterable[EngineLayer], weighted: Iterable[str]) -> tupl
 
 
 def node_formats(layers: Iterable[EngineLayer], products: Collection[str]) -> dict[str, Kind]:
-    """Convolution or matrix product to the format in which it provably ran. Others are left out.
+    """Name of a convolution or matrix product to the format in which it provably ran; others are left out.
 
     There is no proof if the precision of a layer is in doubt, or if the layers of a product have different
     precisions. A fused region is proof if it contains a single product, because the name of its kernel then
