@@ -1,7 +1,7 @@
-"""Compare an INT8 model with its FP16 self in pytest.
+"""Compares an INT8 model with its FP16 self in pytest.
 
 The names in ``__all__`` are loaded on first use, since pytest imports this package on every run. To judge a
-case from Python: ``from pytest_int8acc.api import check``, then ``check(case, Settings())``.
+case from Python, use ``from pytest_int8acc.api import check``, then ``check(case, Settings())``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """The public object ``name``, imported now; AttributeError for any other name."""
+    """Returns the public object ``name``, imported on first use; raises AttributeError for any other name."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
@@ -62,5 +62,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names."""
+    """Returns the public names."""
     return sorted(__all__)

@@ -1,6 +1,6 @@
-"""Limits the cost of a case: ``Clock`` limits its time, ``Budget`` the trials and runs of one purpose.
+"""Limits the cost of a case. ``Clock`` limits its time. ``Budget`` limits the trials and runs of one purpose.
 
-After the verdict, every loop asks its clock or its budget before a trial or a build begins.
+After the verdict, every loop checks its clock or its budget before it begins a trial or a build.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Clock:
 
 @dataclass
 class Meter:
-    """Counts the runs of a laboratory; all its budgets share one meter."""
+    """Counts the runs of the trials of one case. All budgets of the case share one meter."""
 
     runs: float = 0.0
     """Number of samples run, divided by the number of all samples."""
@@ -165,7 +165,7 @@ class Budget:
     meter: Meter = field(default_factory=Meter)
     """Counts the runs, in trials and between them."""
     kept: float = 0.0
-    """The share of trials and runs that is reserved for later."""
+    """The ratio of trials and runs that is reserved for later steps, 0 to 1."""
     trials: int = 0
     """The number of trials so far."""
 
@@ -197,5 +197,5 @@ _CURRENT: ContextVar[Clock] = ContextVar("int8acc_clock")
 
 
 def current() -> Clock:
-    """The clock of the running case; outside of a case, a new clock without a time limit."""
+    """Returns the clock of the running case; outside of a case, a new clock without a time limit."""
     return _CURRENT.get(None) or Clock()

@@ -14,7 +14,7 @@ from pytest_int8acc.names import shown, shown_lines
 
 #: Maximum number of names that a message lists.
 _LISTED = 5
-#: Distributions whose versions are part of the message on a fault of ours.
+#: The names of packages whose versions are part of the message on a bug of this plugin.
 _NAMED = (
     "pytest-int8acc",
     "pytest",
@@ -82,7 +82,7 @@ class BaselineNotFiniteError(CriterionError):
 
 
 class InternalError(Int8accError):
-    """A fault of pytest-int8acc; the message says what to report, and the cause is kept."""
+    """A bug of pytest-int8acc. The message says what to report, and the original exception is the cause."""
 
 
 def session_ends() -> tuple[type[BaseException], ...]:
@@ -117,7 +117,7 @@ def own_faults() -> Iterator[None]:
 
 
 def _usual_arithmetic() -> AbstractContextManager[Any]:
-    numpy = sys.modules.get("numpy")  # importing the plugin does not load it
+    numpy = sys.modules.get("numpy")  # NumPy is not loaded when the plugin is imported
     if numpy is None:
         return nullcontext()
     usual: AbstractContextManager[Any] = numpy.errstate(
@@ -164,7 +164,10 @@ def _fault(error: Exception) -> str:
 
 @contextmanager
 def blaming(place: str) -> Iterator[None]:
-    """Within it, our errors without a place get ``place``, except a missing backend, which no spec causes."""
+    """Returns a context in which errors of this package get the spec location ``place`` if they have none.
+
+    A missing backend is excepted, because no spec causes it.
+    """
     try:
         yield
     except MissingBackendError:
@@ -184,7 +187,7 @@ def listed(names: Sequence[str] | Iterable[str]) -> str:
 
 
 def assert_never(value: NoReturn) -> NoReturn:
-    """Behind the last branch of a choice by kind: mypy refuses a kind that has no branch.
+    """Marks code after the last branch of a choice by kind. mypy reports a kind that has no branch.
 
     ``typing.assert_never`` is not in Python 3.10.
     """

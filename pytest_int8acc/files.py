@@ -1,4 +1,4 @@
-"""Files replaced at one stroke: who reads meanwhile, or comes after a kill, finds old ones or new ones."""
+"""Replaces files atomically, so that readers find either the old or the new files, even after a kill."""
 
 from __future__ import annotations
 
@@ -19,38 +19,40 @@ if sys.platform != "win32":
     import fcntl
 
 _PREFIX, _SUFFIX = ".int8acc-", ".part"
-#: Where drafts cannot be locked, one that is older than this many seconds was left by a killed process.
+#: Maximum age of a draft (an unfinished file) that cannot be locked, in seconds. An older draft was left by a
+#: killed process and is removed.
 _STALE_SECONDS = 3600.0
 
 
 def replace_file(path: Path, data: bytes, draft: Path | None = None) -> None:
-    """Write ``path`` by a rename of a draft whose name is this call's own.
+    """Write ``path`` atomically: write a draft with a unique name, then rename it.
 
-    Where that fails, the old content stands and no draft is left; one of a process that was killed is cleared
-    by the next write of the same file.
+    If this fails, the old content stays and no draft is left. A draft of a killed process is removed by the
+    next write of the same file.
 
     Args:
-        path: In a folder that is there.
-        data: All of its new content.
-        draft: In the same file system, and cleared by the caller after a kill; None: beside ``path``.
+        path: The file, in an existing folder.
+        data: The whole new content.
+        draft: The path of the draft, in the same file system. The caller removes it after a kill. None: a new
+            name beside ``path``.
 
     Raises:
-        OSError: The file system refuses it.
+        OSError: The file system refuses the write.
     """
     with _drafted(path, data, draft) as draft:
         os.replace(draft, path)
 
 
 def create_file(path: Path, data: bytes) -> None:
-    """As :func:`replace_file` for a file that must not be there.
+    """Write a new file atomically, as :func:`replace_file` does, but never replace a file.
 
     Raises:
-        FileExistsError: It is there, and stays as it is.
-        OSError: The file system refuses it.
+        FileExistsError: The file exists. It stays unchanged.
+        OSError: The file system refuses the write.
     """
     with _drafted(path, data) as draft:
         try:
-            os.link(draft, path)  # unlike a rename, it replaces nothing
+            os.link(draft, path)  # unlike a rename, a link replaces no file
         except PermissionError:  # a file system without links
             os.rename(draft, path)
 
@@ -63,7 +65,8 @@ def _drafted(path: Path, data: bytes, draft: Path | None = None) -> Iterator[Pat
     if draft is None:
         draft, lock = _locked(lambda: _new_file(path), os.O_RDWR)
     try:
-        # Through the lock's own descriptor: some file systems let no other one write.
+        # This writes through the descriptor that holds the lock, because some file systems let no other
+        # descriptor write.
         with open(draft if lock is None else lock, "wb", closefd=lock is None) as stream:
             stream.write(data)
         yield draft
@@ -80,10 +83,12 @@ def clear_drafts(folder: Path, name: str) -> None:
 
 
 def check_inside(folder: Path, root: Path | None) -> None:
-    """Refuse a ``folder`` below ``root`` that a link leads out of it; None refuses nothing.
+    """Raise OSError if a symbolic link leads ``folder``, a folder below ``root``, out of ``root``.
+
+    If ``root`` is None, nothing is checked.
 
     Raises:
-        OSError: Names the link, and where it leads.
+        OSError: The message names the link and its target.
     """
     if root is None:
         return
@@ -103,18 +108,18 @@ def check_inside(folder: Path, root: Path | None) -> None:
 
 @contextlib.contextmanager
 def replacing_files(folder: Path, root: Path | None = None) -> Iterator[Path]:
-    """An empty folder for new files, which move into ``folder`` where the block ends without an error.
+    """Yield an empty folder for new files. They move into ``folder`` if the block ends without an error.
 
-    Each is moved by one rename, those whose names begin with another's before it: a model's weights before
-    the model. Where the block fails, ``folder`` stays as it was; what a process that was killed has left
-    there is cleared by the next call.
+    Each file is moved by one rename. The order is that of falling names, so a model's weights, whose name
+    begins with the model's name, come before the model. If the block fails, ``folder`` stays unchanged. Files
+    that a killed process has left are removed by the next call.
 
     Args:
-        folder: Made where it is missing.
-        root: The folder above it that no link may lead out of; None: links are followed.
+        folder: The target folder. It is created if it is missing.
+        root: A folder above ``folder``. No link may lead out of it. None: links are followed.
 
     Raises:
-        OSError: The file system refuses it, or a link leads out of ``root``.
+        OSError: The file system refuses a write, or a link leads out of ``root``.
     """
     check_inside(folder, root)
     folder.mkdir(parents=True, exist_ok=True)
@@ -142,10 +147,10 @@ def special(path: Path) -> str:
 
 
 def readable(path: Path) -> Path:
-    """``path`` itself, which a user may have put there.
+    """Return ``path`` unchanged, unless it is a special file.
 
     Raises:
-        OSError: Reading it might never end.
+        OSError: Reading the file might never end.
     """
     if kind := special(path):
         raise OSError(errno.EINVAL, f"it is {kind}, which has no end to read to", str(path))
@@ -173,9 +178,10 @@ def _new_file(path: Path) -> Path:
 
 
 def _locked(make: Callable[[], Path], flags: int) -> tuple[Path, int | None]:
-    """Return a draft that ``make`` creates, and the descriptor of its lock; None where locks do not work.
+    """Return a draft that ``make`` creates, and the descriptor of its lock; None if locks do not work.
 
-    The kernel lets go of the lock when a process is killed: a draft that can be locked was left.
+    The kernel releases the lock when a process is killed. A draft that can be locked therefore belongs to no
+    running process.
     """
     while True:
         draft = make()
@@ -184,15 +190,15 @@ def _locked(make: Callable[[], Path], flags: int) -> tuple[Path, int | None]:
             if lock is None or os.path.samestat(os.stat(draft), os.fstat(lock)):
                 draft.stat()
                 return draft, lock
-        if lock is not None:  # another process took it for left over, before it was locked
+        if lock is not None:  # another process removed the draft before it was locked
             os.close(lock)
 
 
 def _lock(path: Path, flags: int, *, wait: bool) -> int | None:
-    """Return a descriptor that holds the lock of ``path``; None where it cannot be locked.
+    """Return a descriptor that holds the lock of ``path``; None if the file cannot be locked.
 
     Raises:
-        BlockingIOError: Another process holds it, and this one is not to ``wait``.
+        BlockingIOError: Another process holds the lock, and ``wait`` is False.
     """
     if sys.platform == "win32":
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-#: Maximum length, in characters, of a word and of a text. Longer ones are cut in the middle.
+#: Maximum lengths of a word and of a text, in characters. Longer ones are cut in the middle.
 _RUN, _TEXT = 400, 4000
 #: Commands in a log that CI runners execute: ``::command`` at a line's start, ``##[`` and ``##vso[`` anywhere
 #: (github.com/actions/runner, ActionCommand.cs; github.com/microsoft/azure-pipelines-agent, Command.cs).
@@ -36,14 +36,14 @@ def shown_lines(text: str) -> str:
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """``line`` in lines of at most ``width`` characters, those after the first indented further.
+    """Return ``line`` wrapped to at most ``width`` characters; lines after the first are indented further.
 
-    Words are not broken: a path that is longer than a line overflows, and can be copied. A number stays with
-    its unit or with the limit that it is compared with.
+    Words are not broken: a path that is longer than a line stays in one piece, so that it can be copied. A
+    number stays on one line with its unit, or with the limit that it is compared with.
     """
     if len(line) <= width:
         return [line]
-    import textwrap  # not wanted where pytest starts
+    import textwrap  # imported here to keep pytest's start fast
 
     glued = re.sub(r" (?=%)|(?<=[<>]) |(?<=[<>]=) | (?=[<>]=? )", "\N{NO-BREAK SPACE}", line)
     indent = " " * (len(line) - len(line.lstrip()) + 2)
@@ -78,7 +78,7 @@ def file_name(name: str) -> str:
 
 def digest(name: str) -> str:
     """Return 8 hex digits that distinguish long names."""
-    import hashlib  # as html above: not wanted where pytest starts
+    import hashlib  # imported here to keep pytest's start fast
 
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
 

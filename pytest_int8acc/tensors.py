@@ -1,4 +1,4 @@
-"""Tensors by name: what a model takes and gives, and the arrays that go in and come out."""
+"""Types for tensors by name: descriptions of a model's inputs and outputs, and their arrays."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pytest_int8acc.names import shown
 
 #: An array of any dtype and shape.
 Array = NDArray[Any]
-#: One inference's inputs, or outputs, by tensor name.
+#: The inputs, or the outputs, of one inference run: an array by tensor name.
 Feed = dict[str, Array]
-#: All outputs of a run by name: one array per batch, in order, padding already cut.
+#: All outputs of a run over several batches, by name: a list of one array per batch. Padding is removed.
 Outputs = dict[str, list[Array]]
-#: Greatest number of places of a part that its name lists.
+#: Maximum number of indices along the axis that the name of a part lists.
 _SHOWN_PLACES = 4
-#: A dimension: a size, a symbolic name, or None where the model says nothing.
+#: A dimension in a shape: a size, a symbolic name, or None if the model does not define it.
 Dim = int | str | None
 
 
@@ -30,7 +30,7 @@ class TensorInfo:
     name: str
     dtype: np.dtype[Any]
     shape: tuple[Dim, ...] | None
-    """None where not even the rank is known."""
+    """The shape; None if even the number of axes is unknown."""
 
     def __str__(self) -> str:
         dims = (
@@ -41,19 +41,20 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of an output that is judged by itself: a range of places along one axis, or a list of places."""
+    """A part of an output that is judged by itself: a range, or a list, of indices along one axis."""
 
     output: str
     axis: int
-    """1 or more: axis 0 counts the samples."""
+    """The axis along which the part is cut. It is at least 1, because axis 0 counts the samples."""
     start: int
     stop: int | None
-    """None: to the end, so that the last part includes places that a candidate has in addition."""
+    """The end of the range; None: the end of the axis, so that the last part includes additional indices of a
+    candidate."""
     kind: str = ""
     """``scores`` for a tensor behind a Sigmoid or Softmax, otherwise the name of the tensor; for small
     channels, how many of how many there are."""
     places: tuple[int, ...] = ()
-    """The places, where they are no range; then ``start`` and ``stop`` are not used."""
+    """The indices along the axis if they are not a range. ``start`` and ``stop`` are then not used."""
 
     @property
     def index(self) -> tuple[slice | list[int], ...]:
@@ -73,21 +74,21 @@ class Part:
 
     @property
     def name(self) -> str:
-        """The subject of its scores: ``output0[4:], scores``."""
+        """The name of the part, which its scores bear, like ``output0[4:], scores``."""
         return f"{self.place}, {self.kind}" if self.kind else self.place
 
     def of(self, array: Array) -> Array:
-        """This part of an array [samples, ...]; the array itself where it lacks the axis."""
+        """Returns this part of an array [samples, ...]; the array itself if it lacks the axis."""
         return array if array.ndim <= self.axis else array[self.index]
 
 
 def describe(tensors: Iterable[TensorInfo]) -> str:
-    """One line naming all of ``tensors`` with dtype and shape."""
+    """Returns one line with the name, dtype and shape of each tensor."""
     return "; ".join(map(str, tensors)) or "none"
 
 
 def did_you_mean(wrong: str, known: Sequence[str] | Mapping[str, object]) -> str:
-    """`` (did you mean 'x'?)`` where a known name is close to the wrong one, otherwise nothing."""
+    """Returns `` (did you mean 'x'?)`` if a known name is similar to the wrong one, or an empty text."""
     import difflib
 
     close = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.6)

@@ -1,4 +1,7 @@
-"""Goldens: baseline outputs and accepted scores of a case, kept in the repository; light to import."""
+"""Goldens: files in the repository with a case's baseline outputs and accepted scores.
+
+Importing this is cheap.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,14 @@ Update = Literal["off", "missing", "all"]
 
 @dataclass(frozen=True)
 class Goldens:
-    """Where the golden of a case lies, and which goldens a run may write."""
+    """The folder of a case's golden, and which goldens a run may write."""
 
     folder: str | None = field(default=None, repr=False)
     """Path or fsspec URL of the folder of the case's spec; None: ``__int8acc__/<spec>`` beside the spec."""
     update: Update = "off"
     candidates: Path | None = None
-    """Folder for the golden that an update would write, so that it can be fetched and committed; or None."""
+    """The folder for a candidate, that is the golden that an update would write. Users can fetch and commit
+    it. None: no candidate is written."""
     root: Path | None = None
     """The report folder above ``candidates``. No symbolic link may lead out of it."""
 

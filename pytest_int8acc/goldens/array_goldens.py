@@ -1,4 +1,4 @@
-"""Goldens of arrays that a user's own test computes: kept in the repository, and compared."""
+"""Compares arrays of a user's own test with their golden, that is a file of recorded arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.spec.criteria import OutputCriterion
 from pytest_int8acc.tensors import Array, did_you_mean
 
-#: Limits of floats where a test gives none. 40 dB SQNR is an error of 1 % of the signal.
+#: The default limits on float arrays. An SQNR of 40 dB is an error of 1 % of the signal.
 DEFAULT_LIMITS = {"sqnr_db": 40.0}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 

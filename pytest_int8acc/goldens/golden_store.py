@@ -1,4 +1,4 @@
-"""A case and its golden: the golden is read, found fit or stale, compared with, and recorded."""
+"""Reads the golden of a case, checks that it still fits, compares outputs with it, and records it."""
 
 from __future__ import annotations
 
@@ -45,9 +45,12 @@ from pytest_int8acc.tensors import Outputs
 
 @dataclass(frozen=True, eq=False)
 class GoldenStore:
-    """The golden of a case before the case is run; made by :func:`open_golden_store`.
+    """The golden of a case, and how this run uses it.
 
-    A case that keeps no golden has one too, which changes nothing.
+    A golden consists of recorded baseline outputs and accepted scores.
+
+    :func:`open_golden_store` creates it before the case runs. A case without a golden has a store, too, which
+    changes nothing.
     """
 
     case: Case
@@ -57,9 +60,11 @@ class GoldenStore:
     record: Record | None = None
     provenance: Provenance = field(default_factory=Provenance)
     regressions_allowed: Mapping[str, float] = field(default_factory=dict)
-    """The ratchet: metric name to tolerance."""
+    """How much worse than its accepted score each metric may become, by the metric's name, in the metric's
+    unit."""
     problem: str = ""
-    """Why the golden cannot be compared with. A run with a problem only writes a candidate."""
+    """Why outputs cannot be compared with the golden; empty if they can. A run with a problem only writes a
+    candidate, that is the golden that an update would write."""
 
     @property
     def recording(self) -> bool:
@@ -101,11 +106,11 @@ class GoldenStore:
         return replace(self, problem=problem)
 
     def form(self, model: Model, own: Callable[[], Form]) -> Form:
-        """Return the baseline's form; where the golden replaces it, the form has the golden's name.
+        """Return the float model that serves as the baseline. A golden in its place gives its name to it.
 
         Args:
             model: The float model.
-            own: Makes the form of the baseline that the spec names.
+            own: Creates the baseline that the spec names.
         """
         if self.replaces_baseline:
             assert self.record is not None
@@ -123,7 +128,7 @@ class GoldenStore:
 
     @property
     def wants_candidate(self) -> bool:
-        """Whether the INT8 form's outputs are needed, because a golden or a candidate may be written."""
+        """Whether the candidate's outputs are needed: a golden, or the draft of a new one, may be written."""
         return self.recording or self.goldens.candidates is not None
 
     def cutter(self) -> Cutter:
@@ -133,7 +138,10 @@ class GoldenStore:
         return Cutter(location.outputs(self.record), str(location), location.again)
 
     def judging(self) -> AbstractContextManager[None]:
-        """Return the context to judge INT8 in: it blames a golden in use for values that are not finite."""
+        """Return the context for judging.
+
+        If a golden replaces the baseline, it reports values that are not finite as an error of the golden.
+        """
         return _blaming(self.location) if self.replaces_baseline else nullcontext()
 
     def tighten(self, judge: Judge, model: Model) -> Judge:
@@ -157,7 +165,10 @@ class GoldenStore:
             raise GoldenError(f"{self.location}: {error}; {self.location.mend}") from None
 
     def named(self, metrics: tuple[Score, ...], own: Judge, judge: Judge) -> tuple[Score, ...]:
-        """Return users' scores from ``judge``; scores under the ratchet name the accepted value."""
+        """Return the scores of users' metrics.
+
+        Notes on scores with a regression limit name the accepted value.
+        """
         return metrics if self.record is None else ratchet.named(metrics, own, judge, self.record)
 
     def finish(self, result: CaseResult, run: Compared) -> CaseResult:
@@ -217,7 +228,7 @@ class Compared:
     engine: str
     """A description of the engine that the baseline ran on."""
     own: Judge
-    """The case's own criteria, without the ratchet."""
+    """The case's own criteria, without limits from accepted scores."""
     inputs: Dataset
 
 
@@ -328,7 +339,7 @@ def _candidate(golden_store: GoldenStore, result: CaseResult, run: Compared) -> 
         check_inside(folder, golden_store.goldens.root)
         record, data = _make(golden_store, result, run)
         Location(str(folder), golden_store.case.name).write(record, data, replace=True)
-    except OSError as error:  # the verdict stays
+    except OSError as error:  # a failed write must not change the verdict
         return f". No candidate was left: {error.strerror or error}"
     except GoldenError as error:
         return f". No candidate was left: {error}"

@@ -1,8 +1,9 @@
-"""The two files of one golden, in a folder or at an fsspec URL: a JSON with its record, a .npz with outputs.
+"""Reads and writes the two files of a golden: a JSON file with its record, and an .npz file with outputs.
 
-The name of the .npz contains a part of its hash. The .npz is written first; the JSON names it and is renamed
-into place afterwards. A process that is killed therefore leaves the old pair or the new one, and perhaps
-files that no JSON names. The next recording of the same golden removes those.
+The files are in a folder or at an fsspec URL. The name of the .npz file contains a part of its hash. The .npz
+file is written first. The JSON file names it, and is renamed into place afterwards. If a process is killed,
+either the old or the new pair of files is valid. Files that no JSON file names may remain. The next recording
+of the same golden removes them.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from pytest_int8acc.tensors import Array, Feed, Outputs
 
 #: Name of the folder of goldens beside the specs.
 FOLDER = "__int8acc__"
-#: Count of characters of the hash in the name of an .npz.
+#: Number of characters of the hash in the name of an .npz file.
 HASH_LENGTH = 12
-#: Maximum seconds to wait for another process that writes the same golden.
+#: Maximum time to wait for another process that writes the same golden, in seconds.
 _LOCK_TIMEOUT_SECONDS = 120.0
 
 
@@ -136,7 +137,8 @@ class Location:
         if is_url(self.file):
             yield
             return
-        # The lock file lies in the temporary folder: it stays, and beside the golden it would be committed.
+        # The lock file is never deleted, so it is in the temporary folder. A lock file beside the golden
+        # would be committed with it.
         user = getattr(os, "getuid", getpass.getuser)()
         name = hashlib.sha256(f"{user}\0{real(Path(self.file))}".encode()).hexdigest()[:24]
         lock = Path(tempfile.gettempdir()) / f"int8acc-golden-{name}.lock"
@@ -204,7 +206,8 @@ def read_golden(where: str, mend: str) -> bytes | None:
         raise GoldenError(f"{shown(where)}: the golden cannot be read: {why}; {mend}") from error
 
 
-#: Output name to one array of all samples, or to one array per batch where batches cannot be joined.
+#: The outputs in a golden, by name: one array of all samples, or a list of one array per batch if batches
+#: cannot be joined.
 Stored = dict[str, Array | list[Array]]
 
 
@@ -236,7 +239,8 @@ def write_npz(file: io.BytesIO | Path, arrays: Iterable[tuple[str, Array]]) -> N
     """Write arrays of any name as ``np.savez_compressed`` would; equal arrays make equal files."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, array in arrays:
-            member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, not now
+            # the date is fixed to 1980, so that equal arrays make equal files
+            member = zipfile.ZipInfo(f"{name}.npy")
             member.compress_type = zipfile.ZIP_DEFLATED
             with archive.open(member, "w", force_zip64=True) as stream:
                 np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)

@@ -1,4 +1,4 @@
-"""Orphans among the goldens: files that no case of a spec needs, and drafts of killed processes."""
+"""Finds and deletes files of goldens that no case of a spec needs, or that a killed process left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from pytest_int8acc.settings import SUFFIXES
 from pytest_int8acc.spec.load import display, load_spec
 
 _NPZ = re.compile(rf"(.+)\.[0-9a-f]{{{HASH_LENGTH}}}\.npz")
-#: Drafts of goldens of cases, and of goldens of arrays, whose .npz has no hash in its name.
+#: Matches the names of unfinished files that recordings of goldens left. The .npz file of a golden of arrays
+#: has no hash in its name.
 _DRAFT = re.compile(rf"(.+?)(?:\.json|\.[0-9a-f]{{{HASH_LENGTH}}}\.npz|\.npz)\.[0-9a-f]{{32}}\.tmp")
 
 

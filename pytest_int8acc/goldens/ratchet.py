@@ -1,4 +1,4 @@
-"""The ratchet: a case may not become worse than what was accepted, by more than the spec allows."""
+"""Limits from accepted scores: a case may become worse than accepted only by as much as the spec allows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from pytest_int8acc.tensors import Array, Outputs, did_you_mean
 
 
 def regressions(case: Case) -> dict[str, float]:
-    """Metric name to how much worse than accepted it may become; the strictest where several speak of one.
+    """Returns how much worse than accepted each metric may become, in its own unit, by its name.
+
+    If several criteria name a metric, the strictest one counts.
 
     Raises:
         CriterionError: There is no such metric.
@@ -47,9 +49,15 @@ def regressions(case: Case) -> dict[str, float]:
 def accepted_scores(
     judge: Judge, baseline: Outputs, candidate: Outputs, metrics: Sequence[Score]
 ) -> Iterator[Accepted]:
-    """Every metric that fits an output, limited or not, and users' metrics; none that bounds nothing.
+    """Yields the scores that a golden accepts: every metric that fits an output, and users' metrics.
 
-    ``judge``, the case's own criteria, says along which axes; ``metrics`` are the scores of users' metrics.
+    A score that would exclude nothing as a limit, such as nan, is left out.
+
+    Args:
+        judge: The case's own criteria, which say along which axes metrics are computed.
+        baseline: The baseline's outputs.
+        candidate: The outputs of the low-precision candidate.
+        metrics: The scores of users' metrics.
     """
     for name, ours, theirs in _compared(judge, baseline, candidate):
         for score in _all_scores(name, ours, theirs, _own_limits(judge, name)):
@@ -65,7 +73,7 @@ def accepted_scores(
 def _compared(
     judge: Judge, baseline: Outputs, candidate: Outputs
 ) -> Iterator[tuple[str, Sequence[Array], Sequence[Array]]]:
-    """Each output, or each of its parts, with both forms' arrays."""
+    """Yields each output, or each of its parts, with the arrays of baseline and candidate."""
     for name, arrays in baseline.items():
         parts = judge.splitter.parts(name, arrays[0]) if arrays else ()
         unjudged = any(limits.unjudged for limits in limits_for(name, judge.limits))
@@ -78,25 +86,26 @@ def _compared(
 
 
 def _own_limits(judge: Judge, subject: str) -> list[OutputLimits]:
-    """The case's own criteria for an output, or for a part of one."""
+    """Returns the case's own criteria for an output, or for a part of one."""
     return limits_for(judge.splitter.whole_of(subject), judge.limits)
 
 
 def tighten(judge: Judge, regressions_allowed: Mapping[str, float], record: Record | None) -> Judge:
-    """``judge`` with the accepted scores as further limits, those on users' metrics last.
+    """Returns a copy of ``judge`` with limits from the accepted scores. Those on users' metrics come last.
 
     Args:
         judge: The case's own criteria.
-        regressions_allowed: From :func:`regressions`.
-        record: The golden; None sets no limits, and keeps the default ones away all the same.
+        regressions_allowed: The result of :func:`regressions`.
+        record: The golden. None adds no limits from scores, but still prevents the default limits.
 
     Raises:
-        GoldenError: No score was accepted for one of the metrics, or one that any value keeps.
+        GoldenError: For one of the metrics, no score was accepted, or the accepted score excludes nothing.
     """
     if not regressions_allowed:
         return judge
     if record is None:
-        # An output that only has a regression gets no default limit: a limit without metrics stands for it.
+        # An output that only has a regression criterion gets no default limit. This entry without metrics
+        # prevents it.
         return replace(judge, limits=(*judge.limits, OutputLimits("*")))
     limits: list[OutputLimits] = []
     metrics: list[tuple[MetricLimit, UserMetric]] = []
@@ -113,7 +122,14 @@ def tighten(judge: Judge, regressions_allowed: Mapping[str, float], record: Reco
 
 
 def named(metrics: Sequence[Score], own: Judge, judge: Judge, record: Record) -> tuple[Score, ...]:
-    """Users' metrics as ``judge``, ``own`` tightened, gave them; those added say what was accepted."""
+    """Returns the scores of users' metrics. Notes name the accepted values that serve as limits.
+
+    Args:
+        metrics: The scores that ``judge`` gave.
+        own: The case's own criteria.
+        judge: The same criteria with limits from accepted scores.
+        record: The golden.
+    """
     start = len(metrics) - len(judge.metrics) + len(own.metrics)
     values = {score.subject: f"accepted {score.value:.6g}" for score in record.scores}
     notes = ["; ".join(filter(None, (s.note, values[s.subject]))) for s in metrics[start:]]
@@ -123,7 +139,7 @@ def named(metrics: Sequence[Score], own: Judge, judge: Judge, record: Record) ->
 def improvements(
     result: CaseResult, regressions_allowed: Mapping[str, float], record: Record, update: str
 ) -> list[str]:
-    """A note where scores are better than accepted by more than their tolerance."""
+    """Returns a note if scores are better than accepted by more than their tolerance, or an empty list."""
     now = {(score.subject, score.metric): score.value for score in result.scores}
     better = []
     for score in record.scores:
@@ -140,7 +156,7 @@ def improvements(
 def unaccepted_parts(
     result: CaseResult, regressions_allowed: Mapping[str, float], record: Record, update: str
 ) -> list[str]:
-    """A note on outputs that are judged by their parts, where the golden accepts them as a whole."""
+    """Returns a note on outputs that are now judged by their parts, but were accepted as a whole."""
     accepted = {score.subject for score in record.scores}
     new = [o for o in result.outputs if o.part_of and o.name not in accepted and o.part_of in accepted]
     wholes = list(dict.fromkeys(output.part_of for output in new))
@@ -155,11 +171,11 @@ def unaccepted_parts(
 def _all_scores(
     name: str, baseline: Sequence[Array], candidate: Sequence[Array], own: Sequence[OutputLimits]
 ) -> Iterator[Score]:
-    """One score for each metric that fits, along the axes of the case's own criteria."""
+    """Yields one score for each metric that fits the output, along the axes of the case's own criteria."""
     for metric in METRICS.values():
         like = next((c for c in own if metric.name in c.limits), own[0] if own else OutputLimits(name))
         if metric.name == "tolerance" and like.tolerance is None:
-            continue  # of which tolerance nobody says
+            continue  # no criterion says which tolerance
         unlimited = -math.inf if metric.bound == "min" else math.inf
         wish = OutputLimits(
             name, like.axis, {metric.name: unlimited}, like.rel_floor, tolerance=like.tolerance
@@ -167,7 +183,7 @@ def _all_scores(
         try:
             comparison = Judge([wish]).compare({name: [*baseline]}, {name: [*candidate]}, judged_only=True)
             yield from comparison.results()[0].scores
-        except CriterionError:  # it does not fit, or the baseline is not finite and nothing asks for it
+        except CriterionError:  # the metric does not fit, or the baseline is not finite
             continue
 
 
@@ -197,9 +213,10 @@ def _metric_limits(
 
 
 def _limit(score: Accepted, amount: float) -> float:
-    """The limit on a score: 0.7 where 0.8 was accepted and 0.1 may be lost.
+    """Returns the limit on a score: 0.7 if 0.8 was accepted and 0.1 may be lost.
 
-    Raises GoldenError where any value would be kept.
+    Raises:
+        GoldenError: The limit would exclude nothing.
     """
     if not _bounds(score.value, score.bound):
         raise GoldenError(
@@ -207,13 +224,13 @@ def _limit(score: Accepted, amount: float) -> float:
             "keeps"
         )
     loss = amount
-    if amount > 0 and math.isfinite(score.value):  # the subtraction rounds
+    if amount > 0 and math.isfinite(score.value):  # allows for the rounding of the subtraction
         loss += 4 * sys.float_info.epsilon * abs(score.value)
     return score.value - loss if score.bound == "min" else score.value + loss
 
 
 def _bounds(value: float, bound: Bound) -> bool:
-    """Whether a score as a limit excludes anything: nan and the worst infinity do not."""
+    """Returns whether a score excludes anything as a limit. nan and the worst infinity do not."""
     return not math.isnan(value) and value != (-math.inf if bound == "min" else math.inf)
 
 

@@ -1,6 +1,6 @@
-"""The record of a golden: its provenance, the scores that were accepted, and what has changed since.
+"""The record of a golden: its provenance, the accepted scores, and the changes since then.
 
-The provenance are the files, settings and scripts that a golden depends on.
+The provenance is the files, settings and scripts that a golden depends on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class GoldenError(Int8accError):
 
 
 def _plain(name: str) -> str:
-    """``name``; raises ValueError unless it is a file name without a folder."""
+    """Returns ``name``; raises ValueError unless it is a file name without a folder."""
     if name in ("", ".", "..") or any(separator in name for separator in "/\\:"):
         raise ValueError(f"{name!r} lies in another folder")
     return name
@@ -43,14 +43,14 @@ class _Frozen(BaseModel):
 
 
 class Accepted(_Frozen):
-    """One accepted score of the INT8 form."""
+    """One accepted score of the low-precision candidate."""
 
     subject: str
     """The output's name, or the user's metric function as the spec names it."""
     metric: str
     value: float
     bound: Bound
-    """``min`` where a smaller value is worse, ``max`` where a larger one is."""
+    """``min`` if a smaller value is worse, ``max`` if a larger value is worse."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -64,7 +64,7 @@ class KeptOutput(_Frozen):
     dtype: str
     """The dtype that the baseline gave; ``object`` for strings."""
     parts: int | None = Field(default=None, ge=1)
-    """Count of arrays, one per batch, where batches do not join along the samples; None for one array."""
+    """Number of arrays, one per batch, if batches cannot be joined along the samples; None for one array."""
 
 
 class Kept(_Frozen):
@@ -75,7 +75,7 @@ class Kept(_Frozen):
     dtype: GoldenType
     samples: int = Field(ge=1)
     data: str
-    """The digest of the input samples that these outputs are of."""
+    """The hash of the input samples from which these outputs were computed."""
     outputs: dict[str, KeptOutput]
 
 
@@ -85,13 +85,13 @@ class Record(_Frozen):
     format: Literal[1] = 1
     case: str
     files: dict[str, str]
-    """Role to SHA-256: of the model with its external data, and of a baseline that is a file."""
+    """The SHA-256 of the model with its external data, and of a baseline that is a file, by role."""
     baseline: str
     """fp16, fp32, model or engine."""
     samples: int = Field(ge=1)
-    """Count of samples that the scores are of."""
+    """Number of samples from which the scores were computed."""
     data: str
-    """The digest of these samples."""
+    """The hash of these samples."""
     settings: dict[str, str]
     """The settings that change outputs."""
     scripts: dict[str, str]
@@ -139,7 +139,7 @@ def compared(old: Record | None, new: Record) -> Iterator[Acceptance]:
 
 
 logger = logging.getLogger("pytest_int8acc")
-#: Minimum size in bytes of a file that takes more than a second to hash.
+#: Minimum size of a file whose hashing is logged, in bytes. Hashing it takes more than a second.
 _SLOW_BYTES = 1 << 30
 _VERSIONS = ("pytest-int8acc", "numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-rtx")
 
@@ -206,7 +206,7 @@ def _scripts(case: Case) -> Iterator[tuple[str, str]]:
         if not (is_function or ref == case.labels) or not path.is_file():
             continue
         content = path.read_bytes()
-        if path.suffix == ".py":  # Git may convert line ends
+        if path.suffix == ".py":  # Git may change line ends, which must not change the hash
             content = content.replace(b"\r\n", b"\n")
         yield name, hashlib.sha256(content).hexdigest()
 
@@ -220,7 +220,7 @@ def changes(record: Record, now: Provenance, case: Case) -> Iterator[str]:
     """Yield each reason why a golden is stale, except changes of its data."""
     if record.case != case.name:
         yield f"it is of case '{record.case}'"
-    is_baseline = case.baseline == "golden"  # the model that such a golden came from may be gone
+    is_baseline = case.baseline == "golden"  # a model that only the golden came from may be gone
     for role in now.files if is_baseline else {**record.files, **now.files}:
         if now.files.get(role) != record.files.get(role):
             path = case.model if role == "model" else "of the spec"
@@ -229,7 +229,8 @@ def changes(record: Record, now: Provenance, case: Case) -> Iterator[str]:
         yield f"its baseline is {record.baseline}, the spec's is {now.baseline}"
     for key, value in now.settings.items():
         was = record.settings.get(key)
-        if was != value and ENGINE not in (was, value):  # an engine's golden serves elsewhere, with a remark
+        # A golden from an engine may be used with another runtime; a note says so.
+        if was != value and ENGINE not in (was, value):
             yield f"{key} was {'not said' if was is None else was}, this run has {value}"
 
 

@@ -1,12 +1,13 @@
-"""All words about every kind that a result may hold: one row per kind, and nothing is computed here.
+"""All texts about the kinds of causes, stages and other facts in a result, one row per kind.
 
-A text is a template of ``str.format``. ``{format}`` is the format that the case is about: ``INT8``, ``FP8``,
-``FP16`` or ``BF16``. The other names in a template are facts, which the caller fills in: ``report/why.py``
-those of symptoms and causes, ``report/cautions.py`` those of cautions, ``report/fixes.py`` those of fixes.
+A text is a template of ``str.format``. ``{format}`` is the low-precision format of the case: ``INT8``,
+``FP8``, ``FP16`` or ``BF16``. The other names in a template are facts, which the caller fills in:
+``report/why.py`` fills in the facts of symptoms and causes, ``report/cautions.py`` those of cautions, and
+``report/fixes.py`` those of fixes.
 
 A new kind in ``results/`` needs a row in each table of that kind. A row needs every field of its class that
-has no default: mypy reports a missing field, and ``tests/report/test_catalogue.py`` a missing row, an empty
-text, and a fact that nobody fills in.
+has no default. mypy reports a missing field. ``tests/report/test_catalogue.py`` reports a missing row, an
+empty text, and a fact that no caller fills in.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class SymptomWords:
     clause: str
     """A few words without the name of a tensor. They fit in a line after the name of a layer."""
     sentence: str
-    """What was found, with the names of tensors and with numbers."""
+    """A sentence about the symptom, with the names of tensors and with numbers."""
     advice: str = ""
     """What to do; empty if the advice of the cause fits."""
 
@@ -41,7 +42,7 @@ class CauseWords:
     """The words about one kind of cause."""
 
     plural: str
-    """The name of the kind in the plural, for several layers with this kind of cause."""
+    """The name of the kind of cause in the plural. It is used if several layers have this kind of cause."""
     advice: str
     """What to do."""
 
@@ -52,14 +53,15 @@ class StageWords:
 
     title: str
     meaning: str
-    """What it means if this stage is the first that misses a limit."""
+    """The meaning of a failure if this stage is the first one that misses a limit."""
     advice: str
-    """What to do then; empty if the search of layers at fault finds out."""
+    """What to do if this stage is the first one that misses a limit; empty if the search for layers answers
+    this."""
 
 
 @dataclass(frozen=True)
 class FitWords:
-    """The words about one way in which a line fit of an output differs from the baseline."""
+    """The words about one way in which a line, fitted to an output against the baseline, is off."""
 
     clause: str
     """A few words about the output of a stage."""
@@ -100,7 +102,7 @@ class Label:
         return replace(self, explained=self.explained.format(format=low_format))
 
 
-#: What is said about a cause that no trial has shown.
+#: The text after a cause that no trial has confirmed.
 HINT = "a hint, not shown by a trial"
 
 #: Words for the symptoms of a tensor, of its scale, or of the nodes around it.
@@ -423,7 +425,8 @@ CAUSES: Mapping[CauseKind, CauseWords] = {
 }
 
 
-#: What a trial changed about a culprit, as the beginning of a clause that ends in a share of the loss.
+#: The beginning of a clause about a trial that undid one part of a culprit's quantization. The clause ends
+#: with the share of the loss that the change removed.
 ABLATIONS: Mapping[TakenKind, str] = {
     "activation": "{it} unquantized gives back",
     "constants": "{it} unquantized gives back",
@@ -506,7 +509,7 @@ ENDINGS: Mapping[EndingKind, str] = {
     "interrupted": "stopped early: interrupted (Ctrl-C)",
 }
 
-#: How the values of an output relate to those of the baseline.
+#: Words for how the values of an output differ from those of the baseline.
 FITS: Mapping[Meaning, FitWords] = {
     "constant": FitWords(
         clause="as one value throughout",
@@ -567,7 +570,7 @@ CHANGES: Mapping[ChangeKind, ChangeWords] = {
 }
 
 
-#: Useless outputs that criteria are tried on.
+#: Words for the useless outputs that criteria are tried on, by their kind.
 DEAD: Mapping[DeadKind, str] = {
     "zeros": "all-zero outputs",
     "shuffled": "outputs shuffled between samples",
@@ -577,7 +580,7 @@ DEAD: Mapping[DeadKind, str] = {
     "greatest": "{output} at its greatest value everywhere",
 }
 
-#: Steps after a verdict, as a case that was stopped names those that it left out.
+#: Words for the steps after a verdict. A case that ended early lists the steps that it left out.
 PARTS: Mapping[Part, str] = {
     "search": "the rest of the search",
     "proof": "the proof of its plan",
@@ -600,7 +603,7 @@ PARTS: Mapping[Part, str] = {
     "worst-samples": "a look at the worst samples",
 }
 
-#: What a case is doing in a phase.
+#: Words for the running phase of a case, as the progress line shows them.
 PHASES: Mapping[PhaseName, str] = {
     "setup": "reading model and data",
     "calibration": "calibrating",
@@ -612,7 +615,7 @@ PHASES: Mapping[PhaseName, str] = {
     "files": "writing files",
 }
 
-#: What ended the work after a verdict early.
+#: Words for the reasons why the work after a verdict ended early.
 STOPS: Mapping[StopKind, StopWords] = {
     "interrupted": StopWords(
         sentence="interrupted (Ctrl-C) after the verdict; left out, in whole or in part: {left}",
@@ -635,7 +638,7 @@ class Why:
     MET_BUT_STAGE = "{format} meets its criteria; {stage} alone does not"
     UNKNOWN = "no single cause was found"
     LAYER = "{op_type} '{layer}' is at fault"
-    #: Causes are not looked for in the bodies of Loop, If and Scan.
+    #: The bodies of Loop, If and Scan are not searched for causes.
     IN_BODY = "in the body of {nodes}, where causes are not looked for"
     TOGETHER = "no step leaves its limit alone; together they do, against {stage}"
     CHOICE = "{op_type} '{node}'{more} chooses among values: small errors before it are jumps behind it"
@@ -667,7 +670,6 @@ class Caution:
         "write 'per: sample' into that criterion, to judge each"
     )
 
-    # The formats that were asked for, and those that ran
     NO_LAYER = "You asked for {format} and 0 of {layers} in it"
     RAN_OTHERWISE = "{share} of the MACs asked for in {format} did not run in it"
     RAN_IN = "{share} of the MACs asked for in {format} ran in {others}"
@@ -688,7 +690,6 @@ class Caution:
         "weights"
     )
 
-    # Errors that the criteria do not notice
     LOST = "{output} is lost in {format} (sqnr_db {sqnr_db}), and no criterion notices"
     TOO_WEAK = "the criteria are too weak: {outputs} would pass"
     UNNOTICED = "{outputs} would pass unnoticed"
@@ -711,7 +712,6 @@ class Advice:
         "find what gives NaN in the float model, its inputs or a node; or list the output under 'unjudged'"
     )
 
-    # Outputs behind a node that chooses among values
     JUDGE_BEFORE = "in the spec, criteria: [{criteria}], unjudged: [{outputs}]"
     JUDGE_BEFORE_BRIEFLY = (
         "judge {tensors} by {{tensor: NAME, sqnr_db: {limit:g}}}, and name what is behind under 'unjudged'"
@@ -719,7 +719,6 @@ class Advice:
     UNJUDGED = "in the spec, unjudged: [{outputs}]"
     UNJUDGED_BRIEFLY = "name what is behind under 'unjudged'"
 
-    # The formats that were asked for, and those that ran
     OBEY = (
         "judge FP16 itself with 'tensorrt: {{obey: true}}', or let TensorRT time FP16 with a higher "
         "'optimization_level'; or accept the engine as it is: 'realized: warn'"
@@ -737,7 +736,6 @@ class Advice:
     )
     SHARE_LEFT_OUT = "quantize both inputs of the layers left out, {layers}; or lower int8_share"
 
-    # Criteria that do not notice errors
     ADD_LIMIT = (
         "add to 'criteria:' {criterion}; {format} keeps it with {sqnr_db} dB, and these outputs do not. To "
         "accept weak criteria, give the case the key 'accept_blind: REASON'"
@@ -806,7 +804,6 @@ class Remedy:
     RANGES_FROM_DATA = "; ranges from the calibration data, {data}"
     RANGES_FROM_INPUTS = "; ranges from the compared inputs themselves"
 
-    # Proofs, the fullest first
     VERIFIED_WITH_RESERVE = ", verified (built and run, limits kept with reserve) on {backend}"
     VERIFIED_RUN = ", verified (built and run) on {backend}"
     VERIFIED_ON = ", verified on {backend}"

@@ -1,6 +1,7 @@
 """Reasons to doubt a verdict, as sentences. Some of them fail a case even if it meets all limits.
 
-These are blind criteria (useless outputs pass, too) and an engine that ran in another format than asked for.
+Two reasons fail a case: the criteria also accept useless outputs, or the engine ran in another format than
+requested.
 """
 
 from __future__ import annotations
@@ -35,17 +36,20 @@ from pytest_int8acc.results import (
 from pytest_int8acc.results.precision import MAX_REFUTED
 from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric, DeadCandidate
 
-#: A caution is shown if the engine does not tell the format of more than this share of the MACs asked for in
-#: the format of the case.
+#: Maximum share of the MACs requested in low precision whose real format the engine does not report. Above
+#: it, a caution is shown.
 _MUCH_UNTOLD = 0.5
-#: Smaller shares of the MACs would be printed as 0 %.
+#: Minimum share of the MACs that is printed. A smaller share would be printed as 0 %.
 _LEAST_PRINTED = 0.0005
-#: How many layers a sentence names.
+#: Maximum number of layers that a sentence names.
 _NAMED_LAYERS = 2
 
 
 def problems(result: CaseResult) -> list[str]:
-    """Returns what fails a case apart from its limits: the formats that ran, and blind criteria."""
+    """Returns the reasons, other than missed limits, why a case fails.
+
+    These are a wrong format of the engine, and criteria that accept useless outputs.
+    """
     found = []
     if result.precision is not None and result.precision.is_broken:
         found.append(_refuted(result.precision))
@@ -67,7 +71,8 @@ def cautions(result: CaseResult) -> list[str]:
     if result.diagnosis is not None and result.diagnosis.jumps and not is_jumpy(result):
         texts.append(jump_text(result.diagnosis.jumps, NAME))
     search = result.search
-    if search is not None and search.found and search.fixed_pairs:  # a failed search names them itself
+    # the text of a failed search names these nodes
+    if search is not None and search.found and search.fixed_pairs:
         texts.append(Caution.FIXED_PAIRS.format(pairs=pairs_text(search.fixed_pairs)))
     return _unique(texts)
 
@@ -114,7 +119,7 @@ def _unsteady(result: CaseResult, score: Score) -> str:
 
 
 def _hidden(result: CaseResult) -> Iterator[str]:
-    """Yields errors that limits on all samples together hide: NaN in both forms, and far smaller samples."""
+    """Yields cautions on NaN in both models, and on far smaller samples. Limits on all samples hide both."""
     for output in result.outputs:
         name = f"'{middle(output.name, NAME)}'"
         if output.nan_share and not output.problem:
@@ -126,9 +131,6 @@ def _hidden(result: CaseResult) -> Iterator[str]:
                 ratio=small.ratio,
                 score=relation(small.alone, NAME),
             )
-
-
-# The formats that were asked for, and those that ran
 
 
 def precision_text(contract: PrecisionContract) -> str:
@@ -169,7 +171,7 @@ def _refuted(contract: PrecisionContract) -> str:
 
 
 def precision_why(contract: PrecisionContract) -> str:
-    """Returns what a wrong format means for the scores, and which layers ran in it."""
+    """Returns what a wrong format of the engine means for the scores, and which layers ran in that format."""
     low = contract.low.upper()
     if contract.identical:
         return Why.IDENTICAL.format(format=low)
@@ -211,11 +213,11 @@ def _formats(result: CaseResult) -> Iterator[str]:
         )
 
 
-# Blind criteria
-
-
 def _blind_problems(result: CaseResult) -> list[str]:
-    """Returns why a pass would say nothing, a sentence each; none if the criteria can fail."""
+    """Returns the reasons why passing would prove nothing, one sentence each.
+
+    The result is none if the criteria can fail.
+    """
     blind = result.blind
     if blind is None or not result.is_blind:
         return []
@@ -230,14 +232,15 @@ def _blind_problems(result: CaseResult) -> list[str]:
 
 
 def _blind_cautions(result: CaseResult) -> Iterator[str]:
-    """Yields what the criteria do not notice, as far as it does not fail the case."""
+    """Yields cautions on useless outputs that the criteria accept, unless they fail the case already."""
     blind = result.blind
     if blind is None:
         return
     for metric in blind.at_chance:
         if not (metric.as_well and result.is_blind):
             yield _chance_text(metric)
-    # The first line of a failure names the fatal ones, unless it names a metric at chance.
+    # The first line of a failure names the useless outputs that fail the case, unless it names a metric at
+    # chance.
     named = result.is_blind and not any(metric.as_well for metric in blind.at_chance)
     missed = [dead for dead in blind.undetected if not (named and dead.is_fatal)]
     if not missed:

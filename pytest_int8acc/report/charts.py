@@ -1,4 +1,4 @@
-"""The charts and pictures of the page as numbers for SVG: histograms, bars, graphs, samples.
+"""Computes the charts and pictures of the HTML page as coordinates for SVG.
 
 Lengths are in units of the ``viewBox`` of an SVG, and y grows downward.
 """
@@ -20,14 +20,16 @@ from pytest_int8acc.results.causes import Cause
 WIDTH, CURVE_HEIGHT, HEIGHT = 480.0, 120.0, 96.0
 #: The maximum number of layers in a chart of bars.
 _LAYERS = 40
-#: The axis of a histogram ends at the reach of the scale, but at most at this many times the greatest value.
+#: Maximum length of a histogram's axis, as a multiple of the tensor's greatest value. It ends at the greatest
+#: value that the scale can represent if that is nearer.
 _MAX_AXIS = 4.0
 #: Width and height of a box in a graph, the distance from one box to the next one below, and the length of a
 #: wire between boxes.
 _BOX, _ROW, _GAP = (150.0, 48.0), 58.0, 15.0
 #: The maximum number of characters of a name in a box.
 _NAME = 22
-#: The least normalized loss that a trade-off chart shows. The greatest is the inverse, and 1 is the limit.
+#: Minimum normalized loss that a trade-off chart shows. The maximum is the inverse of this number. A loss of
+#: 1 is at the limit.
 _LEAST = 1e-4
 #: The title of a box that is no node, by the kind of its wire.
 _ENDS = {"input": "input", "constant": "weights", "output": "output"}
@@ -57,7 +59,7 @@ class Drawing:
     height: float
     boxes: tuple[Box, ...]
     said: str
-    """The graph in words, for readers who do not see it."""
+    """The graph in words, for screen readers."""
     more: int
     """The number of neighbours that are left out."""
 
@@ -142,7 +144,7 @@ def curves(views: Iterable[View]) -> Curves | None:
     if not values:
         return None
     low, high = min(values), max(values)
-    half = high / 2 - low / 2 or 1.0  # the whole difference could overflow
+    half = high / 2 - low / 2 or 1.0  # the difference of the undivided values could overflow
 
     def points(view: View) -> str:
         step = WIDTH / max(len(view.values) - 1, 1)
@@ -276,7 +278,7 @@ def layer_bars(layers: Sequence[LayerError], culprits: Sequence[str]) -> list[Ba
 
 
 def error_rank(layer: LayerError) -> tuple[bool, float]:
-    """Returns by what layers are sorted so that those with the largest error of their own come first."""
+    """Returns a sort key by which layers with NaN come first, then those with the largest own error."""
     return not math.isnan(layer.alone_sqnr_db), layer.alone_sqnr_db
 
 
@@ -285,7 +287,7 @@ def histogram(cause: Cause) -> HistogramChart | None:
     values = cause.histogram
     if values is None or not values.counts or len(values.edges) != len(values.counts) + 1:
         return None
-    if min(values.counts) < 0:  # only in a report.json that somebody changed
+    if min(values.counts) < 0:  # only a changed report.json has negative counts
         return None
     amax = cause.amax if cause.amax is not None else values.edges[-1]
     reach = cause.reach

@@ -1,4 +1,4 @@
-"""What mends a case, in sentences: the recommended fix, or why there is none, and other remedies."""
+"""Sentences on how to fix a failed case: the recommended fix, or why there is none, and other remedies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Fix:
 
 
 def fixes(result: CaseResult) -> list[Fix]:
-    """Returns what to do: the data first if they are wrong, then the fix, or why there is none."""
+    """Returns what to do. A data mismatch comes first, then the fix, or the reason why there is none."""
     if first := _before_layers(result):
         return [Fix("Fix", first)]
     room = WIDTH - len("Fix: ")
@@ -59,11 +59,11 @@ def fixes(result: CaseResult) -> list[Fix]:
     return found
 
 
-# What to do where no layer in high precision mends the case
-
-
 def _before_layers(result: CaseResult) -> str:
-    """Returns what to do about formats, criteria or NaN; empty if the layers come first."""
+    """Returns what to do about formats, criteria or NaN in the float model.
+
+    The result is empty if none of them is at fault.
+    """
     contract, missed = result.precision, [score for score in result.scores if not score.passed]
     if contract is not None and result.is_misbuilt:
         return _fix_of_format(contract)
@@ -93,7 +93,10 @@ def _fix_of_share(contract: PrecisionContract) -> str:
 
 
 def _fix_of_criteria(blind: BlindSpots, low_format: str) -> str:
-    """Returns what to write into the spec, as far as a trial has shown that it helps."""
+    """Returns which criterion to add to the spec.
+
+    It is recommended only if a trial has shown that it helps.
+    """
     for metric in blind.at_chance:
         if metric.as_well:
             return _fix_of_metric(metric)
@@ -141,7 +144,7 @@ def elsewhere(result: CaseResult) -> str:
 
 
 def _judging_before(result: CaseResult, jumps: Sequence[Jump]) -> str:
-    """Returns what to write into the spec so that the tensors before a choice are judged."""
+    """Returns what to write into the spec so that tensors before a discontinuous node are judged."""
     known = {output.name for output in result.outputs}
     tensors = dict.fromkeys(name for jump in jumps for name in jump.tensors if name not in known)
     outputs = ", ".join(dict.fromkeys(f"'{name}'" for jump in jumps for name in jump.outputs))
@@ -153,9 +156,6 @@ def _judging_before(result: CaseResult, jumps: Sequence[Jump]) -> str:
     whole = Advice.JUDGE_BEFORE.format(criteria=criteria, outputs=outputs)
     brief = Advice.JUDGE_BEFORE_BRIEFLY.format(tensors=named, limit=DEFAULT_SQNR_DB)
     return first_fitting([whole, brief], room)
-
-
-# The recommended fix
 
 
 def recommended(result: CaseResult) -> Iterator[str]:
@@ -249,9 +249,6 @@ def cheaper_fix(result: CaseResult) -> Repair | None:
         return first
     cheaper = first.kind == "fuse" or first.price < 1 - search.int8_share - 1e-9
     return first if first.kind != "high" and cheaper else None
-
-
-# What a remedy changes
 
 
 def _changes(repair: Repair, low_format: str, spare: int = 0) -> list[str]:

@@ -1,8 +1,4 @@
-"""The report folder: written, read, and merged from the folders of shards.
-
-It holds ``report.json`` and, if jinja2 is installed, ``report.html``. A ``report.json`` may come from another
-machine, so it is validated when it is read.
-"""
+"""Writes, reads and merges report folders. Each shard of a test run writes a folder of its own."""
 
 from __future__ import annotations
 
@@ -37,7 +33,7 @@ from pytest_int8acc.report.words import middle
 _TEXTS = (".cfg", ".json", ".md", ".py", ".sh", ".txt", ".yaml", ".yml")
 #: The maximum size of such a file in bytes.
 _LARGEST_TEXT = 64 << 10
-#: The files that a merge makes anew instead of copying them.
+#: The files that a merge generates itself, so it does not copy them from the shards.
 _OURS = (NAME, "report.html")
 #: The maximum size of a ``report.json`` that is read, in bytes. A thousand cases take a tenth of it.
 MAX_BYTES = 1 << 30
@@ -71,9 +67,6 @@ def _texts(folder: Path, report: Report) -> dict[str, str]:
             if inside and path.suffix in _TEXTS and path.stat().st_size <= _LARGEST_TEXT:
                 found[name] = readable(path).read_text(encoding="utf-8")
     return found
-
-
-# Reading report.json
 
 
 class _Checked(BaseModel):
@@ -199,8 +192,6 @@ def _first(error: ValidationError) -> str:
     return f"{middle(place, 80)}: {first['msg']}"
 
 
-# Merging
-
 #: The folder and the report of one machine.
 _Shard: TypeAlias = tuple[Path, Report]
 
@@ -299,7 +290,8 @@ def _copies(
     for folder, report in shards:
         if real(folder) == real(out):
             continue
-        named: dict[bool, set[str]] = {True: set(), False: set()}  # by whether the run of the case counts
+        # True: files of runs that count; False: files of others
+        named: dict[bool, set[str]] = {True: set(), False: set()}
         for entry in report.cases:
             named[winners[entry["nodeid"]] is entry].update(map(str, entry.get("written", ())))
         for name in _files(folder, out):

@@ -1,4 +1,7 @@
-"""``report.json``: all cases of a run, for machines. ``schema.json`` describes its keys."""
+"""Writes ``report.json``, which holds all cases of a test run for programs.
+
+``schema.json`` describes its keys.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from pytest_int8acc.results import CaseResult
 #: The version is raised when a key changes its meaning or is removed. New keys may be added at any time.
 VERSION = 2
 NAME = "report.json"
-#: The verdicts of pytest. If a case has several, the one that comes last in this list counts.
+#: The verdicts of pytest. If a case has several verdicts, from several phases, the last of them in this list
+#: counts.
 Verdict = Literal["skipped", "passed", "xpassed", "xfailed", "error", "failed"]
 RANK = get_args(Verdict)
 BAD = ("failed", "error")

@@ -1,4 +1,4 @@
-"""Results as plain types for JSON, pytest-xdist and JUnit, and back."""
+"""Converts results to plain types for JSON, pytest-xdist and JUnit, and back to results."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ def _kind(kind: str | list[str], said: str, **more: Any) -> dict[str, Any]:
 
 
 _MARGIN = {"margin": _kind(["number", "null"], "Distance to the limit, positive where it is kept.")}
-#: The keys of a case that are no fields of its result, or have another form there. A case that was not
-#: measured has the first three only.
+#: The keys of a case in ``report.json`` that ``CaseResult`` lacks or holds in another form. A case that was
+#: not measured has only the first three.
 _CASE: dict[str, Any] = {
     "nodeid": _kind("string", "pytest's name of the item."),
     "verdict": {"enum": sorted(RANK)},
@@ -145,7 +145,7 @@ def _plain(schema: Any) -> Any:
     said = {"description": " ".join(schema["description"].split())} if "description" in schema else {}
     if schema.get("type") == "number":
         return _NUMBER | said
-    if schema.get("type") == "array":  # the length of a tuple does not matter to readers
+    if schema.get("type") == "array":  # readers of the report do not need the length of a tuple
         return {"type": "array", "items": _plain(schema["items"])} | said
     if "properties" in schema:
         inner = {name: _plain(value) for name, value in schema["properties"].items()}

@@ -1,4 +1,4 @@
-"""Cases as text for the terminal: failures, one line per case, and what -v and -vv add."""
+"""Writes cases as text for the terminal: failures, one line per case, and the details of -v and -vv."""
 
 from __future__ import annotations
 
@@ -37,9 +37,6 @@ _CULPRITS, _CAUTIONS = 5, 2
 _ROWS, _MORE_CULPRITS, _TRIALS, _LAYERS = 20, 20, 40, 40
 
 
-# A failure
-
-
 def failure(view: CaseView, verbosity: int = 0, width: int | None = None) -> str:
     """Returns the text of a failed case: at most ``LINES`` lines; more with -v, everything with -vv.
 
@@ -72,7 +69,7 @@ def _brief(view: CaseView, verbosity: int, *, wraps: bool) -> list[str]:
             caller wraps.
     """
     lines = [view.failure_line]
-    if view.is_about_golden:  # the golden's text says what to do, too
+    if view.is_about_golden:  # the text on the golden also says what to do
         return [*lines, *_wrapped(f"Why: {view.result.golden}", 4, wraps), _more(view, verbosity)]
     cautions = [*view.cautions, *view.fix_cautions]
     if whys := [f"Why: {why}" for why in view.whys if why]:
@@ -80,7 +77,8 @@ def _brief(view: CaseView, verbosity: int, *, wraps: bool) -> list[str]:
         lines += _wrapped(why, _LINES_OF_WHY, wraps)
     for fix in view.fixes:
         lines += _wrapped(str(fix), _LINES_OF_FIX, wraps)
-    if view.result.is_misbuilt:  # scores of another format come after the format
+    # The wrong format matters more than the scores, so missed limits become cautions.
+    if view.result.is_misbuilt:
         cautions = [*(f"missed as well: {miss}" for miss in view.misses(NAME)[1:]), *cautions]
     else:
         lines += _culprit_lines(view, _MORE_CULPRITS if verbosity else _CULPRITS)
@@ -90,7 +88,9 @@ def _brief(view: CaseView, verbosity: int, *, wraps: bool) -> list[str]:
 
 def _wrapped(text: str, most_lines: int, wraps: bool) -> list[str]:
     """Returns ``text`` cut to ``most_lines`` lines; without ``wraps`` as one line of that length."""
-    for most in range(most_lines * WIDTH, 0, -4):  # a word that does not fit leaves its line short
+    # A word that does not fit leaves its line short, so that the text may need more lines. It is then cut
+    # further.
+    for most in range(most_lines * WIDTH, 0, -4):
         kept = fitted(text, most).replace(" %", "\N{NO-BREAK SPACE}%")
         lines = textwrap.wrap(kept, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
         if len(lines) <= most_lines:
@@ -153,9 +153,6 @@ def _gathered(paths: Sequence[str]) -> str:
     return ", ".join(texts)
 
 
-# What -v and -vv add
-
-
 def details(view: CaseView, verbosity: int = 0, width: int | None = None) -> list[str]:
     """Returns problems, the table of scores, warnings, findings, engines and notes.
 
@@ -175,7 +172,7 @@ def details(view: CaseView, verbosity: int = 0, width: int | None = None) -> lis
     lines += table(header, cells, width) if cells else []
     if not whole and len(view.scores) > _ROWS:
         lines.append(f"... and {count(len(view.scores) - _ROWS, 'score')} more (all with -vv)")
-    if result.passed or whole:  # otherwise they are among the cautions
+    if result.passed or whole:  # For a failed case without -vv they are shown as cautions.
         lines += [f"warning: {warning}" for warning in view.warnings]
     lines += finding_lines(view.findings, verbosity)
     lines += [engine.line for engine in view.engines if whole or not engine.is_baseline]
@@ -263,7 +260,8 @@ def _layer_table(view: CaseView, width: int | None) -> list[str]:
     layers = view.layer_errors[:_LAYERS]
     header, rows = ["layer", "type"], [[layer.layer, layer.op_type] for layer in layers]
     if any(layer.engine_sqnr_db is not None for layer in layers):
-        # Cosines beside three columns of SQNR need more than 80 columns; report.json and the page have them.
+        # Cosines are left out here: with three columns of SQNR the table would be wider than 80 columns.
+        # ``report.json`` and the HTML page have the cosines.
         header += [f"SQNR dB {where}" for where in ("alone", f"all in {view.low_format}", "between engines")]
         for row, layer in zip(rows, layers, strict=True):
             for value in (layer.alone_sqnr_db, layer.sqnr_db, layer.engine_sqnr_db):
@@ -279,9 +277,6 @@ def _layer_table(view: CaseView, width: int | None) -> list[str]:
     ]
     more = len(view.layer_errors) - len(rows)
     return [*lines, f"  ... and {more} more (all in report.json)"] if more else lines
-
-
-# The terminal section
 
 
 def status_line(nodeid: str, properties: Mapping[str, Any], message: str) -> str:
@@ -326,9 +321,6 @@ def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, f
     lines = [view.headline, *details(view, verbosity, width), *remedies(view, verbosity, width)]
     sentences = [*filter(None, lines), settings]
     return [part for line in sentences for part in wrapped(line, width)]
-
-
-# A whole report
 
 
 def merged_lines(report: Report) -> list[str]:

@@ -87,7 +87,7 @@ _NAMES = 3
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One score, as text, and its place between perfect (0), the limit (50) and infinitely off (100)."""
+    """One score as text, and its position: 0 is perfect, 50 is the limit, 100 is infinitely bad."""
 
     score: Score
     label: Label
@@ -218,8 +218,6 @@ class CaseView:
         """The diagnosis; an empty one if none was made."""
         return self.result.diagnosis or Diagnosis()
 
-    # What is wrong
-
     @cached_property
     def precision(self) -> str:
         """The shares of the multiply-accumulates by format, as asked for and as run; empty if not known."""
@@ -321,8 +319,6 @@ class CaseView:
         """What was wrong, in one sentence; empty without a diagnosis."""
         return self.whys[0]
 
-    # What to do
-
     @cached_property
     def fixes(self) -> list[Fix]:
         """What to do; empty if the case passes."""
@@ -358,11 +354,12 @@ class CaseView:
         answer, search = self.result.answer, self.result.search
         return answer.verified if answer is not None else search is not None and search.verified
 
-    # What to doubt
-
     @cached_property
     def warnings(self) -> list[str]:
-        """Reasons to doubt the verdict that were known before the search; another format comes first."""
+        """Reasons to doubt the verdict that were known before the search.
+
+        An engine in another format comes first.
+        """
         return warnings(self.result)
 
     @cached_property
@@ -380,11 +377,12 @@ class CaseView:
 
     @cached_property
     def alerts(self) -> list[str]:
-        """What a passing case shows even when it is folded: its cautions, and warnings of the lint."""
+        """The cautions of a case and the warnings of the model check.
+
+        A passing case on the HTML page always shows them.
+        """
         lint = [f for f in self.result.findings if f.source == "lint" and f.severity == "warning"]
         return [*self.cautions, *map(rule_line, by_rule(lint))]
-
-    # Scores
 
     @cached_property
     def scores(self) -> list[ScoreRow]:
@@ -436,8 +434,6 @@ class CaseView:
         """For each output, what the slope or offset of its line fit suggests; empty without either."""
         fits = [output.fit for output in self.result.outputs]
         return ["" if fit is None else fit_note(fit, self.low_format) for fit in fits]
-
-    # Where and why accuracy is lost
 
     @cached_property
     def stages(self) -> list[StageView]:
@@ -537,8 +533,6 @@ class CaseView:
         """The layers, those with the largest error of their own first."""
         return sorted(self._diagnosis.layers, key=charts.error_rank)
 
-    # What else is known
-
     @cached_property
     def engines(self) -> list[EngineView]:
         """The engines of the case, as built."""
@@ -616,8 +610,6 @@ class CaseView:
         phases = self.result.phases
         spent = ", ".join(f"{phase.name} {number(round(phase.seconds, 2), 3)}" for phase in phases)
         return f"{number(self.result.seconds, 3)} s: {spent}" if spent else ""
-
-    # For the page
 
     def drawing(self, view: CulpritView) -> charts.Drawing | None:
         """Returns the graph around a culprit; None if it is not known."""

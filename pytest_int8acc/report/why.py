@@ -1,4 +1,4 @@
-"""Why a case fails, in sentences: causes of layers, stages, line fits, odd ranges, and the whole case."""
+"""Sentences on why a case fails: causes of single layers, stages, line fits, and dynamic ranges."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from pytest_int8acc.report.words import NAME, count, few, middle, pairs_text, pe
 from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LineFit, StageLine
 from pytest_int8acc.results.causes import Ablation, Cause, Jump, OddRanges, Stage
 
-#: If one of these stages fails first, quantization is not at fault, and *Why* names the stage alone.
+#: The stages whose failure does not come from quantization. If one of them is the first to miss a limit,
+#: *Why* names this stage alone.
 _NOT_BY_QUANTIZATION = ("FP32 ONNX", "FP16", "engine FP16", "engine INT8")
-#: If one of these stages fails first, a node that chooses among values may be the reason.
+#: The stages in FP16. If one of them is the first to miss a limit, a discontinuous node, such as TopK, may be
+#: the reason.
 _FLOAT_STAGES = ("FP16", "engine FP16")
 
 
@@ -40,9 +42,6 @@ class _Facts(dict[str, str | _Number]):
 
     def __missing__(self, name: str) -> str | _Number:
         return FACTS[name](self.cause)
-
-
-# The cause of one layer
 
 
 def cause_text(cause: Cause, low_format: str) -> str:
@@ -176,9 +175,6 @@ FACTS: Mapping[str, Callable[[Cause], str | _Number]] = {
 }
 
 
-# Stages and line fits
-
-
 def stage_title(stage: Stage, low_format: str) -> str:
     """Returns the name of a stage, like ``engine FP8``."""
     return STAGES[stage].title.format(format=low_format)
@@ -231,9 +227,6 @@ def _fit_facts(fit: LineFit) -> dict[str, float | str]:
     """Returns slope, offset and shift; ``deviations`` is the shift in standard deviations of the baseline."""
     deviations = abs(fit.shift) / fit.deviation if fit.deviation else math.inf
     return {"slope": fit.slope, "offset": fit.offset, "shift": fit.shift, "deviations": deviations}
-
-
-# The whole case
 
 
 def why_texts(result: CaseResult) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Text for numbers, scores, names and tables."""
+"""Formats numbers, scores, names and tables as text."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def number(value: float, digits: int = 4) -> str:
     """Returns ``value`` with ``digits`` significant digits, more just below 1; integers below 1e6 in full."""
     if abs(value) < 1e6 and value == int(value):
         return str(int(value))
-    if 0.99 < abs(value) < 1:  # a cosine of 0.99998 is not 1
+    if 0.99 < abs(value) < 1:  # so a cosine of 0.99998 is not printed as 1
         digits = max(digits, 1 + math.ceil(-math.log10(1 - abs(value))))
     return f"{value:.{digits}g}".replace("e-0", "e-").replace("e+0", "e")
 
@@ -139,7 +139,7 @@ def shorten(text: str, most: int) -> str:
 
 def middle(text: str, most: int) -> str:
     """Returns ``text`` of at most ``most`` characters, with dots in place of its middle."""
-    end = (most - 3) * 2 // 3  # the end of a path tells more than its start
+    end = (most - 3) * 2 // 3  # the end of a path tells more than its start, so more of the end is kept
     return text if len(text) <= most else f"{text[: most - 3 - end]}...{text[len(text) - end :]}"
 
 

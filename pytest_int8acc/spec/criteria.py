@@ -21,16 +21,16 @@ _Metric = Annotated[
 _Decode = Annotated[
     str, Field(strict=True, pattern=fields.or_function(BoxLayout)), fields.expect_or_function(BoxLayout)
 ]
-#: Keys that only some of the built-in metrics have, and these metrics.
+#: The keys that only some built-in metrics have, and the names of these metrics.
 _KEYS_OF: Mapping[str, tuple[TaskName, ...]] = {
     "axis": ("top1", "top5", "f1", "miou", "ssim"),
     "ignore": ("top1", "top5", "f1", "miou"),
     "average": ("f1",),
     "data_range": ("ssim", "psnr"),
 }
-#: Keys of built-in metrics.
+#: The keys of a metric criterion that only built-in metrics have.
 _OF_TASKS = ("output", "decode", "label", *_KEYS_OF)
-#: Keys of a user's own functions.
+#: The keys of a metric criterion that only a user's own functions have.
 _OF_FUNCTIONS = ("lower_is_better", "streaming")
 
 
@@ -43,7 +43,7 @@ class _Limits(Closed):
     modifiers: ClassVar[tuple[str, ...]] = ()
     """Keys that set no limit."""
     instead: ClassVar[tuple[str, ...]] = ()
-    """Modifiers that are enough without a limit."""
+    """Modifiers that make a criterion valid even without a limit."""
 
     @classmethod
     def limits(cls) -> tuple[str, ...]:
@@ -304,7 +304,8 @@ class RegressionCriterion(_Limits):
     )
 
 
-#: Union tags of the kinds of criteria. If keys fit several kinds alike, the first one is taken.
+#: The kinds of criteria by their pydantic union tag. If the keys of a mapping fit several kinds equally well,
+#: the first one is taken.
 _KINDS: Mapping[str, type[Closed]] = {
     "(output)": OutputCriterion,
     "(metric)": MetricCriterion,

@@ -23,7 +23,8 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-#: Types of pydantic's errors whose messages are ours: on a value, on a key, and on a missing key.
+#: The types of pydantic errors whose messages come from this module: for a value, for a key, and for a
+#: missing key.
 VALUE, KEY, MISSING = "int8acc_value", "int8acc_key", "int8acc_missing"
 
 #: Patterns of a function ``file.py:function`` and of a test's name.
@@ -130,7 +131,7 @@ def _list_hint(value: Any) -> str:
 
 
 def _named_function(value: str) -> str:
-    """Return ``value``; raises where it names a Python file without a function."""
+    """Return ``value``; raises an error if it names a Python file without a function."""
     script = re.search(r"^.*?\.py(?=:|$)", value)
     if script and not re.search(FUNCTION, value):
         raise _wrong(f"expected a function in {script[0]}, as '{script[0]}:function', found {found(value)}")
@@ -138,7 +139,7 @@ def _named_function(value: str) -> str:
 
 
 def _known_mark(value: str) -> str:
-    """Return ``value``; raises where it is a pytest mark that needs arguments."""
+    """Return ``value``; raises an error if it is a pytest mark that needs arguments."""
     if value in ("skip", "xfail"):
         raise _wrong(f"'{value}' needs a reason: use the key '{value}: why' instead of a mark")
     if value in ("skipif", "parametrize", "usefixtures", "filterwarnings"):
@@ -163,7 +164,7 @@ def _growing(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def _several(value: tuple[int, ...]) -> tuple[int, ...]:
-    """Return ``value``; raises where it is only one size."""
+    """Return ``value``; raises an error if it holds only one size."""
     if len(value) < 2:
         raise _wrong(f"expected {_PARTS}, found {len(value)}: one part is the whole output")
     return value

@@ -21,8 +21,8 @@ from pytest_int8acc.spec.yaml import MAX_BYTES, Mark, Mistake, Node, parse
 
 #: Keys whose mappings are merged key by key with the defaults. Any other key of a case replaces the default.
 _SECTIONS = frozenset({"int8", "fp8", "calibrate", "onnxruntime", "tensorrt", "search"})
-#: Keys of which a mapping has only one: the formats of a case, and the sources of an INT8 or FP8 section. If
-#: a case has such a key, the defaults' keys of the same group are dropped.
+#: Groups of keys of which a mapping may have only one: the formats of a case, and the sources of an INT8 or
+#: FP8 section. If a case has such a key, other keys of the group are dropped from the defaults.
 _ALTERNATIVES = (frozenset(FORMAT_KEYS), frozenset(Int8.sources))
 
 
@@ -85,7 +85,8 @@ def _several(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
     strays = _strays(root)
     mistakes += strays
     defaults = _defaults(root, file, mistakes)
-    # What a stray key or unreadable defaults would give must not be told as missing in each case.
+    # A misplaced key or unreadable defaults may be the reason why a key is missing. Missing keys of cases are
+    # then not reported.
     complete = defaults is not None and not strays
     cases = []
     first_marks: dict[object, Mark] = {}

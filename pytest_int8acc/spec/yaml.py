@@ -1,9 +1,9 @@
-"""Reads the YAML of a spec into a tree of nodes with their places.
+"""Reads the YAML of a spec into a tree of nodes. Each node has its line and column.
 
 Plain scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/, 10.3.2): ``1e-3`` is a number,
-``012`` is twelve, ``yes`` and ``off`` are text. PyYAML composes the nodes and marks their places. Values are
-only text, numbers, booleans, null, lists and mappings. Mistakes are: tags, merge keys, duplicate keys,
-several documents, and aliases that contain themselves or make the file too large.
+``012`` is twelve, ``yes`` and ``off`` are text. PyYAML builds the nodes and their positions. Values are text,
+numbers, booleans, null, lists and mappings. These are mistakes: tags, merge keys, duplicate keys, several
+documents, and aliases that contain themselves or make the file too large.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import yaml
 
-#: libyaml's parser where PyYAML has it (8 times as fast), else PyYAML's own.
+#: The loader class: libyaml's parser if PyYAML was built with it (8 times as fast), otherwise PyYAML's own.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Maximum size of a file in bytes.
 MAX_BYTES = 1 << 20
-#: Maximum number of lists and mappings in each other. A spec needs 6.
+#: Maximum nesting depth of lists and mappings. A spec needs 6 levels.
 MAX_DEPTH = 32
-#: Maximum number of nodes, each alias counted as often as it is used.
+#: Maximum number of nodes in a file. An alias counts each time it is used.
 MAX_NODES = 50_000
 
 #: A character that YAML does not allow.
@@ -124,7 +124,7 @@ def parse(raw: bytes, max_bytes: int = MAX_BYTES, max_nodes: int = MAX_NODES) ->
         mistakes.append(error.mistake)
     except yaml.YAMLError as error:
         mistakes.append(_syntax_mistake(error, text))
-    except RecursionError:  # PyYAML's own parser, which is written in Python
+    except RecursionError:  # PyYAML's own parser is written in Python and recurses
         mistakes.append(Mistake(Mark(1, 1), _TOO_DEEP))
     except (ValueError, OverflowError):  # from PyYAML's own parser, for "\\UFFFFFFFF"
         mistakes.append(
@@ -178,7 +178,7 @@ def _loader() -> Any:
 
 
 class _Converter:
-    """Makes our nodes from PyYAML's, checks their limits, and collects mistakes."""
+    """Converts PyYAML's nodes to ``Node`` objects, checks their limits, and collects mistakes."""
 
     def __init__(self, mistakes: list[Mistake], max_nodes: int) -> None:
         self.mistakes = mistakes
@@ -243,7 +243,8 @@ class _Converter:
         return Node(mark, entries, keys)
 
 
-#: Parts of PyYAML's messages to what is wrong where the list, mapping or text begins that is not complete.
+#: Explanations of syntax errors, by a part of PyYAML's message. The mistake is reported at the beginning of
+#: the unfinished list, mapping or text.
 _ADVICE_AT_START = {
     "flow sequence": "the '[' that opens here lacks a ',' or its ']'",
     "flow mapping": "the '{' that opens here lacks a ',' or its '}'",
@@ -251,7 +252,8 @@ _ADVICE_AT_START = {
     "document separator": "the quote that opens here is never closed",
     "escape": "a backslash is special between double quotes: use single quotes, or '/' in paths",
 }
-#: Parts of PyYAML's messages to what is wrong where the parser stopped.
+#: Explanations of syntax errors, by a part of PyYAML's message. The mistake is reported where the parser
+#: stopped.
 _ADVICE = {
     "mapping values are not allowed": "a ':' cannot stand here; check the indentation, "
     "or quote the text that it belongs to",
