@@ -1,4 +1,4 @@
-"""Runs a case, or opens an engine of a model: the entry points of pytest's items, fixtures and scripts."""
+"""Runs a case, or opens an engine of a model, for pytest's items, the fixtures and users' scripts."""
 
 from __future__ import annotations
 
@@ -62,10 +62,12 @@ class Run(AbstractContextManager["Run"]):
     Another thread may read the attributes during the run, to show its progress.
 
     Args:
-        case: From ``load_spec``.
+        case: A case from ``load_spec``.
         settings: The settings from command line, spec and configuration.
-        goldens: Where the case's golden lies, and whether it is written; None: beside the spec, read only.
-        workers: The processes that TensorRT builds in; None starts some and ends them with the case.
+        goldens: The folder of the case's golden, and whether the golden is written; None: beside the spec,
+            read only.
+        workers: The worker processes in which TensorRT builds engines; None starts some and ends them with
+            the case.
     """
 
     def __init__(
@@ -87,12 +89,15 @@ class Run(AbstractContextManager["Run"]):
 
     @property
     def doing(self) -> Doing | None:
-        """The current phase and its progress; None between the verdict and the answer."""
+        """The current phase and its progress.
+
+        The result is None between the verdict and the search for causes and fixes.
+        """
         return self._clock.doing
 
     @property
     def interrupted(self) -> bool:
-        """Whether the user has pressed Ctrl-C during the answer."""
+        """Whether the user has pressed Ctrl-C during the search for causes and fixes."""
         return self._clock.interrupted
 
     @own_faults()
@@ -109,11 +114,11 @@ class Run(AbstractContextManager["Run"]):
 
     @own_faults()
     def answer(self, folder: Path | None = None, root: Path | None = None) -> CaseResult:
-        """Return the result with search, causes and remedies, if the case failed or the settings ask for it.
+        """Return the result with causes and fixes, if the case failed or the settings request them.
 
         Args:
-            folder: The folder for the fix as files; None writes none.
-            root: The report folder above it, which no link may lead out of; None: links are followed.
+            folder: The folder for the files of the fix; None writes none.
+            root: The report folder above ``folder``. No link may lead out of it. None: links are followed.
 
         Raises:
             DataError: The inputs differ on each reading.
@@ -137,7 +142,7 @@ class Run(AbstractContextManager["Run"]):
 def check(
     case: Case, settings: Settings, goldens: Goldens | None = None, workers: Workers | None = None
 ) -> CaseResult:
-    """Judge one case and return its result with the answer; arguments and errors as for :class:`Run`."""
+    """Judge one case and return its result with causes and fixes; see :class:`Run` for the parameters."""
     with Run(case, settings, goldens, workers) as run:
         run.judge()
         return run.answer()
@@ -167,7 +172,7 @@ class OpenEngine:
         return self._engine.outputs
 
     def __call__(self, feed: Feed) -> Feed:
-        """Run once; raises EngineError where the runtime refuses."""
+        """Run the engine once; raises EngineError if the runtime fails."""
         return self._engine(feed)
 
 
@@ -268,7 +273,7 @@ def engine_of_model(
             form = ModelForm.in_full(loaded)
         else:
             form = ModelForm.halved(loaded, precision.upper(), low=FORMATS[precision])
-        assert loaded.file is not None  # it was loaded
+        assert loaded.file is not None  # the model was loaded from a file
         truth = FileTruth(loaded.file, inputs, sessions_of(settings))
         truth.check(loaded)
         truth.check_form(form, exact)
@@ -276,7 +281,7 @@ def engine_of_model(
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> str:
-    """Write an .npz of arrays of any name, and return its path; ``np.savez`` reserves some names.
+    """Write an .npz of arrays and return its path. Unlike ``np.savez``, it accepts any name of an array.
 
     Raises:
         DataError: An array holds text.
@@ -319,7 +324,10 @@ def _case_of_model(
 
 
 def _zeros(model: Model, shapes: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, Array]:
-    """Return inputs of zeros, for a build that needs only shapes; a dimension without a size becomes 1."""
+    """Return inputs of zeros, for a build that needs only their shapes.
+
+    A dimension of unknown size becomes 1.
+    """
     usual = {t.name: [s if isinstance(s, int) else 1 for s in t.shape or ()] for t in model.inputs}
     usual |= {name: list(profile[1]) for name, profile in shapes.items()}
     return {tensor.name: np.zeros(usual[tensor.name], tensor.dtype) for tensor in model.inputs}

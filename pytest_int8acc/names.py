@@ -17,9 +17,11 @@ _HIDDEN = "***"
 
 
 def shown(text: str) -> str:
-    r"""``text`` as one line for people: ``\n`` or ``\x1b`` for what is not printable, no command, no end.
+    r"""Return ``text`` as one line that is safe to print.
 
-    What is printable, short and no command stays as it is; so shown twice is shown once.
+    Characters that are not printable become escapes like ``\n`` or ``\x1b``. Commands to CI runners are made
+    ineffective, and long texts are cut. A text without any of these stays unchanged, so a second call changes
+    nothing.
     """
     if not text.isprintable():
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

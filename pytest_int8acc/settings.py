@@ -1,4 +1,4 @@
-"""Declares the settings that command line, spec and pytest configuration can give."""
+"""Declares the settings that can be given on the command line, in a spec and in pytest's configuration."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Setting:
     """
 
     def __init__(self, default: object, help: str, choices: Any = None, kind: Kind = "count") -> None:
-        """Declare a setting; ``choices`` is the Literal type of a setting that is one of a few words."""
+        """Declare a setting; ``choices`` is the Literal type if the value is one of several words."""
         self.name = ""
         self.default = default
         self.help = help
@@ -90,7 +90,7 @@ class Setting:
                 assert_never(self.kind)
 
     def parse(self, value: str | int) -> str | int:
-        """Return ``value`` in this setting's type; raises ValueError where it is not accepted."""
+        """Return ``value`` in this setting's type; raises ValueError if the setting does not accept it."""
         match self.kind:
             case "choice":
                 accepted = value in self.choices
@@ -110,7 +110,7 @@ class Setting:
         return value
 
     def read(self, value: Any) -> Any:
-        """Return a configured value in this setting's type; None where it is not set."""
+        """Return a configured value in this setting's type; None if it is not set."""
         return None if value is None or value == "" else self.parse(value)
 
 

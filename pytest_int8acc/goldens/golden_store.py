@@ -79,7 +79,10 @@ class GoldenStore:
 
     @property
     def limit(self) -> int | None:
-        """Maximum count of samples; a golden in place of the baseline limits it to the samples it holds."""
+        """Maximum number of samples that are read; None: all.
+
+        A golden in place of the baseline has a limited number.
+        """
         given = self.settings.samples
         if self.case.baseline != "golden":
             return given
@@ -123,7 +126,7 @@ class GoldenStore:
 
     @property
     def wants_baseline(self) -> bool:
-        """Whether the baseline's outputs are needed, to compare them with the golden or to write them."""
+        """Whether the baseline's outputs are needed, to compare them with the golden or to record them."""
         return bool(self.case.golden) or self.case.baseline == "golden" or self.recording
 
     @property
@@ -145,7 +148,7 @@ class GoldenStore:
         return _blaming(self.location) if self.replaces_baseline else nullcontext()
 
     def tighten(self, judge: Judge, model: Model) -> Judge:
-        """Return ``judge`` with the accepted scores as further limits.
+        """Return a copy of ``judge`` with further limits that follow from the accepted scores.
 
         Raises:
             GoldenError: The golden lacks a score, or has a score of an output that ``model`` does not have.
@@ -172,7 +175,7 @@ class GoldenStore:
         return metrics if self.record is None else ratchet.named(metrics, own, judge, self.record)
 
     def finish(self, result: CaseResult, run: Compared) -> CaseResult:
-        """Write the golden or a candidate where one is due; return the result with notes on the golden.
+        """Write the golden, or a candidate for it, if necessary; return the result with notes on the golden.
 
         Raises:
             GoldenError: The golden is missing, stale or damaged, or cannot be written.
@@ -200,7 +203,7 @@ class GoldenStore:
         return replace(result, golden=said, notes=(*result.notes, *notes))
 
     def _problem(self, inputs: Dataset) -> str:
-        """Return why this golden cannot be compared with; empty where it can."""
+        """Return why outputs cannot be compared with this golden; empty if they can."""
         record, name = self.record, f"{display(self.case.file)}::{self.case.name}"
         if record is None:
             return (
@@ -221,7 +224,7 @@ class GoldenStore:
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """The outputs of a run, and what a golden of this run would need."""
+    """The outputs of a run, and the facts that a golden of this run would contain."""
 
     baseline: Outputs
     candidate: Outputs
@@ -304,7 +307,7 @@ def _blaming(location: Location) -> Iterator[None]:
 
 
 def _judged(judge: Judge, golden: Outputs, live: Outputs, *, labelled: bool) -> Iterator[Score]:
-    """Yield each score that has a limit; users' metrics only where the labels belong to these samples."""
+    """Yield each score that has a limit. Users' metrics count only if the labels belong to these samples."""
     verdict = judge.compare(golden, live, judged_only=True, metrics=labelled).verdict()
     for output in verdict.outputs:
         yield from (score for score in output.scores if score.limit is not None)
@@ -328,9 +331,9 @@ def _recorded(golden_store: GoldenStore, result: CaseResult, run: Compared) -> C
 
 
 def _candidate(golden_store: GoldenStore, result: CaseResult, run: Compared) -> str:
-    """Write the golden that an update would write, into the folder of candidates; return where it is.
+    """Write the candidate, that is the golden that an update would write; return where it is.
 
-    Without such a folder nothing is written, and the text is empty.
+    Without a folder for candidates nothing is written, and the text is empty.
     """
     folder = golden_store.goldens.candidates
     if folder is None:

@@ -59,11 +59,11 @@ class Location:
 
     @property
     def mend(self) -> str:
-        """The advice where the golden is damaged."""
+        """The advice for a damaged golden."""
         return f"restore it from version control, or {self.again}"
 
     def __str__(self) -> str:
-        """The JSON's path as messages show it."""
+        """Returns the path of the JSON file, as messages show it."""
         return shown(self.file)
 
     def read(self) -> Record | None:
@@ -129,7 +129,7 @@ class Location:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes of this machine from writing this golden; shared storage has no locks.
+        """Prevent other processes of this machine from writing this golden; shared storage has no locks.
 
         Raises:
             GoldenError: Another process holds the lock for longer than the timeout.
@@ -212,12 +212,14 @@ Stored = dict[str, Array | list[Array]]
 
 
 def pack(outputs: Outputs, samples: int, dtype: GoldenType) -> tuple[bytes, dict[str, KeptOutput]]:
-    """Return the outputs as the bytes of an .npz, and how each output lies in it; equal outputs, equal bytes.
+    """Return the outputs as the bytes of an .npz, and a description of how each output is stored in it.
+
+    Equal outputs give equal bytes.
 
     Args:
-        outputs: One array per batch; an output whose batches join has the samples along its first axis.
-        samples: Count of samples in all batches.
-        dtype: Floats that are wider are narrowed to this type.
+        outputs: One array per batch. If the batches of an output can be joined, axis 0 counts the samples.
+        samples: Number of samples in all batches.
+        dtype: Wider floats are converted to this type.
 
     Raises:
         GoldenError: A value exceeds the range of ``dtype``.
@@ -272,7 +274,7 @@ def _cast(array: Array, kept: KeptOutput) -> Array:
 
 
 class Cutter:
-    """Cuts the outputs of a golden into the batches of another run on the same samples."""
+    """Splits the outputs of a golden into the same batches as another run on the same samples."""
 
     def __init__(self, stored: Stored, where: str, again: str) -> None:
         """Start at the first batch.
@@ -315,7 +317,7 @@ class Cutter:
         return batch
 
     def end(self) -> None:
-        """Check that each row was used once; raises GoldenError."""
+        """Check that each sample of the golden was used exactly once; raises GoldenError if not."""
         for name, rows in self._rows.items():
             kept, batches = self._stored[name], self._batches
             if isinstance(kept, list) and len(kept) != batches:

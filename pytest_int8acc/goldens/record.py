@@ -100,7 +100,7 @@ class Record(_Frozen):
     """Versions of the libraries, and a description of the engine that the baseline ran on."""
     scores: tuple[Accepted, ...]
     kept: Kept | None = None
-    """None where the case keeps only its scores."""
+    """The stored outputs; None if the case keeps only its scores."""
 
     def text(self) -> str:
         """Return the JSON."""
@@ -189,7 +189,7 @@ def digest_model(path: Path) -> str:
         files = (path, *(path.parent / name for name in sorted(names)))
         digests = [digest_file(readable(file)) for file in files]
     except (OSError, DecodeError):
-        return ""  # loading the model raises the error that the user sees
+        return ""  # the user sees the error that loading the model raises later
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
@@ -217,7 +217,7 @@ def made_with(engine: str) -> dict[str, str]:
 
 
 def changes(record: Record, now: Provenance, case: Case) -> Iterator[str]:
-    """Yield each reason why a golden is stale, except changes of its data."""
+    """Yield each reason why a golden no longer fits the case, except changes of its data."""
     if record.case != case.name:
         yield f"it is of case '{record.case}'"
     is_baseline = case.baseline == "golden"  # a model that only the golden came from may be gone
@@ -249,7 +249,7 @@ def data_changes(samples: int, digest: str, inputs: Dataset) -> Iterator[str]:
 
 
 def remarks(record: Record, now: Provenance, engine: str) -> Iterator[str]:
-    """Yield a note on each change that does not make the golden stale: scripts and the engine."""
+    """Yield a note on each change after which the golden still fits: changed scripts, or another engine."""
     changed = [name for name, digest in now.scripts.items() if record.scripts.get(name, digest) != digest]
     if changed:
         yield f"golden: {', '.join(changed)} changed since it was recorded; model and data did not"

@@ -31,7 +31,7 @@ from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric
 
 @dataclass(frozen=True)
 class Fix:
-    """One thing to do. With its label it fits in a line of ``WIDTH`` characters."""
+    """One recommendation. Together with its label it fits in a line of ``WIDTH`` characters."""
 
     label: str
     """``Fix``; ``Or`` for a second one."""
@@ -179,7 +179,7 @@ def recommended(result: CaseResult) -> Iterator[str]:
 
 
 def _reached(scores: Sequence[Score]) -> list[str]:
-    """Returns the worst score of a fix with its limit, the longest text first; else one empty text."""
+    """Returns texts on the worst score of a fix and its limit, the longest first, or one empty text."""
     judged = worst_first(scores)
     if not judged:
         return [""]
@@ -191,7 +191,7 @@ def _reached(scores: Sequence[Score]) -> list[str]:
 
 
 def _proofs(result: CaseResult, scores: Sequence[Score], *, verified: bool) -> list[str]:
-    """Returns how a fix was proved, the longest text first."""
+    """Returns texts on how a fix was verified, the longest first."""
     if verified:
         backend = result.backend.partition(",")[0]
         proofs = (Remedy.VERIFIED_WITH_RESERVE, Remedy.VERIFIED_RUN, Remedy.VERIFIED_ON, Remedy.VERIFIED)
@@ -204,7 +204,7 @@ def _proofs(result: CaseResult, scores: Sequence[Score], *, verified: bool) -> l
 
 
 def _kept(search: SearchOutcome, low_format: str) -> list[str]:
-    """Returns the plan of the search as a fix, the longest text first."""
+    """Returns texts on the plan of the search as a fix, the longest first."""
     layers = count(len(search.kept), "layer")
     kept = Remedy.KEEP.format(layers=layers, precision=search.precision.upper())
     return [kept + Remedy.SHARE_STAYS.format(share=search.int8_share, format=low_format), kept]
@@ -222,7 +222,7 @@ def alternatives(result: CaseResult) -> list[str]:
 
 
 def _no_fix(result: CaseResult) -> Iterator[str]:
-    """Yields why there is no fix and what to do, the fullest first."""
+    """Yields texts on why there is no fix and what to do, the fullest first."""
     search, stopped = result.search, result.stopped
     if stopped is not None:
         yield STOPS[stopped.kind].no_fix
@@ -295,7 +295,7 @@ def _changed(repair: Repair) -> Iterator[tuple[ChangeKind, dict[str, str | float
 
 
 def repair_text(repair: Repair, low_format: str) -> str:
-    """Returns what a remedy does, in a sentence or two; what matters most comes first."""
+    """Returns what a remedy does in one or two sentences, the most important change first."""
     precision = repair.precision.upper()
     if repair.kind == "high":
         return Remedy.HIGH.format(layers=count(len(repair.layers), "layer"), precision=precision)

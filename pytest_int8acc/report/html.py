@@ -1,4 +1,4 @@
-"""``report.html``, a page that needs no other file, and the part of it that pytest-html shows for a case.
+"""Writes ``report.html``, a page that needs no other file, and the section of a case for pytest-html.
 
 jinja2 escapes every text. In addition, a content security policy allows only the page's own script.
 """
@@ -48,7 +48,7 @@ class Section:
     said: str
     """The case in one line."""
     message: str
-    """Why the case did not pass; empty if the view or ``said`` tells it."""
+    """Why the case did not pass; empty if the view or ``said`` contains this already."""
     files: Mapping[str, Sequence[FileView]]
 
     @property

@@ -103,7 +103,8 @@ def _story(view: CaseView) -> Iterator[str]:
     if view.culprits:
         yield f"| culprit | type | alone in {view.low_format} | cause | price |\n|---|---|---|---|---|"
         for row in view.culprits[:_CULPRITS]:
-            cause = first_fitting([row.sentence, row.brief], _CELL)  # no number is cut off
+            # the short text replaces a long one, because a cut text could lose a number
+            cause = first_fitting([row.sentence, row.brief], _CELL)
             cells = (row.culprit.layer, row.culprit.op_type, row.alone, cause, row.price)
             yield f"| {' | '.join(in_markdown(shorten(cell, _CELL)) for cell in cells)} |"
         more = len(view.culprits) - _CULPRITS

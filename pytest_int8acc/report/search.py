@@ -1,4 +1,4 @@
-"""What a search of layers found, in sentences."""
+"""Sentences on the result of a search for the layers that must stay in high precision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_int8acc.report.words import count, few, number, pairs_text
 from pytest_int8acc.results.causes import Repair
 from pytest_int8acc.results.search import Culprit, Ending, SearchOutcome, Tradeoff
 
-#: If more than this share of the MACs would be in high precision, quantization-aware training is advised.
+#: Maximum share of the MACs in high precision. Above it, quantization-aware training is advised.
 _QAT_SHARE = 0.5
 
 
@@ -66,11 +66,11 @@ def search_notes(outcome: SearchOutcome, low_format: str, repairs: Sequence[Repa
 
 @dataclass(frozen=True)
 class TradeoffView:
-    """What more layers out of the low format buy, as texts and a chart."""
+    """How the score improves with more layers in high precision, as texts and a chart."""
 
     title: str
     said: str
-    """The chart in words, for readers who do not see it."""
+    """The chart in words, for screen readers."""
     precision: str
     metric: str
     rows: tuple[tuple[str, str, str, str, str], ...]

@@ -101,7 +101,7 @@ def _wrapped(text: str, most_lines: int, wraps: bool) -> list[str]:
 
 
 def _culprit_lines(view: CaseView, most: int) -> list[str]:
-    """Returns a line for each culprit, with cause and number; nothing for one, since *Why* names it."""
+    """Returns a line for each culprit with its cause; none for a single culprit, which *Why* names."""
     if len(view.culprits) < 2 or not view.blames_layers:
         return []
     low = view.low_format
@@ -197,7 +197,7 @@ def finding_lines(findings: Sequence[FindingView], verbosity: int = 0) -> list[s
 
 
 def remedies(view: CaseView, verbosity: int = 0, width: int | None = None) -> list[str]:
-    """Returns where the accuracy is lost and what else mends it, below an empty line.
+    """Returns lines on where the accuracy is lost, and on further fixes. The first line is empty.
 
     Lines of tables have at most ``width`` characters.
     """
@@ -309,8 +309,8 @@ def progress_line(name: str, doing: Doing, seconds: float, result: CaseResult | 
 def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, failed: bool) -> list[str]:
     """Returns what -v adds to a case in the terminal section: scores, notes, search and settings.
 
-    Of a case that ``failed`` these are the settings alone, since its failure has said the rest. Lines have at
-    most ``width`` characters.
+    For a case that ``failed`` it returns the settings alone, since its failure has shown the rest. Lines have
+    at most ``width`` characters.
     """
     if verbosity < 1 or "int8acc.details" not in properties:
         return []

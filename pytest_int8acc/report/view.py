@@ -1,7 +1,7 @@
-"""One case as every renderer shows it: all sentences and formatted numbers, each made once.
+"""All sentences and formatted numbers about one case. Each is made once, and all kinds of reports show it.
 
-The terminal, the page, Markdown and ``report.json`` read a :class:`CaseView` and make no sentences. A text is
-made when it is first asked for.
+The terminal, the HTML page, Markdown and ``report.json`` read a :class:`CaseView`, and make no sentences of
+their own. A text is made on first use.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class StageView:
     title: str
     passed: bool
     is_first: bool
-    """Whether this is the first stage that fails."""
+    """Whether this is the first stage that misses a limit."""
     relations: tuple[str, ...]
     """The scores that have a limit, each with its limit, the worst first."""
     missed: str
@@ -118,18 +118,18 @@ class StageView:
     text: str
     """What the failure of the stage means; empty if it passes."""
     fit_notes: tuple[str, ...]
-    """For each line fit of the stage, what it suggests."""
+    """For each line that was fitted to an output of the stage, a text on what the line suggests."""
 
 
 @dataclass(frozen=True)
 class CulpritView:
-    """One layer that is kept out of the low format, and why, as text."""
+    """One layer that the plan keeps in high precision, and why, as text."""
 
     culprit: Culprit
     price: str
     """The layer's share of the multiply-accumulates."""
     alone: str
-    """The worst score with this layer alone in the low format."""
+    """The worst score with this layer alone in low precision, and all others in high precision."""
     line: str
     """Layer and cause in one line of at most ``WIDTH`` characters."""
     kind: str = ""
@@ -142,7 +142,7 @@ class CulpritView:
 
 @dataclass(frozen=True)
 class FindingView:
-    """The findings of one rule of the lint or of the checks of the data, as text."""
+    """The findings of one rule, as text. Rules check the model or the data."""
 
     rule: str
     severity: str
@@ -163,14 +163,14 @@ class EngineView:
     role: str
     """What the engine is for. The candidate's engine is named by the format of the case."""
     in_format: str
-    """Text like ``45 of 54``: the layers with weights that run in the format."""
+    """Text like ``45 of 54``: how many of the layers with weights run in the low-precision format."""
     time: str
     """The median of one execution, and its 10th to 90th percentile; empty if it was not timed."""
     size: str
     built: str
     """How long the build took, or that the engine came from the store."""
     line: str
-    """All of this in one line."""
+    """All facts about the engine in one line."""
 
     @property
     def is_baseline(self) -> bool:
@@ -225,7 +225,7 @@ class CaseView:
 
     @cached_property
     def headline(self) -> str:
-        """What was compared with what, in which formats, on which data, where."""
+        """The candidate and the baseline, the formats that ran, the data and the backend, in one line."""
         result = self.result
         formats = "" if result.precision is None else f"{self.precision}; "
         samples = f"{count(result.samples, 'sample')}: {result.data}"
@@ -459,7 +459,7 @@ class CaseView:
 
     @property
     def is_minimal(self) -> bool:
-        """Whether each culprit, put back into the low format, breaks the criteria."""
+        """Whether the criteria fail again if any one of the culprits is put back into low precision."""
         return self.result.search is not None and self.result.search.minimal
 
     @property
@@ -469,7 +469,7 @@ class CaseView:
 
     @cached_property
     def culprits(self) -> list[CulpritView]:
-        """The layers that the plan of the search keeps out of the low format."""
+        """The layers that the plan of the search keeps in high precision."""
         culprits = self.result.search.culprits if self.result.search is not None else ()
         return [_culprit_view(culprit, self.low_format) for culprit in culprits]
 
@@ -495,7 +495,7 @@ class CaseView:
 
     @cached_property
     def tradeoff(self) -> TradeoffView | None:
-        """What more layers out of the low format buy; None if that was not tried."""
+        """How the score improves with more layers in high precision; None if that was not tried."""
         search = self.result.search
         return tradeoff_view(search.tradeoff, search.precision) if search and search.tradeoff else None
 

@@ -45,19 +45,19 @@ class _Facts(dict[str, str | _Number]):
 
 
 def cause_text(cause: Cause, low_format: str) -> str:
-    """Returns what was measured, in a sentence with its numbers, and the share of the loss by the trial."""
+    """Returns the measured cause in a sentence, and the share of the loss that a trial removed."""
     sentence = SYMPTOMS[cause.symptom].sentence.format_map(_Facts(cause, low_format))
     shown = HINT if cause.evidence is None else _ablation_text(cause)
     return "; ".join(filter(None, [sentence, shown]))
 
 
 def cause_clause(cause: Cause, low_format: str) -> str:
-    """Returns what was measured in a few words, without the names of tensors."""
+    """Returns the measured cause in a few words, without the names of tensors."""
     return SYMPTOMS[cause.symptom].clause.format_map(_Facts(cause, low_format))
 
 
 def cause_brief(cause: Cause, low_format: str) -> str:
-    """Returns the clause of a cause, and the share of the loss by the trial with the name of its tensor."""
+    """Returns the cause in a few words, and the share of the loss that a trial on a named tensor removed."""
     return "; ".join(filter(None, [cause_clause(cause, low_format), _ablation_text(cause, named=True)]))
 
 
@@ -276,9 +276,9 @@ def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[
 
 
 def is_jumpy(result: CaseResult) -> bool:
-    """Returns whether a node that chooses among values makes the outputs incomparable.
+    """Returns whether a node that chooses among values, such as TopK, makes the outputs incomparable.
 
-    It does if no plan passes, or if FP16 fails before INT8.
+    It does if no plan passes, or if FP16 misses a limit before INT8.
     """
     diagnosis, search = result.diagnosis, result.search
     if diagnosis is None or not diagnosis.jumps:
@@ -335,7 +335,11 @@ def _span(factors: Sequence[float]) -> str:
 
 
 def _of_culprits(culprits: Sequence[Culprit], low_format: str) -> Iterator[str]:
-    """Yields one culprit with its cause, the fullest first; of several, how many each kind of cause has."""
+    """Yields texts on the culprits, the fullest first.
+
+    A single culprit is named with its cause. For several culprits, the text says how many have each kind of
+    cause.
+    """
     if len(culprits) == 1:
         yield from _of_culprit(culprits[0], low_format)
         return

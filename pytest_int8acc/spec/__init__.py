@@ -1,1 +1,1 @@
-"""What a user may write: the models of a spec, reading it with positions, its JSON schema."""
+"""The keys that a user may write in a spec, the reader of spec files, and the JSON schema of specs."""

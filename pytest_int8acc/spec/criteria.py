@@ -35,7 +35,7 @@ _OF_FUNCTIONS = ("lower_is_better", "streaming")
 
 
 class _Limits(Closed):
-    """Base of criteria: each of them must set a limit."""
+    """Base class of criteria: each criterion must set a limit."""
 
     where = "criteria"
     expected = "a criterion like {output: logits, cosine: 0.99} or {metric: metrics.py:top1, max_drop: 0.01}"
@@ -52,7 +52,7 @@ class _Limits(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield a message where no limit is set."""
+        """Yield a message if no limit is set."""
         if not any(key in given for key in (*cls.limits(), *cls.instead)):
             yield None, f"a {cls.what} needs a limit; add one or more of {', '.join(cls.limits())}"
 
@@ -159,7 +159,7 @@ class MaxDrop(NamedTuple):
     """How much worse than the baseline the value of a metric may be."""
 
     amount: float
-    """In the metric's own unit; where ``relative``, a fraction, such as 0.01 for '1%'."""
+    """The maximum loss in the metric's own unit; if ``relative``, a ratio such as 0.01 for '1%'."""
     relative: bool
     """Whether ``amount`` is multiplied by the absolute value of the baseline's metric."""
 
@@ -220,7 +220,7 @@ class MetricCriterion(_Limits):
 
     @property
     def named(self) -> bool:
-        """Whether the metric is one of ours."""
+        """Whether the metric is a built-in one."""
         return self.metric in get_args(TaskName)
 
     @property
@@ -272,9 +272,9 @@ def _strange_keys(metric: str, given: Mapping[str, Any]) -> Iterator[tuple[str |
 
 
 class EngineCriterion(_Limits):
-    """Limits on how much is in INT8, and on what an engine of TensorRT gains.
+    """Limits on the share of the model that runs in INT8, and on the speed-up of a TensorRT engine.
 
-    ONNX Runtime judges ``int8_share`` alone, by what is asked for.
+    With ONNX Runtime only ``int8_share`` can be judged, by the formats that the model requests.
     """
 
     int8_share: fields.Fraction | None = option(
@@ -291,7 +291,7 @@ class EngineCriterion(_Limits):
 
 
 class RegressionCriterion(_Limits):
-    """How much worse than the accepted scores, kept with the golden, a case may become."""
+    """How much worse than its accepted scores a case may become. The golden holds these scores."""
 
     regression: Annotated[
         dict[str, fields.NonNegative],

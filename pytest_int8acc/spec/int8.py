@@ -1,4 +1,4 @@
-"""The parts of a spec on data sources, on the INT8 and FP8 forms, and on the baseline."""
+"""The sections of a spec on data sources, on INT8 and FP8 quantization, and on the baseline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CalibrationMethod = Literal["minmax", "entropy", "percentile", "mse", "topk"]
 #: Calibrators of TensorRT below 11.
 Algorithm = Literal["entropy2", "entropy", "minmax", "legacy"]
 BaselinePrecision = Literal["fp16", "fp32", "golden"]
-#: Formats of ``candidate:``, which replaces ``int8:`` and ``fp8:``.
+#: The formats that the key ``candidate`` accepts. This key replaces ``int8`` and ``fp8``.
 Low = Literal["fp16", "bf16"]
 
 
@@ -113,13 +113,13 @@ class Implicit(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield a message where both keys are missing."""
+        """Yield a message if both keys are missing."""
         if not any(key in given for key in ("calibrate", "cache")):
             yield None, "'calibrate: {}' or 'cache: FILE' must say where the ranges come from"
 
 
 class Quantized(Closed):
-    """Where codes come from: exactly one source."""
+    """How the model is quantized: exactly one source."""
 
     where = "int8"
     sources: ClassVar[tuple[str, ...]] = ("calibrate", "scales", "model")
@@ -139,7 +139,7 @@ class Quantized(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield messages where there is no source, or more than one."""
+        """Yield messages if there is no source, or more than one."""
         present = [key for key in given if key in cls.sources]
         for key in present[1:]:
             yield key, f"'{key}' and '{present[0]}' exclude each other: keep one"
@@ -150,7 +150,7 @@ class Quantized(Closed):
 
 
 class Int8(Quantized):
-    """Where INT8 comes from: exactly one source."""
+    """How the INT8 model is made: exactly one source."""
 
     where = "int8"
     expected = "a mapping with one of 'calibrate', 'scales', 'model', 'implicit' or 'engine'"
@@ -165,7 +165,7 @@ class Int8(Quantized):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield messages as for any format, and on 'exclude' where it has no effect."""
+        """Yield messages on a missing or second source, and on 'exclude' if it has no effect."""
         yield from super().conflicts(given)
         if given.get("exclude") and "engine" in given:
             yield "exclude", "'exclude' has no effect on an engine that is built already; remove it"
@@ -188,7 +188,7 @@ class Fp8Calibration(Calibration):
 
 
 class Fp8(Quantized):
-    """Where FP8 (E4M3) comes from: exactly one source."""
+    """How the FP8 model (E4M3) is made: exactly one source."""
 
     where = "fp8"
     expected = "a mapping with one of 'calibrate', 'scales' or 'model'"
@@ -207,7 +207,7 @@ class BaselineModel(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield a message where there is no key, or both."""
+        """Yield a message if there is no key, or both."""
         if "model" in given and "engine" in given:
             yield "engine", "'engine' and 'model' exclude each other: keep one"
         if not given:

@@ -175,13 +175,13 @@ def _list_of_cases(root: Node, mistakes: list[Mistake]) -> list[Node]:
 def _validated(
     values: Mapping[str, Any], node: Node, file: Path, mistakes: list[Mistake], complete: bool = True
 ) -> list[Case]:
-    """Return a list of the case that ``values`` make; it is empty where they have mistakes.
+    """Return a list that holds the case made from ``values``; it is empty if they have mistakes.
 
     Args:
         values: The case, or the defaults of several cases.
-        node: The tree that ``values`` come from, for the places.
+        node: The tree that ``values`` come from, for the positions of mistakes.
         file: The spec.
-        mistakes: All mistakes in ``values`` are added here.
+        mistakes: All mistakes in ``values`` are added to this list.
         complete: Whether a missing key is a mistake.
     """
     try:

@@ -75,7 +75,7 @@ class TensorRt(Closed):
 
 
 class Golden(Closed):
-    """What of the baseline's outputs is kept in the repository."""
+    """Which part of the baseline's outputs is kept in the repository."""
 
     where = "golden"
     expected = "true, or a mapping like {dtype: float16, samples: 64}"
@@ -92,7 +92,7 @@ GoldenWish = Annotated[
 
 
 class Search(Closed):
-    """How the layers that must leave INT8 are searched; the rest follows from command line and ini."""
+    """How the layers that must leave INT8 are searched; settings from command line and ini apply, too."""
 
     where = "search"
     expected = "a mapping like {strategy: minimal, keep: fp16, max_builds: 8}"
@@ -131,7 +131,7 @@ def _conflicts_of_low(given: Mapping[str, Any]) -> Iterator[tuple[str | None, st
 
 
 class Case(Closed):
-    """A model, its data, how its INT8 form comes about, and what it must keep to."""
+    """A model, its data, how it is quantized, and the criteria that it must meet."""
 
     where = ""
     expected = "a mapping like {name: resnet50, model: resnet50.onnx, ...}"
@@ -219,13 +219,13 @@ class Case(Closed):
     @model_validator(mode="before")
     @classmethod
     def _against_fp32(cls, given: Any) -> Any:
-        """Return ``given`` with the baseline FP32 where the case has 'candidate' and no baseline."""
+        """Return ``given`` with the baseline FP32 if the case has 'candidate' and no baseline."""
         lacks = isinstance(given, dict) and "candidate" in given and "baseline" not in given
         return {**given, "baseline": "fp32"} if lacks else given
 
     @classmethod
     def lacking(cls, given: Mapping[str, Any]) -> Iterator[str]:
-        """Yield a message where the case has no format."""
+        """Yield a message if the case names no format."""
         if not any(key in given for key in FORMAT_KEYS):
             yield (
                 "'int8' is missing: add 'int8: {calibrate: {data: calib.npz}}', the same with 'fp8', or "
@@ -297,7 +297,7 @@ class Case(Closed):
         return to_bytes(self.max_data)
 
     def at(self, key: str = "") -> AbstractContextManager[None]:
-        """Return a context in which our errors begin with the :meth:`place` of ``key``."""
+        """Return a context in which this package's errors begin with the :meth:`place` of ``key``."""
         return blaming(self.place(key))
 
     def place(self, key: str = "") -> str:

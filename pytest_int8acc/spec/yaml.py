@@ -44,7 +44,7 @@ Scalar = str | int | float | bool | None
 
 
 class Mark(NamedTuple):
-    """A place in a file; line and column count from 1, columns in characters."""
+    """A position in a file. Line and column count from 1; columns count characters."""
 
     line: int
     column: int
@@ -85,7 +85,10 @@ class Node:
         return Node(self.mark, entries, {key: self.keys[key] for key in entries})
 
     def over(self, other: Node) -> Node:
-        """Return a mapping with the entries of both. This mapping's entries win, and it gives the place."""
+        """Return a mapping with the entries of this mapping and ``other``.
+
+        The entries and the position of this one win.
+        """
         return Node(self.mark, {**other.entries, **self.entries}, {**other.keys, **self.keys})
 
 
