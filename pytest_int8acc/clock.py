@@ -143,7 +143,7 @@ class Clock:
 
 @dataclass
 class Meter:
-    """Counts the runs of the trials of one case. All budgets of the case share one meter."""
+    """Counts the runs of a simulator. All budgets for this simulator share the meter."""
 
     runs: float = 0.0
     """Number of samples run, divided by the number of all samples."""

@@ -379,7 +379,7 @@ class CaseView:
     def alerts(self) -> list[str]:
         """The cautions of a case and the warnings of the model check.
 
-        A passing case on the HTML page always shows them.
+        The HTML page shows the first two even if a passing case is folded.
         """
         lint = [f for f in self.result.findings if f.source == "lint" and f.severity == "warning"]
         return [*self.cautions, *map(rule_line, by_rule(lint))]
