@@ -2,17 +2,20 @@
 
 Which axis is the batch axis follows from the model's inputs alone:
 
-1. An input is *batched* where its first dimension is symbolic or unknown; dimensions with different names are
-   different axes. Where nothing is symbolic, all inputs of rank 1 and more are batched if their first
-   dimensions are equal. Otherwise no input is batched.
-2. Batched inputs share axis 0: their arrays have equally many rows, and a row is one *sample*. A fixed batch
-   is filled with rows of consecutive feeds; the ragged rest repeats its last row and says how many rows are
-   real. A symbolic batch is never padded. Feeds whose other sizes differ are never joined.
-3. All other inputs belong to the run. An array of exactly the model's rank serves every run alike. Where no
-   input is batched, one feed is one sample, and feeds are neither cut nor joined.
-4. Stored arrays come samples first, at the model's rank; with one axis more, axis 0 counts whole feeds.
+1. An input is *batched* if its first dimension is symbolic or unknown. If such first dimensions have
+   different names, no input is batched. If no first dimension is symbolic, all inputs of rank 1 and more are
+   batched if their first dimensions are equal. Otherwise no input is batched.
+2. Batched inputs share axis 0: their arrays have equally many rows, and a row is one *sample*. A *feed* is
+   one array for each input. If the model fixes its batch size, a batch takes rows of consecutive feeds. The
+   last batch may be too short: then its last row is repeated, and :class:`Batch` counts the real rows. If the
+   batch size is symbolic, no batch is padded. Feeds with different sizes on other axes are never joined.
+3. An input that is not batched gets one array for each run. A stored array that has exactly the input's rank
+   is given to every run. If no input is batched, one feed is one sample, and feeds are neither cut nor
+   joined.
+4. A stored array has the input's rank, with samples on axis 0. If it has one axis more, its axis 0 counts
+   feeds.
 
-Files are read without pickle. A loader script is user code: it runs, afresh for each pass.
+Files are read without pickle. A loader script is user code: it is run again for each pass over the data.
 """
 
 from pytest_int8acc.data.dataset import Batch, Dataset, open_dataset

@@ -1,4 +1,4 @@
-"""Opens data for a model: checked feeds, cut into batches; each pass must give the same data."""
+"""Opens data for a model. The data are checked and cut into batches; each pass must give the same data."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from pytest_int8acc.data.sources import RandomSource, Source, check_random_size,
 from pytest_int8acc.errors import DataError, blaming
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe
 
-#: Default batch size where neither the model nor the spec fixes one.
+#: Default number of samples in a batch, if neither the model nor the spec fixes the batch size.
 ROWS = 32
-#: Maximum count of samples from a loader where the spec has no 'samples': a loader may never end.
+#: Maximum number of samples from a loader if the spec has no key 'samples'. More raises DataError, because a
+#: loader may never end.
 _MAX_LOADED_SAMPLES = 1_000_000
 
 
@@ -27,13 +28,19 @@ class Batch:
 
     feed: Feed
     rows: int
-    """Count of samples, which are the first rows of each batched input; 1 where a feed cannot be cut."""
+    """The number of samples.
+
+    They are the first rows of each batched input. 1 if no input has a batch axis.
+    """
     padding: int = 0
-    """Count of rows behind the samples that only fill a batch of fixed size."""
+    """The number of rows after the samples. They repeat the last sample, to fill a batch of fixed size."""
 
 
 def real_rows(array: Array, batch: Batch) -> Array:
-    """Return ``array`` without the rows of padding, where its axis 0 has the batch's size."""
+    """Return ``array``, an input or an output of ``batch``, without the rows that only fill the batch.
+
+    The array is returned as it is if the size of its axis 0 is not the batch's size.
+    """
     has_padding = batch.padding and array.ndim and array.shape[0] == batch.rows + batch.padding
     return array[: batch.rows] if has_padding else array
 
@@ -42,8 +49,8 @@ def rechunk(feeds: Iterable[Feed], layout: Layout, size: int | None) -> Iterator
     """Join and cut ``feeds`` into batches of ``size`` rows; if ``size`` is None, each feed is a batch.
 
     A batch is yielded before the next feed is read. Feeds are joined only if they have the same sizes beyond
-    axis 0 and the same values in the inputs that are not batched. A short batch is padded where the model
-    fixes its size.
+    axis 0 and the same values in the inputs that are not batched. A short batch is padded if the model fixes
+    the batch size.
     """
     if size is None:
         for feed in feeds:
@@ -80,7 +87,7 @@ def _joinable(one: Feed, other: Feed, layout: Layout) -> bool:
 
 
 def _joined(feeds: Sequence[Feed], layout: Layout) -> Feed:
-    """Return the rows of all feeds in one feed; arrays are copied only if there are several feeds."""
+    """Return one feed with the rows of all feeds; arrays are copied only if there are several feeds."""
     if len(feeds) == 1:
         return feeds[0]
     joined = dict(feeds[0])
@@ -90,7 +97,10 @@ def _joined(feeds: Sequence[Feed], layout: Layout) -> Feed:
 
 
 def fill(feed: Feed, rows: int, layout: Layout) -> Batch:
-    """Return ``feed`` as a batch. If the model fixes a larger size, the last row is repeated up to it."""
+    """Return ``feed``, which has ``rows`` samples, as a batch.
+
+    If the model fixes a larger batch size, the last row is repeated until the batch has that size.
+    """
     padding = 0 if layout.size is None else layout.size - rows
     padded = dict(feed)
     for name in feed.keys() & layout.batched if padding else ():
@@ -102,12 +112,14 @@ class Dataset:
     """Inputs for a model; made by :func:`open_dataset`.
 
     Attributes:
-        description: Where the data come from, in words.
+        description: The source of the data, as text for messages.
         is_random: Whether the data are random numbers.
-        place: The place of the spec's key that names the data, as ``file:line:col``. Errors begin with it.
-        samples: How many samples a pass gives. It is None before the first pass if only reading can tell.
-        digest: BLAKE2b of the converted samples in order, in hex. It is the same for any batch size, and None
-            before the first full pass.
+        place: The place of the spec's key that names the data, as ``file:line:col``. Error messages begin
+            with this place.
+        samples: The number of samples that a pass gives. None before the first full pass if the data must be
+            read to count the samples.
+        digest: The BLAKE2b digest of the converted samples in order, in hex. It does not depend on the batch
+            size. None before the first full pass.
     """
 
     def __init__(
@@ -121,16 +133,16 @@ class Dataset:
         limit: int | None,
         most: int = MOST_BYTES,
     ) -> None:
-        """Keep ``source`` for passes over it.
+        """Create a dataset; nothing is read yet.
 
         Args:
             source: The raw feeds.
             layout: The model's inputs and their batch axis.
-            what: The spec key, for messages.
-            description: Where the data come from, in words.
-            size: Rows of a batch; None keeps the feeds of the source as batches.
+            what: The spec's key that names the data, for messages.
+            description: The source of the data, as text for messages.
+            size: The number of rows in a batch; None makes each feed of the source a batch.
             limit: Maximum number of samples; None takes all.
-            most: Maximum bytes of an endless source, if there is no ``limit``.
+            most: Maximum bytes of a source that may never end, if there is no ``limit``.
         """
         self.description = description
         self.place = ""
@@ -154,7 +166,7 @@ class Dataset:
         return tuple(self._notes)
 
     def read_once(self) -> str:
-        """Make a full pass if there was none; return the digest. Then ``samples`` is known."""
+        """Return the digest. If there was no full pass yet, read all data, which also sets ``samples``."""
         if self.digest is None:
             for _ in self.batches():
                 pass
@@ -176,11 +188,11 @@ class Dataset:
     def batches(self) -> Iterator[Batch]:
         """Yield the batches of one pass, with inputs in the model's dtypes.
 
-        No more is read than a batch needs.
+        A batch is yielded as soon as enough data are read for it.
 
         Raises:
             DataError: The data cannot be read, do not fit the model, are empty, hold nan or inf, or differ
-                from those of an earlier full pass.
+                from the data of an earlier pass.
         """
         with blaming(self.place):
             yield from self._pass(_Digest(self._layout))
@@ -200,7 +212,7 @@ class Dataset:
         self.digest, self.samples = found, digest.samples
 
     def _compare_first(self, batch: Batch) -> None:
-        """Raise DataError where the first batch is not that of the first pass."""
+        """Raise DataError if ``batch``, the first of this pass, differs from that of the first pass."""
         digest = _Digest(self._layout)
         digest.update(batch.feed)
         if self._first not in (None, digest.hexdigest()):
@@ -237,7 +249,7 @@ class Dataset:
 
 
 class _Digest:
-    """A hash of samples in order, which does not depend on how they are cut into feeds."""
+    """A hash of samples in order. It does not depend on how the samples are cut into feeds."""
 
     def __init__(self, layout: Layout) -> None:
         self.samples = 0
@@ -246,7 +258,10 @@ class _Digest:
         self._last: dict[str, object] = {}
 
     def update(self, feed: Feed) -> None:
-        """Add a feed. The values of inputs that are not batched are added only if they change."""
+        """Add a feed.
+
+        An input that is not batched is added only if its values differ from the last feed's.
+        """
         for name, array in feed.items():
             data = array.tobytes()
             batched = name in self._layout.batched
@@ -277,15 +292,16 @@ def open_dataset(
     """Open data for a model that takes ``inputs``. Names, dtypes and shapes of stored arrays are checked now.
 
     Args:
-        source: Relative to ``base``: a .npz or .npy file, a folder of .npy files, Polygraphy's saved inputs
-            (.json or a folder of them), or a loader ``file.py:function``; or random data.
+        source: Random data, or a path relative to ``base``: a .npz or .npy file, a folder of .npy files,
+            Polygraphy's saved inputs (a .json file or a folder of such files), or a loader script with its
+            function, as ``file.py:function``.
         inputs: The model's inputs; the docstring of :mod:`pytest_int8acc.data` says which axis is the batch.
         base: The folder that ``source`` is relative to.
         samples: Maximum number of samples; None takes all.
-        batch: Rows of a batch where the model leaves its batch size open; None: stored arrays are cut into
-            batches of ``rows``, and each feed of a loader or of Polygraphy is a batch.
-        rows: Rows of a batch of stored arrays where ``batch`` is None.
-        what: The spec key, for messages.
+        batch: The number of rows in a batch if the model leaves its batch size open. If None, stored arrays
+            are cut into batches of ``rows``, and each feed of a loader or of Polygraphy is a batch.
+        rows: The number of rows in a batch of stored arrays if ``batch`` is None.
+        what: The spec's key that names the data, for messages.
         most: Maximum bytes of random data, of an .npz unpacked, and of a loader without ``samples``.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Reads .npy and .npz files without pickle; each failure is one DataError that names the file."""
+"""Reads .npy and .npz files without pickle; each failure raises a DataError that names the file."""
 
 from __future__ import annotations
 
@@ -27,12 +27,16 @@ def in_gib(nbytes: int) -> str:
 
 
 def too_much(most: int) -> str:
-    """Return the end of a message: the limit of ``most`` bytes is exceeded, and how to raise the limit."""
+    """Return the end of a message that says: ``most`` bytes are exceeded, and how to raise this limit."""
     return f"more than the {in_gib(most)} that 'max_data' allows (unless set, 4G): raise it in the case"
 
 
 def find(written: str, base: Path, where: str) -> Path:
-    """Return the file or folder ``written``, relative to ``base``; raises DataError where it is missing."""
+    """Return the path of the file or folder ``written``, which is relative to ``base``.
+
+    Raises:
+        DataError: Neither a file nor a folder has this path; the message begins with ``where``.
+    """
     path = base / written
     if os.path.exists(path):
         return path
@@ -48,8 +52,8 @@ def read_arrays(path: Path, where: str, most: int = MOST_BYTES) -> dict[str, Arr
     A .npy file is mapped into memory: its pages are read when they are used.
 
     Raises:
-        DataError: The file is neither, is damaged, holds Python objects, or unpacks to more than ``most``
-            bytes.
+        DataError: The file is neither .npz nor .npy, is damaged, holds Python objects, or unpacks to more
+            than ``most`` bytes. The message begins with ``where``.
     """
     try:
         loaded = np.load(readable(path), mmap_mode="r", allow_pickle=False)
@@ -66,7 +70,7 @@ def read_arrays(path: Path, where: str, most: int = MOST_BYTES) -> dict[str, Arr
         raise
     except OSError as error:
         raise DataError(f"{where}: cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # of many types, for a damaged file
+    except Exception as error:  # NumPy raises exceptions of many types for a damaged file.
         text = str(error) or type(error).__name__
         if "pickle" not in text and "Python objects" not in text:
             first_line = text.splitlines()[0]
@@ -75,6 +79,6 @@ def read_arrays(path: Path, where: str, most: int = MOST_BYTES) -> dict[str, Arr
 
 
 def natural_order(path: Path) -> list[Any]:
-    """Return a sort key that puts ``x_2.npy`` before ``x_10.npy``."""
+    """Return a sort key that orders numbers in names by value: ``x_2.npy`` comes before ``x_10.npy``."""
     texts_and_numbers = re.split(r"([0-9]+)", path.name)
     return [int(part) if index % 2 else part for index, part in enumerate(texts_and_numbers)]

@@ -1,4 +1,4 @@
-"""Reads labels: arrays of a file, lines of text, boxes of COCO's JSON, or the result of a function."""
+"""Reads labels: stored arrays, lines of text, boxes of COCO's JSON, or the result of a user's function."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def load_labels(
     """Return labels with one entry per sample on axis 0: one array, or several by name.
 
     Args:
-        source: Relative to ``base``: .npy, .npz (with one array or several), .txt (UTF-8, a line per sample),
-            .json (COCO's instances), or ``file.py:function`` that takes nothing and returns an array or a
-            dict of arrays.
-        samples: How many samples the inputs have.
+        source: A path relative to ``base``: a .npy file, a .npz file (with one array or several), a .txt file
+            (UTF-8, a line per sample), a .json file (COCO's instances), or a script with its function, as
+            ``file.py:function``. The function takes no arguments and returns an array or a dict of arrays.
+        samples: The number of samples that the inputs have.
         base: The folder that ``source`` is relative to.
-        limited: Whether the inputs were cut to the first ``samples``. Then further labels are cut, too.
-        most: Maximum bytes that an .npz may unpack to, and that a text may have.
+        limited: Whether only the first ``samples`` of the inputs are used. If so, further labels are ignored.
+        most: Maximum bytes of an .npz unpacked, and of a text file.
 
     Raises:
         DataError: The labels cannot be read, or are too few or too many.
@@ -85,7 +85,7 @@ class _Annotation(BaseModel):
 
 
 class _Instances(BaseModel):
-    """The file format of https://cocodataset.org/#format-data."""
+    """COCO's file format for object detection; see https://cocodataset.org/#format-data."""
 
     images: list[_Image]
     categories: list[_Category]
@@ -93,13 +93,13 @@ class _Instances(BaseModel):
 
 
 def _read_coco(text: str, where: str) -> NDArray[np.float64]:
-    """Return the boxes of COCO's instances, shape [images, boxes, 7], with images in the file's order.
+    """Return the boxes of COCO's instances, shape [images, boxes, 7], with images in the order of ``text``.
 
-    A box is x1, y1, x2, y2 in pixels, class, iscrowd, area. The class is the index of the category in the
-    order of ids. It is -1 where an image has fewer boxes than others.
+    A box is x1, y1, x2, y2 in pixels, class, iscrowd, area. The class is the index of the category after the
+    categories are sorted by id. An image that has fewer boxes than others gets rows of -1 at its end.
 
     Raises:
-        DataError: ``text`` is no such JSON.
+        DataError: ``text`` is not COCO's JSON, or a box names an unknown image or category.
     """
     try:
         instances = _Instances.model_validate_json(text)
@@ -141,7 +141,11 @@ def _read_text(path: Path, where: str, most: int) -> str:
 
 
 def _to_array(value: Any, source: str, samples: int, limited: bool, where: str) -> Array:
-    """Return ``value`` as an array with one entry per sample on axis 0."""
+    """Return the labels ``value`` as an array with one entry per sample on axis 0.
+
+    Raises:
+        DataError: ``value`` cannot become an array, or has too few or too many entries.
+    """
     array = user_array(source, value, where)
     if array.dtype == object:
         found = "nothing" if value is None else f"Python objects ({type(value).__name__})"

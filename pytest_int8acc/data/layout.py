@@ -12,32 +12,35 @@ import numpy as np
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe, did_you_mean
 
-#: Names that torch.onnx.export, tf2onnx and Paddle2ONNX invent for open dimensions. Such names may differ
-#: even where the axes are the same.
+#: Names that torch.onnx.export, tf2onnx and Paddle2ONNX invent for dimensions without a fixed size. Two
+#: inputs may share a batch axis although these names differ.
 _NUMBERED = re.compile(r"_dynamic_axes_|^unk__\d+$|DynamicDimension\.\d+$")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The inputs of a model and their batch axis, by the rule in :mod:`pytest_int8acc.data`."""
+    """The inputs of a model and their batch axis; :mod:`pytest_int8acc.data` describes the rule."""
 
     inputs: tuple[TensorInfo, ...]
     batched: frozenset[str]
-    """The inputs whose axis 0 counts samples; empty where a feed cannot be cut into samples."""
+    """The names of the inputs whose axis 0 counts samples; empty if the model has no batch axis."""
     size: int | None
-    """The batch size; None where the model leaves it open."""
+    """The batch size that the model fixes; None if the model fixes none, or has no batch axis."""
 
     def rows(self, feed: Feed) -> int:
-        """Return the count of samples in ``feed``; 1 where a feed cannot be cut."""
+        """Return the number of samples in ``feed``; 1 if the model has no batch axis."""
         return next((feed[name].shape[0] for name in feed if name in self.batched), 1)
 
     def cut(self, feed: Feed, start: int, stop: int) -> Feed:
-        """Return rows ``start`` to ``stop`` of the batched inputs as views, and the other inputs whole."""
+        """Return a feed with rows ``start`` to ``stop`` of the batched inputs, and all of the other inputs.
+
+        The arrays are views.
+        """
         return {name: a[start:stop] if name in self.batched else a for name, a in feed.items()}
 
 
 def read_layout(inputs: Sequence[TensorInfo]) -> Layout:
-    """Return the layout of a model with ``inputs``."""
+    """Return which of ``inputs`` share a batch axis, and the batch size."""
     firsts = {t.name: t.shape[0] if t.shape else None for t in inputs if t.shape != ()}
     symbolic = {name for name, first in firsts.items() if not isinstance(first, int)}
     if symbolic:
@@ -70,7 +73,7 @@ def check_names(names: Iterable[str], inputs: Sequence[TensorInfo], where: str) 
 def inspect(feed: Feed, layout: Layout, where: str) -> None:
     """Raise DataError unless names, dtypes, ranks, sizes and sample counts fit; values are not read.
 
-    A batched input may have any number of rows. Other sizes must be the model's.
+    A batched input may have any number of rows. All other sizes must be those that the model fixes.
     """
     check_names(feed, layout.inputs, where)
     for tensor in layout.inputs:
@@ -81,14 +84,14 @@ def inspect(feed: Feed, layout: Layout, where: str) -> None:
 
 
 def check_equal(counts: Mapping[str, int], what: str, advice: str) -> None:
-    """Raise DataError unless all counts are equal."""
+    """Raise DataError unless all counts are equal; the message is ``what``, the counts, and ``advice``."""
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise DataError(f"{what} ({listed}); {advice}")
 
 
 def convert(feed: Feed, layout: Layout, where: str, first: int, note: Callable[[str], None]) -> Feed:
-    """Return the feed in the order of the model's inputs, in their dtypes, in native byte order and C order.
+    """Return the feed in the order of the model's inputs, with their dtypes, native byte order and C order.
 
     Args:
         feed: A feed that :func:`inspect` accepted.
@@ -113,7 +116,7 @@ def convert(feed: Feed, layout: Layout, where: str, first: int, note: Callable[[
 
 
 def kind(dtype: np.dtype[np.generic]) -> Literal["float", "int", "bool", "other"]:
-    """Return the kind of numbers; ``other`` stands for text, objects, complex numbers and raw bytes."""
+    """Return the kind of value that ``dtype`` holds; ``other``: text, objects, complex numbers, raw bytes."""
     if dtype.kind == "f" or dtype.name.startswith(("bfloat16", "float8")):
         return "float"
     if dtype.kind in "iu":
@@ -122,7 +125,7 @@ def kind(dtype: np.dtype[np.generic]) -> Literal["float", "int", "bool", "other"
 
 
 def _check_dtype(found: np.dtype[np.generic], tensor: TensorInfo, where: str) -> None:
-    """Raise DataError unless the kind of number stays the same, or booleans become integers."""
+    """Raise DataError unless ``found`` and the input's dtype are of one kind, or are boolean and integer."""
     have, want = kind(found), kind(tensor.dtype)
     if found.newbyteorder("=") == tensor.dtype or have == want != "other" or (have, want) == ("bool", "int"):
         return
@@ -138,7 +141,10 @@ def _check_dtype(found: np.dtype[np.generic], tensor: TensorInfo, where: str) ->
 
 
 def _check_shape(shape: tuple[int, ...], tensor: TensorInfo, layout: Layout, where: str) -> None:
-    """Raise DataError unless rank and fixed sizes are the model's. A batch may have any size except 0."""
+    """Raise DataError unless the rank and all sizes are those that the model fixes; no size may be 0.
+
+    A batched input may have any number of rows, even if the model fixes its batch size.
+    """
     here = f"{where}: '{tensor.name}'"
     batched = tensor.name in layout.batched
     dims = tensor.shape if tensor.shape is not None else (None,) * max(len(shape), 1)
@@ -161,7 +167,11 @@ def _check_shape(shape: tuple[int, ...], tensor: TensorInfo, layout: Layout, whe
 
 
 def _check_finite(array: Array, here: str, first: int | None, batched: bool) -> None:
-    """Raise DataError where the input has NaN or infinity, because no comparison is meaningful then."""
+    """Raise DataError if ``array`` has NaN or infinity, because outputs cannot be compared on such inputs.
+
+    ``first`` is the index of the array's first sample in the data set; None if the array belongs to no
+    sample.
+    """
     if kind(array.dtype) != "float":
         return
     bad = ~np.isfinite(array)
@@ -178,7 +188,11 @@ def _check_finite(array: Array, here: str, first: int | None, batched: bool) -> 
 
 
 def _cast(array: Array, tensor: TensorInfo, here: str) -> Array:
-    """Return the array in the model's dtype; raises DataError where a value becomes infinite or another."""
+    """Return ``array`` in the model's dtype.
+
+    Raises:
+        DataError: A float becomes NaN or infinite, or a value of another kind changes.
+    """
     if array.dtype == tensor.dtype:
         return array
     with np.errstate(over="ignore"):

@@ -1,7 +1,8 @@
 """Finds preprocessing mismatches: calibration samples that are not preprocessed like the inputs of the case.
 
-Statistics of whole samples are compared: means, spreads, and differences between channels. A mismatch must be
-large, and at least six standard errors. So a chance difference between parts of one data set is not reported.
+Statistics of samples are compared: means, standard deviations, and differences between channels. A mismatch
+is reported only if it is large, and at least six standard errors. So a chance difference between two parts of
+one data set is not reported.
 """
 
 from __future__ import annotations
@@ -19,38 +20,51 @@ from pytest_int8acc.results import Finding
 from pytest_int8acc.tensors import Array, TensorInfo
 
 F64 = NDArray[np.float64]
-#: Maximum count of samples read from each side: enough to see a mismatch at six standard errors.
+#: Maximum number of samples that are read of the calibration data, and of the inputs. That many suffice to
+#: see a mismatch of six standard errors.
 SAMPLES = 256
-#: Minimum number of calibration samples without a warning. One more input exceeds the greatest value of n
-#: samples with a chance of 1/(n+1).
+#: A warning is given if there are fewer calibration samples. With n calibration samples, a new input exceeds
+#: their greatest value with a probability of 1/(n+1).
 FEW = 32
-#: Minimum difference of two means in standard errors. Of a billion random splits, two differ by that much.
+#: Minimum difference of two means, in standard errors, that is reported. If one data set is split at random,
+#: such a difference has a probability of about 2 in a billion.
 CERTAIN = 6.0
-#: Minimum count of samples, or of values in a sample, to estimate a variation.
+#: Minimum number of samples, or of values in a sample, from which a standard deviation is estimated.
 _LEAST = 16
-#: Minimum ratio of two spreads. A smaller ratio may come from a different choice of subjects.
+#: Minimum ratio, of the greater standard deviation to the smaller, that is reported as a scaling mismatch. A
+#: smaller ratio may come from a different choice of subjects.
 _FACTOR = 1.5
-#: Minimum ratio of two spreads that is reported even if there are too few samples to estimate a variation.
+#: Minimum ratio, of the greater standard deviation to the smaller, that is reported even if there are fewer
+#: than ``_LEAST`` samples.
 _OBVIOUS = 20.0
-#: Minimum shift of a mean, in standard deviations. Forgetting to subtract a mean shifts by one or more.
+#: Minimum difference between the means of calibration samples and inputs that is reported, in standard
+#: deviations of the calibration samples. A mean that one side forgets to subtract makes a difference of one
+#: or more.
 _SHIFT = 0.4
-#: Maximum ratio of the calibration samples' variation to the inputs' variation that is reported.
+#: Calibration samples are reported as nearly alike if they vary by less than this ratio of what the inputs
+#: vary by; see ``_Side.variation``.
 _UNIFORM = 0.1
-#: Minimum share of calibration samples that are copies of others.
+#: A warning is given if at least this share of the calibration samples are copies of other calibration
+#: samples.
 _DUPLICATES = 0.1
-#: Minimum share of inputs that are calibration samples as well: for a note, and for a warning.
+#: A note is given if at least the first share of the inputs are calibration samples, too; a warning is given
+#: if at least the second share are.
 _OVERLAP, _SAME = 0.1, 0.9
-#: Minimum log ratio between neighbouring rows that shows the order of the axes; see ``_Side.rows``.
+#: Minimum magnitude of the mean log ratio that ``_Side.rows`` computes. If it is smaller for the calibration
+#: samples or for the inputs, no mismatch of channels-first and channels-last is reported.
 _SMOOTH = 0.2
-#: Usual ratios of two preprocessings.
+#: Usual ratios between two ranges of pixel values, and the text that names the two ranges in the message.
 _KNOWN = {255.0: "0 to 255 against 0 to 1", 127.5: "0 to 255 against -1 to 1"}
 
 
 def sample_arrays(dataset: Dataset, inputs: tuple[TensorInfo, ...]) -> dict[str, Array]:
-    """Return the first samples of a dataset, one array per batched input, samples first.
+    """Return the first samples of a dataset: input name to an array with samples on axis 0.
 
-    Inputs that are the same for every run are left out, and so are samples of another shape than the first.
-    Raises DataError where the data cannot be read.
+    If the model has a batch axis, inputs without it are left out. Samples that differ in shape from the first
+    sample are left out, too.
+
+    Raises:
+        DataError: The data cannot be read.
     """
     batched = read_layout(inputs).batched
     names = batched or {tensor.name for tensor in inputs}
@@ -66,7 +80,8 @@ def sample_arrays(dataset: Dataset, inputs: tuple[TensorInfo, ...]) -> dict[str,
 def compare_inputs(calibration: Mapping[str, Array], validation: Mapping[str, Array]) -> tuple[Finding, ...]:
     """Return the mismatches between calibration samples and the inputs that a case is judged on.
 
-    Both sides have one array per input, samples on axis 0. Inputs that one side lacks are not compared.
+    ``calibration`` and ``validation`` map the name of an input to an array with samples on axis 0. An input
+    that one of them lacks is not compared.
     """
     names = [name for name in validation if name in calibration and calibration[name].ndim]
     findings = [finding for name in names for finding in _compare(name, calibration[name], validation[name])]
@@ -117,7 +132,18 @@ def _compare(name: str, calibration: Array, validation: Array) -> Iterator[Findi
 
 
 class _Side:
-    """Samples of one input, and their statistics."""
+    """Statistics of the samples of one input, either of the calibration samples or of the case's inputs.
+
+    Attributes:
+        values: The samples, on axis 0.
+        count: The number of samples.
+        means: The mean of each sample.
+        mean: The mean of all samples.
+        spread: The standard deviation of all values.
+        log_spreads: The logarithm of each sample's standard deviation.
+        variation: The share of the variance that the mean sample does not explain; 0 if all samples are
+            equal.
+    """
 
     def __init__(self, array: Array) -> None:
         self.values: F64 = array.astype(np.float64)
@@ -129,16 +155,17 @@ class _Side:
         about_own = np.einsum("ij,ij->i", centred, centred) / flat.shape[1]
         about_all = about_own + (self.means - self.mean) ** 2
         self.spread = float(np.sqrt(about_all.mean()))
-        # Deviations are about each sample's own mean, because a few bright samples move the common mean.
+        # Deviations are taken from each sample's own mean, because a few bright samples move the common mean.
         deviations = np.sqrt(about_own if flat.shape[1] >= _LEAST else about_all)
         self.log_spreads: F64 = np.log(np.maximum(deviations, 1e-9 * max(self.spread, 1e-300)))
-        explained = float(flat.mean(axis=0).var())  # by the mean sample
+        explained = float(flat.mean(axis=0).var())  # the variance within the mean sample
         self.variation = max(1 - explained / self.spread**2, 0.0) if self.spread else 0.0
 
     def contrasts(self) -> list[F64]:
-        """Return, per sample, first minus last channel: of the means, and of the standard deviations.
+        """Return two arrays with one difference per sample: of the channels' means, and of their deviations.
 
-        The list is empty where no axis of 2 to 4 channels is found.
+        A difference is the first channel's minus the last channel's; deviations are standard deviations. A
+        fourth channel is ignored. The list is empty if the samples have no axis of 2 to 4 channels.
         """
         values = self.values
         if values.ndim < 3:
@@ -146,18 +173,19 @@ class _Side:
         axis = next((i for i in (1, values.ndim - 1) if 2 <= values.shape[i] <= 4), None)
         if axis is None:
             return []
-        last = min(values.shape[axis], 3) - 1  # the fourth is no color
+        last = min(values.shape[axis], 3) - 1  # A fourth channel is no color.
         channels = np.moveaxis(values, axis, 1).reshape(self.count, values.shape[axis], -1)
         return [
             np.asarray(part[:, 0] - part[:, last]) for part in (channels.mean(axis=2), channels.std(axis=2))
         ]
 
     def rows(self) -> F64 | None:
-        """Return, per sample, a log ratio that is negative if the values lie as with channels first.
+        """Return one log ratio per sample; it is negative if the values lie in memory with channels first.
 
-        A value resembles the value one row below. With channels first, that value lies W elements on. With
-        channels last, it lies W times C elements on. The ratio compares the mean squared differences at these
-        two distances. None where the samples are no images of 2 to 4 channels.
+        In an image, a pixel resembles the pixel below. With channels first, the pixel below is W elements
+        further in memory. With channels last, it is W times C elements further. The ratio is the mean squared
+        difference at the first distance, divided by that at the second distance. None if the samples are not
+        images of 2 to 4 channels.
         """
         shape = self.values.shape
         if len(shape) != 4:
@@ -177,7 +205,10 @@ class _Side:
 
 
 def _map(name: str, ours: _Side, theirs: _Side) -> Finding | None:
-    """Return a mismatch where calibration = factor * input + shift, and factor or shift is beyond chance."""
+    """Return a mismatch if the calibration samples are the inputs times a factor, plus a shift; or None.
+
+    The factor or the shift must be too large for chance.
+    """
     factor = _factor(ours, theirs)
     sure = _sure(ours.log_spreads, theirs.log_spreads, obvious=abs(math.log(factor)) > math.log(_OBVIOUS))
     scaled = abs(math.log(factor)) > math.log(_FACTOR) and sure
@@ -203,7 +234,10 @@ def _map(name: str, ours: _Side, theirs: _Side) -> Finding | None:
 
 
 def _channels(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
-    """Yield a mismatch where the differences of channels have opposite signs: the channels are reversed."""
+    """Yield a mismatch if the channels are reversed: first minus last channel has opposite signs.
+
+    The signs are those of the calibration samples ``ours`` and of the inputs ``theirs``.
+    """
     factor = _factor(ours, theirs)
     for mine, other in zip(ours.contrasts(), theirs.contrasts(), strict=False):
         same, swapped = _distance(mine / factor, other), _distance(-mine / factor, other)
@@ -219,7 +253,10 @@ def _channels(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
 
 
 def _layout(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
-    """Yield a mismatch where one side's axes were reshaped instead of transposed, which moves the rows."""
+    """Yield a mismatch if the values lie channels-first on one side and channels-last on the other.
+
+    The shapes are equal, so one side was reshaped where it should have been transposed.
+    """
     mine, other = ours.rows(), theirs.rows()
     if mine is None or other is None or ours.values.shape[1:] != theirs.values.shape[1:]:
         return
@@ -235,19 +272,25 @@ def _layout(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
 
 
 def _factor(ours: _Side, theirs: _Side) -> float:
-    """Return the ratio of median spreads, on which a few samples of high contrast have no influence."""
+    """Return the median standard deviation of the samples in ``ours``, divided by that in ``theirs``.
+
+    A few samples of high contrast have no influence on a median.
+    """
     return math.exp(float(np.median(ours.log_spreads) - np.median(theirs.log_spreads)))
 
 
 def _sure(ours: F64, theirs: F64, *, obvious: bool = False) -> bool:
-    """Return whether two means differ beyond chance. With few samples return ``obvious``."""
+    """Return whether two means differ beyond chance; ``obvious`` if there are too few samples to know."""
     if min(len(ours), len(theirs)) < _LEAST:
         return obvious
     return _distance(ours, theirs) > CERTAIN
 
 
 def _distance(ours: F64, theirs: F64) -> float:
-    """Return the difference of two means in standard errors (Welch 1947); inf where nothing varies."""
+    """Return the difference of two means in standard errors (Welch 1947).
+
+    If neither array varies, the result is inf for different means and 0 for equal means.
+    """
     difference = abs(float(ours.mean() - theirs.mean()))
     error = math.sqrt(sum(float(x.var(ddof=1)) / len(x) for x in (ours, theirs) if len(x) > 1))
     if error <= 1e-9 * difference:
@@ -258,7 +301,7 @@ def _distance(ours: F64, theirs: F64) -> float:
 def _repeats(
     calibration: Mapping[str, Array], validation: Mapping[str, Array], names: list[str]
 ) -> Iterator[Finding]:
-    """Yield mismatches where calibration samples are copies of others, or are inputs as well."""
+    """Yield a finding if calibration samples are copies of each other, and one if inputs are among them."""
     ours, theirs = _digests(calibration, names), _digests(validation, names)
     if len(ours) > 1:
         twice = 1 - len(set(ours)) / len(ours)
@@ -276,7 +319,7 @@ def _repeats(
 
 
 def _digests(arrays: Mapping[str, Array], names: list[str]) -> list[bytes]:
-    """Return a digest of each sample, over all inputs."""
+    """Return one digest per sample, which covers the sample's values of all inputs in ``names``."""
     found = []
     for sample in zip(*(arrays[name] for name in names), strict=False):
         digest = hashlib.blake2b(digest_size=16)

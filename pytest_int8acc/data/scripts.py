@@ -1,9 +1,9 @@
-"""Loads and runs user code named as ``file.py:function``. Its exceptions become errors that name its line.
+"""Loads and runs user code named as ``file.py:function``; error messages name the line of the user's script.
 
-While user code runs, and only then, its folder is first on ``sys.path``, and the modules that it imported
-from there are in ``sys.modules``. So two folders may each have a ``helper.py``. The process-wide state that a
-script changes is also active only while the script runs: the working folder, ``sys.path``, NumPy's handling
-of floating-point errors, and warning filters.
+Only while a script runs, its folder is first on ``sys.path``, and the modules that it imported from its
+folder are in ``sys.modules``. So two folders may each have a ``helper.py``. A script may change process-wide
+state: the working folder, ``sys.path``, NumPy's handling of floating-point errors, and warning filters. These
+changes, too, are in force only while the script runs.
 """
 
 from __future__ import annotations
@@ -29,23 +29,26 @@ from pytest_int8acc.errors import DataError, Int8accError, error_text, session_e
 from pytest_int8acc.tensors import Array, did_you_mean
 
 _T = TypeVar("_T")
-#: The folder of this package. Its frames are never the user's fault.
+#: The folder of this package. Error messages never name a line in it as the user's.
 _PACKAGE = Path(__file__).parents[1]
-#: Marks the end of a user's iterator.
+#: What ``next`` returns at the end of a user's iterator.
 _END = object()
 #: The exceptions that pytest and unittest raise to skip a test.
 _OUTCOMES = ("Skipped", "XFailed", "SkipTest")
 
 
 class ProcessState:
-    """The process-wide state that a script has changed; it is active only while the script runs."""
+    """The changes that a script made to process-wide state; they are in force only while the script runs."""
 
     def __init__(self) -> None:
         self._changed: dict[str, Any] = {}
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Within it, the script's changes are active; further changes are kept for the next time."""
+        """Put the script's changes in force within the block, and undo them after it.
+
+        Changes that the script makes within the block are in force again in the next block.
+        """
         path = sys.path
         outside = _process_state()
         with np.errstate(), warnings.catch_warnings():
@@ -56,25 +59,26 @@ class ProcessState:
             finally:
                 after = _process_state()
                 self._changed |= {key: value for key, value in after.items() if value != before[key]}
-                # Blocks may be nested. The outer block decides which folder is kept.
+                # Blocks may be nested. The outermost block ends last, so it decides which working folder is
+                # restored in the next block.
                 self._changed["folder"] = after["folder"]
                 if after["folder"] == outside["folder"]:
                     del self._changed["folder"]
-                sys.path = path  # the script may have replaced the list itself
+                sys.path = path  # The script may have assigned another list to ``sys.path``.
                 _set_process_state(outside)
 
 
 def _process_state() -> dict[str, Any]:
     try:
         folder = os.getcwd()
-    except OSError:  # the folder was removed
+    except OSError:  # The working folder was removed.
         folder = ""
     filters = [*warnings.filters]
     return {"folder": folder, "path": [*sys.path], "on_errors": np.geterr(), "filters": filters}
 
 
 def _set_process_state(state: Mapping[str, Any]) -> None:
-    with suppress(OSError):  # the folder was removed
+    with suppress(OSError):  # The folder may have been removed.
         if state["folder"] != os.getcwd():
             os.chdir(state["folder"])
     sys.path[:] = state["path"]
@@ -84,31 +88,36 @@ def _set_process_state(state: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class UserFunction:
-    """A function of a user's script; calling it raises whatever the user's code raises."""
+    """A function of a user's script. A call raises whatever the user's code raises."""
 
     ref: str
-    """As written: ``file.py:function``."""
+    """The script and the function as the user wrote them: ``file.py:function``."""
     file: Path
     function: Callable[..., Any]
     modules: dict[str, ModuleType] = field(repr=False)
-    """Module name to module: the script, and the modules that it imported from its own folder."""
+    """Module name to module, for the script and the modules that it imported from its own folder."""
     process: ProcessState = field(repr=False)
-    """The process-wide state that the script has changed."""
+    """The changes that the script made to process-wide state."""
 
     def __call__(self, *args: Any) -> Any:
-        """Run the function with its folder importable; a generator's body needs :func:`iterate_user`."""
+        """Call the function while the modules in the script's folder are importable.
+
+        If the function is a generator, its body runs later, so use :func:`iterate_user`.
+        """
         with self.active():
             return self.function(*args)
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Within it, the script's folder and the modules from it are importable."""
+        """Within the block, make the script's folder importable, and put the script's changes in force."""
         with _importable(self.file.parent, self.modules), self.process.active():
             yield
 
 
 def load_function(ref: str, base: Path, error: type[Int8accError] = DataError) -> UserFunction:
-    """Run the script of ``ref``, a ``file.py:function`` below ``base``, as a new module; return its function.
+    """Run the script of ``ref`` as a new module; return its function.
+
+    ``ref`` is ``file.py:function``, where the file is relative to ``base``.
 
     Raises:
         error: The script or function is missing, does not compile, fails when run, or is not callable.
@@ -142,21 +151,24 @@ def load_function(ref: str, base: Path, error: type[Int8accError] = DataError) -
 
 
 def run_user(ref: str, function: Callable[..., _T], *args: Any, error: type[Int8accError] = DataError) -> _T:
-    """Return ``function(*args)``; an exception becomes ``error``, as for :func:`looking_at`."""
+    """Return ``function(*args)``.
+
+    An exception of the user's code becomes ``error``; see :func:`looking_at`.
+    """
     with looking_at(ref, error):
         return function(*args)
 
 
 @contextmanager
 def looking_at(ref: str, error: type[Int8accError] = DataError) -> Iterator[None]:
-    """Turn an exception of user code into ``error``, which names the script ``ref``.
+    """Turn an exception that the block raises into ``error``, which names the user's script ``ref``.
 
-    Ctrl-C, ``pytest.exit`` and our own errors pass. ``pytest.skip`` does not pass, because a case that fails
-    would be skipped.
+    Ctrl-C, ``pytest.exit`` and errors of this plugin are raised as they are. ``pytest.skip`` becomes
+    ``error``, because otherwise a case that should fail would be skipped.
 
     Raises:
-        error: ``loaders.py:12: ValueError: its text (in loaders.py:function)``. The line is the innermost one
-            in the folder of the user's script.
+        error: The text is like ``loaders.py:12: ValueError: message (in loaders.py:function)``. The line is
+            that of the innermost frame in the folder of the user's script.
     """
     try:
         yield
@@ -183,10 +195,10 @@ def user_array(ref: str, value: object, where: str) -> Array:
 
 
 def iterate_user(ref: str, function: UserFunction) -> Iterator[Any]:
-    """Yield the items of the iterable that ``function()`` returns, each when it is asked for.
+    """Yield the items of the iterable that ``function()`` returns; no item is taken before it is needed.
 
     Raises:
-        DataError: The function or its iterator fails, or what it returns cannot be iterated.
+        DataError: The function or its iterator fails, or the function's result is a dict or not iterable.
     """
     result = run_user(ref, function)
     with looking_at(ref):
@@ -204,7 +216,8 @@ def iterate_user(ref: str, function: UserFunction) -> Iterator[Any]:
                 return
             yield item
     finally:
-        if inspect.isgenerator(iterator):  # not all items may have been taken: its own ``finally`` runs here
+        # If not all items were taken, ``close`` runs the ``finally`` blocks of the user's generator.
+        if inspect.isgenerator(iterator):
             with function.active(), looking_at(ref):
                 iterator.close()
 
@@ -213,8 +226,9 @@ def iterate_user(ref: str, function: UserFunction) -> Iterator[Any]:
 def _importable(folder: Path, modules: dict[str, ModuleType]) -> Iterator[None]:
     """Put ``folder`` on ``sys.path`` and ``modules`` in ``sys.modules`` within the block.
 
-    Modules that the block imports from the folder are added to ``modules`` and leave ``sys.modules``. The
-    modules of a folder that was importable before stay there.
+    Modules that the block imports from the folder are added to ``modules``. After the block, ``modules`` are
+    removed from ``sys.modules``. If the folder was on ``sys.path`` before, imported modules stay in
+    ``sys.modules``.
     """
     added = str(folder) not in sys.path
     hidden = {name: sys.modules[name] for name in modules if name in sys.modules}
@@ -237,7 +251,10 @@ def _importable(folder: Path, modules: dict[str, ModuleType]) -> Iterator[None]:
 
 
 def _comes_from(folder: Path, name: str) -> bool:
-    """Return whether the module's top package or file lies directly in ``folder``, not in a venv below it."""
+    """Return whether the top-level module or package of module ``name`` lies directly in ``folder``.
+
+    A virtual environment below the folder does not count.
+    """
     top = sys.modules.get(name.partition(".")[0])
     spec = getattr(top, "__spec__", None)
     if spec is None:
@@ -248,7 +265,7 @@ def _comes_from(folder: Path, name: str) -> bool:
 
 
 def _blame(failure: BaseException, ref: str) -> str:
-    """Return ``file:line: Type: text (in ref)`` for an exception from the user's code."""
+    """Return the message ``file:line: Type: text (in ref)`` for an exception from the user's code."""
     said = error_text(failure)
     text = type(failure).__name__ + ("" if said == type(failure).__name__ else f": {said}")
     if isinstance(failure, SyntaxError):
@@ -261,17 +278,21 @@ def _blame(failure: BaseException, ref: str) -> str:
 
 
 def _place(failure: BaseException, ref: str) -> str | None:
-    """Return ``file:line`` of the innermost frame in the user's folder, relative to that folder."""
+    """Return ``file:line`` of the innermost frame in the folder of the user's script.
+
+    The file is written like the script in ``ref``. None if no frame is the user's.
+    """
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(failure.__traceback__)]
     if isinstance(failure, SyntaxError) and isinstance(failure.filename, str):
         frames.append((failure.filename, failure.lineno))
     files = [(Path(file), line) for file, line in frames if not file.startswith("<")]
     files = [(file, line) for file, line in files if _PACKAGE not in file.parents]
     if not files:
-        # Python turns a StopIteration in a generator into a RuntimeError without a frame of the user's.
+        # Python turns a StopIteration in a generator into a RuntimeError that has no frame of the user's
+        # code.
         return None if failure.__cause__ is None else _place(failure.__cause__, ref)
     folder = files[0][0].parent
     own = [(file.relative_to(folder), line) for file, line in files if folder in file.parents]
-    # A virtual environment may lie below the user's folder: its libraries are not the user's code.
+    # A virtual environment may lie in the user's folder. The libraries in it are not the user's code.
     file, line = [(file, line) for file, line in own if "site-packages" not in file.parts][-1]
     return f"{(PurePath(ref.rpartition(':')[0]).parent / file).as_posix()}:{line}"

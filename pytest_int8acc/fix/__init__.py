@@ -1,4 +1,4 @@
-"""Writes a fix as files: the mixed-precision model, its plan, and the plan in the terms of other tools."""
+"""Writes a fix as files: the mixed-precision model, its plan, and files and commands for other tools."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ def write_fix(folder: Path, fix: FixFiles, root: Path | None = None) -> tuple[st
 
     ======================  ===============================================================
     fixed.onnx              the fixed model
-    plan.yaml               the plan; ``plan: plan.yaml`` in a spec guards it
+    plan.yaml               the plan; a spec with ``plan: plan.yaml`` tests it
     exclude_nodes.txt       nodes that stay float, one name on each line
-    modelopt.sh             NVIDIA Model Optimizer's quantizer with these nodes left out
-    ort_quantize.py         ONNX Runtime's quantizer with these nodes left out
+    modelopt.sh             runs NVIDIA Model Optimizer's quantizer without these nodes
+    ort_quantize.py         runs ONNX Runtime's quantizer without these nodes
     layer_precisions.txt    arguments of Polygraphy and trtexec for TensorRT below 11
     postprocess.py          Polygraphy's network postprocessing for TensorRT below 11
-    commands.txt            how to build each of them
-    float.onnx              only if the node names in the user's file are not those of the plan, or if the
-                            plan fuses norms: the model that other tools then convert
+    commands.txt            the commands that build the fix with each tool
+    float.onnx              the float model for other tools; written only if the node names in the user's
+                            model file are not those of the plan, or if the plan fuses norms
     ======================  ===============================================================
 
     A fix in FP8 has no files for ONNX Runtime's quantizer and for TensorRT below 11. A fix in FP16 or BF16
     has ``fixed.onnx``, ``plan.yaml``, ``commands.txt``, ``layer_precisions.txt``, ``fp32_nodes.txt``,
     ``autocast.sh`` (ModelOpt), and in FP16 ``convert_fp16.py`` (onnxconverter-common).
 
-    Other tools do not support moves of range, nor scales for weights that a plan gives. Their files say so.
+    A plan may move range between channels, and may set scales of weights. Other tools support neither. Their
+    files say so.
 
     Args:
-        folder: The folder to write into, which is made where it is missing.
+        folder: The folder to write into. It is created if it is missing.
         fix: The fix.
-        root: The report folder, which no link may lead out of; None: links are followed.
+        root: The report folder. A symbolic link that leads out of it raises an error. None: all are followed.
 
     Raises:
-        Int8accError: The folder cannot be made or written.
+        Int8accError: The folder cannot be created or written.
     """
     named = name_nodes(fix, folder)
     plan = {"plan.yaml": plan_text(fix.plan, fix.network, fix.float_path.name)}
@@ -61,7 +62,7 @@ def write_fix(folder: Path, fix: FixFiles, root: Path | None = None) -> tuple[st
 
 
 def _texts(named: Named, fix: FixFiles) -> dict[str, str]:
-    """Return file name to text for a fix in INT8 or FP8."""
+    """Return file name to content of the text files of a fix in INT8 or FP8, except the plan."""
     if fix.low:
         return {
             "exclude_nodes.txt": commands.exclude_nodes(named),

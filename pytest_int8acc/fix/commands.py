@@ -1,4 +1,4 @@
-"""Text files of a fix: names, arguments and commands for ModelOpt, Polygraphy and trtexec."""
+"""Makes text files of a fix: node names, arguments and commands for ModelOpt, Polygraphy and trtexec."""
 
 from __future__ import annotations
 
@@ -11,19 +11,26 @@ from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.names import shown
 
 _POLYGRAPHY = {"fp16": "float16", "fp32": "float32"}
-#: Characters at which trtexec splits a list of layer precisions, or which it takes for a pattern.
+#: Matches characters that trtexec treats specially in a list of layer precisions. A node whose name has one
+#: cannot be given to trtexec.
 _TRTEXEC = re.compile("[,'*]")
 #: The newest opset that TensorRT 8.6 and 9 read.
 _OPSET_8 = 17
 
 
 def exclude_nodes(named: Named) -> str:
-    """Return ``exclude_nodes.txt``: a node's name on each line. Names that are not printable are left out."""
+    """Return ``exclude_nodes.txt``: the names of the nodes that stay float, one on each line.
+
+    Names that are not printable are left out.
+    """
     return "".join(f"{name}\n" for name in named.high if name.isprintable())
 
 
 def modelopt(named: Named, low: str = "") -> str:
-    """Return ``modelopt.sh``: NVIDIA Model Optimizer's quantizer, with a pattern for each excluded node."""
+    """Return ``modelopt.sh``, which runs NVIDIA Model Optimizer's quantizer.
+
+    The quantizer leaves out the nodes in ``named.high``.
+    """
     lines = ["exec python -m modelopt.onnx.quantization"]
     if low:
         lines.append(f"--quantize_mode {low}")
@@ -41,7 +48,7 @@ def modelopt(named: Named, low: str = "") -> str:
 
 
 def commented(line: str) -> str:
-    """Return ``line`` as a line of comment; nothing where it is empty."""
+    """Return ``line`` as a line of comment in a script; empty text if ``line`` is empty."""
     return f"# {line}\n" if line else ""
 
 
@@ -66,8 +73,11 @@ def layer_precisions(named: Named) -> str:
 
 
 def _polygraphy(high: Mapping[str, Precision]) -> Iterator[str]:
-    """Yield Polygraphy's arguments for nodes in a precision, and a comment for each node it cannot name."""
-    # A name that begins with '-' would be taken for an option.
+    """Yield Polygraphy's arguments that set the precision of nodes.
+
+    Before them, yield a comment for each node whose name Polygraphy cannot take.
+    """
+    # Polygraphy would take a name that begins with '-' for an option.
     bad = {name for name in high if name.startswith("-") or not name.isprintable()}
     yield from (_cannot(name) for name in high if name in bad)
     pairs = [f"{name}:{_POLYGRAPHY[p]}" for name, p in high.items() if name not in bad]
@@ -76,11 +86,13 @@ def _polygraphy(high: Mapping[str, Precision]) -> Iterator[str]:
 
 
 def for_trtexec(high: Mapping[str, Precision], results: Mapping[str, Precision]) -> Iterator[str]:
-    """Yield trtexec's arguments, and a comment for each node that they cannot name.
+    """Yield trtexec's arguments that set precisions and output types of nodes.
+
+    Before them, yield a comment for each node whose name trtexec cannot take.
 
     Args:
-        high: Node to its precision.
-        results: Node to the type of its result.
+        high: Node to the precision that it runs in.
+        results: Node to the type of its outputs.
     """
     arguments = []
     for option, names in (("layerPrecisions", high), ("layerOutputTypes", results)):
@@ -98,7 +110,7 @@ def _cannot(name: str) -> str:
 
 
 def commands(named: Named, fix: FixFiles) -> str:
-    """Return ``commands.txt`` for INT8: how to build the fix with the tools of each TensorRT."""
+    """Return ``commands.txt`` for INT8: the commands that build the fix with each version of TensorRT."""
     if fix.by_flags:
         fixed = _FIXED_BY_FLAGS + _weak(named, _held_by_flags(named))
     elif fix.model.opset > _OPSET_8:
@@ -113,12 +125,15 @@ def commands(named: Named, fix: FixFiles) -> str:
 
 
 def fp8_commands(named: Named, fix: FixFiles) -> str:
-    """Return ``commands.txt`` for FP8, which TensorRT below 9 does not read."""
+    """Return ``commands.txt`` for a fix in FP8."""
     return _head(named, fix) + _ADA + FIXED + _again(named, _ANEW_FP8)
 
 
 def _head(named: Named, fix: FixFiles) -> str:
-    """Return how to run the commands, and remarks on inputs of open size and on additional outputs."""
+    """Return the first lines of ``commands.txt``: how to run the commands, and remarks on inputs and outputs.
+
+    The remarks are on inputs without a fixed size, and on outputs that the fix adds to the model.
+    """
     text = "Commands to build this fix. Run them in this folder, in a POSIX shell.\n"
     if named.inputs:
         text += (
@@ -136,7 +151,7 @@ def _head(named: Named, fix: FixFiles) -> str:
 
 
 def _again(named: Named, text: str) -> str:
-    """Return ``text``, on quantizing again, with remarks on parts of the plan that are lacking."""
+    """Return ``text``, which says how to quantize again, with remarks on what other tools do not support."""
     note = ""
     if not all(map(str.isprintable, named.high)):
         note = "\nexclude_nodes.txt lacks the names that cannot be printed on a line.\n"
@@ -144,14 +159,20 @@ def _again(named: Named, text: str) -> str:
 
 
 def _held_by_flags(named: Named) -> dict[str, Precision]:
-    """Return the nodes in FP32 of a fix whose flags allow FP16, because the flags would allow it for them."""
+    """Return the nodes that must be held in FP32 by arguments; empty if the builder flags do not allow FP16.
+
+    With the flag for FP16, TensorRT could otherwise run these nodes in FP16.
+    """
     if named.precision == "fp32":
         return {}
     return {name: kept for name, kept in named.high.items() if kept == "fp32"}
 
 
 def _weak(named: Named, held: Mapping[str, Precision]) -> str:
-    """Return the commands for a builder that chooses among the types that flags allow."""
+    """Return the commands for a weakly typed build, in which TensorRT chooses among the types of the flags.
+
+    ``held`` are nodes that arguments hold in a precision.
+    """
     flags = "--int8" if named.precision == "fp32" else "--int8 --fp16"
     trtexec = [f"trtexec --onnx=fixed.onnx {flags} --saveEngine=fixed.engine", *for_trtexec(held, {})]
     polygraphy = [

@@ -1,4 +1,4 @@
-"""Translates a fix into the names of the float model's own nodes, for files of other tools."""
+"""Describes a fix by the node names of the float model, for files of other tools."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from pytest_int8acc.graph.norms import fuse_norms
 from pytest_int8acc.graph.opsets import LEAST_OPSET
 from pytest_int8acc.graph.plan import quantized_tensors
 
-#: The float model beside the fix, written if the node names in the user's file are not those of the plan.
+#: The file name of a copy of the float model, in the folder of the fix. The copy is written only if the node
+#: names in the user's model file are not those of the plan.
 NAMED_MODEL = "float.onnx"
 
 
 @dataclass(frozen=True, eq=False)
 class FixFiles:
-    """A fix that was built and met the criteria, with all that its files are made from."""
+    """A fix: a mixed-precision model that met the criteria, and all that is needed to write its files."""
 
     model: Model
-    """The fixed model."""
+    """The mixed-precision model."""
     plan: Plan
     network: Network
-    """The network that ``plan`` is a plan of."""
+    """The low-precision network whose layers ``plan`` keeps in high precision."""
     float_model: Model
     """The case's float model in normal form."""
     float_path: Path
-    """The file of the float model."""
+    """The user's file of the float model."""
     precision: Precision
-    """The precision of groups in high precision for which the plan names none."""
+    """The precision of nodes that are neither in low precision nor listed in the plan."""
     low: str = ""
     """The low format: ``fp8``, ``fp16`` or ``bf16``; empty for INT8."""
     by_flags: bool = False
@@ -45,18 +46,18 @@ class FixFiles:
 
     @cached_property
     def named_model(self) -> Model:
-        """The float model with the plan's norms fused, as other tools convert it."""
+        """The float model that other tools convert. Normalizations that the plan fuses are fused in it."""
         return fuse_norms(self.float_model, self.plan.fused) if self.plan.fused else self.float_model
 
 
 @dataclass(frozen=True, eq=False)
 class Named:
-    """A fix in terms of other tools: nodes and tensors of the float model."""
+    """A fix as other tools need it, by names of nodes and tensors of the float model."""
 
     model: str
-    """The float model's path, relative to the fix's folder if that is possible, with slashes."""
+    """The float model's path with slashes, relative to the folder of the fix if that is possible."""
     own_file: bool
-    """Whether the user's file has the plan's node names. Otherwise ``NAMED_MODEL`` is written."""
+    """Whether other tools can use the user's model file. If not, ``NAMED_MODEL`` is written for them."""
     high: Mapping[str, Precision]
     """Node to its precision, in topological order, for all nodes that are kept out of INT8."""
     int8: Mapping[str, tuple[int, ...]]
@@ -64,21 +65,21 @@ class Named:
     op_types: tuple[str, ...]
     """Operator types of the nodes in ``int8``."""
     scales: Mapping[str, float]
-    """Activation tensor to the scale that the plan gives it, for scales that other tools accept."""
+    """Activation tensor to the scale that the plan gives it, if other tools can take the scale."""
     inputs: tuple[str, ...]
-    """Inputs of open size, as text."""
+    """The model's inputs without a fixed size, as text with their shapes."""
     precision: Precision
-    """The precision of groups in high precision for which the plan names none."""
+    """The precision of nodes that are neither in low precision nor listed in the plan."""
     feeding: Mapping[str, Precision]
-    """Node in INT8 to the type of its result, which a reader in ``high`` needs."""
+    """Node outside ``high`` whose output a node in ``high`` reads, to the type that the output must have."""
     untold: str
-    """A line on the parts of the plan that other tools do not support; empty where they support all."""
+    """A line on the parts of the plan that other tools do not support; empty if they support all parts."""
 
 
 def name_nodes(fix: FixFiles, folder: Path) -> Named:
-    """Return ``fix`` in the names of the float model, which other tools quantize again.
+    """Return ``fix`` by names of nodes and tensors of the float model, which other tools quantize again.
 
-    Nodes that only the case's Q/DQ model has are left out.
+    Nodes that the case's Q/DQ model has, but not the float model, are left out.
     """
     network, model = fused(fix.network, fix.plan.fused), fix.named_model
     nodes = {node.name: node.op_type for node in model.graph.node}
@@ -110,7 +111,10 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
 
 
 def _untold(plan: Plan, plain_scales: int) -> str:
-    """Return a line on the parts of the plan that only fixed.onnx can have; empty where there are none."""
+    """Return a line on the parts of the plan that only fixed.onnx can have; empty if there are none.
+
+    ``plain_scales`` is the number of the plan's scales that other tools can take.
+    """
     counts = {
         "scales": len(plan.scales) - plain_scales,
         "moved channels": len(plan.moves),
@@ -121,7 +125,10 @@ def _untold(plan: Plan, plain_scales: int) -> str:
 
 
 def _plain_scales(fix: FixFiles) -> dict[str, float]:
-    """Return the plan's symmetric per-tensor scales of activations whose values no move of range changes."""
+    """Return activation tensor to scale, for the plan's scales that other tools can take.
+
+    These are symmetric and per tensor. The plan must not move range between channels of the tensor.
+    """
     own, moves = quantized_tensors(fix.network), fix.plan.moves
     touched = migrate(fix.network, moves).touched if moves else ()
     scales = {}
@@ -133,7 +140,10 @@ def _plain_scales(fix: FixFiles) -> dict[str, float]:
 
 
 def _feeding(model: Model, high: Mapping[str, Precision]) -> dict[str, Precision]:
-    """Return node to the type of its result, for nodes in INT8 that a node in ``high`` reads; FP32 wins."""
+    """Return node to the type of its output, for nodes outside ``high`` that feed a node in ``high``.
+
+    The type is the precision of the reading node; FP32 if readers differ and one of them runs in FP32.
+    """
     chosen: dict[str, Precision] = {}
     for node in model.graph.node:
         for name in node.input if node.name in high else ():
@@ -144,10 +154,10 @@ def _feeding(model: Model, high: Mapping[str, Precision]) -> dict[str, Precision
 
 
 def _has_names(path: Path, model: Model) -> bool:
-    """Return whether the file has the same nodes as ``model`` and an opset with Q/DQ per channel."""
+    """Return whether the model file has the nodes of ``model``, and an opset with per-channel Q/DQ."""
     try:
         proto = onnx.load(path, load_external_data=False)
-    except Exception:  # the file was removed or changed since it was loaded
+    except Exception:  # The file was removed or changed after it was first loaded.
         return False
     own = [node.name for node in proto.graph.node if node.op_type != "Constant"]
     same = own == [node.name for node in model.graph.node]

@@ -1,4 +1,4 @@
-"""Files of a fix in FP16 or BF16: the nodes that stay in FP32, in the terms of tools that convert models."""
+"""Makes the files of a fix in FP16 or BF16, which keep nodes in FP32 when other tools convert the model."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import shlex
 from pytest_int8acc.fix.commands import FIXED, exclude_nodes, for_trtexec, modelopt_pattern
 from pytest_int8acc.fix.files import Named
 
-#: Low formats whose fixes consist of the files that this module makes.
+#: The low formats for which this module makes the files of a fix.
 LOWS = ("fp16", "bf16")
 
 
 def texts(named: Named, low: str) -> dict[str, str]:
-    """Return file name to text for a fix in the low format ``low``, ``fp16`` or ``bf16``."""
+    """Return file name to content, for the text files of a fix in FP16 or BF16, except the plan."""
     found = {
         "fp32_nodes.txt": exclude_nodes(named),
         "autocast.sh": _autocast(named, low),
@@ -23,13 +23,13 @@ def texts(named: Named, low: str) -> dict[str, str]:
 
 
 def _convert(named: Named) -> str:
-    """Return ``convert_fp16.py``: onnxconverter-common's converter, which excludes the plan's nodes."""
+    """Return ``convert_fp16.py``, which runs onnxconverter-common and leaves the plan's nodes in FP32."""
     nodes = "".join(f"    {name!r},\n" for name in named.high)
     return _CONVERT.replace("MODEL_NAME", repr(named.model)).replace("NODES", nodes)
 
 
 def _autocast(named: Named, low: str) -> str:
-    """Return ``autocast.sh``: NVIDIA Model Optimizer's AutoCast, with a pattern for each excluded node."""
+    """Return ``autocast.sh``, which runs ModelOpt's AutoCast and leaves the plan's nodes in FP32."""
     lines = [
         "exec python -m modelopt.onnx.autocast",
         f'--onnx_path "$(dirname -- "$0")"/{shlex.quote(named.model)}',
@@ -41,7 +41,7 @@ def _autocast(named: Named, low: str) -> str:
 
 
 def _layer_precisions(named: Named, low: str) -> str:
-    """Return ``layer_precisions.txt``: trtexec's arguments, which keep nodes and their results in FP32."""
+    """Return ``layer_precisions.txt``: trtexec's arguments that keep the plan's nodes and outputs in FP32."""
     lines = [
         "# TensorRT below 11, from the float model; for a POSIX shell.",
         f"# trtexec --onnx={shlex.quote(named.model)} --{low} and:",

@@ -1,4 +1,4 @@
-"""Makes the Python files of a fix, for ONNX Runtime's quantizer and for Polygraphy."""
+"""Makes the Python scripts of a fix, for ONNX Runtime's quantizer and for Polygraphy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_int8acc.graph.formats import INT8
 
 
 def ort_quantize(named: Named) -> str:
-    """Return ``ort_quantize.py``, which quantizes the float model with ONNX Runtime as the plan says."""
+    """Return ``ort_quantize.py``, which quantizes the float model with ONNX Runtime according to the plan."""
     data = [
         f"MODEL = Path(__file__).resolve().parent / {named.model!r}",
         *("NODES_TO_EXCLUDE = [", *(f"    {name!r}," for name in named.high), "]"),

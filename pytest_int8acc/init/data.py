@@ -1,4 +1,4 @@
-"""Finds out what ``--int8acc-data`` names: arrays, or a folder of images or of audio; and its labels."""
+"""Finds out what data ``--int8acc-data`` names: arrays, or a folder of images or audio. Finds labels, too."""
 
 from __future__ import annotations
 
@@ -22,52 +22,56 @@ from pytest_int8acc.tensors import Array, TensorInfo, describe
 IMAGES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 AUDIO = frozenset({".flac", ".mp3", ".ogg", ".wav"})
 Kind = Literal["ready", "arrays", "images", "audio"]
-#: The kinds of labels. ``array``: an array in the .npz file. ``file``: a labels.npy beside the arrays.
-#: ``folders``: the folder that an image is in. ``text`` and ``json``: a list that maps file names to labels.
+#: The kinds of labels. ``array``: an array in the .npz file of the data. ``file``: a .npy file of labels next
+#: to the file of the data. ``folders``: the name of a file's folder is its class. ``text`` and ``json``: a
+#: file that maps the names of image or audio files to labels.
 LabelKind = Literal["array", "file", "folders", "text", "json"]
-#: Names of arrays in an .npz that may hold labels.
+#: Names of arrays in an .npz that are taken for labels, unless the model has an input of the same name.
 _LABEL_ARRAYS = ("labels", "label", "targets", "target", "y")
 _ACCEPTED = "a folder of images, of audio or of .npy files, an .npz, an .npy or Polygraphy's JSON"
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Where the labels are."""
+    """The place of the labels for the user's data."""
 
     kind: LabelKind
     file: Path | None = None
-    """The file of labels; for the kind ``folders`` a file that lists the classes in order, if any."""
+    """The file of labels.
+
+    For the kind ``folders``, a file that lists the classes in order; None without one.
+    """
     array: str = ""
     """The name of the array that holds the labels, for the kind ``array``."""
     numbers: bool = True
-    """Whether a list has the numbers of the classes. Otherwise it has their names."""
+    """Whether the file of labels gives the numbers of the classes. Otherwise it gives their names."""
 
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """The data that the user named."""
+    """The data that the user named with ``--int8acc-data``."""
 
     path: Path
     kind: Kind
     labels: Labels | None
     files: Sequence[Path] = ()
-    """The images or the audio files, in order."""
+    """The image or audio files, in order; empty for other kinds of data."""
     tensor: TensorInfo | None = None
-    """The input that takes an image or a waveform."""
+    """The model's input that takes the images or the audio; None for other kinds of data."""
     arrays: Mapping[str, Array] | None = None
-    """Stored arrays that do not fit the model as they are."""
+    """Name to stored array, if the arrays must be changed to fit the model; otherwise None."""
     problem: str = ""
-    """The error that says why the arrays do not fit."""
+    """The error message that says why ``arrays`` do not fit the model."""
 
     @property
     def count(self) -> int:
-        """The number of files or of stored samples."""
+        """The number of image or audio files, or of samples in ``arrays``."""
         stored = [len(array) for array in (self.arrays or {}).values() if array.ndim]
         return min(stored, default=len(self.files))
 
     @property
     def rate(self) -> int:
-        """The sampling rate of the first .wav file that can be read, in Hz; 0 where there is none."""
+        """The sampling rate, in Hz, of the first .wav file that can be read; 0 if there is none."""
         for file in self.files:
             if file.suffix.lower() == ".wav":
                 with contextlib.suppress(wave.Error, EOFError, OSError), wave.open(str(file)) as opened:
@@ -76,10 +80,11 @@ class Given:
 
 
 def look(path: Path, model: Model) -> Given:
-    """Return what lies at ``path``, and which input of ``model`` takes it.
+    """Return which data lie at ``path``, and which input of ``model`` takes them.
 
     Raises:
-        DataError: Nothing is there, it is of no known kind, or no input of the model takes it.
+        DataError: ``path`` does not exist, the data are of no known kind, or no input of the model takes
+            them.
     """
     if not path.exists():
         raise DataError(f"{display(path)}: no such file or folder; --int8acc-data takes {_ACCEPTED}")
@@ -119,7 +124,11 @@ def _audio(path: Path, files: Sequence[Path], model: Model) -> Given:
 
 
 def _labels_of_files(folder: Path, files: Sequence[Path]) -> Labels | None:
-    """Return a list of labels in the folder or its parent that names all files; else their subfolders."""
+    """Return the labels of ``files``; None if none are found.
+
+    A file of labels in ``folder`` or its parent is used if it names all ``files``. Otherwise the names of
+    subfolders are the labels, if all files lie in two or more subfolders.
+    """
     names = ("labels.txt", "labels.json")
     label_files = [place / name for place in (folder, folder.parent) for name in names]
     label_files = [file for file in label_files if file.is_file()]
@@ -136,7 +145,7 @@ def _labels_of_files(folder: Path, files: Sequence[Path]) -> Labels | None:
 
 
 def _read_labels(file: Path) -> Mapping[str, object]:
-    """Return file name to label, as ``file`` lists them; empty where ``file`` has something else."""
+    """Return file name to label, as ``file`` lists them; empty if the content of ``file`` is no such list."""
     if file.suffix == ".txt":
         return dict(line.rsplit(maxsplit=1) for line in _lines(file) if len(line.split()) > 1)
     try:
@@ -158,7 +167,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def _arrays(path: Path, model: Model) -> Given:
-    """Return stored arrays: ``ready`` where the first sample fits the model, else ``arrays``."""
+    """Return stored arrays: of the kind ``ready`` if the first sample fits the model, else ``arrays``."""
     try:
         for _ in open_dataset(path.name, model.inputs, base=path.resolve().parent).first(1).batches():
             pass

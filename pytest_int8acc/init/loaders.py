@@ -1,4 +1,7 @@
-"""Makes the loader script of a spec, which draws values or reads the user's data. Each guess is marked."""
+"""Makes the loader script of a spec, which draws random values or reads the user's data.
+
+TODO marks guesses.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +17,28 @@ from pytest_int8acc.init.templates import render
 from pytest_int8acc.names import shown
 from pytest_int8acc.tensors import Array, Dim, TensorInfo
 
-#: How many batches of random data a loader gives.
+#: Number of batches that a loader script of random data yields.
 RUNS = 8
-#: Maximum number of files or stored samples that are compared.
+#: Maximum number of the user's files or stored samples on which the loader script lets models be compared.
 COMPARED = 100
-#: Maximum number of other files or stored samples that are calibrated on.
+#: Maximum number of further files or stored samples that the loader script gives to calibration.
 CALIBRATED = 50
 
 
 def random_loader(trial: Trial) -> str:
-    """Return a script that draws values for all inputs."""
+    """Return a loader script that draws random values for all inputs."""
     inputs = _table(trial, trial.model.inputs, trial.inputs)
     return render("random_loader", {"sizes": trial.how, "inputs": inputs, "runs": RUNS}) + render("draw", {})
 
 
 def data_loader(trial: Trial, given: Given, folder: Path, classes: str) -> str:
-    """Return a script that reads the user's data; empty where the data are ready as they are.
+    """Return a loader script that reads the user's data; empty if the data fit the model without a script.
 
     Args:
         trial: The sizes that the model accepts.
-        given: The data.
-        folder: The folder that the script will lie in.
-        classes: The output whose top-1 accuracy the script computes if there are labels; may be empty.
+        given: The user's data.
+        folder: The folder into which the script will be written.
+        classes: The output whose top-1 accuracy the script computes if there are labels; empty for none.
     """
     match given.kind:
         case "arrays":
@@ -67,12 +70,12 @@ def data_loader(trial: Trial, given: Given, folder: Path, classes: str) -> str:
 
 
 def missing_parts(trial: Trial, given: Given | None, loader: str) -> str:
-    """Return what the user must fill in before the spec can run, in one line; empty where nothing is missing.
+    """Return one line on what the user must fill in before the spec can run; empty if nothing is missing.
 
     Args:
         trial: The sizes that were tried.
-        given: The user's data, if any.
-        loader: The name of the loader script; empty where there is none.
+        given: The user's data; None without data.
+        loader: The name of the loader script; empty if there is none.
     """
     where = f" in {loader}" if loader else ""
     if given is not None and given.kind == "audio" and wave_axis(_input_of_files(given)) is None:
@@ -95,7 +98,7 @@ def missing_parts(trial: Trial, given: Given | None, loader: str) -> str:
 
 
 def _table(trial: Trial, inputs: Iterable[TensorInfo], shapes: dict[str, tuple[int, ...]]) -> str:
-    """Return lines of a dict: an input's name to the shape, the dtype and the range of its random values."""
+    """Return lines of Python: items of a dict of input name to shape, dtype and range of random values."""
     lines = []
     for tensor in inputs:
         values_range = trial.ranges[tensor.name]
@@ -112,7 +115,7 @@ def _input_of_files(given: Given) -> TensorInfo:
 
 
 def _file_values(given: Given) -> dict[str, object]:
-    """Return the values of the template that a loader of images and one of audio need."""
+    """Return the values for the loader's template that both images and audio need."""
     tensor = _input_of_files(given)
     return {
         "if_files": True,
@@ -124,7 +127,7 @@ def _file_values(given: Given) -> dict[str, object]:
 
 
 def _image_values(trial: Trial, given: Given) -> dict[str, object]:
-    """Return the values of the template that a loader of images needs."""
+    """Return the values for the template of a loader script that reads images."""
     tensor = _input_of_files(given)
     shape = trial.sample_shape(tensor)
     channels, height, width = image_axes(tensor) or (1, 2, 3)
@@ -145,7 +148,7 @@ def _image_values(trial: Trial, given: Given) -> dict[str, object]:
 
 
 def _audio_values(trial: Trial, given: Given) -> dict[str, object]:
-    """Return the values of the template that a loader of audio needs."""
+    """Return the values for the template of a loader script that reads audio."""
     tensor = _input_of_files(given)
     shape, axis = trial.sample_shape(tensor), wave_axis(tensor)
     only_wav = all(file.suffix.lower() == ".wav" for file in given.files)
@@ -164,7 +167,7 @@ def _audio_values(trial: Trial, given: Given) -> dict[str, object]:
 
 
 def _array_values(trial: Trial, given: Given) -> dict[str, object]:
-    """Return the values of the template that a loader of stored arrays needs."""
+    """Return the values for the template of a loader script that reads stored arrays."""
     stored = given.arrays or {}
     matched = _arrays_of_inputs(trial, given)
     blocks = []
@@ -187,7 +190,11 @@ def _array_values(trial: Trial, given: Given) -> dict[str, object]:
 
 
 def _arrays_of_inputs(trial: Trial, given: Given) -> list[tuple[TensorInfo, str]]:
-    """Return inputs and the names of their arrays: the same name, else the next array without an input."""
+    """Return inputs, each with the name of the stored array for it; inputs without an array are left out.
+
+    An input takes the array of its name. If there is none, it takes the next array that no input is named
+    like.
+    """
     names = list(given.arrays or {})
     if given.labels:
         names = [name for name in names if name != given.labels.array]
@@ -198,7 +205,7 @@ def _arrays_of_inputs(trial: Trial, given: Given) -> list[tuple[TensorInfo, str]
 
 
 def _steps(array: Array, tensor: TensorInfo, is_batched: bool) -> list[str] | None:
-    """Return lines of code that make the input ``tensor`` of a stored sample; None where no guess fits."""
+    """Return lines of Python that turn a stored sample into the input ``tensor``; None if no guess fits."""
     shape = tensor.shape or ()
     reshaping = _reshaping(array.shape[1:], shape[1:] if is_batched else shape)
     if reshaping is None or not array.ndim:
@@ -211,9 +218,9 @@ def _steps(array: Array, tensor: TensorInfo, is_batched: bool) -> list[str] | No
 
 
 def _reshaping(shape: Sequence[int], dims: Sequence[Dim]) -> str | None:
-    """Return a line of code that brings a sample of ``shape`` to ``dims`` by moving or adding an axis.
+    """Return a line of Python that brings a sample of ``shape`` to ``dims`` by a transpose or a new axis.
 
-    The line is empty where the shape fits as it is. The result is None where no move and no added axis helps.
+    The line is empty if the shape fits unchanged. The result is None if no transpose and no new axis helps.
     """
 
     def fits(shape: Sequence[int]) -> bool:
@@ -231,7 +238,7 @@ def _reshaping(shape: Sequence[int], dims: Sequence[Dim]) -> str | None:
 
 
 def _label_values(given: Given, folder: Path) -> dict[str, object]:
-    """Return the values of the template for the labels, which depend on where the labels come from."""
+    """Return the values for the loader's template that say how the script reads the labels."""
     labels = given.labels
     if labels is None:
         return {}

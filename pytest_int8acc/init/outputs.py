@@ -1,4 +1,4 @@
-"""Guesses what the outputs of a model hold, by its graph, its names and the shapes of one run."""
+"""Guesses what the outputs of a model hold, from the model's graph, from names, and from shapes in a run."""
 
 from __future__ import annotations
 
@@ -16,47 +16,49 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Dim, TensorInfo
 
-#: Minimum number of columns of a Gemm's output [N, C] that may be scores of classes.
+#: An output of a Gemm, shape [N, C], is taken for scores of classes only if C is at least this number, unless
+#: its name says so.
 CLASSES = 10
-#: Operators whose result holds elements of their first input.
+#: Operators whose result holds only elements of their first input, perhaps in another order.
 _PARTS = {"Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose"}
 _PARTS |= {"Unsqueeze"}
 #: Operators whose result holds all elements of their input in the same order.
 _SAME = frozenset({"Identity", "Cast", "Flatten", "Reshape", "Squeeze"})
-#: Names of outputs that are scores of classes.
+#: Matches names of outputs that are scores of classes.
 _CLASS_NAME = re.compile(r"logit|class|cls|categor|prob|softmax", re.IGNORECASE)
-#: Names of outputs and of model files that suggest something other than classes.
+#: Matches names of outputs and of model files that suggest something other than classes.
 _OTHER_NAME = re.compile(
     r"landmark|lmk|keypoint|kpt|kps|point|box|coord|pose|offset|angle|gaze|embed|feat|hidden|latent|regress"
     r"|(?<![a-z])reg(?![a-z])",
     re.IGNORECASE,
 )
-#: Names of inputs and outputs that carry a state from one run to the next.
+#: Matches names of inputs and outputs that carry a state from one run to the next.
 STATE_NAME = re.compile(r"state|hidden|cache|past|present|^[hc]n?(_?\d+)?$", re.IGNORECASE)
 #: Usual numbers of points on a face, a hand or a body. Each point has two or three coordinates.
 _POINTS = (5, 17, 21, 33, 68, 98, 106, 468, 478)
 _Shape = tuple[Dim, ...]
-#: The rank of an output that joins boxes and scores, and the axis of the join, to the layout of YOLO.
+#: For an output in which a Concat joins boxes and scores: (rank, axis of the Concat) to the layout of YOLO.
 _LAYOUTS = {(3, 1): "yolov8", (3, 2): "yolov5"}
 
 
 @dataclass(frozen=True)
 class Guess:
-    """What an output seems to be."""
+    """A guess of what an output holds."""
 
     text: str
     axis: int | None = None
-    """The axis of classes, where the output holds classes for sure; -1 is the last axis."""
+    """The axis of classes if the output is taken for scores of classes; None if not. -1 is the last axis."""
     doubt: str = ""
-    """Why an output that may hold classes is not taken for them."""
+    """Why an output that may hold scores of classes is not taken for such; empty for other outputs."""
 
 
 def guesses(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Guess]:
     """Return output name to a guess of what the output holds.
 
     Args:
-        model: In normal form.
-        shapes: Shapes of inputs and outputs in a run. Other shapes are taken as the model declares them.
+        model: A model in normal form.
+        shapes: Name to shape, of inputs and outputs in a run. For other names, the model's declared shapes
+            are used.
     """
     chosen = behind_selection(model)
     known: dict[str, _Shape | None] = {t.name: t.shape for t in (*model.inputs, *model.outputs)}
@@ -71,7 +73,8 @@ def guesses(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Gu
         elif _is_state(tensor, shape, model, known):
             found[tensor.name] = Guess("the state that the next run takes")
         else:
-            # An axis of classes has a fixed size. An open last axis counts time steps or places.
+            # The model fixes the size of an axis of classes. A last axis without a fixed size counts time
+            # steps or positions.
             columns = tensor.shape[-1] if tensor.shape else None
             found[tensor.name] = _of_floats(model, tensor.name, shape, isinstance(columns, int))
     return found
@@ -79,25 +82,25 @@ def guesses(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Gu
 
 @dataclass(frozen=True)
 class Joined:
-    """Parts of different kinds that the graph joins to an output."""
+    """An output that a Concat joins from parts of different kinds, such as boxes and scores."""
 
     axis: int
     sizes: tuple[int, ...]
     names: tuple[str, ...]
-    """A word for each part; ``others`` where the graph does not say."""
+    """A word for each part, such as ``boxes``; ``others`` if the graph does not show what the part holds."""
     layout: str = ""
-    """YOLO's layout, as a name for ``decode`` of ``coco_map``; empty where the output has another layout."""
+    """YOLO's layout, as the value of ``decode`` for the metric ``coco_map``; empty for another layout."""
 
     @property
     def text(self) -> str:
-        """The parts with their sizes, for a comment."""
+        """The parts with their sizes, as text for a comment in the spec."""
         return ", ".join(f"{name} ({size})" for name, size in zip(self.names, self.sizes, strict=True))
 
 
 def joined_outputs(model: Model) -> dict[str, Joined]:
-    """Return the float outputs in which the graph joins scores with other values.
+    """Return output name to its parts, for float outputs that a Concat joins from parts of different kinds.
 
-    Outputs behind an operator that chooses are left out.
+    Outputs that depend on a selecting operator, such as TopK, are left out.
     """
     late, found = behind_selection(model), dict[str, Joined]()
     for tensor in model.outputs:
@@ -117,18 +120,21 @@ def joined_outputs(model: Model) -> dict[str, Joined]:
 
 
 def _name_of(segments: Sequence[Segment]) -> str:
-    """Return a word for segments of one kind."""
+    """Return a word for the content of segments of one kind; ``others`` if it is unknown or differs."""
     names = {segment.label for segment in segments}
     return (names.pop() if len(names) == 1 else "") or "others"
 
 
 def selectors(model: Model) -> list[str]:
-    """Return the operators, also in bodies of nodes, that choose among values that the model computes."""
+    """Return the types of the model's selecting operators, which choose among computed values, such as TopK.
+
+    Operators in the subgraphs of nodes are included.
+    """
     return sorted(set[str]().union(*_choosing(model).values()))
 
 
 def _choosing(model: Model) -> dict[str, set[str]]:
-    """Return the nodes that choose before an output, or whose bodies choose, and the choosing operators."""
+    """Return node name to the types of selecting operators: of the node, or of nodes in its subgraphs."""
     nodes, outputs = model.index.nodes, [output.name for output in model.outputs]
     found = {name: {nodes[name].op_type} for name in choices(model, outputs)}
     for node in model.graph.node:
@@ -138,10 +144,11 @@ def _choosing(model: Model) -> dict[str, set[str]]:
 
 
 def before_selection(model: Model) -> list[str]:
-    """Return the float tensors of the main graph that are read by nodes that choose, or by nodes after them.
+    """Return the float tensors before a selection, which selecting nodes or nodes after them read.
 
-    These tensors hold all boxes and scores, so that they can be compared element by element. Several parts of
-    one tensor are replaced by that tensor.
+    Such a tensor does not depend on a selecting node, such as TopK. It holds the boxes or scores before the
+    selection, so it can be compared element by element. If several slices of one tensor are read, that tensor
+    is returned instead.
     """
     made = model.index.producer
     late, early = behind_selection(model), dict[str, set[str]]()
@@ -158,14 +165,17 @@ def before_selection(model: Model) -> list[str]:
 
 
 def _whole(name: str, made: Mapping[str, onnx.NodeProto]) -> str:
-    """Return the tensor whose elements ``name`` holds, before operators that pick or move elements."""
+    """Return the tensor from which ``name`` is made by operators that only pick or move elements."""
     while name in made and made[name].op_type in _PARTS and made[name].input[0] in made:
         name = made[name].input[0]
     return name
 
 
 def behind_selection(model: Model) -> set[str]:
-    """Return the tensors behind nodes that choose. The number and order of elements depend on rounding."""
+    """Return the tensors that depend on a selecting node, such as TopK.
+
+    Small rounding errors may change the number and the order of their elements.
+    """
     late, first = set[str](), _choosing(model)
     for node in model.graph.node:
         if node.name in first or not late.isdisjoint((*node.input, *captured(node))):
@@ -182,9 +192,9 @@ def _of_floats(model: Model, name: str, shape: _Shape, fixed: bool) -> Guess:
     """Return a guess of what a float output holds.
 
     Args:
-        model: In normal form.
-        name: The output.
-        shape: Its shape in a run.
+        model: A model in normal form.
+        name: The name of the output.
+        shape: The shape of the output in a run.
         fixed: Whether the model fixes the size of the last axis.
     """
     node = _last(model, name)
@@ -220,9 +230,9 @@ def _many(count: Dim) -> str:
 
 
 def _last(model: Model, name: str) -> onnx.NodeProto | None:
-    """Return the node that computes an output.
+    """Return the node that computes the output ``name``; None if no node does.
 
-    Operators that reshape, cast, or add a bias to the result of that node are skipped.
+    Nodes at the end that only reshape, cast, or add a bias to a MatMul are skipped.
     """
     made, constants = model.index.producer, model.index.constants
     node = made.get(name)
@@ -249,7 +259,7 @@ def _ends_softmax(node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto]) -> b
 
 
 def _doubt(model: Model, name: str, columns: int) -> str:
-    """Return why an output that looks like scores of classes may be something else; empty if nothing does."""
+    """Return why an output that looks like scores of classes may be something else; empty without doubt."""
     said = next(filter(None, map(_OTHER_NAME.search, (name, Path(model.name).stem))), None)
     if said:
         return f"'{said[0].lower()}' in a name speaks against classes"

@@ -1,4 +1,4 @@
-"""Finds sizes and values that a model accepts: ONNX Runtime runs the model with sizes that are usual."""
+"""Finds input sizes and values that a model accepts: ONNX Runtime tries the model with usual sizes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pytest_int8acc.init.outputs import STATE_NAME
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed, TensorInfo
 
-#: Heights and widths of images that are tried, in pixels. The most usual size is first.
+#: Heights and widths of images that are tried, in pixels. The most common size comes first.
 IMAGES = (224, 256, 320, 640, 512, 128, 96, 64, 48, 32, 28, 299, 112, 416, 1024)
 #: Lengths of waveforms that are tried, in samples.
 WAVES = (16000, 512, 576, 1024, 256, 8000, 4096, 48000, 400, 160)
-#: Lengths of windows, in samples, that are tried for a model of waveforms that has a state.
+#: Lengths of waveforms, in samples, that are tried for a model with a state, which takes short windows.
 WINDOWS = (512, 576, 1024, 256, 1536, 16000)
 #: Lengths of sequences of tokens or features that are tried.
 SEQUENCES = (16, 32, 64, 100, 128, 300, 512, 77, 3000)
@@ -27,9 +27,9 @@ SEQUENCES = (16, 32, 64, 100, 128, 300, 512, 77, 3000)
 _WIDTHS = (4, 1, 2, 8, 10)
 #: Batch sizes that are tried where the model leaves the batch size open. Some models accept only 1.
 BATCHES = (4, 1)
-#: Names of the input that takes the sampling rate of a waveform.
+#: Matches the name of an input that takes the sampling rate of a waveform.
 _RATE = re.compile(r"^(sr|sample_?rate|sampling_?rate|rate)$", re.IGNORECASE)
-#: Parts of the names of inputs that are bounds, such as of a frequency, to the value that each bound gets.
+#: Pattern in the name of a scalar input that is a bound, such as a minimum frequency, to the value it gets.
 _BOUNDS = {re.compile(r"min", re.IGNORECASE): 0, re.compile(r"max", re.IGNORECASE): 1000}
 _MASK = re.compile(r"mask", re.IGNORECASE)
 _Shapes = dict[str, tuple[int, ...]]
@@ -37,7 +37,7 @@ _Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Range:
-    """The least and the greatest value of an input."""
+    """The least and the greatest of the random values that an input gets."""
 
     low: float = 0
     high: float = 1
@@ -47,24 +47,24 @@ class Range:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Shapes of a model's inputs that were tried in ONNX Runtime, and the result."""
+    """The result of running a model in ONNX Runtime with input shapes that were guessed."""
 
     model: Model
     ranges: Mapping[str, Range]
-    """Input name to the range of its values."""
+    """Input name to the range of its random values."""
     inputs: _Shapes
     outputs: _Shapes
-    """Output name to shape; empty where the model did not run with any shapes."""
+    """Output name to shape; empty if the model did not run with any of the shapes."""
     tried: int
     """The number of combinations of sizes that were tried."""
     refused: str = ""
-    """ONNX Runtime's error for the last sizes, where the model did not run with any."""
+    """ONNX Runtime's error for the last sizes that were tried; empty if the model ran."""
     finite: bool = True
     """Whether all outputs were finite."""
 
     @property
     def how(self) -> str:
-        """How the sizes were found, in a line for a comment."""
+        """One line on how the sizes were found, for a comment in the loader script."""
         if not self.outputs:
             return f"TODO: the model did not run with any sizes tried ({self.tried}): set them."
         if all(isinstance(dim, int) for tensor in self.model.inputs for dim in tensor.shape or ()):
@@ -87,10 +87,11 @@ class Trial:
 def find_sizes(model: Model, batches: Sequence[int] = BATCHES) -> Trial:
     """Return the first sizes, usual ones first, with which the model runs.
 
-    A size that the model fixes is kept. Where the model runs with no sizes, the result has the first ones.
+    A size that the model fixes is kept. If the model runs with none of the sizes, the result has the first
+    sizes that were tried, and no outputs.
 
     Args:
-        model: In normal form, with inputs of known rank.
+        model: A model in normal form, with inputs of known rank.
         batches: The batch sizes to try where the model leaves its batch size open.
     """
     ranges = {tensor.name: _range(model, tensor) for tensor in model.inputs}
@@ -126,7 +127,7 @@ def _random_feed(inputs: Sequence[TensorInfo], shapes: _Shapes, ranges: Mapping[
 
 
 def _range(model: Model, tensor: TensorInfo) -> Range:
-    """Return the range of an input's values, as its name, its type and the nodes that read it suggest."""
+    """Guess the range of an input's values from its name, its dtype and the nodes that read it."""
     is_float, is_integer = tensor.dtype.kind == "f", tensor.dtype.kind in "iu"
     if _RATE.search(tensor.name) and tensor.shape in ((), (1,)):
         return Range(16000, 16000, "a guess: the rate of speech")
@@ -149,9 +150,9 @@ def _range(model: Model, tensor: TensorInfo) -> Range:
 
 
 def _table_rows(model: Model, name: str) -> int:
-    """Return how many rows the smallest constant has that a Gather reads by this input; 0 where none does.
+    """Return the number of rows of the table that a Gather looks up with the input; 0 if there is no Gather.
 
-    A Cast between the input and the Gather is allowed.
+    With several tables, it is the smallest number. A Cast may lie between the input and the Gather.
     """
     constants, rows = model.constants(), []
     for node, position in model.index.readers(name):
@@ -163,7 +164,10 @@ def _table_rows(model: Model, name: str) -> int:
 
 
 def image_axes(tensor: TensorInfo) -> tuple[int, int, int] | None:
-    """Return the axes of channels, height and width; None unless the input has 1, 3 or 4 channels."""
+    """Return the axes of channels, height and width; None if the shape is not that of an image.
+
+    An image has 1, 3 or 4 channels, on the first axis or on the last axis.
+    """
     shape = tensor.shape or ()
     if len(shape) not in (3, 4) or tensor.dtype.kind not in "fu":
         return None
@@ -176,7 +180,10 @@ def image_axes(tensor: TensorInfo) -> tuple[int, int, int] | None:
 
 
 def wave_axis(tensor: TensorInfo) -> int | None:
-    """Return the axis of time; None where an axis that is neither batch nor time has a size other than 1."""
+    """Return the axis of time if the input is a waveform; otherwise None.
+
+    A waveform has exactly one axis, apart from the batch axis, whose size is not 1.
+    """
     shape = tensor.shape or ()
     if tensor.dtype.kind != "f" or not 1 <= len(shape) <= 3 or STATE_NAME.search(tensor.name):
         return None
@@ -186,7 +193,7 @@ def wave_axis(tensor: TensorInfo) -> int | None:
 
 
 def _candidates(model: Model, batches: Sequence[int]) -> Iterator[_Shapes]:
-    """Yield different combinations of shapes of all inputs, the usual ones first."""
+    """Yield dicts of input name to shape, without repetition; the most common shapes come first."""
     seen = set[tuple[tuple[int, ...], ...]]()
     state = any(STATE_NAME.search(t.name) for t in model.inputs)
     choices = {t.name: _choices(t, state) for t in model.inputs}
@@ -200,7 +207,10 @@ def _candidates(model: Model, batches: Sequence[int]) -> Iterator[_Shapes]:
 
 
 def _choices(tensor: TensorInfo, state: bool) -> list[tuple[int, ...]]:
-    """Return what to try for open axes of an input: (height, width) of an image, else one size for all."""
+    """Return the sizes to try for axes of an input that have no fixed size.
+
+    An item is (height, width) for an image. For other inputs it is one size for all such axes.
+    """
     shape = tensor.shape or ()
     axes = image_axes(tensor)
     if axes:
@@ -220,14 +230,15 @@ def _fill(
     batch: int,
     tied: bool,
 ) -> _Shapes:
-    """Return shapes of all inputs; axes that have the same symbolic name get the same size.
+    """Return input name to shape; axes that have the same symbolic name get the same size.
 
     Args:
         inputs: The model's inputs.
         choices: Input name to the sizes to try.
-        number: Which of these sizes to take; the last one where an input has fewer.
-        batch: The size of an open axis 0.
-        tied: Whether all open axes of a state have the batch's size.
+        number: The index of the sizes to take from ``choices``; an input with fewer sizes takes its last
+            ones.
+        batch: The size of an axis 0 that has no fixed size.
+        tied: Whether all axes of a state that have no fixed size get the batch size.
     """
     named: dict[str, int] = {}
     shapes = {}

@@ -1,4 +1,4 @@
-"""Renders the template files of specs and loader scripts, which lie beside this module."""
+"""Renders the template files of specs and loader scripts; the templates are in the folder of this module."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from string import Template
 def render(name: str, values: Mapping[str, object]) -> str:
     """Return the template file ``<name>.template`` with values in place of ``$placeholders``.
 
-    A line is left out if one of its placeholders has no value, None or False. The value True is written as
-    nothing, so that a placeholder can decide whether its line is written. The lines from ``%if name`` to
-    ``%end`` are left out if the placeholder ``name`` would leave a line out.
+    A line is left out if the value of one of its placeholders is missing, None or False. The value True is
+    written as empty text, so a placeholder can decide whether its line is written. The lines from ``%if
+    name`` to ``%end`` are left out if the value of ``name`` is missing, None or False.
     """
     text = Path(__file__).with_name(f"{name}.template").read_text(encoding="utf-8")
     unused = values.keys() - set(re.findall(r"(?:\$\{?|^%if )(\w+)", text, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""``pytest --int8acc-init MODEL``: writes a first spec for a model, ready to run; TODO marks each guess."""
+"""``pytest --int8acc-init MODEL``: writes a first spec for a model. TODO marks each guess in the spec."""
 
 from __future__ import annotations
 
@@ -33,23 +33,24 @@ from pytest_int8acc.spec.load import display
 from pytest_int8acc.spec.yaml import resolve
 from pytest_int8acc.tensors import TensorInfo, describe
 
-#: Minimum count of random samples in a first spec; rounded up where the model fixes its batch size.
+#: Number of random samples in a first spec. It is rounded up to whole batches if the model fixes its batch
+#: size.
 SAMPLES = 64
-#: Domains of the operators that ONNX Runtime implements.
+#: The operator domains that ONNX Runtime implements. A model with an operator of another domain gets no spec.
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
-#: Suffixes that quantizers append to the name of a model.
+#: Matches a suffix that quantizers append to the file name of a model, before the file type.
 _QUANTIZED = re.compile(r"[._-](qdq|int8|quant|quantized|ptq|qat|sim)$", re.IGNORECASE)
-#: Text that YAML reads as text without quotes, unless it is a number or a word such as ``null``.
+#: Matches text that needs no quotes in YAML, unless it is a number or a word such as ``null``.
 _PLAIN = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./-]*")
 
 
 def run(paths: Iterable[str | Path], stream: TextIO, data: Path | None = None) -> int:
-    """Write a spec for each model; return how many models got none.
+    """Write a spec for each model; return the number of models for which this failed.
 
     Args:
-        paths: The models.
-        stream: Gets a line for each model: the files that were written, or an error.
-        data: The data for all of them, as for ``write_spec``.
+        paths: The model files.
+        stream: Receives lines on each model: the files that were written and remarks, or an error.
+        data: The data for all models, as for ``write_spec``.
     """
     failed = 0
     for path in paths:
@@ -76,12 +77,12 @@ def write_spec(model_path: str | Path, folder: Path | None = None, data: Path | 
 
     Args:
         model_path: A float ONNX model, or one with Q/DQ.
-        folder: The folder of the spec; None: beside the model.
-        data: A folder of images or of audio, or stored arrays; None: the inputs are random.
+        folder: The folder of the spec; None means the model's folder.
+        data: A folder of images or audio, or stored arrays; None means random inputs.
 
     Raises:
-        ModelError: The model cannot be read, has nothing to quantize, or has operators or inputs that a first
-            run cannot support.
+        ModelError: The model cannot be read, has nothing to quantize, has operators of a custom domain, or
+            has inputs for which no data can be made up.
         DataError: The data cannot be read, or fit no input.
         Int8accError: A file exists already, or the folder cannot be written.
     """
@@ -107,7 +108,8 @@ def _write(facts: _Facts) -> list[Path]:
             )
     for file, text in texts.items():
         try:
-            create_file(file, text.encode())  # never overwrites a file that another process created since
+            # Fails if another process has created the file since the check above.
+            create_file(file, text.encode())
         except OSError as error:
             raise Int8accError(f"{display(file)}: cannot be written: {error.strerror or error}") from error
     return list(texts)
@@ -132,7 +134,7 @@ def _check(model: Model) -> None:
 
 
 class _Facts:
-    """What is known of a model and of the user's data."""
+    """All that the spec's text depends on: the model, the user's data, and guesses about the model."""
 
     def __init__(self, path: Path, folder: Path, data: Path | None) -> None:
         self.path, self.folder = path, folder
@@ -144,21 +146,21 @@ class _Facts:
         self.given = None if data is None else look(data, model)
         self.trial = find_sizes(model, BATCHES if self.given is None else BATCHES[-1:])
         self.batch_size = read_layout(model.inputs).size
-        """The batch size where the model fixes it."""
+        """The batch size that the model fixes; None if it fixes none."""
         self.guesses = guesses(model, self.trial.inputs | self.trial.outputs)
         self.joined = joined_outputs(model)
         self.selectors = " and ".join(selectors(model))
-        """The operators by which the model chooses among values; empty where there are none."""
+        """The model's selecting operators, such as TopK, joined by 'and'; empty if there are none."""
         self.before = before_selection(model)
-        """The tensors that these operators read, which are judged in place of the outputs behind them."""
+        """The tensors before a selecting operator. They are judged instead of outputs that depend on one."""
         self.loader = self._loader()
-        """The name of the loader script; empty where none is needed."""
+        """The name of the loader script; empty if no script is needed."""
         self.missing = missing_parts(self.trial, self.given, self.loader)
-        """What the user must fill in before the spec can run, in one line; empty where nothing is missing."""
+        """One line on what the user must fill in before the spec can run; empty if nothing is missing."""
         self.classes = self._classes()
-        """The name of the first output that seems to be scores of classes, one row per sample; or empty."""
+        """The name of the first output that is taken for scores of classes, shape [N, C]; may be empty."""
         self.boxes = next((name for name, parts in self.joined.items() if parts.layout), "")
-        """The name of the first output with a layout of YOLO's; or empty."""
+        """The name of the first output that has one of YOLO's layouts; empty if none has."""
 
     def _loader(self) -> str:
         if self.given is not None:
@@ -175,19 +177,19 @@ class _Facts:
 
     @cached_property
     def has_boxes(self) -> bool:
-        """Whether the user's labels are boxes for each sample, as ``coco_map`` takes them."""
+        """Whether the user's labels are boxes for each sample, in the shape that ``coco_map`` needs."""
         labels = self.given.labels if self.given is not None else None
         if not self.boxes or labels is None or labels.kind != "file" or labels.file is None:
             return False
         try:
             shape = np.load(labels.file, mmap_mode="r").shape
-        except (OSError, ValueError):  # the run of the spec reports the error
+        except (OSError, ValueError):  # The error will be reported when the spec is run.
             return False
         return len(shape) == 3 and 5 <= shape[2] <= 7
 
     @property
     def one_row_per_run(self) -> bool:
-        """Whether a model that leaves its batch size open refused more than one row."""
+        """Whether a model that does not fix its batch size ran with one row only, but not with more rows."""
         sizes = {self.trial.inputs[name][0] for name in self.trial.batched}
         is_tried = self.given is None and self.batch_size is None and bool(self.trial.outputs)
         return is_tried and sizes == {BATCHES[-1]}
@@ -202,7 +204,11 @@ def _can_draw(model: Model) -> bool:
 
 
 def _float_model(model: Model, path: Path) -> Path | None:
-    """Return the file of the float model beside a Q/DQ model, found by names, inputs and outputs; or None."""
+    """Return the path of the float model that belongs to the Q/DQ model at ``path``; None if none is found.
+
+    It lies in the same folder, has the same name without a suffix such as ``_int8``, and has inputs and
+    outputs of the same names.
+    """
     names = {tensor.name for tensor in (*model.inputs, *model.outputs)}
     stem = path.stem
     while (shorter := _QUANTIZED.sub("", stem)) != stem:
@@ -219,7 +225,7 @@ def _float_model(model: Model, path: Path) -> Path | None:
 
 
 def _head(facts: _Facts) -> dict[str, object]:
-    """Return the values of the template for the model, the INT8 form and the selection."""
+    """Return the values for the spec's template on the model, its quantization and selecting operators."""
     given = facts.given
     file = seen_from(facts.folder, facts.path)
     layers = "1 layer" if facts.layers == 1 else f"{facts.layers} layers"
@@ -252,12 +258,13 @@ def _head(facts: _Facts) -> dict[str, object]:
 
 
 def _inputs(facts: _Facts) -> dict[str, object]:
-    """Return the values of the template for the inputs, the batch and the labels."""
+    """Return the values for the spec's template on the inputs, the batch and the labels."""
     given, loader = facts.given, facts.loader
     values: dict[str, object] = {"if_one_row": facts.one_row_per_run}
     if given is None:
         batch = facts.batch_size or 1
-        whole_batches = -(-SAMPLES // batch) * batch  # outputs without a row per sample cannot be cut
+        # The last batch must be full, because outputs without one row per sample cannot be cut.
+        whole_batches = -(-SAMPLES // batch) * batch
         return values | {
             "if_no_data": True,
             "input_names": ", ".join(shown(tensor.name) for tensor in facts.model.inputs),
@@ -276,7 +283,7 @@ def _inputs(facts: _Facts) -> dict[str, object]:
 
 
 def _shapes(facts: _Facts) -> dict[str, object]:
-    """Return the values of the template for TensorRT's profile, which is a comment."""
+    """Return the values for the spec's comment on TensorRT's optimization profile."""
     lines = []
     for tensor in facts.model.inputs:
         if all(isinstance(dim, int) for dim in tensor.shape or ()):
@@ -289,9 +296,10 @@ def _shapes(facts: _Facts) -> dict[str, object]:
 
 
 def _criteria(facts: _Facts) -> dict[str, object]:
-    """Return the values of the template for the criteria: a limit on each output that can be compared.
+    """Return the values for the spec's template on the criteria: a limit on each output that can be compared.
 
-    Outputs behind a selection are replaced by the tensors that the model chooses by.
+    Outputs that depend on a selecting operator, such as TopK, are replaced by the tensors before the
+    operator.
     """
     outputs = {tensor.name: tensor for tensor in facts.model.outputs}
     left_out = outputs.keys() & behind_selection(facts.model) if facts.before else set()
@@ -308,7 +316,7 @@ def _criteria(facts: _Facts) -> dict[str, object]:
 
 
 def _criterion(facts: _Facts, tensor: TensorInfo) -> dict[str, object]:
-    """Return the values of the criterion's template for one output."""
+    """Return the values for the template of one output's criterion."""
     guess, parts = facts.guesses[tensor.name], facts.joined.get(tensor.name)
     text = guess.text if parts is None else f"{parts.text}, joined by a Concat"
     floats = tensor.dtype.kind == "f"
@@ -327,7 +335,7 @@ def _criterion(facts: _Facts, tensor: TensorInfo) -> dict[str, object]:
 
 
 def _metric(facts: _Facts) -> dict[str, object]:
-    """Return the values of the template for a metric: top-1, COCO's mAP, or the example of a user's own."""
+    """Return the values for the spec's template on a metric: top-1, COCO's mAP, or an example."""
     if facts.classes and facts.loader and facts.given is not None and facts.given.labels:
         return {"class_metric": facts.loader}
     if not facts.boxes:
@@ -343,5 +351,5 @@ def _metric(facts: _Facts) -> dict[str, object]:
 
 
 def _scalar(text: str) -> str:
-    """Return ``text`` in YAML, quoted where it must be."""
+    """Return ``text`` as a YAML scalar, with quotes if it needs them."""
     return text if _PLAIN.fullmatch(text) and isinstance(resolve(text), str) else quoted(text)

@@ -1,1 +1,1 @@
-"""What tensors hold, and the scales that follow from it."""
+"""Measures the values of activation tensors, and computes quantization scales from them."""

@@ -1,9 +1,10 @@
 """Passes over a dataset that measure activations of a float model: greatest magnitudes, then histograms.
 
-The first pass finds each tensor's greatest magnitude inside the graph, so that few numbers leave it. The
-second pass counts histograms over the final ranges, as TensorRT's calibrators do. ``HistogramCollector`` of
-ONNX Runtime, left to itself, takes the range of the first batch and widens it in steps of that batch's bins.
-Its results depend on the order of the batches, and a first batch near zero makes it allocate without bound.
+The first pass adds nodes to the model that compute each tensor's greatest magnitude, so that the model
+returns few numbers. The second pass counts histograms over the final ranges, as TensorRT's calibrators do.
+ONNX Runtime's ``HistogramCollector`` is not used: it takes the range of the first batch, and later widens the
+range in steps of the first batch's bins. So its results depend on the order of the batches. If the first
+batch is near zero, it allocates memory without bound.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from pytest_int8acc.tensors import Array, Feed
 if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
 
-#: Maximum size, in bytes, of the activations that leave the graph in one run. Larger batches are cut. If one
-#: sample is larger, its tensors are read in several passes.
+#: Maximum size, in bytes, of the activations that the model returns in one run. Larger batches are cut. If
+#: the activations of one sample are larger, they are read in several passes.
 CHUNK_BYTES = 1 << 28
-#: Approximate maximum size, in bytes, of the activations that a run computes to take maxima. Larger ones do
-#: not stay in the processor's caches.
+#: Approximate maximum size, in bytes, of the activations whose maxima one run computes on a CPU. Larger
+#: batches are cut, because larger activations do not stay in the processor's caches.
 RUN_BYTES = 1 << 28
-#: The first opset with a ScatterND that can add.
+#: The first opset whose ScatterND has the reduction ``add``.
 _SCATTER_ADDS = 16
-#: For each reduction, the first opset in which its axes are an input.
+#: Reduction operator to the first opset in which its axes are an input instead of an attribute.
 _AXES_ARE_INPUT = {"ReduceMax": 18, "ReduceMin": 18, "ReduceL1": 18}
 
 
@@ -49,14 +50,14 @@ def collect_maxima(
 ) -> dict[str, TensorValues]:
     """The greatest magnitude of each tensor in each sample and in each channel, without histograms.
 
-    A maximum may miss NaN. So the pass also looks for NaN in the outputs, and in tensors whose NaN would not
-    reach an output. Only if it finds NaN, a second pass looks for NaN in every tensor.
+    ONNX Runtime's maximum may ignore NaN. So the pass also looks for NaN in the outputs, and in tensors whose
+    NaN would not reach an output. If the pass finds NaN, a second pass looks for NaN in every tensor.
 
     Args:
         model: A float model.
-        tensors: Float tensors of its main graph, of rank 1 or more; at least one.
-        dataset: Samples; read once, or twice if a tensor holds NaN.
-        sessions: Where the model runs.
+        tensors: Float tensors of the model's main graph, of rank 1 or more; at least one.
+        dataset: The samples. They are read once, or twice if a tensor holds NaN.
+        sessions: Opens the model, on a CPU or a GPU.
         low: The format that the tensors are quantized to.
 
     Raises:
@@ -64,7 +65,7 @@ def collect_maxima(
         DataError: The samples cannot be read.
     """
     outputs = {info.name for info in model.outputs if np.issubdtype(info.dtype, np.floating) and info.shape}
-    # It is not known which kernels of a device pass NaN on.
+    # On a GPU it is not known which kernels pass NaN on to their outputs, so every tensor is checked for NaN.
     shown = set() if sessions.on_device else shown_at(model, outputs)
     found, holds_nan = _maxima(model, tensors, outputs.union(tensors) - (shown - outputs), dataset, sessions)
     if holds_nan:
@@ -75,7 +76,7 @@ def collect_maxima(
 def _maxima(
     model: Model, tensors: Sequence[str], summed: set[str], dataset: Dataset, sessions: Sessions
 ) -> tuple[list[TensorValues], bool]:
-    """The maxima of the tensors, and whether a tensor of ``summed`` holds NaN."""
+    """The maxima of ``tensors``, and whether a tensor of ``summed`` holds NaN."""
     reduced = _Reductions(model, tensors, summed)
     engine = sessions.exact(reduced.edit.done())
     rows: dict[str, list[Array]] = {tensor: [] for tensor in tensors}
@@ -105,16 +106,20 @@ def _maxima(
 
 
 def _greatest(known: Array | None, found: Array) -> Array | None:
-    """The greater of two magnitudes for each channel; None if the numbers of channels differ."""
+    """The elementwise maximum of two arrays with one magnitude per channel.
+
+    None if ``known`` is None, or if the numbers of channels differ.
+    """
     if known is None or known.shape != found.shape:
         return None
     return np.asarray(np.maximum(known, found))
 
 
 class _Reductions:
-    """A model with new outputs: extremes of tensors by row and channel, sums of magnitudes, and sizes.
+    """A model with outputs added: the extremes of tensors by row and channel, sums of magnitudes, and sizes.
 
-    A sum of magnitudes is NaN if any value is NaN, while a maximum may miss it.
+    A row is an index of axis 0. A sum of magnitudes is NaN if any value is NaN, while a maximum may ignore
+    NaN.
     """
 
     def __init__(self, model: Model, tensors: Sequence[str], summed: set[str]) -> None:
@@ -137,7 +142,10 @@ class _Reductions:
         end_with(self.edit, dict.fromkeys(floats, TensorProto.FLOAT) | integers)
 
     def magnitudes(self, tensor: str, outputs: Feed) -> NDArray[np.float32]:
-        """Greatest magnitudes of one run, [rows, channels] or [rows, 1] without channels; inf for NaN."""
+        """The greatest magnitudes in one run, shape [rows, channels], or [rows, 1] without channels.
+
+        A magnitude is inf if the values hold NaN.
+        """
         highest = outputs[self.highest[tensor]]
         found = np.abs(highest.reshape(len(highest), -1))
         if tensor in self.lowest:
@@ -153,11 +161,11 @@ class _Reductions:
         return int(outputs[self.sizes[tensor]].item())
 
     def _run_early(self, model: Model) -> str:
-        """Make ONNX Runtime reduce each tensor as soon as it is computed, so that it can be freed.
+        """Make ONNX Runtime reduce each tensor as soon as it is computed, so that the tensor can be freed.
 
-        ONNX Runtime orders nodes by a search from the last node back. By itself it runs the whole model
-        first, and all tensors stay in memory. So each tensor's extremes are reduced to one number, and these
-        numbers are chained by Max nodes in the order of the tensors.
+        ONNX Runtime orders nodes by a search from the last node back. Without a change it runs the whole
+        model before it reduces the tensors, and all tensors stay in memory. So each tensor's extremes are
+        reduced to one number, and Max nodes chain these numbers in the order of the tensors.
 
         Returns:
             The output of the last node of the chain.
@@ -165,7 +173,9 @@ class _Reductions:
         places = {name: n for n, node in enumerate(model.graph.node) for name in node.output}
         made = sorted(self.highest, key=lambda tensor: places.get(tensor, -1))
         extremes = (self.highest, self.lowest, self.sums)
-        tokens: list[list[str]] = []  # added before the chain, because ONNX Runtime's order depends on it
+        # ONNX Runtime's order depends on the order in which nodes are added: these nodes come before the
+        # chain.
+        tokens: list[list[str]] = []
         for tensor in made:
             ends = [found[tensor] for found in extremes if tensor in found]
             tokens.append(
@@ -177,7 +187,10 @@ class _Reductions:
         return last[0]
 
     def _by_row(self, tensor: str) -> tuple[str, list[int]]:
-        """The tensor as float32, and the axes to reduce; a tensor without channels is flattened to rows."""
+        """The name of the tensor as float32, and the axes to reduce.
+
+        A tensor without a channel axis is flattened to the shape [rows, elements].
+        """
         value = _add_cast(self.edit, tensor)
         if tensor not in self.axes:
             return add_node(self.edit, "Flatten", f"{tensor}/rows", value, axis=1), [1]
@@ -185,11 +198,13 @@ class _Reductions:
         return value, [n for n in range(1, rank) if n != axis]
 
     def _add_extremes(self, tensor: str, value: str, axes: Sequence[int], is_floored: bool) -> None:
-        """Add the greatest value, and the least value if the tensor may be negative."""
+        """Add nodes that compute the tensor's greatest value, and its least value if it may be negative."""
         axis, rank = self.axes.get(tensor, (None, 0))
-        if tensor not in self._rows:  # only here, because a Size node forces a change of the memory layout
+        # A Size node forces a change of the memory layout, so it is added only if the row size is unknown.
+        if tensor not in self._rows:
             self.sizes[tensor] = add_node(self.edit, "Size", f"{tensor}/size", value)
-        if is_floored and axis == 1 and rank > 2:  # GlobalMaxPool reads the blocked layout of convolutions
+        # GlobalMaxPool can read the blocked memory layout of convolutions, ReduceMax cannot.
+        if is_floored and axis == 1 and rank > 2:
             pooled = add_node(self.edit, "GlobalMaxPool", f"{tensor}/pooled", value)
             self.highest[tensor] = add_node(self.edit, "Flatten", f"{tensor}/max", pooled, axis=1)
         else:
@@ -199,7 +214,7 @@ class _Reductions:
 
     def _reduced(self, op_type: str, tensor: str, value: str, axes: Sequence[int]) -> str:
         name = f"{tensor}/{op_type}"
-        if not axes:  # the tensor has no dimensions but rows and channels
+        if not axes:  # The tensor has the shape [rows, channels].
             return add_node(self.edit, "Identity", name, value)
         if self._opset < _AXES_ARE_INPUT[op_type]:
             return add_node(self.edit, op_type, name, value, axes=axes, keepdims=0)
@@ -208,7 +223,7 @@ class _Reductions:
 
 
 def row_sizes(model: Model, tensors: Iterable[str]) -> dict[str, int]:
-    """The number of elements in a row of each tensor; tensors of unknown size are left out."""
+    """Tensor to the number of elements per index of axis 0; tensors of unknown size are left out."""
     values, found = model.values(), dict[str, int]()
     for tensor in tensors:
         shape = values[tensor].shape if tensor in values else None
@@ -230,9 +245,9 @@ def collect_histograms(
     Args:
         model: A float model.
         held: The maxima from :func:`collect_maxima`, of the same model and data.
-        dataset: Samples; read once for each ``CHUNK_BYTES`` of activations that one sample makes.
-        sessions: Where the model runs. On a GPU, the graph itself counts.
-        size: Number of bins, a power of two.
+        dataset: The samples. They are read once for each ``CHUNK_BYTES`` of activations of one sample.
+        sessions: Opens the model, on a CPU or a GPU. On a GPU, nodes added to the model count the histograms.
+        size: The number of bins, a power of two.
 
     Raises:
         EngineError: The model does not run.
@@ -253,17 +268,17 @@ def collect_histograms(
 def tensor_batches(
     model: Model, held: Mapping[str, TensorValues], dataset: Dataset, what: str, sessions: Sessions
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """The values of tensors, batch by batch; at most ``CHUNK_BYTES`` leave the graph in one run.
+    """The values of tensors, batch by batch; the model returns at most ``CHUNK_BYTES`` in one run.
 
-    Larger batches are cut if the model allows it. If they cannot be cut, or one sample is larger, the tensors
-    are divided into parts, and each part takes a session and a pass of its own.
+    Larger batches are cut if the model allows it. If batches cannot be cut, or if the tensors of one sample
+    are larger, the tensors are divided into lists. Each list takes one more session and one more pass.
 
     Args:
         model: A float model.
         held: The maxima of the tensors to read, from :func:`collect_maxima`.
-        dataset: Samples.
+        dataset: The samples.
         what: The purpose of the pass, for the log.
-        sessions: Where the model runs.
+        sessions: Opens the model.
 
     Yields:
         A tensor and its values, float32.
@@ -271,7 +286,7 @@ def tensor_batches(
     Raises:
         EngineError: The model does not run.
         DataError: The samples cannot be read.
-        OutOfTime: Before a pass begins.
+        OutOfTime: The time limit is reached before a pass begins.
     """
     sizes = _row_bytes(model, held)
     for chunk in _chunks(sizes, CHUNK_BYTES):
@@ -288,7 +303,7 @@ def tensor_batches(
 
 
 def _row_bytes(model: Model, held: Mapping[str, TensorValues]) -> dict[str, int]:
-    """The size of each tensor in bytes, as float32: of one row if batches can be cut, else of a whole run."""
+    """Tensor to its size in bytes as float32: per row if batches can be cut, else per run of the model."""
     can_cut = _can_cut(read_layout(model.inputs))
     return {
         tensor: values.run_bytes // (values.run_rows if can_cut else 1) for tensor, values in held.items()
@@ -296,14 +311,14 @@ def _row_bytes(model: Model, held: Mapping[str, TensorValues]) -> dict[str, int]
 
 
 def cut_batches(dataset: Dataset, what: str, model: Model, row_bytes: int, most: int) -> Iterator[Batch]:
-    """The batches of a dataset, each cut into parts of at most ``most`` bytes if the model allows it.
+    """The batches of a dataset. If the model allows it, they are cut so that few activations are computed.
 
     Args:
-        dataset: Samples.
+        dataset: The samples.
         what: The purpose of the pass, for the log.
         model: The model that takes the batches.
-        row_bytes: Size of what one row makes, in bytes.
-        most: Maximum size in bytes; a part has one row at least.
+        row_bytes: The size, in bytes, of the activations that one row of a batch leads to.
+        most: Maximum size, in bytes, of the activations of one batch. A batch has at least one row.
     """
     layout = read_layout(model.inputs)
     rows = max(1, most // max(row_bytes, 1))
@@ -323,14 +338,15 @@ def _can_cut(layout: Layout) -> bool:
 def _count_in_graph(
     model: Model, bins: Mapping[str, Bins], batches: Iterable[Batch], sessions: Sessions
 ) -> None:
-    """Count histograms inside the graph, so that only the counts leave the GPU."""
+    """Add to ``bins`` the counts that nodes added to the model compute, so that only counts leave the GPU."""
     edit, values = model.edit(), model.values()
     size = read_layout(model.inputs).size
     last = edit.unique("calibration/last")
     names = {}
     for tensor, counted in bins.items():
         value, shape = _add_cast(edit, tensor), values[tensor].shape if tensor in values else None
-        if size is not None and shape and shape[0] == size:  # rows that only fill the batch do not count
+        # Rows that only fill a batch of fixed size are sliced off before the values are counted.
+        if size is not None and shape and shape[0] == size:
             first = edit.add_constant("calibration/first", np.zeros(1, np.int64))
             value = add_node(edit, "Slice", f"{tensor}/real", value, first, last)
         names[tensor] = _add_counts(edit, tensor, value, counted)
@@ -348,13 +364,13 @@ def _count_in_graph(
 
 
 def _add_counts(edit: Editor, tensor: str, value: str, bins: Bins) -> tuple[str, str]:
-    """Add nodes that count ``value`` as ``Bins.add`` does.
+    """Add nodes that count the elements of the tensor ``value`` as ``Bins.add`` does.
 
-    CUDA adds in float32, which cannot count beyond 2**24, and threads that add to one number wait for each
-    other. So each row along the first axis has counts of its own, which are added as integers.
+    CUDA's ScatterND adds in float32, which cannot count beyond 2**24, and threads that add to one number wait
+    for each other. So each index of the first axis gets its own counts, and these are summed as integers.
 
     Returns:
-        The names of the counts and of the number of zeros, both int64.
+        The names of two int64 tensors: the counts, and the number of zeros.
     """
     size = bins.counts.size
 
@@ -390,7 +406,7 @@ def _add_counts(edit: Editor, tensor: str, value: str, bins: Bins) -> tuple[str,
 
 
 def _chunks(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
-    """The tensors in lists of at most ``most`` bytes, or of one tensor."""
+    """The tensors, divided into lists whose sizes sum to at most ``most`` bytes, or that have one tensor."""
     chunk: list[str] = []
     total = 0
     for tensor, size in sizes.items():
@@ -404,9 +420,10 @@ def _chunks(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
 
 
 def _of_samples(rows: Array, batch: Batch) -> Array:
-    """The greatest value of each sample, from the greatest value of each row of a tensor.
+    """The greatest value of each sample, computed from ``rows``, the greatest value of each row of a tensor.
 
-    If the rows cannot be divided among the samples, it is the greatest value of all rows, shape [1].
+    If the number of rows is not a multiple of the batch size, the result is the greatest value of all rows,
+    shape [1].
     """
     size = batch.rows + batch.padding
     if rows.size % size:
@@ -415,12 +432,15 @@ def _of_samples(rows: Array, batch: Batch) -> Array:
 
 
 def _add_cast(edit: Editor, tensor: str) -> str:
-    """Add a Cast of the tensor to float32; a graph input or output gets a new name, too."""
+    """Add a Cast of the tensor to float32, and return the name of the result.
+
+    The Cast is added even to a float32 tensor, because a graph input or output needs a second name.
+    """
     return add_node(edit, "Cast", f"{tensor}/float", tensor, to=TensorProto.FLOAT)
 
 
 def add_node(edit: Editor, op_type: str, preferred: str, *inputs: str, **attributes: Any) -> str:
-    """Add a node with one output; returns the output's name, which is ``preferred`` or similar."""
+    """Add a node with one output and return the name of the output: ``preferred``, made unique."""
     output = edit.unique(preferred)
     edit.graph.node.append(helper.make_node(op_type, inputs, [output], output, **attributes))
     return output

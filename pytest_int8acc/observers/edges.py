@@ -1,4 +1,4 @@
-"""Measures the error that each quantization makes in the values of its tensor, on the first samples."""
+"""Measures the quantization error of each activation tensor on the first samples of a dataset."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ from pytest_int8acc.observers.values import Bins, TensorValues, decibels
 from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 from pytest_int8acc.tensors import Array
 
-#: Maximum SQNR, in dB, that counts when scales are compared. INT8 reaches 45 dB on values that fill their
-#: range evenly; differences above that are chance. FP8 stays below 32 dB, since its errors grow with values.
+#: The best scale's SQNR, in dB, is taken for at most this value when another scale is compared with it. INT8
+#: reaches 45 dB on values that fill their range evenly. Above 45 dB, differences are chance. FP8 stays below
+#: 32 dB, because its errors grow with the values.
 CEILING_DB = 45.0
-#: A scale is at fault if it loses at least this many dB of SQNR against the best scale. A range twice too
-#: wide loses 6 dB. Calibrated ranges lose less than 3 dB.
+#: A scale is reported as faulty if its SQNR is at least this many dB below that of the best scale. A range
+#: that is twice too wide loses 6 dB. Calibrated ranges lose less than 3 dB.
 LOST_DB = 4.0
-#: A range is too wide if it is at least this many times the greatest magnitude. Between sets of samples the
-#: greatest magnitude differs by up to a third.
+#: A clipping range is reported as too wide if it is at least this many times the tensor's greatest magnitude.
+#: A smaller ratio may be chance: between two sets of samples, the greatest magnitude differs by up to a
+#: third.
 WIDE = 1.4
-#: In formats with at least this many codes, errors are computed in float64: those of float32 are about as
-#: large as the errors of the format.
+#: Quantization errors are computed in float64 if the format has at least this many levels, because the
+#: rounding errors of float32 would be about as large as the quantization errors.
 _FINE = 1 << 12
-#: An error of half a step may be rounded up by this factor in float32; it is not clipping.
+#: A value counts as clipped only if its error exceeds half a step by more than this factor, because float32
+#: may round an error of half a step up.
 _ROUNDED = 1 + 1e-6
-#: The minimum SQNR, in dB, that the best scale keeps in each format, unless a few large values determine the
-#: range. Values of trained layers keep at least 33 dB in INT8 and 31 dB in FP8.
+#: Format to the minimum SQNR, in dB, of a tensor that the format suits. If the best scale has a lower SQNR, a
+#: few large values determine the range. Tensors of trained layers have at least 33 dB in INT8, 31 dB in FP8.
 _SOUND_DB = {INT8.name: 30.0, FP8.name: 25.0}
 
 
@@ -56,7 +59,7 @@ class EdgeStats:
     clip_noise: float = 0.0
     """The sum of the squared errors of clipped values, which is a part of ``noise``."""
     top_code: float = 0
-    """The greatest distance of a code from the zero point."""
+    """The greatest distance of a code that occurs from the zero point."""
     channels: NDArray[np.float64] | None = None
     """``signal`` and ``noise`` of each channel, shape [2, channels]; None without a channel axis."""
 
@@ -72,20 +75,23 @@ class EdgeStats:
 
     @property
     def clips_wisely(self) -> bool:
-        """Whether clipping costs little: entropy and percentile calibration clip on purpose."""
+        """Whether values are clipped, but the SQNR is still sound.
+
+        Entropy and percentile calibration clip on purpose.
+        """
         return self.clips and self.sqnr_db >= sound_db(self.quantization.format)
 
     @property
     def codes_used(self) -> float:
-        """The greatest code that occurs, as a share of the format's greatest code."""
+        """The greatest code that occurs, divided by the format's greatest code; at most 1."""
         return min(self.top_code / self.quantization.format.symmetric.levels, 1.0)
 
     @property
     def usual_db(self) -> float:
-        """The SQNR in dB of the median channel; that of the whole tensor if it has no channels.
+        """The SQNR in dB of the median channel; the SQNR of the whole tensor if it has no channels.
 
-        A channel with large values holds most of the energy, so the SQNR of the whole tensor hides what the
-        other channels lose.
+        A channel with large values holds most of the energy. So the SQNR of the whole tensor does not show
+        the errors in the other channels.
         """
         if self.channels is None:
             return self.sqnr_db
@@ -95,7 +101,7 @@ class EdgeStats:
     def add(self, values: Array, axis: int | None = None) -> None:
         """Quantize one batch exactly as QuantizeLinear does, and add its signal and noise.
 
-        Errors are computed in units of a step, so that float32 holds their squares at any scale. Sums are in
+        Errors are computed in quantization steps, so that their squares fit float32 at any scale. Sums are in
         float64.
 
         Args:
@@ -129,9 +135,9 @@ class EdgeStats:
             self.channels = found if self.channels is None else self.channels + found
 
     def _beyond(self, codes: Array, squared: Array) -> NDArray[np.bool_]:
-        """True for values beyond the outermost codes by more than half a step.
+        """True for values that lie beyond the outermost codes by more than half a step.
 
-        ``squared`` holds the squared errors, in units of a squared step.
+        ``squared`` holds the squared errors; an error is measured in steps.
         """
         held = self.quantization.format
         half = float(held.step(np.array(held.highest)) / 2)
@@ -140,30 +146,39 @@ class EdgeStats:
 
 
 def sound_db(codes: Format) -> float:
-    """The minimum SQNR, in dB, that the best scale keeps unless a few large values determine the range."""
+    """The minimum SQNR, in dB, of a tensor that the format suits.
+
+    If the best scale has a lower SQNR, a few large values determine the range.
+    """
     return _SOUND_DB[codes.symmetric.name]
 
 
 def reach(quantization: Quantization) -> float:
-    """The greatest magnitude that is not clipped, in the widest channel; the code -128 counts as -127."""
+    """The clipping range: the greatest magnitude that is not clipped, in the channel with the widest range.
+
+    The code -128 is taken for -127.
+    """
     scale, zero = (a.astype(np.float64) for a in (quantization.scale, quantization.zero_point))
     low, high = max(quantization.format.lowest, -quantization.format.highest), quantization.format.highest
     return float((scale * np.maximum(high - zero, zero - low)).max())
 
 
 def lost_db(stats: TensorValues, edge: EdgeStats) -> float:
-    """The SQNR, in dB, that an edge loses against the best symmetric scale; 0 without a histogram."""
+    """The SQNR, in dB, of the best symmetric scale minus that of ``edge``; 0 without a histogram.
+
+    The result is never negative, and the best SQNR is taken for ``CEILING_DB`` at most.
+    """
     if not stats.counts.any():
         return 0.0
     return max(min(stats.sqnr_db(stats.best_reach()), CEILING_DB) - edge.sqnr_db, 0.0)
 
 
-#: Maximum number of samples that are measured. More samples hardly change the ranges of activations.
+#: Maximum number of samples on which activations are measured. More samples hardly change their ranges.
 _SAMPLES = 64
-#: Maximum size, in bytes, of all activations whose histograms and errors are measured. Large networks
-#: therefore use fewer samples.
+#: Maximum size, in bytes, of all activations that are read for histograms and errors. So fewer samples are
+#: read of large networks.
 _COUNTED_BYTES = 1 << 25
-#: Minimum number of samples whose histograms and errors are measured, however large their activations are.
+#: Minimum number of samples that are read for histograms and errors, even if they exceed ``_COUNTED_BYTES``.
 _MIN_COUNTED = 8
 #: Maximum number of values that are quantized at a time, so that copies in float64 stay small.
 _CHUNK = 1 << 20
@@ -173,7 +188,10 @@ class FirstSamples(Dataset):
     """The first samples of a dataset, held in memory."""
 
     def __init__(self, dataset: Dataset, model: Model, samples: int) -> None:
-        """Read the batches of the first ``samples``; the last batch is cut where the model allows it."""
+        """Read the batches that hold the first ``samples``.
+
+        If the model allows no cut of the last batch, there are more samples.
+        """
         layout = read_layout(model.inputs)
         self._batches: list[Batch] = []
         count = 0
@@ -192,11 +210,11 @@ class FirstSamples(Dataset):
         self._notes = {}
 
     def batches(self) -> Iterator[Batch]:
-        """The batches, from memory."""
+        """Yields the batches that are held in memory."""
         yield from self._batches
 
 
-#: The values of one tensor, and the statistics of each of its quantizations by the quantization's ``id``.
+#: The values of one tensor, and a dict: ``id`` of each quantization of the tensor to its statistics.
 Measurement = tuple[TensorValues, dict[int, EdgeStats]]
 
 
@@ -207,19 +225,20 @@ def measure_edges(
     few: Dataset,
     sessions: Sessions,
 ) -> dict[str, Measurement]:
-    """The values and quantization errors of activations, by tensor; the model runs in float.
+    """Tensor to the values and quantization errors of the activation; the model runs in float.
 
     Args:
         model: A float model that has the edges' tensors.
-        edges: Edges that quantize activations.
-        readers: Nodes by name. The reader of a tensor decides which axis holds channels.
-        few: Samples. Maxima are measured on all, errors and histograms of large tensors on the first.
-        sessions: Where the model runs.
+        edges: Quantized inputs of nodes; all of them are activations.
+        readers: Name to node. The node that reads a tensor decides which axis holds channels.
+        few: The samples. Maxima are measured on all samples. Errors and histograms are measured on the first
+            samples only, if the activations are large.
+        sessions: Opens the model.
 
     Raises:
         EngineError: The model does not run.
         DataError: The samples cannot be read.
-        OutOfTime: Before a pass begins.
+        OutOfTime: The time limit is reached before a pass begins.
     """
     if not edges:
         return {}
@@ -251,7 +270,7 @@ def measure_edges(
 
 
 def _chunks(values: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-    """The samples in chunks of at most ``_CHUNK`` values, or of one sample."""
+    """``values``, cut along axis 0 into arrays of at most ``_CHUNK`` values, or of one row."""
     step = max(1, _CHUNK * len(values) // max(values.size, 1))
     yield from (values[i : i + step] for i in range(0, len(values), step))
 
@@ -260,10 +279,10 @@ class EdgeMeter:
     """Measures all quantizations of a network's activations on the first inputs of a case."""
 
     def __init__(self, network: Network, model: Model, inputs: Dataset, sessions: Sessions = CPU) -> None:
-        """Keep the arguments; nothing is run.
+        """Create a meter; no model is run yet.
 
         Args:
-            network: The INT8 side of a case, no plan applied.
+            network: The low-precision candidate of a case, to which no mixed-precision plan is applied.
             model: The case's float model.
             inputs: The samples that the case is judged on.
             sessions: Opens the models.
@@ -273,15 +292,16 @@ class EdgeMeter:
 
     @cached_property
     def measured(self) -> Mapping[str, Measurement]:
-        """The values and quantization errors of each activation, by its name in the network.
+        """Activation to its values and quantization errors; the names are those in the network.
 
-        They are measured on the case's float model, because a network that was read from a Q/DQ model may
-        have dequantized weights. Tensors that the float model does not have are measured on the network.
+        Activations are measured on the case's float model, because a network that was read from a Q/DQ model
+        may have dequantized weights. Activations that the float model does not have are measured on the
+        network's own model.
 
         Raises:
             EngineError: A model does not run.
             DataError: The inputs cannot be read.
-            OutOfTime: Before a pass begins.
+            OutOfTime: The time limit is reached before a pass begins.
         """
         own, few = self.network.model, FirstSamples(self._inputs, self.model, _SAMPLES)
         nodes, theirs = own.index.nodes, _tensors_of(self.model, own)
@@ -294,7 +314,10 @@ class EdgeMeter:
 
 
 def _tensors_of(model: Model, network: Model) -> dict[str, str]:
-    """Network tensor to float model tensor: the one of the same name, or the same output of the same node."""
+    """Tensor of ``network`` to the matching tensor of ``model``.
+
+    Two tensors match if they have the same name, or are the same output of nodes with the same name and type.
+    """
     known = model.index.producer.keys() | {info.name for info in model.inputs}
     nodes = model.index.nodes
     found = {name: name for name in known}

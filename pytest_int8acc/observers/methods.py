@@ -21,21 +21,21 @@ from pytest_int8acc.spec.int8 import CalibrationMethod
 if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
 
-#: Number of bins of the entropy search in a repair, which runs it for many tensors: its time grows with the
-#: number of bins.
+#: Number of histogram bins when a repair calibrates by entropy. A repair calibrates many tensors, and the
+#: time of entropy calibration grows with the number of bins.
 FEW_BINS = 1 << 9
 
 
 @dataclass(frozen=True)
 class Options:
-    """The parameters of all methods; each method reads its own."""
+    """The parameters of all calibration methods; each method reads only its own."""
 
     percentile: float = 99.99
-    """Percentage of the magnitudes that is not clipped, in (0, 100]."""
+    """The percentage of the magnitudes that is not clipped, in (0, 100]."""
     top_k: int = 5
     """How many of the samples' maxima are averaged, 1 or more; NVIDIA's INT8 debugging guide takes 5."""
     entropy_bins: int = ENTROPY_BINS
-    """Number of bins of the entropy search, a multiple of 128."""
+    """The number of histogram bins that entropy calibration reads, a multiple of 128."""
 
 
 @dataclass(frozen=True)
@@ -43,42 +43,43 @@ class Method:
     """A calibration method: it chooses the range of a tensor from the values that the tensor holds."""
 
     name: CalibrationMethod
-    """The name in a spec."""
+    """The value of the spec's key 'method' that selects this method."""
     summary: str
     """The range that the method chooses, in one phrase, for the reference."""
     amax: Callable[[TensorValues, Options], float]
     """Returns the range of a tensor, as the greatest magnitude that is not clipped.
 
-    It is called only for tensors that hold other values than 0.
+    If the method needs a histogram, the function is called only for tensors that have one.
     """
     reads_histogram: bool = True
     """Whether the method needs a histogram; otherwise the maxima of the samples are enough."""
     is_slow: bool = False
-    """Whether one tensor takes far longer than with the other methods."""
+    """Whether the method takes far longer for one tensor than the other methods do."""
     label: str = ""
-    """The method with its parameters in reports: a format string over ``Options``; empty for the name."""
+    """The text that names the method in reports, with placeholders for ``Options``; empty means ``name``."""
     source: str = ""
-    """The same in the description of a model that was calibrated; empty for the label."""
+    """The text that names the method in :attr:`Scales.source`, with placeholders; empty means ``label``."""
     tried: tuple[Options, ...] = (Options(),)
     """The parameters with which repairs and ``--int8acc-calibrations`` try the method; empty: never."""
 
     def labelled(self, options: Options) -> str:
-        """The name with the parameters, as reports give it."""
+        """The text that names the method and its parameters in reports."""
         return (self.label or self.name).format_map(vars(options))
 
     def described(self, options: Options) -> str:
-        """The name with the parameters, as the description of a calibrated model gives it."""
+        """The text that names the method and its parameters in :attr:`Scales.source`."""
         return (self.source or self.label or self.name).format_map(vars(options))
 
 
 #: The register of calibration methods.
 #:
-#: To add a method, add its name to ``CalibrationMethod`` in ``spec/int8.py``, describe it there in the help
-#: of the option ``method``, and add a row here. If the row is missing, ``tests/observers/test_calibrate.py``
-#: fails. Every method joins every repair and ``--int8acc-calibrations``, once for each of its ``tried``
-#: parameters, in the order of the rows; the methods that are best most often come first. The spec that
-#: ``init`` writes, the reference and the schema take their lists from these names. The labels of the method
-#: must be added to ``tests/cases/remedies/tables.yaml``, which holds the table of ``--int8acc-calibrations``.
+#: To add a method, add its name to ``CalibrationMethod`` in ``spec/int8.py``, describe the method there in
+#: the help of the option ``method``, and add a row here. If the row is missing,
+#: ``tests/observers/test_calibrate.py`` fails. Repairs and ``--int8acc-calibrations`` try every method once
+#: for each of its ``tried`` parameters, in the order of the rows. The methods that are best most often come
+#: first. ``--int8acc-init``, the reference and the schema list the methods by these names. The labels of the
+#: method must be added to ``tests/cases/remedies/tables.yaml``, which holds the expected table of
+#: ``--int8acc-calibrations``.
 METHODS: Mapping[CalibrationMethod, Method] = {
     method.name: method
     for method in (
@@ -105,7 +106,7 @@ METHODS: Mapping[CalibrationMethod, Method] = {
         Method(
             "percentile",
             "the magnitude that `percentile` % of the values keep",
-            # Zeros count here. The other methods leave them out, since they are exact at any scale.
+            # This histogram includes zeros. The other methods leave zeros out, which are exact at any scale.
             lambda held, options: percentile_amax(held.bins.with_zeros, held.amax, options.percentile),
             label="percentile {percentile:g}",
             tried=tuple(Options(percentile=percentile) for percentile in (99.999, 99.99, 99.9, 99.0)),
@@ -136,17 +137,17 @@ def calibrate(
     low: Format = INT8,
     sessions: Sessions = CPU,
 ) -> Scales:
-    """Calibrate: a method chooses a symmetric range for each tensor from the values that it holds.
+    """Choose a symmetric range for each tensor from its values on ``dataset``, by a calibration method.
 
     Args:
         model: A float model.
-        tensors: Float activations of its main graph, of rank 1 or more; at least one.
+        tensors: Float activations of the model's main graph, of rank 1 or more; at least one.
         dataset: A few hundred samples like real inputs. They are read twice, or once if the method needs no
             histogram.
-        method: How a range is chosen.
-        options: Parameters of the method; None for its defaults.
-        low: The format that tensors are quantized to.
-        sessions: Where the float model runs.
+        method: The calibration method.
+        options: The parameters of the method; None for its defaults.
+        low: The format that the tensors are quantized to.
+        sessions: Opens the float model.
 
     Returns:
         The scales, with the observer that measured the tensors.
@@ -161,7 +162,7 @@ def calibrate(
     held = observer.maxima(tensors)
     amax = {tensor: values.amax for tensor, values in held.items()}
     samples = next(iter(held.values())).samples
-    _, notes = amax_to_scale(amax, low)  # inf and nan raise an error before the second pass
+    _, notes = amax_to_scale(amax, low)  # For inf and nan, this raises an error before the second pass.
     if chosen.reads_histogram:
         counted = observer.of(tensors)
         held = {tensor: values for tensor, values in counted.items() if values.is_counted}

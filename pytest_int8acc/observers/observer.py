@@ -1,4 +1,4 @@
-"""Measures what the tensors of a float model hold on a dataset, in at most two passes over the data."""
+"""Measures the values of a float model's tensors on a dataset, if possible in two passes over the data."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Observer:
     """Measures tensors of one float model on one dataset, each tensor once.
 
     The first pass measures maxima. The second pass counts histograms, whose bins end at the maxima. Each pass
-    measures the tensors that are asked for, and those that ``want`` announced before. So a tensor costs a
-    third pass only if it was not announced.
+    measures the tensors that its caller asks for, and the tensors that were announced with ``want``. Tensors
+    that were not announced may need more passes.
     """
 
     def __init__(self, model: Model, dataset: Dataset, sessions: Sessions = CPU, low: Format = INT8) -> None:
-        """Keep the arguments; nothing is run.
+        """Create an observer; the model is not run yet.
 
         Args:
             model: A float model.
-            dataset: Samples; each pass must give the same ones.
-            sessions: Where the model runs.
+            dataset: The samples. Each pass must give the same samples.
+            sessions: Opens the model, on a CPU or a GPU.
             low: The format that the tensors are quantized to.
         """
         self.model, self.dataset = model, dataset
@@ -40,16 +40,16 @@ class Observer:
         self._counted: set[str] = set()
 
     def want(self, tensors: Iterable[str]) -> None:
-        """Measure these tensors, too, in the passes to come; nothing is run now."""
+        """Announce tensors, so that the next passes measure them, too. The model is not run now."""
         self._announced |= dict.fromkeys(tensors)
 
     def maxima(self, tensors: Iterable[str]) -> Mapping[str, TensorValues]:
-        """The values of each tensor; a histogram may be missing.
+        """Tensor to its values, with maxima but not always with a histogram.
 
         Raises:
             EngineError: The model does not run.
             DataError: The samples cannot be read.
-            OutOfTime: Before a pass begins.
+            OutOfTime: The time limit is reached before a pass begins.
         """
         asked = list(dict.fromkeys(tensors))
         if not self._held.keys() >= set(asked):
@@ -59,12 +59,12 @@ class Observer:
         return {tensor: self._held[tensor] for tensor in asked}
 
     def of(self, tensors: Iterable[str]) -> Mapping[str, TensorValues]:
-        """The values of each tensor with its histogram; see :attr:`TensorValues.is_counted`.
+        """Tensor to its values, with a histogram if :attr:`TensorValues.is_counted`.
 
         Raises:
             EngineError: The model does not run.
             DataError: The samples cannot be read.
-            OutOfTime: Before a pass begins.
+            OutOfTime: The time limit is reached before a pass begins.
         """
         asked = self.maxima(tensors)
         if not self._counted >= asked.keys():

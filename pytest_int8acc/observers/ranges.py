@@ -13,12 +13,13 @@ from pytest_int8acc.graph.formats import INT8, Format
 
 Histogram = NDArray[np.int64]
 
-#: Number of histogram bins over [-amax, amax] for the entropy method. It must be a multiple of
-#: ``_QUANTIZED_BINS``: ONNX Runtime counts the remainder of the division as lost in the whole range.
+#: Number of histogram bins over [-amax, amax] for the entropy method. The number must be a multiple of
+#: ``_QUANTIZED_BINS``. Otherwise ONNX Runtime's algorithm would count the remaining bins as lost information.
 ENTROPY_BINS = 2048
-#: Number of bins to which the entropy method reduces a candidate range; ONNX Runtime's default.
+#: Number of bins to which the entropy method reduces the histogram of a candidate range. ONNX Runtime's
+#: default.
 _QUANTIZED_BINS = 128
-#: The count that an empty bin gets, and that the other bins lose, as in ONNX Runtime's
+#: The count that each empty bin gets. The other bins lose as much in sum, as in ONNX Runtime's
 #: ``smooth_distribution``.
 _SMOOTHING = 1e-4
 #: The ranges that the mse method tries, as fractions of amax, from 1 down to 1/128 in steps of 4 %.
@@ -28,8 +29,8 @@ _FRACTIONS = 2.0 ** -np.arange(0, 7.01, 1 / 16)
 def percentile_amax(counts: Histogram, amax: float, percentile: float) -> float:
     """The smallest bin edge that ``percentile`` % of the magnitudes do not exceed.
 
-    ONNX Runtime takes the lower edge of that bin. It is 0 where one outlier leaves all other values in the
-    first bin (microsoft/onnxruntime#10571).
+    The result is the upper edge of the bin in which the percentile lies. ONNX Runtime takes the lower edge.
+    The lower edge is 0 if one outlier leaves all other values in the first bin (microsoft/onnxruntime#10571).
 
     Args:
         counts: Histogram over [-amax, amax], with an even number of bins.
@@ -37,18 +38,20 @@ def percentile_amax(counts: Histogram, amax: float, percentile: float) -> float:
         percentile: In (0, 100].
     """
     cumulated = np.cumsum(folded(counts))
-    kept = math.ceil(Fraction(str(percentile)) * int(cumulated[-1]) / 100)  # 99.9 % of 10000 are 9990
+    # A Fraction is exact: 99.9 % of 10000 are 9990, and not 9991.
+    kept = math.ceil(Fraction(str(percentile)) * int(cumulated[-1]) / 100)
     index = int(np.searchsorted(cumulated, kept))
     return amax * (index + 1) / cumulated.size
 
 
 def mse_amax(counts: Histogram, amax: float, low: Format = INT8) -> float:
-    """The range with the least mean square error over the histogram, of 113 from amax to amax / 128.
+    """The range with the least mean square error; 113 ranges from amax to amax / 128 are tried.
 
-    Each bin counts as its centre, which is rounded to the 127 steps of the range and clipped (as in
-    ``HistogramCalibrator.compute_amax("mse")`` of NVIDIA's pytorch-quantization and ModelOpt). With k the
-    code of x and s the step, the error is sum (x - k s)^2 = sum x^2 - 2 s sum k x + s^2 sum k^2. A sum over k
-    is a sum of all values beyond each k - 1/2, so cumulative sums give it. For FP8 the bins are quantized.
+    All values of a bin are taken for the centre of the bin. The centre is rounded to the 127 steps of the
+    range and clipped, as in ``HistogramCalibrator.compute_amax("mse")`` of NVIDIA's pytorch-quantization and
+    ModelOpt. If k is the code of x and s the step, the error is sum (x - k s)^2 = sum x^2 - 2 s sum k x + s^2
+    sum k^2. The sums over k come from cumulative sums: k is the number of thresholds 1/2, 3/2, ... that x / s
+    reaches. For FP8, the centres are quantized instead.
 
     Args:
         counts: Histogram over [-amax, amax], with an even number of bins.
@@ -69,15 +72,16 @@ def mse_amax(counts: Histogram, amax: float, low: Format = INT8) -> float:
 
 
 def entropy_amax(counts: Histogram, amax: float) -> float:
-    """The range that loses the least information; ONNX Runtime's ``get_entropy_threshold`` to the bit.
+    """The range that loses the least information, bit for bit as ONNX Runtime's ``get_entropy_threshold``.
 
-    The histogram is clipped at each candidate range and compared with itself in 128 bins by Kullback-Leibler
-    divergence (S. Migacz, 8-bit Inference with TensorRT, GTC 2017). ONNX Runtime's default of 128 bins leaves
-    a single candidate, the whole range: use ``ENTROPY_BINS``. Leave zeros out of the counts: a zero is exact
-    at any scale, and after a ReLU the peak of zeros draws the threshold far into the distribution.
+    The histogram is clipped at each candidate range. The Kullback-Leibler divergence compares the clipped
+    histogram with the same histogram reduced to 128 bins (S. Migacz, 8-bit Inference with TensorRT, GTC
+    2017). With ONNX Runtime's default of 128 histogram bins, the whole range is the only candidate: use
+    ``ENTROPY_BINS``. Leave zeros out of the counts. A zero is exact at any scale, and after a ReLU the many
+    zeros would make the range much too narrow.
 
     Args:
-        counts: Histogram over [-amax, amax], its number of bins a multiple of 128.
+        counts: Histogram over [-amax, amax]; the number of bins is a multiple of 128.
         amax: Greatest magnitude, above 0.
 
     Returns:
@@ -90,7 +94,8 @@ def entropy_amax(counts: Histogram, amax: float) -> float:
     width = _QUANTIZED_BINS // 2
     losses = [
         _information_lost(counts, sums, filled, middle - np.arange(first, min(first + width, middle + 1)))
-        for first in range(width, middle + 1, width)  # as many bins for each of the 128
+        # Each call takes the candidates whose 128 reduced bins are equally wide.
+        for first in range(width, middle + 1, width)
     ]
     reach = width + int(np.argmin(np.concatenate(losses)))
     low, high = edges[middle - reach], edges[min(middle + reach + 1, counts.size)]
@@ -100,18 +105,19 @@ def entropy_amax(counts: Histogram, amax: float) -> float:
 def _information_lost(
     counts: Histogram, sums: Histogram, filled: Histogram, starts: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """The Kullback-Leibler divergence of each candidate range from itself in 128 bins, float64 [candidates].
+    """The information that each candidate range loses when it is reduced to 128 bins, float64 [candidates].
 
-    A candidate reaches from a start, which is a bin, to the mirror image of the start. Counts beyond it are
-    added to its outermost bins. All ``starts`` are consecutive, and give each of the 128 bins the same width.
-    Sums of counts come from cumulative sums, exact in integers. The rest is in float32 and in ONNX Runtime's
-    order, so that of nearly equal candidates the same one wins.
+    The loss is the Kullback-Leibler divergence of the range's histogram from the reduced histogram. A
+    candidate range extends from a start, which is a bin, to the mirror image of the start. Counts outside the
+    range are added to its outermost bins. All ``starts`` are consecutive, and lead to the same width of the
+    128 bins. Counts are summed as integers. All else is computed in float32 and in ONNX Runtime's order, so
+    that of nearly equal candidates the same one as in ONNX Runtime is chosen.
 
     Args:
         counts: The histogram.
         sums: Cumulative sums of the counts, with a 0 in front.
-        filled: Cumulative numbers of bins that are not empty, with a 0 in front.
-        starts: The first bin of each candidate.
+        filled: For each bin, how many bins before it are not empty.
+        starts: The first bin of each candidate range.
     """
     ends = np.minimum(counts.size - starts + 1, counts.size)
     sizes, rows = ends - starts, np.arange(starts.size)
@@ -136,7 +142,7 @@ def _information_lost(
 def _smoothed(counts: NDArray[np.float32], sizes: NDArray[np.int64]) -> NDArray[np.float32]:
     """Give ``_SMOOTHING`` to empty bins and divide each row by its sum; overwrites ``counts``.
 
-    A row ends at its size; beyond it holds 0.
+    A row is the histogram of one candidate range. Only the first ``sizes`` bins of a row belong to the range.
     """
     empty = counts == 0
     filled = counts.shape[1] - np.count_nonzero(empty, axis=1)
@@ -147,20 +153,20 @@ def _smoothed(counts: NDArray[np.float32], sizes: NDArray[np.int64]) -> NDArray[
 
 
 def _row_sums(rows: NDArray[np.float32], sizes: NDArray[np.int64]) -> NDArray[np.float32]:
-    """The sum of each row up to its size.
+    """The sum of the first ``sizes`` elements of each row.
 
-    It must not include the zeros beyond, because the rounding of a float32 sum depends on the number of
-    addends.
+    The zeros after these elements must not be added, because the rounding of a float32 sum depends on the
+    number of addends.
     """
     return np.array([row[:size].sum() for row, size in zip(rows, sizes, strict=True)])
 
 
 def _tails(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sums from each index to the end, shape [size + 1]."""
+    """For each index, the sum of the elements from the index to the end, shape [size + 1]."""
     return np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
 
 
 def folded(counts: Histogram) -> Histogram:
-    """The histogram of |x| over [0, amax]."""
+    """The histogram of |x| over [0, amax], from the histogram ``counts`` of x over [-amax, amax]."""
     half = counts.size // 2
     return np.asarray(counts[half:] + counts[:half][::-1])

@@ -1,21 +1,22 @@
-"""Scales from files: TensorRT calibration caches, and JSON of dynamic ranges.
+"""Reads scales from files: TensorRT calibration caches, and JSON of dynamic ranges.
 
-A calibration cache is text, one tensor per line, with the bits of a float32 as its scale::
+A calibration cache is a text file with one tensor per line. The scale is given as the bits of a float32::
 
     TRT-8501-EntropyCalibration2
     input: 3c010a14
     (Unnamed Layer* 48) [Constant]_output: 3a83126f
 
-The hex number is the big-endian IEEE-754 float32 of the *scale*, not of amax. NVIDIA does not document this.
-It follows from ONNX Runtime's ``ReadDynamicRange`` (dynamic range = value * 127) and from ModelOpt's
+The hex number is the big-endian IEEE-754 float32 of the *scale*, not of amax. NVIDIA does not document this
+format. It follows from ONNX Runtime's ``ReadDynamicRange`` (dynamic range = value * 127) and from ModelOpt's
 ``import_scales_from_calib_cache`` (value = scale of the Q/DQ pair).
 
-Dynamic ranges are a JSON object, tensor name or pattern to amax or [min, max]::
+A file of dynamic ranges is a JSON object. It maps a tensor name, or a pattern of names, to amax or [min,
+max]::
 
     {"input": [-2.1, 2.6], "*/relu*": 6.0, "conv5_out": 50}
 
-Patterns are patterns of ``fnmatch``, case-sensitive. Of several patterns that match, the last one counts, and
-an exact name counts before any pattern. The scale is max(-min, max) / 127.
+Patterns are those of ``fnmatch``, and case-sensitive. If several patterns match a tensor, the last one is
+used. An exact name takes precedence over all patterns. The scale is max(-min, max) / 127.
 """
 
 from __future__ import annotations
@@ -48,19 +49,19 @@ def load_scales(
     producers: Mapping[str, str] | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> Scales:
-    """The scales in a TensorRT calibration cache, or in a JSON object of dynamic ranges.
+    """The scales in a file: a TensorRT calibration cache, or a JSON object of dynamic ranges.
 
     Args:
         path: The file.
         tensors: Activations of the model that need a scale.
-        producers: Tensor to the name of the node that makes it. An entry may name the node, since ranges are
-            often listed by layer; the name of the tensor counts first. Entries for tensors or nodes listed
-            here that need no scale are ignored.
-        origins: Tensor to the tensor that holds the same values, for instance the input of a Reshape or a
-            MaxPool. A tensor without an entry takes the scale of its origin.
+        producers: Tensor to the name of the node that computes it. An entry of the file may name the node,
+            because ranges are often listed by layer. An entry for the tensor takes precedence. Entries for
+            tensors or nodes in this dict that need no scale are ignored.
+        origins: Tensor to its origin, a tensor with the same range. For instance, the origin of the output of
+            a Reshape or MaxPool is its input. A tensor without an entry takes the scale of its origin.
 
     Returns:
-        The scales of the tensors in the file. A note says how many tensors have one.
+        The scales of those ``tensors`` for which the file has one. A note says how many these are.
 
     Raises:
         ScalesError: The file cannot be read, or names none of the tensors.
@@ -79,7 +80,7 @@ def load_scales(
         entries, source = dict(cache.values), f"{path.name} ({cache.header})"
     found.update({tensor: entries[node] for tensor, node in makers.items() if node in entries})
     found.update({tensor: entries[tensor] for tensor in requested if tensor in entries})
-    for tensor in reversed(requested):  # origins first
+    for tensor in reversed(requested):  # An origin comes before the tensors that take its scale.
         origin = (origins or {}).get(tensor)
         if tensor not in found and origin in found:
             found[tensor] = found[origin]
@@ -97,7 +98,7 @@ def _with_origins(tensors: Sequence[str], origins: Mapping[str, str]) -> list[st
     for tensor in tensors:
         step: str | None = tensor
         while step is not None:
-            chain.pop(step, None)  # so that it moves to the end, behind all tensors that come from it
+            chain.pop(step, None)  # Moves the tensor to the end, after all tensors whose origin it is.
             chain[step] = None
             step = origins.get(step)
     return list(chain)
@@ -123,7 +124,7 @@ def _no_coverage(path: Path, entries: Sequence[str], tensors: Sequence[str]) -> 
 
 @dataclass(frozen=True)
 class Ranges:
-    """The dynamic ranges in a file."""
+    """The content of a JSON file of dynamic ranges."""
 
     scales: Mapping[str, float]
     """Name or pattern to scale (amax / 127, float32), in the order of the file."""
@@ -132,7 +133,7 @@ class Ranges:
     """The content of the file."""
 
     def place(self, key: str, *, value: bool = False) -> str:
-        """``file:line:col`` of a key or of its value; the file alone if YAML cannot read this JSON."""
+        """``file:line:col`` of a key or of its value; the file's path alone if no line can be found."""
         root = parse(self.text.encode()).root
         if root is None or key not in root.keys:
             return str(self.path)
@@ -140,11 +141,15 @@ class Ranges:
         return f"{self.path}:{mark.line}:{mark.column}"
 
     def exact(self, known: Collection[str]) -> dict[str, float]:
-        """The entries that are not patterns: names in ``known``, and names without ``*``, ``?`` and ``[``."""
+        """The scales of entries that are not patterns, by name.
+
+        An entry is not a pattern if its name is in ``known``, or has none of the characters ``*``, ``?``,
+        ``[``.
+        """
         return {n: s for n, s in self.scales.items() if n in known or not _WILDCARD.search(n)}
 
     def matched(self, tensors: Sequence[str], known: Collection[str]) -> dict[str, float]:
-        """The scales of all ``tensors`` that a pattern matches; names in ``known`` are not patterns.
+        """Tensor to scale, for all ``tensors`` that a pattern matches; names in ``known`` are not patterns.
 
         Raises:
             ScalesError: A pattern matches no tensor.
@@ -173,7 +178,8 @@ def ranges_of_text(text: str, path: Path) -> Ranges:
             message names line and column.
     """
     try:
-        # Pairs in place of a dict show repeated keys. Numbers as floats have no limit on their digits.
+        # Unlike a dict, a tuple of pairs keeps repeated keys. Python limits the digits of ints, not of
+        # floats.
         entries = json.loads(text, object_pairs_hook=tuple, parse_int=float)
     except json.JSONDecodeError as error:
         place = f"{path}:{error.lineno}:{error.colno}"
@@ -236,13 +242,13 @@ class Cache:
 
 
 def cache_of_text(text: str, path: Path) -> Cache:
-    """The TensorRT calibration cache in ``text``, which is not blank; ``path`` is for messages.
+    """The content of the TensorRT calibration cache ``text``, which is not blank; ``path`` is for messages.
 
     Lines may end in CRLF, blank lines are skipped, and names may contain ``': '``. Hex numbers with less than
     8 digits get leading zeros, since several tools strip them.
 
     Raises:
-        ScalesError: The text is no calibration cache; the message names the line.
+        ScalesError: The text is not a calibration cache; the message names the line.
     """
     first, *entries = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     header = _header(*first, path)

@@ -26,7 +26,7 @@ EXPECTED = (
 
 @dataclass(frozen=True)
 class Scales:
-    """A scale per activation tensor: the size of one step of INT8, or of the number 1 in FP8."""
+    """A scale for each activation tensor: the real value of the code 1 in INT8, or of the number 1 in FP8."""
 
     values: Mapping[str, float]
     """Tensor to scale, which is above 0 and exact in float32. Tensors without a scale are absent."""
@@ -35,7 +35,7 @@ class Scales:
     notes: tuple[str, ...] = ()
     """Cautions for the reader of a report, such as random data or tensors without a scale."""
     observed: Observer | None = field(default=None, compare=False, repr=False)
-    """The observer that measured the tensors in calibration; None without calibration."""
+    """The observer that measured the tensors for calibration; None if the scales come from a file."""
 
     def of(self, low: Format) -> Scales:
         """These scales of INT8, converted to scales of another format with the same ranges."""
@@ -44,10 +44,11 @@ class Scales:
 
 
 def amax_to_scale(amax: Mapping[str, float], low: Format = INT8) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Scales with which tensors of known greatest magnitude are not clipped, and notes for the report.
+    """The scales whose ranges end at the tensors' greatest magnitudes, and notes for the report.
 
     Args:
-        amax: Tensor to greatest magnitude, 0 or above. A tensor that is always zero gets the scale of amax 1.
+        amax: Tensor to its greatest magnitude, 0 or above. A tensor that is always zero gets the scale for a
+            greatest magnitude of 1.
         low: The format that the tensors are quantized to.
 
     Returns:
@@ -74,7 +75,7 @@ def to_float32(value: float) -> float:
 
 
 def problem(scale: float) -> str:
-    """The predicate of a sentence that says why a number cannot be a scale; empty if it can."""
+    """Why a number cannot be a scale, as text such as ``is 0, not above 0``; empty if it can."""
     if not math.isfinite(scale):
         return f"is {scale}"
     if scale <= 0:
@@ -90,13 +91,13 @@ def read_text(path: Path) -> str:
     """The text of a file without its byte order mark.
 
     Raises:
-        ScalesError: The file cannot be read, is empty, or holds no text.
+        ScalesError: The file cannot be read, is empty or binary, or is not UTF-8.
     """
     try:
         data = readable(path).read_bytes()
     except OSError as error:
         raise ScalesError(f"{path}: cannot be read: {error.strerror or error}; {EXPECTED}") from error
-    except ValueError as error:  # a null character in the name
+    except ValueError as error:  # The name of the file has a null character.
         raise ScalesError(f"{str(path)!r}: is no file name; {EXPECTED}") from error
     try:
         text = data.decode("utf-8-sig")

@@ -1,7 +1,7 @@
 """The values of one tensor over a dataset: its greatest magnitudes and its histogram.
 
-The histogram's bins are those of ``numpy.histogram``, which ONNX Runtime's calibrators use: value x belongs
-to bin n where edges[n] <= x < edges[n + 1] in float32, and the greatest magnitude belongs to the last bin.
+The histogram's bins are those of ``numpy.histogram``, which ONNX Runtime's calibrators use. A value x belongs
+to bin n if edges[n] <= x < edges[n + 1] in float32. The last bin also has its upper edge.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from pytest_int8acc.graph.formats import INT8, Format
 from pytest_int8acc.observers.ranges import folded, mse_amax
 from pytest_int8acc.results.causes import Histogram
 
-#: Number of bins of a histogram over [-amax, amax]. Even for a range of amax / 128, the narrowest that is
-#: tried, a bin is no wider than a step of INT8.
+#: Number of bins of a histogram over [-amax, amax]. The narrowest range that calibration tries is amax / 128.
+#: Even then, a bin is no wider than a step of INT8.
 BINS = 1 << 15
 #: Number of bins of a histogram in a report.
 _REPORT_BINS = 64
-#: A histogram is made if the greatest magnitude lies between these bounds. Below, float32 cannot tell the
-#: bins apart; above, it cannot hold squares of values.
+#: A tensor gets a histogram only if its greatest magnitude lies between these bounds. Below the first bound,
+#: float32 cannot distinguish the bins' edges. Above the second bound, squares of values overflow float32.
 _MIN_AMAX, _MAX_AMAX = 1e-30, 1e30
 #: Number of values that are counted at a time, so that intermediate arrays stay in the processor's cache.
 _CHUNK = 1 << 16
-#: If a value times ``Bins.per_value`` lies this near to an edge, rounding in float32 may give the wrong bin.
-#: It is a share of the number of bins.
+#: A bin is found by multiplying a value with ``Bins.per_value``. If the product lies this near to an edge,
+#: the value is compared with the edges, because float32 rounding may give the wrong bin. The distance is
+#: given as a fraction of the number of bins.
 _NEAR = 2.0**-20
 
 
 class Bins:
-    """A histogram with equal bins over [-amax, amax]; zeros are counted separately."""
+    """A histogram with bins of equal width over [-amax, amax]; zeros are counted separately."""
 
     def __init__(self, amax: float, size: int = BINS) -> None:
-        """Make an empty histogram.
+        """Create an empty histogram.
 
         Args:
             amax: The greatest magnitude of all values; see :attr:`TensorValues.is_counted`.
@@ -48,15 +49,15 @@ class Bins:
 
     @property
     def per_value(self) -> np.float32:
-        """The number of bins in a range of length 1."""
+        """The number of bins per unit of value: 1 divided by the width of a bin."""
         return np.float32(self.counts.size / 2 / float(self.edges[-1]))
 
     def add(self, values: NDArray[np.float32]) -> None:
-        """Add the values of one array; values beyond the ends go to the outermost bins."""
+        """Count the values of one array; values beyond [-amax, amax] are counted in the outermost bins."""
         flat, size = values.reshape(-1), self.counts.size
         for start in range(0, flat.size, _CHUNK):
             chunk = flat[start : start + _CHUNK]
-            nonzero = chunk.take(np.flatnonzero(chunk))  # faster than by a mask
+            nonzero = chunk.take(np.flatnonzero(chunk))  # This is faster than a boolean mask.
             self.zeros += chunk.size - nonzero.size
             places = np.clip(nonzero * self.per_value, -size // 2, size // 2)
             below = np.floor(places)
@@ -70,17 +71,23 @@ class Bins:
 
     @property
     def with_zeros(self) -> NDArray[np.int64]:
-        """The counts with zeros included; they belong to the first bin from 0 on."""
+        """The counts with zeros included; zeros belong to the bin whose lower edge is 0."""
         counts = self.counts.copy()
         counts[counts.size // 2] += self.zeros
         return counts
 
     def merged(self, size: int) -> NDArray[np.int64]:
-        """The counts in ``size`` bins over the same range, a power of two; zeros are not included."""
+        """The counts in ``size`` wider bins over [-amax, amax]; zeros are not included.
+
+        ``size`` must divide the number of bins.
+        """
         return np.asarray(self.counts.reshape(size, -1).sum(axis=1))
 
     def _compared(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The bin of each value by comparison with the edges; ``found`` is off by one bin at most."""
+        """The bin of each value, by comparison with the edges.
+
+        ``found`` holds estimates of the bins, which are wrong by at most one bin.
+        """
         last = self.counts.size - 1
         found = np.clip(found, 0, last)
         up = (values >= self.edges[found + 1]) & (found < last)
@@ -98,19 +105,19 @@ class TensorValues:
     maxima: NDArray[np.float32] = field(default_factory=lambda: np.zeros(1, np.float32))
     """The greatest magnitude in each sample; inf for a sample with NaN.
 
-    If the first dimension of the tensor is not the batch, it is the greatest magnitude in each run.
+    If axis 0 of the tensor is not the batch axis, there is one greatest magnitude for each run.
     """
     channel_amax: NDArray[np.float32] | None = None
     """The greatest magnitude of each channel, shape [channels].
 
-    None if the tensor has no channels, or not the same number of channels in each run.
+    None if the tensor has no channel axis, or if the number of channels differs between runs.
     """
     low: Format = INT8
     """The format that the tensor is quantized to."""
     run_bytes: int = 0
-    """The size of the tensor in the largest run, in bytes as float32."""
+    """The size of the tensor as float32 in the run where it is largest, in bytes."""
     run_rows: int = 1
-    """The number of rows in the largest run, including rows that only fill the batch."""
+    """The number of rows in the largest batch, including rows that only fill the batch."""
     samples: int = 0
     """The number of samples of the dataset."""
 
@@ -121,7 +128,7 @@ class TensorValues:
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """The histogram of all values but 0 over [-amax, amax]."""
+        """The histogram over [-amax, amax] of all values except 0."""
         return self.bins.counts
 
     @property
@@ -131,7 +138,7 @@ class TensorValues:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the tensor can have a histogram: float32 can divide [-amax, amax] into bins."""
+        """Whether the tensor can have a histogram: amax is neither too small nor too large for float32."""
         return bool(_MIN_AMAX < self.amax < _MAX_AMAX)
 
     @property
@@ -140,7 +147,7 @@ class TensorValues:
         return folded(self.counts)
 
     def quantile(self, share: float) -> float:
-        """The magnitude that a ``share`` of all values, zeros included, does not exceed."""
+        """The magnitude that a fraction ``share`` of all values, zeros included, does not exceed."""
         magnitudes = self.magnitudes
         below = share * (self.zeros + magnitudes.sum()) - self.zeros
         if below <= 0 or not magnitudes.any():
@@ -149,13 +156,16 @@ class TensorValues:
         return self.amax * min(index + 1, magnitudes.size) / magnitudes.size
 
     def best_reach(self) -> float:
-        """The symmetric range with the least mean square error; amax without a histogram."""
+        """The symmetric clipping range with the least mean square error; amax without a histogram."""
         if not self.counts.any():
             return self.amax
         return mse_amax(self.counts, self.amax, self.low)
 
     def sqnr_db(self, reach: float) -> float:
-        """The SQNR, in dB, of the format with a symmetric range; inf if all values are 0."""
+        """The SQNR, in dB, of the values quantized to ``low`` with the symmetric clipping range ``reach``.
+
+        It is inf if all values are 0.
+        """
         magnitudes = self.magnitudes
         centres = (np.arange(magnitudes.size) + 0.5) * (self.amax / magnitudes.size)
         step = reach / self.low.levels
@@ -174,10 +184,11 @@ class TensorValues:
 
     @property
     def channel_gain_db(self) -> float:
-        """The noise, in dB, that a scale per channel would save: 10 log10(amax^2 / mean of channels' amax^2).
+        """By how many dB a scale per channel would lower the noise, compared with one scale for the tensor.
 
-        The rounding error is uniform over a step (variance step^2 / 12), so noise grows with the square of
-        the range. Channels that are always 0 do not count.
+        This is 10 log10(amax^2 / mean of the channels' amax^2). The rounding error is uniform over a step,
+        with the variance step^2 / 12, so noise grows with the square of the range. Channels that are always 0
+        are ignored.
         """
         if self.channel_amax is None or not self.channel_amax.any():
             return 0.0
@@ -185,9 +196,9 @@ class TensorValues:
         return 10 * math.log10(float(squares.max() / squares.mean()))
 
     def channel_ratio(self) -> float:
-        """The greatest magnitude of the largest channel over that of the median channel; 1 without channels.
+        """The greatest amax of a channel, divided by the median amax of the channels; 1 without channels.
 
-        Channels that are always 0 do not count.
+        Channels that are always 0 are ignored.
         """
         if self.channel_amax is None or not self.channel_amax.any():
             return 1.0
@@ -195,7 +206,10 @@ class TensorValues:
 
 
 def decibels(signal: float, noise: float) -> float:
-    """10 log10(signal / noise); inf without noise, -inf without signal."""
+    """The ratio of two energies in dB: 10 log10(signal / noise).
+
+    It is inf if ``noise`` is 0, and -inf if only ``signal`` is 0.
+    """
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf
