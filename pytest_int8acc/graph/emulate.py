@@ -1,17 +1,17 @@
-"""Spells out FP16, BF16 and FP8 arithmetic in FP32, for ONNX Runtime on a CPU.
+"""Emulates FP16, BF16 and FP8 arithmetic in FP32, for ONNX Runtime on a CPU.
 
-ONNX Runtime computes FP16 operators on the CPU in FP32 and removes the casts between them. Its results are
-more accurate than an engine's, and hide overflow. Here every operator computes in FP32, and a pair of Cast
-nodes rounds its result to FP16, with overflow to inf and with subnormal numbers. Engines do the same where
-they accumulate in FP32. Two kinds of results are not rounded. Operators that move or select values give FP16
-numbers already. Results of DequantizeLinear do not exist in an engine, whose INT8 kernels scale their integer
-sums directly.
+ONNX Runtime computes FP16 operators on the CPU in FP32 and removes the Casts between them. So its results are
+more accurate than those of a TensorRT engine, and do not overflow. In an emulated model, every operator
+computes in FP32. A pair of Cast nodes then rounds the result to FP16, with overflow to inf and with subnormal
+numbers. An engine that accumulates in FP32 gives the same results. Two kinds of results are not rounded.
+Operators that move or select FP16 numbers give FP16 numbers. Results of DequantizeLinear do not exist in an
+engine, because its INT8 kernels scale their integer sums directly.
 
 FP8 is rounded by additions in FP32, which ONNX Runtime computes faster than its own FP8 kernels. Adding g to
-x and subtracting g again rounds x to a multiple of the distance of floats around g. With g = 2^20 |x| that is
-the distance of E4M3 numbers around x. Halfway between two E4M3 numbers, g is an even multiple of the
-distance, so ties go to even. For subnormal numbers g is 1.5 * 2^14 (T. J. Dekker, 'A floating-point technique
-for extending the available precision', 1971).
+x and subtracting g again rounds x to a multiple of the distance between floats near g. If g = 2^20 |x|, this
+distance is the distance between E4M3 numbers near x. Halfway between two E4M3 numbers, g is an even multiple
+of the distance, so ties go to even. For subnormal numbers g is 1.5 * 2^14 (T. J. Dekker, 'A floating-point
+technique for extending the available precision', 1971).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from pytest_int8acc.graph.model import Model, is_external, put_constant
 from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16, signature, value_types
 from pytest_int8acc.tensors import Array
 
-#: Operators whose results are values of their inputs, perhaps negated, or 0. Rounding before them is the same
-#: as rounding behind them.
+#: Operators whose outputs hold values of their inputs, perhaps negated, or 0. Rounding their inputs has the
+#: same effect as rounding their outputs.
 _SELECTING = frozenset(
     {"Relu", "Clip", "Max", "Min", "Where", "Concat", "Pad", "Neg", "Abs", "GlobalMaxPool"}
 )
@@ -42,15 +42,15 @@ _HALVES = frozenset({FLOAT16, BFLOAT16})
 
 
 def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
-    """``model`` with all FP16 and BF16 tensors of its main graph in FP32, rounded to their format.
+    """``model`` with all FP16 and BF16 tensors of its main graph in FP32, but rounded to 16 bits.
 
-    Inputs, outputs and node names stay. Nodes of other domains, and nodes that hold graphs, stay in FP16. A
-    model without FP16 and BF16, or with all of it spelled out already, is returned as it is.
+    Inputs, outputs and node names stay the same. Nodes of other operator domains, and nodes that contain
+    graphs, such as If, stay in FP16. A model without FP16 and BF16 tensors, or that is emulated already, is
+    returned unchanged.
 
     Args:
         model: A model in normal form.
         rounded_before: Names of nodes that must read rounded values, because their inputs may be quantized.
-            A value that only such a node reads is rounded before the node, even if the node selects values.
     """
     if _is_spelled_out(model):
         return model
@@ -61,7 +61,7 @@ def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
 
 
 def _is_spelled_out(model: Model) -> bool:
-    """Whether every 16-bit tensor lies between two Casts. This needs no type inference."""
+    """Whether every 16-bit tensor lies between two Casts, as in an emulated model."""
     graphs = list(all_graphs(model.graph))
     nodes = [node for graph in graphs for node in graph.node]
     if any(t.data_type in _HALVES for graph in graphs for t in graph.initializer):
@@ -79,7 +79,7 @@ def _is_spelled_out(model: Model) -> bool:
 
 
 def casts_to_half(graph: onnx.GraphProto) -> bool:
-    """Whether a graph, or a graph inside its nodes, has a Cast to FP16 or BF16."""
+    """Whether a graph, or a graph inside one of its nodes, has a Cast to FP16 or BF16."""
     return any(n.op_type == "Cast" and attribute(n, "to", 0) in _HALVES for n in all_nodes(graph))
 
 
@@ -93,14 +93,14 @@ class _Emulation:
         self.opset = model.opset
         self.half = {name: data_type for name, data_type in types.items() if data_type in _HALVES}
         self.public = {value.name for value in model.graph.input} | self.index.public
-        """Tensors that stay in FP16 under their own name, next to an FP32 tensor of the same values."""
+        """Tensors that keep their name and 16-bit type. An FP32 tensor with the same values is added."""
         for node in model.graph.node:
             if signature(node, self.opset) is None:
                 self.public.update(node.input, node.output)
         self.wide: dict[str, str] = {}
-        """FP16 tensor to the name of the FP32 tensor that replaces it."""
+        """16-bit tensor to the name of the FP32 tensor that replaces it."""
         self.unrounded: set[str] = set()
-        """FP32 tensors that are not rounded, because their only reader is rounded instead."""
+        """FP32 tensors that are not rounded, because the output of their only reader is rounded instead."""
 
     def done(self) -> Model:
         self._widen_constants()
@@ -125,7 +125,11 @@ class _Emulation:
                 put_constant(tensor, name, values, self.editor.weights)
 
     def _rewritten(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """``node`` in FP32 with its results rounded, or as it is with its 16-bit results cast to FP32."""
+        """Nodes that replace ``node``.
+
+        If the node can compute in FP32, its outputs are rounded. Otherwise its 16-bit outputs are cast to
+        FP32.
+        """
         formals = signature(node, self.opset)
         halves = [name for name in node.output if name in self.half]
         if node.op_type == "Cast":
@@ -144,12 +148,12 @@ class _Emulation:
         node.input[:] = [self.wide.get(name, name) for name in node.input]
         if follows:
             yield from self._rounded(node, halves)
-        else:  # an attribute of the node sets the type of its results
+        else:  # An attribute of the node sets the type of its outputs.
             yield node
             yield from (self._widen(name) for name in halves)
 
     def _rounded(self, node: onnx.NodeProto, halves: list[str]) -> Iterator[onnx.NodeProto]:
-        """``node``, and a pair of Casts behind each result that may not be a 16-bit number already."""
+        """``node``, and a pair of Casts after each output that may hold more than 16-bit numbers."""
         exact = node.op_type == "DequantizeLinear" or (
             keeps_values(node) and self.unrounded.isdisjoint(node.input)
         )
@@ -172,9 +176,10 @@ class _Emulation:
         yield from after
 
     def _left_to_reader(self, name: str) -> bool:
-        """Whether a tensor can be rounded behind its only reader, because the reader keeps values.
+        """Whether the output of the tensor's only reader can be rounded instead of the tensor.
 
-        ONNX Runtime can then still fuse the two nodes, such as a convolution and its Relu.
+        The reader must keep values, such as a Relu does. Without Casts between them, ONNX Runtime can fuse
+        the two nodes, such as a convolution and its Relu.
         """
         reader = None if name in self.public else self.index.only_reader(name)
         if reader is None or reader.name in self.rounded_before:
@@ -183,7 +188,10 @@ class _Emulation:
         return keeps_values(reader) and computed == [name]
 
     def _cast(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """A Cast to 16 bits followed by a Cast back, or a Cast from 16 bits that reads the FP32 tensor."""
+        """Nodes that replace a Cast. A Cast to 16 bits is followed by a Cast back to FP32.
+
+        A Cast from 16 bits reads the FP32 tensor that replaces its input.
+        """
         source, result = node.input[0], node.output[0]
         node.input[0] = self.wide.get(source, source)
         if result in self.half:
@@ -196,7 +204,7 @@ class _Emulation:
             yield node
 
     def _widen(self, name: str) -> onnx.NodeProto:
-        """A Cast to FP32 of a tensor that stays in 16 bits."""
+        """A new Cast to FP32 of a tensor that stays in 16 bits."""
         self.wide[name] = self.editor.unique(f"{name}_wide")
         return self._cast_node(name, self.wide[name], FLOAT)
 
@@ -206,21 +214,22 @@ class _Emulation:
 
 
 def keeps_values(node: onnx.NodeProto) -> bool:
-    """Whether each result of a node is a value of its inputs, perhaps with another sign, or 0."""
+    """Whether the outputs of a node hold only values of its inputs, perhaps with another sign, or 0."""
     return node.op_type in _SELECTING or moves_values(node)
 
 
-#: Ratio of g to |x|: FP32 has 24 binary digits and E4M3 has 4, so 20 digits are dropped.
+#: Rounding x to E4M3 adds and subtracts g. This is the ratio of g to |x|: FP32 has 24 binary digits and E4M3
+#: has 4, so 20 digits are dropped.
 _SPLIT = 2.0**20
-#: Minimum of g, which rounds subnormal E4M3 numbers.
+#: Minimum of the number g that is added and subtracted to round to E4M3. It rounds subnormal E4M3 numbers.
 _LEAST = 1.5 * FP8.normal * _SPLIT
 
 
 def spell_out_fp8(model: Model) -> Model:
-    """``model`` with FP8 spelled out in FP32. Results are equal, except for signs of zeros.
+    """``model`` with FP8 emulated in FP32. Results are equal, except for signs of zeros.
 
-    Q/DQ pairs with a single FP32 scale, and constants, are spelled out. Other nodes stay in FP8. A model
-    without FP8 is returned as it is.
+    Q/DQ pairs with a single FP32 scale, and constants, are emulated. Other nodes stay in FP8. A model without
+    FP8 is returned unchanged.
     """
     return _Speller(model).done() if holds_fp8(model) else model
 
@@ -231,13 +240,13 @@ def holds_fp8(model: Model) -> bool:
 
 
 class _Speller:
-    """Spells out FP8 in the main graph and in the graphs inside its nodes."""
+    """Replaces FP8 by FP32 nodes with equal results, in the main graph and in the graphs inside its nodes."""
 
     def __init__(self, model: Model) -> None:
         self.editor = model.edit()
         self.constants = model.constants()
         self.inputs = {i.name for i in model.inputs if i.dtype == np.float32 and i.shape == ()}
-        """Model inputs that can be the single scale of a pair."""
+        """Names of the FP32 scalars among the model's inputs, which can be the scale of a Q/DQ pair."""
         bounds = {"lowest": FP8.lowest, "highest": FP8.highest, "split": _SPLIT, "least": _LEAST}
         self.values = {
             name: self.editor.add_constant(f"fp8_{name}", np.array(value, np.float32))
@@ -250,7 +259,7 @@ class _Speller:
         return self.editor.done()
 
     def _nodes(self, graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-        """The nodes of one graph, with FP8 spelled out."""
+        """The nodes of one graph, with FP32 nodes in place of FP8 nodes."""
         small = {t.name: numpy_helper.to_array(t) for t in graph.initializer if not is_external(t)}
         known = {**self.constants, **small}
         read = Counter(name for node in all_nodes(graph) for name in node.input)
@@ -271,7 +280,7 @@ class _Speller:
                 yield node
 
     def _is_plain(self, node: onnx.NodeProto, known: Mapping[str, Array]) -> bool:
-        """Whether a node is a QuantizeLinear or DequantizeLinear of FP8 with a single FP32 scale."""
+        """Whether a node is an FP8 QuantizeLinear or DequantizeLinear with a single FP32 scale."""
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or len(node.input) < 3:
             return False
         scale, zero = known.get(node.input[1]), known.get(node.input[2])
@@ -281,7 +290,7 @@ class _Speller:
         return one and zero is not None and zero.dtype == FP8.dtype and attribute(node, "saturate", 1) == 1
 
     def _rounded(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Nodes that compute the FP8 codes of a QuantizeLinear, held in FP32."""
+        """Nodes that replace a QuantizeLinear: they compute its FP8 codes as FP32 numbers."""
         nodes, value = list[onnx.NodeProto](), self.values
 
         def add(op_type: str, *read: str) -> str:

@@ -1,4 +1,4 @@
-"""Properties of tensors that follow from the graph alone: signs, NaN, choices, and joined outputs."""
+"""Finds properties of tensors from the graph: signs, effects of NaN, selecting operators, joined outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
 from pytest_int8acc.tensors import Dim
 
-#: Operators whose results are not negative if their inputs are not negative.
+#: Operators whose outputs are not negative if their inputs are not negative.
 _KEEP_SIGN = {
     *("AveragePool", "Concat", "Flatten", "GlobalAveragePool", "GlobalMaxPool", "Identity", "MaxPool"),
     *("Reshape", "Squeeze", "Transpose", "Unsqueeze"),
@@ -29,7 +29,7 @@ _KEEP_NAN = {
 }
 
 
-#: Operators that choose among values. A small change of an input can change their result completely.
+#: Operators that select among values. A small change of an input can change their output completely.
 CHOOSING = frozenset(
     {"NonMaxSuppression", "TopK", "ArgMax", "ArgMin", "Hardmax", "NonZero", "Unique", "EfficientNMS_TRT"}
     | {"BatchedNMS_TRT", "EfficientNMS_ONNX_TRT"}
@@ -57,7 +57,7 @@ def not_negative(model: Model) -> set[str]:
 
 
 def shown_at(model: Model, outputs: Collection[str]) -> set[str]:
-    """Names of tensors in which any NaN causes a NaN in one of ``outputs``, and the outputs themselves."""
+    """Names of tensors in which any NaN causes a NaN in one of ``outputs``; ``outputs`` are among them."""
     found = set(outputs)
     for node in reversed(model.graph.node):
         if node.op_type in _KEEP_NAN and found.intersection(node.output) and _sees_all(node):
@@ -66,7 +66,7 @@ def shown_at(model: Model, outputs: Collection[str]) -> set[str]:
 
 
 def _sees_all(node: onnx.NodeProto) -> bool:
-    """Whether every input value has an effect on the output. A convolution may skip values by its strides."""
+    """Whether every input value affects the output; a convolution may skip values by strides or dilations."""
     if node.op_type != "Conv":
         return True
     strides, dilations = attribute(node, "strides", []), attribute(node, "dilations", [])
@@ -78,9 +78,10 @@ def _sees_all(node: onnx.NodeProto) -> bool:
 
 
 def choices(model: Model, outputs: Collection[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Name of each node that chooses among floats, with these floats and the outputs that depend on it.
+    """Name of each selecting node, such as TopK, to two tuples: the floats that it selects by, and outputs.
 
-    Behind such a node, further ones are left out. Nodes on which no output depends are left out, too.
+    These are the outputs that depend on the node. Selecting nodes that depend on another selecting node are
+    left out, and so are nodes on which no output depends.
     """
     types, index = value_types(model), model.index
     behind: dict[str, frozenset[str]] = {}
@@ -97,9 +98,9 @@ def choices(model: Model, outputs: Collection[str]) -> dict[str, tuple[tuple[str
 
 
 def _floats_before(node: onnx.NodeProto, index: Index, types: Mapping[str, int]) -> Iterator[str]:
-    """The computed floats that a node depends on, through tensors of other types or directly.
+    """The computed float tensors that a node reads, directly or after nodes with outputs of other types.
 
-    Tensors that depend on shapes alone are left out.
+    Tensors that depend only on shapes are left out.
     """
     for name in node.input:
         before = index.producer.get(name)
@@ -111,15 +112,16 @@ def _floats_before(node: onnx.NodeProto, index: Index, types: Mapping[str, int])
             yield from _floats_before(before, index, types)
 
 
-#: A tensor's name that is a plain word, like ``boxes``. Names that exporters make have digits and slashes.
+#: Matches a tensor's name that is a plain word, like ``boxes``. Names that exporters invent have digits or
+#: slashes.
 _WORD = re.compile(r"[A-Za-z]+(_[A-Za-z]+)*")
-#: Kind of a segment with values between 0 and 1, made by an operator of ``_SCORING``.
+#: The kind of a segment of an output whose values come from a Sigmoid or Softmax.
 SCORES = "scores"
-#: Operators whose results are scores.
+#: Operators whose outputs are scores, that is numbers between 0 and 1.
 _SCORING = frozenset({"Sigmoid", "Softmax", "HardSigmoid"})
-#: Operators that pick some of the elements of their first input.
+#: Operators whose output holds only elements of their first input.
 _PICKING = frozenset({"Transpose", "Slice", "Split", "Gather", "ReduceMax", "MaxPool", "Expand", "Tile"})
-#: Maximum number of nodes that are visited for one model.
+#: Maximum number of nodes that are visited to find the segments of an output. Beyond it, they stay unknown.
 _MAX_NODES = 4096
 
 _Shape = tuple[Dim, ...]
@@ -127,26 +129,26 @@ _Shape = tuple[Dim, ...]
 
 @dataclass(frozen=True)
 class Segment:
-    """A range of indices along an axis of an output, whose values come from one tensor."""
+    """A range of indices along an axis of an output. Its values come from one tensor."""
 
     size: int
-    """Number of indices."""
+    """The number of indices."""
     kind: str
-    """``scores`` or empty."""
+    """``scores`` if the values come from a Sigmoid or Softmax; otherwise empty."""
     tensor: str
     """Name of the tensor that the values come from."""
 
     @property
     def label(self) -> str:
-        """The kind of the segment, else its tensor's name if that is a plain word, else empty."""
+        """``scores`` for scores; otherwise the tensor's name if it is a plain word, or empty."""
         return self.kind or (self.tensor if _WORD.fullmatch(self.tensor) else "")
 
 
 def joined(model: Model, output: str) -> tuple[int, tuple[Segment, ...]] | None:
     """The axis along which an output is concatenated, and its segments; None if it is not concatenated.
 
-    Axis 0, which counts the samples, is skipped. The first axis with both scores and other values is
-    preferred.
+    Axis 0, which counts samples, is not considered. If there are several axes, the first axis along which
+    both scores and other values are concatenated is taken.
     """
     joiner = _Joiner(model)
     if not joiner.reaches_concat(output):
@@ -166,7 +168,7 @@ def holds_scores(model: Model, output: str) -> bool:
 
 
 class _Joiner:
-    """Follows an output backwards to the tensors that are concatenated to it."""
+    """Follows an output back through the graph to the tensors that a Concat joins to it."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -175,7 +177,7 @@ class _Joiner:
         self._steps = 0
 
     def reaches_concat(self, tensor: str) -> bool:
-        """Whether a Concat lies before a tensor. This check needs no shape inference."""
+        """Whether a tensor comes from a Concat; this check needs no shape inference."""
         for _ in range(MAX_STEPS):
             node = self._made.get(tensor)
             if node is None:
@@ -189,13 +191,14 @@ class _Joiner:
         return False
 
     def segments(self, tensor: str, axis: int, depth: int) -> list[Segment] | None:
-        """The segments of a tensor along an axis; None if sizes are not known."""
+        """The segments of a tensor along an axis; None if their sizes are not known."""
         self._steps += 1
         node = self._made.get(tensor)
         found = None
         if node is not None and depth < MAX_STEPS and self._steps < _MAX_NODES:
             found = self._joined(node, tensor, axis, depth + 1)
-        if found is not None and len(found) == 1:  # an operator behind the segment may change its kind
+        # An operator between the only segment and the tensor, such as a Sigmoid, may change the kind.
+        if found is not None and len(found) == 1:
             name = tensor if _WORD.fullmatch(tensor) else found[0].tensor
             return [replace(found[0], kind=self.kind(tensor), tensor=name)]
         if found is not None:
@@ -230,7 +233,10 @@ class _Joiner:
     def _with_deduced(
         self, node: onnx.NodeProto, axis: int, inputs: Sequence[list[Segment] | None]
     ) -> list[list[Segment] | None]:
-        """The segments of the inputs of a Concat. A single unknown size follows from the total."""
+        """The segments of the inputs of a Concat.
+
+        If they are unknown for one input only, its size is computed from the size of the Concat's output.
+        """
         total = self._tracer.size(node.output[0], axis)
         missing = [i for i, segments in enumerate(inputs) if segments is None]
         if total is None or len(missing) != 1:
@@ -260,13 +266,14 @@ class _Joiner:
             return SCORES
         if node.op_type in ALIKE | RESHAPING | _PICKING:
             return self.kind(node.input[0], depth + 1)
-        if node.op_type in ("Concat", "Mul"):  # products of scores, as of objectness and classes, are scores
+        # Products of scores, such as of objectness and class scores, are scores.
+        if node.op_type in ("Concat", "Mul"):
             return SCORES if all(self.kind(name, depth + 1) for name in node.input) else ""
         return ""
 
 
 def _cut(segments: Iterable[Segment], start: int, stop: int) -> list[Segment]:
-    """The segments between two indices along their axis."""
+    """The parts of segments that lie between the indices ``start`` and ``stop`` of their axis."""
     found, place = list[Segment](), 0
     for segment in segments:
         low, high = max(start, place), min(stop, place + segment.size)
@@ -277,9 +284,10 @@ def _cut(segments: Iterable[Segment], start: int, stop: int) -> list[Segment]:
 
 
 def _aligned(rows: Sequence[list[Segment]]) -> list[Segment] | None:
-    """One list of segments for tensors that are concatenated along another axis.
+    """One list of segments for tensors that are concatenated along another axis than that of the segments.
 
-    It is cut at every index where one of the tensors is cut. A segment has a kind if all its parts have it.
+    A segment ends at every index where a segment of one of the tensors ends. It has the kind ``scores`` if
+    this range has that kind in all tensors.
     """
     ends = [list(accumulate(segment.size for segment in row)) for row in rows]
     if not ends or len({row[-1] for row in ends if row}) != 1:

@@ -1,7 +1,8 @@
-"""Computes constants in advance: weights behind Transpose or Cast, and numbers that depend on constant sizes.
+"""Folds constants: weights that a Transpose or Cast changes, and numbers computed from fixed sizes.
 
-Exports of PyTorch compute shapes at run time, and numbers from shapes. Sizes that depend on the inputs stay
-open. A Reshape to constants and one open size gets -1 in place of the open size.
+Models exported from PyTorch compute shapes at run time, and compute other numbers from these shapes. A size
+is called open if it depends on the inputs. If a Reshape has one open size in its target shape, the open size
+is replaced by -1.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ from pytest_int8acc.graph.layout import WEIGHTED
 from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.tensors import Array
 
-#: Greatest placeholder. Numbers up to this one stand for open sizes, a different number for each size.
+#: Numbers up to this one are placeholders for sizes that depend on the inputs; each size has its own number.
 _OPEN = -(1 << 40)
-#: Maximum number of elements of the arrays that are computed in advance. Shapes have few elements.
+#: Maximum number of elements of an array whose values are followed through the graph. Shapes have few
+#: elements.
 _SMALL = 64
-#: Stands for an unknown value. No operator computes with its dtype.
+#: Stands for an array whose values are not known. Its dtype keeps operators from computing with it.
 _UNKNOWN = np.empty(0, object)
 
 
 def _power(base: Array, exponent: Array) -> Array | None:
-    """A power of FP32 numbers; None if libraries may round the result differently."""
+    """``base`` to the power of ``exponent``, one FP32 number each; None if the rounding is not certain."""
     if not base.dtype == exponent.dtype == np.float32 or base.size + exponent.size != 2 or base.item() <= 0:
         return None
     shape, exact = np.broadcast_shapes(base.shape, exponent.shape), base.item() ** exponent.item()
@@ -41,18 +43,18 @@ def _power(base: Array, exponent: Array) -> Array | None:
     return np.full(shape, low) if low == high else None
 
 
-#: Operators that only move or pick values. They may be computed although some of the values are placeholders.
+#: Operators that only move or pick values. They are computed even if some of the values are placeholders.
 _MOVES = frozenset({"Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze", "Where"})
-#: Operators whose results are the same in every library, because IEEE 754 defines their rounding.
+#: Arithmetic operators that are computed in advance. IEEE 754 defines their rounding, except that of Pow.
 _ARITHMETIC = frozenset({"Add", "Div", "Equal", "Mod", "Mul", "Pow", "Sqrt", "Sub"})
 
 
 def computed(node: onnx.NodeProto, arrays: Sequence[Array], opset: int) -> Array:
-    """The first output of a node, computed by ONNX's reference implementation.
+    """The first output of a node for the input ``arrays``, computed by ONNX's reference implementation.
 
-    Inputs are not checked. For invalid ones each operator raises whatever exception NumPy does.
+    Inputs are not checked. Invalid inputs may raise any exception that NumPy raises.
     """
-    from onnx.reference import ReferenceEvaluator  # slow to import, and few models need it
+    from onnx.reference import ReferenceEvaluator  # Imported here, because it is slow and few models need it.
 
     evaluator = ReferenceEvaluator(node, opsets={"": opset})
     results = evaluator.run(None, dict(zip(node.input, map(np.asarray, arrays), strict=True)))
@@ -60,7 +62,7 @@ def computed(node: onnx.NodeProto, arrays: Sequence[Array], opset: int) -> Array
 
 
 def fold_sizes(model: Model) -> Model:
-    """The model without nodes that compute constant sizes, or numbers from constant sizes alone.
+    """The model with constants in place of nodes that compute fixed sizes, or numbers from fixed sizes only.
 
     Constants of ``model`` must be initializers, not Constant nodes.
     """
@@ -82,12 +84,12 @@ def fold_sizes(model: Model) -> Model:
 
 
 def _is_open(array: Array) -> bool:
-    """Whether a placeholder is among the elements."""
+    """Whether an element is a placeholder for a size that depends on the model's inputs."""
     return bool(array.dtype == np.int64 and (array <= _OPEN).any())
 
 
 class _Sizes:
-    """Types of tensors, and values of small ones, found node by node in topological order."""
+    """The types of tensors and the values of small tensors, found node by node in topological order."""
 
     def __init__(self, model: Model) -> None:
         self.known = dict[str, Array]()
@@ -104,8 +106,8 @@ class _Sizes:
         """Find the types or values of a node's outputs, and store them.
 
         Returns:
-            For a Reshape to a computed shape with one open size, that shape with -1 in place of the open
-            size. None for any other node.
+            A constant shape for a Reshape whose computed shape has one size that depends on the inputs: this
+            size is replaced by -1. None for any other node.
         """
         value, name = self._value(node), node.output[0]
         if value is not None:
@@ -130,7 +132,7 @@ class _Sizes:
             self.known[name] = array
 
     def _tell(self, name: str, kind: TypeProto) -> None:
-        """Store the type of a tensor, with a placeholder number as the name of each open size."""
+        """Store the type of a tensor. Each size that is not fixed gets a placeholder number for its name."""
         self._types[name] = kind
         for dim in kind.tensor_type.shape.dim:
             if not dim.HasField("dim_value") and not dim.dim_param.startswith("-"):
@@ -138,14 +140,14 @@ class _Sizes:
                 dim.dim_param = str(self._named.setdefault(dim.dim_param or str(number), number))
 
     def _shape(self, name: str) -> list[int] | None:
-        """The sizes of a tensor, with placeholders for open sizes; None if not even their number is known."""
+        """The sizes of a tensor, with placeholders for sizes that are not fixed; None for unknown rank."""
         kind = self._types.get(name, TypeProto()).tensor_type
         if not kind.HasField("shape"):
             return None
         return [d.dim_value if d.HasField("dim_value") else int(d.dim_param) for d in kind.shape.dim]
 
     def _inferred(self, node: onnx.NodeProto) -> Mapping[str, TypeProto]:
-        """Name to type of each output of a node, as far as ONNX's inference finds types."""
+        """Name to type of each output of a node, as far as ONNX's shape inference finds types."""
         names = [name for name in node.input if name]
         if any(name not in self._types for name in names) or any(a.type in GRAPHS for a in node.attribute):
             return {}
@@ -162,7 +164,7 @@ class _Sizes:
             return {}
 
     def _reshaped(self, node: onnx.NodeProto) -> list[int]:
-        """The shape of a Reshape's output, with a new placeholder for each unknown size."""
+        """The shape of a Reshape's output, with a new placeholder for each size that is not known."""
         before, target = self._shape(node.input[0]), self.known[node.input[1]].tolist()
         if not attribute(node, "allowzero", 0):
             whole = [*(before or []), *[next(self._numbers)] * len(target)]
@@ -174,8 +176,8 @@ class _Sizes:
         """The size that -1 stands for in a Reshape.
 
         Args:
-            whole: The sizes of the tensor before the Reshape; None if they are not known.
-            rest: The sizes after the Reshape, without -1.
+            whole: The sizes of the Reshape's input; None if they are not known.
+            rest: The sizes of the Reshape's output, without the -1.
         """
         if whole is not None:
             up, down = (Counter(size for size in sizes if size <= _OPEN) for sizes in (whole, rest))
@@ -187,7 +189,7 @@ class _Sizes:
         return next(self._numbers)
 
     def _value(self, node: onnx.NodeProto) -> Array | None:
-        """The value of a node's output if it follows from known values, else None."""
+        """The value of a node's output if it can be computed from known values; otherwise None."""
         if node.domain not in ("", "ai.onnx"):
             return None
         if node.op_type == "Shape":
@@ -200,7 +202,7 @@ class _Sizes:
         try:
             with np.errstate(all="ignore"):
                 return self._computed(node, data)
-        except Exception:  # a runtime refuses the node, and says why
+        except Exception:  # The node is invalid. The runtime will report the error.
             return None
 
     def _computed(self, node: onnx.NodeProto, data: Sequence[Array]) -> Array | None:
@@ -222,13 +224,13 @@ class _Sizes:
         return computed(node, data, self._opset)
 
 
-#: Operators that are computed in advance if they read constants only. They move weights, or change their
-#: type.
+#: Operators that are computed in advance if they read constants only. They move weights or change their
+#: dtype.
 _FOLDED_MOVES = frozenset({"Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast"})
 
 
-#: Operators that are computed in advance if they read constants only, and their result is no larger than an
-#: input. Weights that are stored as integers are multiplied by a scale, and added to an offset.
+#: Operators that are computed in advance if they read constants only, and if their output is no larger than
+#: an input. Models use them to scale and shift weights that are stored as integers.
 _FOLDED_ARITHMETIC = frozenset({"Mul", "Div", "Add", "Sub"})
 
 
@@ -243,7 +245,7 @@ def fold_constants(model: Model) -> Model:
         if _folds(node, constants, weights):
             try:
                 array = computed(node, [constants[name] for name in node.input], model.opset)
-            except Exception as error:  # NumPy raises exceptions of many types
+            except Exception as error:  # NumPy raises exceptions of many types for invalid inputs.
                 said = f"'{node.name}' ({node.op_type}) cannot be computed from its constants"
                 raise ModelError(f"{model.name}: {said}: {error}") from error
             constants[node.output[0]] = array
@@ -259,12 +261,14 @@ def fold_constants(model: Model) -> Model:
 def _folds(node: onnx.NodeProto, constants: Mapping[str, Array], weights: Collection[str]) -> bool:
     if node.domain != "" or any(name not in constants for name in node.input):
         return False
-    if node.op_type == "ConstantOfShape":  # as an initializer, the repeated value would only take memory
+    # Only weights are folded: an initializer that repeats one value takes memory for nothing.
+    if node.op_type == "ConstantOfShape":
         return node.output[0] in weights
     if node.op_type in _FOLDED_ARITHMETIC:
         one, other = (constants[name] for name in node.input)
         shapes = one.shape, other.shape
-        with contextlib.suppress(ValueError):  # shapes do not fit: the computation raises the error
+        # If the shapes do not broadcast, the node is folded, and its computation raises the error.
+        with contextlib.suppress(ValueError):
             return one.dtype == other.dtype and np.broadcast_shapes(*shapes) in shapes
         return True
     return node.op_type in _FOLDED_MOVES

@@ -1,8 +1,8 @@
-"""Number formats: the range and precision of each, and rounding to it.
+"""Number formats such as INT8 and FP16: their range and precision, and rounding to them.
 
 Only this module knows the range of a format. A quantized tensor holds codes: numbers of a narrow format that
-a scale turns into real numbers, as in ONNX QuantizeLinear and DequantizeLinear. A new format is one more
-record in ``FORMATS``.
+a scale turns into real numbers, as in ONNX QuantizeLinear and DequantizeLinear. To add a format, add a record
+to ``FORMATS``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_int8acc.tensors import Array
 
 @dataclass(frozen=True)
 class Format:
-    """A number format of weights and activations. Rounding is to the nearest number, half to even."""
+    """A number format of weights and activations. Values are rounded to the nearest number, ties to even."""
 
     name: str
     """The name in specs, plans and results, such as ``fp16`` or ``int8``."""
@@ -35,13 +35,13 @@ class Format:
     normal: float
     """The smallest normal number. Smaller (subnormal) numbers are multiples of ``smallest``."""
     saturates: bool
-    """Whether numbers beyond the range become the end of the range. Otherwise they become inf."""
+    """Whether numbers beyond the range become the end of the range. If not, they become inf."""
     is_target: bool = False
-    """Whether TensorRT quantizes to this format. Models of other tools have more formats of codes."""
+    """Whether TensorRT quantizes to this format, as to INT8 and FP8."""
     opset: int = 0
-    """The first opset in which the groups of a network can run in this format."""
+    """The first opset in which models can run in this format; 0 if every supported opset allows it."""
     max_filter: float = math.inf
-    """A convolution runs in this format only if its filter has fewer weights per channel."""
+    """A convolution runs in this format only if its filter, such as 3x3, has fewer elements."""
     has_deconvolutions: bool = True
     """Whether ConvTranspose runs in this format."""
 
@@ -52,17 +52,17 @@ class Format:
 
     @property
     def symmetric(self) -> Format:
-        """The format that TensorRT takes in place of this one: itself if it is a target, otherwise INT8."""
+        """The format that TensorRT uses for this format: itself if it is a target, otherwise INT8."""
         return self if self.is_target else INT8
 
     @property
     def codes(self) -> tuple[Format, ...]:
-        """The formats that codes may have in a model that is quantized to this format."""
+        """The formats that codes may have in a Q/DQ model that TensorRT would run in this format."""
         return tuple(known for known in FORMATS.values() if known.takes_scales and known.symmetric is self)
 
     @property
     def takes_scales(self) -> bool:
-        """Whether its numbers are codes, which a scale turns into real numbers."""
+        """Whether numbers of this format are codes, which a scale turns into real numbers."""
         return self.saturates
 
     @property
@@ -77,7 +77,7 @@ class Format:
         return np.maximum(np.exp2(exponents) * relative, self.smallest)
 
     def zeros(self, scale: Array) -> Array:
-        """The zero points of a symmetric quantization, shaped like its scales."""
+        """Zero points of 0, in this format's dtype and the shape of ``scale``."""
         return np.zeros(scale.shape, self.dtype)
 
     def round(self, values: Array | float) -> Array:
@@ -91,16 +91,17 @@ class Format:
         """ONNX QuantizeLinear: ``saturate(round(values / scale) + zero_point)``.
 
         Args:
-            values: Numbers of any shape. float64 is computed in float64, all else in float32 as in ONNX.
-            scale: Shape () or (channels,).
-            zero_point: Shaped like ``scale``, or 0.
-            axis: The channel axis; None: a single scale.
+            values: Numbers of any shape. The computation is in float64 for float64, otherwise in float32 as
+                in ONNX.
+            scale: The scale, shape () or (channels,).
+            zero_point: The zero point, with the shape of ``scale``, or 0.
+            axis: The channel axis; None means a single scale.
 
         Returns:
             Codes in the format's dtype.
         """
         wide = _wide(values)
-        with np.errstate(over="ignore"):  # quotients that overflow FP32 saturate, too
+        with np.errstate(over="ignore"):  # A quotient that overflows to inf saturates, too.
             steps = np.asarray(values.astype(wide, copy=False) / along(scale, axis, values.ndim).astype(wide))
         if self._integer:
             np.rint(steps, out=steps)
@@ -134,7 +135,7 @@ class Format:
 
     def _held(self, values: Array, out: Array | None = None) -> Array:
         if self.saturates:
-            if self.levels > 2**24:  # FP32 has no number 2**31 - 1
+            if self.levels > 2**24:  # FP32 cannot represent the end of the INT32 range, 2**31 - 1.
                 values, out = values.astype(np.float64), None
             values = np.clip(values, self.lowest, self.highest, out=out)
         with np.errstate(over="ignore", under="ignore"):
@@ -177,7 +178,7 @@ def _integers(dtype: DTypeLike, *, is_target: bool = False) -> Format:
 
 
 def _floats(name: str, dtype: DTypeLike, fraction: int, exponent: int, *, opset: int = 0) -> Format:
-    """A format of IEEE 754, from the bits of its fraction and its least exponent."""
+    """A format of IEEE 754 whose fraction has ``fraction`` bits, and whose least exponent is ``exponent``."""
     highest, normal = (2 - 2.0**-fraction) * 2.0 ** (1 - exponent), 2.0**exponent
     return Format(
         name=name,
@@ -202,8 +203,9 @@ FP16 = _floats("fp16", "float16", 10, -14)
 #: BF16 needs opset 22, the first in which convolutions and pools take it.
 BF16 = _floats("bf16", ml_dtypes.bfloat16, 7, -126, opset=22)
 
-#: FP8 is E4M3 without inf, as in ONNX and TensorRT ('FP8 Formats for Deep Learning', arXiv:2209.05433). As in
-#: NVIDIA's ModelOpt, ConvTranspose and filters of 32 weights or more do not run in it.
+#: FP8 is E4M3 without inf, as in ONNX and TensorRT ('FP8 Formats for Deep Learning', arXiv:2209.05433).
+#: ConvTranspose, and convolutions whose filter has 32 elements or more, do not run in FP8, as in NVIDIA's
+#: ModelOpt.
 FP8 = Format(
     name="fp8",
     dtype=np.dtype(ml_dtypes.float8_e4m3fn),

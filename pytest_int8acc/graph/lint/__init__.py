@@ -1,4 +1,4 @@
-"""Lint: finds faults of Q/DQ models and of scales without running them. ``rules.RULES`` has the rules."""
+"""Finds faults of Q/DQ models and of scales without running a model. ``rules.RULES`` has the rules."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pytest_int8acc.results import Finding
 
 __all__ = ["RULES", "Rule", "lint", "lint_scales"]
 
-#: Minimum number of activations for a finding about equal scales. Few scales may be equal by chance.
+#: Minimum number of activations with equal scales that are reported. Fewer scales may be equal by chance.
 _MANY = 4
 #: Severities in the order of the report.
 _ORDER = ("error", "warning", "note")
 
 
 def lint(model: Model, *, float_model: Model | None = None) -> tuple[Finding, ...]:
-    """Findings about a Q/DQ model: parts that TensorRT rejects, or runs wrongly or slowly.
+    """Findings about a Q/DQ model: nodes that TensorRT rejects, or runs wrongly or slowly.
 
-    Only the main graph is checked, except for quantized operators, which are found in bodies too.
+    Only the main graph is checked. Quantized operators are also found inside If, Loop and Scan.
 
     Args:
         model: The model as read from the user's file, in its own opset. It is not changed.
@@ -33,7 +33,7 @@ def lint(model: Model, *, float_model: Model | None = None) -> tuple[Finding, ..
             compared, and activations that are missing in ``model`` are found.
 
     Returns:
-        One finding for each node and rule, errors first, otherwise in the order of the rules and the graph.
+        One finding for each node and broken rule: errors first, then in the order of the rules and the graph.
     """
     view = View(model)
     found = [*checks.check_operators(view)]
@@ -52,10 +52,12 @@ def lint_scales(network: Network) -> tuple[Finding, ...]:
     """Findings about the scales of a network.
 
     Args:
-        network: A network from ``graph.layout.quantize``, before its high precision becomes FP16.
+        network: A network from ``graph.layout.quantize``, in which all that is not quantized is still in
+            FP32.
 
     Returns:
-        One finding for each tensor and rule, errors first. The subject is a tensor, a layer or the file.
+        One finding for each tensor and broken rule, errors first. A finding names a tensor, a layer or the
+        model's file.
     """
     high = network.left_high.items()
     missing = [find("missing-scale", name, why.text) for name, why in high if why.kind == "no-scale"]

@@ -1,4 +1,4 @@
-"""Checks of QuantizeLinear and DequantizeLinear nodes, and of the places of their pairs in the graph."""
+"""Checks QuantizeLinear and DequantizeLinear nodes, and the places of Q/DQ pairs in the graph."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from pytest_int8acc.graph.types import Signature, signature
 from pytest_int8acc.results import Finding
 from pytest_int8acc.tensors import Array
 
-#: How the names of operators begin that compute on quantized values, in the domains of ONNX and ONNX Runtime.
+#: Prefixes of the types of operators that compute on quantized values, in ONNX and in ONNX Runtime's domain.
 _OPERATORS = ("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger")
-#: How the names of operators begin that measure their scale at run time.
+#: Prefix of the types of operators that compute their scale at run time.
 _DYNAMIC = "DynamicQuantize"
-#: Element types to their names in findings.
+#: Floating-point element type to its name in findings.
 _FLOATS: dict[int, str] = {
     TensorProto.FLOAT: "FP32",
     TensorProto.FLOAT16: "FP16",
     TensorProto.BFLOAT16: "BF16",
     TensorProto.DOUBLE: "FP64",
 }
-#: Below this magnitude, rounding to FP16 can change a number by more than the part ``COARSE`` of it.
+#: Rounding to FP16 can change a number below this magnitude by a relative error of more than ``COARSE``.
 _COARSE_BELOW = FP16.smallest / 2 / COARSE
 
 
@@ -53,9 +53,10 @@ def check_operators(view: View) -> Iterator[Finding]:
 
 
 def check_half(view: View, half: Half) -> Iterator[Finding]:
-    """Findings about one QuantizeLinear or DequantizeLinear.
+    """Findings about one QuantizeLinear or DequantizeLinear node.
 
-    A DequantizeLinear with the parameters of its QuantizeLinear has no findings of its own.
+    If a DequantizeLinear has the same parameters as the QuantizeLinear before it, only the latter is
+    reported.
     """
     before = view.quantizer(half) if half.node.op_type == DEQUANTIZE else None
     if before is None or not _same(before, half):
@@ -74,7 +75,7 @@ def check_half(view: View, half: Half) -> Iterator[Finding]:
 
 
 def bad_numbers(scale: Array) -> str:
-    """A clause on elements of a scale that are not finite and positive; empty if there are none."""
+    """Text on elements of a scale that are not finite and positive, such as ``scale is 0``, or empty."""
     values = np.asarray(scale, np.float64).ravel()
     bad = ~(np.isfinite(values) & (values > 0))
     if not bad.any():
@@ -102,12 +103,15 @@ def fp16_findings(subject: str, scale: Array) -> Iterator[Finding]:
 
 
 def _count(which: Array) -> str:
-    """The words before an example that say how many scales ``which`` selects."""
+    """How many scales the mask ``which`` selects, as text before an example: ``2 of 8 scales, like``."""
     return "the scale" if which.size == 1 else f"{which.sum()} of {which.size} scales, like"
 
 
 def _change(value: float) -> float:
-    """The relative change of a number by rounding to FP16; half a step if FP16 holds the number exactly."""
+    """The relative change of a number by rounding to FP16.
+
+    If FP16 holds the number exactly, the result is half an FP16 step relative to the number.
+    """
     moved = abs(float(FP16.round(value)) / value - 1)
     return moved or min(FP16.smallest / 2 / value, 1.0)
 
@@ -145,7 +149,8 @@ def _check_scale(half: Half) -> Iterator[Finding]:
             there = f"{length} channels" if length is not None else f"a tensor of rank {len(shape)}"
             text = f"{scale.size} scales for {there} along axis {half.axis}"
             yield find("scale-length", half.node.name, text)
-    if half.kind != "int32":  # biases have another finding; their scale is a product of two scales
+    # INT32 is used for biases. They have a finding of their own, and small scales are usual for them.
+    if half.kind != "int32":
         yield from fp16_findings(half.node.name, scale)
 
 
@@ -157,7 +162,7 @@ def _check_opset(view: View, half: Half) -> Iterator[Finding]:
 
 
 def _same(first: Half, second: Half) -> bool:
-    """Whether two nodes have equal parameters. Scales of different types are compared in FP16."""
+    """Whether two nodes have equal parameters. Scales of different dtypes may differ by rounding to FP16."""
     if first.kind != second.kind or first.axis != second.axis or first.scale is None or second.scale is None:
         return first.kind == second.kind and list(first.node.input[1:]) == list(second.node.input[1:])
     scales, others = (np.asarray(h.scale, np.float32).ravel() for h in (first, second))
@@ -183,9 +188,9 @@ def _unequal(before: Half, half: Half) -> Iterator[Finding]:
 
 
 def check_types(view: View) -> Iterator[Finding]:
-    """Findings about operators that read different float types although they need one type.
+    """Findings about operators whose inputs have different float types, although ONNX requires one type.
 
-    A DequantizeLinear makes the type of its scale here, as in TensorRT. In old opsets of ONNX it makes FP32.
+    The output of a DequantizeLinear is taken to have the type of its scale, as in TensorRT.
     """
     graph = view.model.graph
     types = {t.name: int(t.data_type) for t in graph.initializer}
@@ -225,19 +230,19 @@ def _put_types(node: onnx.NodeProto, formals: Signature | None, types: dict[str,
                 types[name] = kind
 
 
-#: Operators that TensorRT fuses with the convolution before them, so that their result can be quantized.
+#: Operators that TensorRT can fuse with the convolution before them and with the QuantizeLinear after them.
 _POINTWISE = frozenset({"Relu", "Clip", "LeakyRelu"})
-#: Activations that TensorRT fuses with the layer before them if that layer makes floating point.
+#: Activation functions that TensorRT fuses with the layer before them only if no Q/DQ pair lies between.
 _ACTIVATIONS = frozenset({"Sigmoid", "HardSwish", "Gelu", "Mish", "Swish"})
-#: Greatest relative difference of equal scales. Rounding to FP32 makes smaller differences.
+#: Maximum relative difference of two scales that are taken for equal. Rounding to FP32 makes less difference.
 _EQUAL = 1e-6
-#: Minimum cosine similarity of a float weight and its dequantized values, as the median over channels.
-#: Rounding to 8 bits alone leaves 0.999.
+#: A weight is reported as a different one if the cosine similarity of the float model's weight and the
+#: dequantized weight, as the median over channels, is below this. Rounding to 8 bits alone leaves 0.999.
 _RELATED = 0.5
 
 
 def check_weighted(view: View) -> Iterator[Finding]:
-    """Findings about convolutions and matrix products: their inputs, channel axis, bias and group size."""
+    """Findings about convolutions and matrix products: inputs, channel axis, bias, and channels per group."""
     for node in view.model.graph.node:
         if node.op_type not in WEIGHTED or node.domain not in ("", "ai.onnx"):
             continue
@@ -255,7 +260,7 @@ def check_weighted(view: View) -> Iterator[Finding]:
 
 
 def check_activations(view: View) -> Iterator[Finding]:
-    """Findings about pairs that nothing reads, and about per-channel scales of activations."""
+    """Findings about Q/DQ nodes whose output nothing reads, and about per-channel scales of activations."""
     for half in view.halves.values():
         if not view.index.readers(half.result) and half.result not in view.index.public:
             yield find("unread-pair", half.node.name, f"nothing reads '{half.result}'")
@@ -266,7 +271,7 @@ def check_activations(view: View) -> Iterator[Finding]:
 
 
 def check_adds(view: View) -> Iterator[Finding]:
-    """Findings about Adds of a convolution and a residual."""
+    """Findings about Add nodes that join a convolution with a residual."""
     order = view.index.order
     for node in view.model.graph.node:
         if node.op_type != "Add" or any(name in view.rooted for name in node.input):
@@ -285,7 +290,7 @@ def check_adds(view: View) -> Iterator[Finding]:
 
 
 def check_concats(view: View) -> Iterator[Finding]:
-    """Findings about Concats with different scales among their quantized inputs and output."""
+    """Findings about Concat nodes whose quantized inputs and output have different scales."""
     for node in view.model.graph.node:
         if node.op_type != "Concat":
             continue
@@ -299,7 +304,10 @@ def check_concats(view: View) -> Iterator[Finding]:
 
 
 def check_silu(view: View) -> Iterator[Finding]:
-    """Findings about pairs between a layer and its activation, or between the two factors of SiLU."""
+    """Findings about Q/DQ pairs between a layer and its activation function, or inside a SiLU.
+
+    A SiLU is a Mul of a tensor with the Sigmoid of the same tensor.
+    """
     for node in view.model.graph.node:
         if node.op_type not in _ACTIVATIONS or not node.input:
             continue
@@ -311,12 +319,12 @@ def check_silu(view: View) -> Iterator[Finding]:
             yield from _between_factors(view, node)
 
 
-#: The checks of the whole graph that need no float model.
+#: The checks that read the whole graph and need no float model.
 CHECKS = (check_weighted, check_activations, check_adds, check_concats, check_silu)
 
 
 def check_weights(view: View, original: Model) -> Iterator[Finding]:
-    """Findings about quantized weights that differ from those of the float model's node of the same name."""
+    """Findings about quantized weights that differ from the weights of the same node in the float model."""
     theirs = original.index.nodes
     constants = original.constants()
     for node in view.model.graph.node:
@@ -336,9 +344,9 @@ def check_weights(view: View, original: Model) -> Iterator[Finding]:
 
 
 def check_folded(view: View, original: Model) -> Iterator[Finding]:
-    """Findings about activations of the float model that a quantizer removed.
+    """Findings about activation functions of the float model that a quantizer removed.
 
-    Quantizers remove an activation if the range behind it saturates at the bounds of the activation.
+    Quantizers remove a Relu or Clip if the QuantizeLinear after it clips at the same bounds.
     """
     for node, activation in folded(view.model.graph, original):
         text = (
@@ -379,7 +387,10 @@ def _grouped(view: View, node: onnx.NodeProto) -> Iterator[Finding]:
 
 
 def _convolution(view: View, tensor: str) -> onnx.NodeProto | None:
-    """The INT8 convolution that makes ``tensor`` for one reader. A BatchNormalization may stand between."""
+    """The quantized convolution that computes ``tensor`` for one reader; None if there is none.
+
+    A BatchNormalization may lie between the convolution and ``tensor``.
+    """
 
     def is_quantized(node: onnx.NodeProto) -> bool:
         halves = [view.behind(name)[0] for name in node.input[:2]]
@@ -389,7 +400,7 @@ def _convolution(view: View, tensor: str) -> onnx.NodeProto | None:
 
 
 def _needless(view: View, node: onnx.NodeProto, order: dict[str, int]) -> Iterator[Finding]:
-    """A finding about the pair between a convolution and an Add whose other input has a pair as well."""
+    """A finding about a Q/DQ pair between a convolution and an Add whose two inputs are both quantized."""
     found: list[tuple[int, Half, str]] = []
     for name in node.input:
         half = view.dequantizer(name)
@@ -407,10 +418,10 @@ def _needless(view: View, node: onnx.NodeProto, order: dict[str, int]) -> Iterat
 
 
 def _scales_behind(view: View, tensor: str) -> Iterator[Half]:
-    """Pairs of an input of a Concat.
+    """The Q/DQ nodes whose scale the input ``tensor`` of a Concat has.
 
-    The pair before it counts. If there is none, pairs that read the input count, or that read a tensor from
-    which the input is moved.
+    This is the DequantizeLinear before the tensor. If there is none, these are the QuantizeLinear nodes that
+    read the tensor, or that read a tensor before it whose values are only moved.
     """
     half, _ = view.behind(tensor)
     if half is not None:
@@ -424,7 +435,10 @@ def _scales_behind(view: View, tensor: str) -> Iterator[Half]:
 
 
 def _layer_before(view: View, tensor: str) -> onnx.NodeProto | None:
-    """The weighted layer that makes ``tensor``. A bias and a BatchNormalization may stand between."""
+    """The convolution or matrix product that computes ``tensor``; None if another node does.
+
+    The Add of a bias and a BatchNormalization may lie between the layer and ``tensor``.
+    """
     node = view.index.producer.get(tensor)
     if node is None or node.op_type in WEIGHTED:
         return node
@@ -435,7 +449,7 @@ def _layer_before(view: View, tensor: str) -> onnx.NodeProto | None:
 
 
 def _between_factors(view: View, sigmoid: onnx.NodeProto) -> Iterator[Finding]:
-    """A finding about a pair between a Sigmoid and the Mul with the Sigmoid's own input."""
+    """A finding about a Q/DQ pair between a Sigmoid and a Mul that multiplies it with the Sigmoid's input."""
     for half in view.dequantized.get(sigmoid.output[0], ()):
         for node, _ in view.index.readers(half.result):
             factors = {view.quantized(name) for name in node.input}
@@ -445,10 +459,10 @@ def _between_factors(view: View, sigmoid: onnx.NodeProto) -> Iterator[Finding]:
 
 
 def _related(half: Half, codes: Array, weight: Array) -> float:
-    """Median over channels of the cosine similarity of a weight and its codes.
+    """The cosine similarity of a float weight and the quantized codes, as the median over channels.
 
-    A different scale for each channel does not change it. It is 1.0 if scales and channels do not fit, for
-    which other rules have findings.
+    The scales of the channels have no influence on it. It is 1.0 if the numbers of scales and channels
+    differ, because other rules report that.
     """
     axis = half.axis if half.axis is not None else 0
     if not -codes.ndim <= axis < codes.ndim:

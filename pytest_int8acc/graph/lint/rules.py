@@ -1,9 +1,9 @@
-"""The rules of lint. Each has its consequence, a remedy and its source.
+"""The rules of lint. A rule has the consequence of breaking it, a remedy and its source.
 
 The source *header* is the documentation of IQuantizeLayer, IDequantizeLayer and IConvolutionLayer in
 TensorRT's NvInfer.h. *guide* is the chapter on explicit quantization of TensorRT's developer guide. *ONNX*
-means the operator definitions of the standard. *ONNX Runtime* means the source code of its quantizer. *built*
-means that a build of such a model with TensorRT-RTX 1.7 showed it.
+is the operator definitions of the ONNX standard. *ONNX Runtime* is the source code of its quantizer. *built*
+means that the consequence was seen when TensorRT-RTX 1.7 built a model that breaks the rule.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Rule:
     """``error``: TensorRT rejects the model. ``warning``: TensorRT accepts the model, and its results are
     wrong or slow. ``note``: the finding may be harmless."""
     consequence: str
-    """A clause about the consequence, with which the text of a finding ends."""
+    """The consequence of breaking the rule, as the end of the text of a finding."""
     remedy: str
     source: str
 
@@ -30,7 +30,7 @@ class Rule:
 _SYMMETRIC = "quantize symmetrically (ONNX Runtime: extra_options ActivationSymmetric and WeightSymmetric)"
 _DIGITS = "keep this scale in FP32 (opset 23: output_dtype on DequantizeLinear), or leave the layer in FP16"
 
-#: Severity to its rules. Each rule has a name, a consequence, a remedy and a source.
+#: Severity to the rules of this severity: name of the rule to its consequence, remedy and source.
 _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
     "error": {
         "nonzero-zero-point": ("TensorRT takes symmetric INT8 only", _SYMMETRIC, "header, built"),
@@ -194,13 +194,13 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
         ),
     },
 }
-#: Name to rule, errors first.
+#: Name of each rule to the rule, errors first.
 RULES: Mapping[str, Rule] = {
     name: Rule(severity, *said) for severity, rules in _TABLE.items() for name, said in rules.items()
 }
 
 
 def find(rule: str, subject: str, what: str) -> Finding:
-    """A finding that ``subject`` breaks ``rule``. ``what`` is a clause on how it breaks it, with numbers."""
+    """A finding that ``subject``, such as a node, breaks ``rule``; ``what`` says how, with numbers."""
     about = RULES[rule]
     return Finding(rule, subject, f"{what}: {about.consequence}", about.remedy, about.severity)

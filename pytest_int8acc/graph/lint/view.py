@@ -1,4 +1,4 @@
-"""A Q/DQ model as lint reads it: QuantizeLinear and DequantizeLinear with their parameters, and look-ups."""
+"""A Q/DQ model as lint needs it: Q/DQ nodes with their parameters, and look-ups in the graph."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pytest_int8acc.graph.opsets import QDQ_OPSET, holds_trt_fp8
 from pytest_int8acc.tensors import Array
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-#: Domains whose QuantizeLinear and DequantizeLinear mean what ONNX's do.
+#: Operator domains whose QuantizeLinear and DequantizeLinear are defined as in ONNX.
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
-#: Names of one-byte types that TensorRT multiplies, or reads as a type that it multiplies.
+#: Names of the one-byte types that quantized values have in models for TensorRT, such as ``int8``.
 BYTES = frozenset(
     str(known.dtype) for known in FORMATS.values() if known.takes_scales and known.dtype.itemsize == 1
 )
@@ -31,7 +31,7 @@ BYTES = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Half:
-    """A QuantizeLinear or DequantizeLinear, one half of a pair."""
+    """A QuantizeLinear or DequantizeLinear node, which is one half of a Q/DQ pair."""
 
     node: onnx.NodeProto
     scale: Array | None
@@ -39,31 +39,31 @@ class Half:
     zero_point: Array | None
     """The zero point; None if there is none, or if it is computed at run time."""
     kind: str
-    """The quantized type, such as ``int8``; empty if it is not known."""
+    """The type of the quantized values, such as ``int8``; empty if it is not known."""
     axis: int | None
     """The channel axis; None for a single scale, and for one scale per block."""
     constant: Array | None
-    """The tensor that the node reads, if it is a constant."""
+    """The values of the tensor that the node reads; None if they are not constant."""
     rooted: bool
     """Whether the tensor that the node reads depends on constants only."""
 
     @property
     def source(self) -> str:
-        """The tensor that the node reads."""
+        """The name of the tensor that the node quantizes or dequantizes."""
         return str(self.node.input[0])
 
     @property
     def result(self) -> str:
-        """The tensor that the node makes."""
+        """The name of the node's output tensor."""
         return str(self.node.output[0])
 
 
 class View:
-    """The main graph of a model in normal form."""
+    """The main graph of a model in normal form, with look-ups of Q/DQ nodes."""
 
     def __init__(self, model: Model) -> None:
         self.opset = max(model.opset, QDQ_OPSET if holds_trt_fp8(model) else 0)
-        """The opset of the file, or the first opset with FP8 if the file has TensorRT's FP8 operators."""
+        """The opset of the file, but at least 19 if the file has TensorRT's own FP8 operators."""
         self.model = model = _tidied(model)
         self.constants = model.constants()
         self.index = model.index
@@ -82,7 +82,7 @@ class View:
 
     @cached_property
     def dequantized(self) -> dict[str, list[Half]]:
-        """Float tensor to the DequantizeLinear nodes of its pairs."""
+        """Float tensor to the DequantizeLinear nodes of the Q/DQ pairs that read the tensor."""
         found: dict[str, list[Half]] = defaultdict(list)
         for half in self.halves.values():
             if half.node.op_type == DEQUANTIZE:
@@ -90,25 +90,25 @@ class View:
         return dict(found)
 
     def dequantizer(self, tensor: str) -> Half | None:
-        """The DequantizeLinear that makes ``tensor``, if one does."""
+        """The DequantizeLinear whose output is ``tensor``; None if another node computes ``tensor``."""
         half = self.halves.get(tensor)
         return half if half is not None and half.node.op_type == DEQUANTIZE else None
 
     def quantizer(self, half: Half) -> Half | None:
-        """The QuantizeLinear before a DequantizeLinear, if there is one."""
+        """The QuantizeLinear whose output the DequantizeLinear ``half`` reads; None if there is none."""
         before = self.halves.get(half.source)
         return before if before is not None and before.node.op_type == QUANTIZE else None
 
     def quantized(self, tensor: str) -> str:
-        """The float tensor before the pair that makes ``tensor``; ``tensor`` itself if no pair makes it."""
+        """The float tensor before the Q/DQ pair whose output is ``tensor``; ``tensor`` without a pair."""
         half = self.dequantizer(tensor)
         before = self.quantizer(half) if half is not None else None
         return tensor if before is None else before.source
 
     def behind(self, tensor: str) -> tuple[Half | None, list[onnx.NodeProto]]:
-        """The DequantizeLinear before ``tensor``, and the nodes between them, which only move values.
+        """The DequantizeLinear before ``tensor``, and the nodes between, in topological order.
 
-        The first is None if another node is before ``tensor``.
+        The nodes between only move values, such as Transpose. The DequantizeLinear is None if there is none.
         """
         moved: list[onnx.NodeProto] = []
         while True:
@@ -120,9 +120,9 @@ class View:
             tensor = node.input[0]
 
     def quantizers(self, tensor: str, through: frozenset[str] = frozenset()) -> Iterator[Half]:
-        """QuantizeLinear nodes behind ``tensor``.
+        """The QuantizeLinear nodes that read ``tensor``, directly or after other nodes.
 
-        Nodes that only move values, and operators in ``through``, may stand between.
+        The other nodes only move values, such as Transpose, or have an operator in ``through``.
         """
         for node, position in self.index.readers(tensor):
             if position:
@@ -158,7 +158,7 @@ class View:
 
 
 def _tidied(model: Model) -> Model:
-    """A copy of the model in normal form, or the model itself if its opset cannot be raised."""
+    """A copy of the model in normal form; the model itself if it cannot be brought into normal form."""
     try:
         return normalize(Model(copy.deepcopy(model.proto), dict(model.weights), model.name))
     except ModelError:
@@ -166,10 +166,11 @@ def _tidied(model: Model) -> Model:
 
 
 def _kind(node: onnx.NodeProto, zero_point: Array | None, constant: Array | None, before: str) -> str:
-    """The quantized type of a QuantizeLinear or DequantizeLinear; empty if it is not known.
+    """The type of the quantized values of a QuantizeLinear or DequantizeLinear; empty if it is not known.
 
-    The zero point has it, else the constant that is dequantized, the QuantizeLinear ``before``, or the
-    attribute ``output_dtype``. Without any of them it is uint8 by the standard.
+    It is the type of the zero point. Without a zero point, a DequantizeLinear has the type of the constant
+    that it reads, or ``before``, the type of the QuantizeLinear before it. A QuantizeLinear has the type in
+    its attribute ``output_dtype``, or uint8 by the standard.
     """
     if zero_point is not None:
         return str(zero_point.dtype)
