@@ -1,10 +1,10 @@
-"""Converts FP32 models to FP16 or BF16, as strongly typed TensorRT engines hold them.
+"""Converts FP32 models to FP16 or BF16, as strongly typed TensorRT engines need them.
 
-Every operator whose ONNX schema allows the 16-bit type computes in it. The model's inputs and outputs keep
-their types, with Cast nodes at the borders. The following remain in FP32: operators and inputs for which ONNX
-does not allow the type, operators of other domains, graphs inside If, Loop and Scan, arithmetic on shapes
-(FP16 holds every integer only up to 2048), and the nodes that the caller keeps. BF16 needs opset 22, from
-which on ONNX allows it in convolutions and pools.
+Every operator whose ONNX schema allows the 16-bit type computes in this type. The model's inputs and outputs
+keep their types; Cast nodes are added at the inputs and outputs. The following remain in FP32: operators and
+inputs for which ONNX does not allow the 16-bit type, operators of other domains, graphs inside If, Loop and
+Scan, arithmetic on shapes (FP16 holds every integer only up to 2048), and nodes that the caller names. BF16
+needs opset 22, the first in which ONNX allows BF16 in convolutions and pools.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from pytest_int8acc.graph.types import (
 )
 from pytest_int8acc.tensors import Array, did_you_mean
 
-#: Maximum relative change of a scale by rounding to FP16 that is not reported. FP16 has few digits below
-#: 2**-14; above, rounding changes numbers by at most 2**-11.
+#: A scale is reported if rounding to FP16 changes it by more than this relative error. FP16 has few digits
+#: below 2**-14. Above 2**-14, rounding changes a number by a relative error of at most 2**-11.
 COARSE = 0.01
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 #: Operators with an attribute for the type of their output. They stay in FP32.
 _SELF_TYPED = frozenset({"RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli", "BitCast"})
-#: The floating-point types, each with the suffix of the names of tensors that are cast to it.
+#: Floating-point element type to a suffix: it ends the names of tensors that are cast to the type.
 _SUFFIX = {known.element_type: known.name for known in (FP32, FP16, BF16)}
 
 
@@ -54,22 +54,23 @@ class Fp16Model:
 
     model: Model
     wide: Model
-    """The same model in FP32: in the same opset, and with the same changes to its BatchNormalizations."""
+    """The model before the conversion, but in the same opset and with the same BatchNormalizations."""
     overflows: tuple[str, ...] = ()
-    """A sentence for each constant with finite numbers that became inf, with its name and its readers."""
+    """A sentence for each constant with finite numbers that became inf: its name and its readers."""
     notes: tuple[str, ...] = ()
 
 
 def to_fp16(model: Model, keep_fp32: Collection[str] = (), low: Format = FP16) -> Fp16Model:
-    """``model`` (normal form, float or Q/DQ) in FP16 or BF16, except the nodes named in ``keep_fp32``.
+    """``model`` in FP16 or BF16, except the nodes named in ``keep_fp32``.
 
-    Names of nodes, inputs and outputs stay. A tensor keeps its name for its new type unless it is an output,
-    or read inside an If, Loop or Scan. Q/DQ scales become FP16, which needs opset 19. A scale below the
-    smallest FP16 number, 2**-24, is raised to it. BatchNormalizations are changed as by ``combine_norms``. A
-    model that computes in FP16 already keeps its types, and only ``keep_fp32`` applies.
+    The model must be in normal form; it may have Q/DQ. Names of nodes, inputs and outputs stay the same. A
+    tensor with a new type keeps its name, unless it is an output, or is read inside an If, Loop or Scan. Q/DQ
+    scales become FP16, which needs opset 19. A scale below the smallest FP16 number, 2**-24, is raised to
+    2**-24. BatchNormalizations are changed as by ``combine_norms``. If the model computes in 16 bits already,
+    only the nodes in ``keep_fp32`` change.
 
     Raises:
-        ModelError: A name in ``keep_fp32`` is no node's, or the opset cannot be lifted.
+        ModelError: No node has a name in ``keep_fp32``, or the model cannot be converted to a newer opset.
     """
     _check_kept(model, keep_fp32)
     types = value_types(model)
@@ -99,17 +100,17 @@ def _check_kept(model: Model, keep_fp32: Collection[str]) -> None:
 
 
 def _prepared(model: Model, low: Format, keep_fp32: Collection[str]) -> Model:
-    """``model`` in an opset that allows the types of ``low``, after ``combine_norms``."""
+    """``model`` in an opset that allows the format ``low``, and with its BatchNormalizations combined."""
     quantized = any(node.op_type in _QDQ for node in model.graph.node)
     least = max(low.opset, QDQ_OPSET if quantized else 0)
     return combine_norms(lift(model, least), keep_fp32)
 
 
 def narrow_nodes(model: Model, low: Format) -> tuple[dict[str, Narrow], dict[str, Array]]:
-    """The nodes that can compute in ``low``, by name, and all constants of the model in FP32.
+    """Name to node of all nodes that can compute in ``low``, and name to values of all constants in FP32.
 
     Raises:
-        ModelError: The opset of ``model``, in normal form, cannot be lifted.
+        ModelError: ``model``, which is in normal form, cannot be converted to an opset that allows ``low``.
     """
     prepared, kind = _prepared(model, low, ()), low.element_type
     typing = _Typing(prepared, value_types(prepared), (), kind)
@@ -123,24 +124,24 @@ def narrow_nodes(model: Model, low: Format) -> tuple[dict[str, Narrow], dict[str
 
 
 class _Typing:
-    """The types in which each tensor is made and read after a conversion, decided before any change."""
+    """The types in which each tensor will be computed and read; the model is not changed yet."""
 
     def __init__(self, model: Model, types: dict[str, int], keep_fp32: Collection[str], low: int) -> None:
         self.types = types
-        """Type of each tensor before the conversion."""
+        """Tensor to its element type before the conversion."""
         self.made = dict(types)
-        """Type in which each tensor is made after the conversion."""
+        """Tensor to the element type in which its node computes it after the conversion."""
         self.needed: dict[str, set[int]] = {}
-        """Types in which each tensor must exist after the conversion."""
+        """Tensor to the element types in which other nodes need it after the conversion."""
         self.required: list[dict[int, int]] = []
-        """For each node, input position to the type that is read there. Inputs that may have any type are
-        left out."""
+        """For each node, input position to the element type that the node reads after the conversion. Inputs
+        that may have any type are left out."""
         self.public = model.index.public
-        """Tensors whose name must stand for the same type as before, such as outputs."""
+        """Tensors whose name must stand for a tensor of the same type as before, such as outputs."""
         self.foreign: set[str] = set()
-        """Operators without a usable ONNX schema: operators of other domains, and nodes that hold graphs."""
+        """Operators without a usable ONNX schema: those of other domains, and nodes that contain graphs."""
         self.bound: set[str] = set()
-        """Nodes with an input or output in the low type."""
+        """Names of the nodes with an input or output in the 16-bit type."""
         self._keep, self._low, self._name = frozenset(keep_fp32), low, model.name
         self._shapes = _shape_tensors(model)
         for node in model.graph.node:
@@ -165,7 +166,8 @@ class _Typing:
             if name not in self.types or _takes_any(node):
                 continue
             required[i] = self.types[name]
-            if formals and not (node.op_type == "Resize" and i == 1):  # input 1 holds coordinates
+            # Input 1 of a Resize holds coordinates, which stay in FP32.
+            if formals and not (node.op_type == "Resize" and i == 1):
                 required[i] = bound.get(formals.inputs[i].variable, required[i])
             self.needed.setdefault(name, set()).add(required[i])
         self.required.append(required)
@@ -173,18 +175,18 @@ class _Typing:
             for name, formal in zip(node.output, formals.outputs, strict=True):
                 self.made[name] = bound.get(formal.variable, self.types.get(name, 0))
         if node.op_type == "DequantizeLinear" and bound and required[1] != self.types[node.input[1]]:
-            # The result has the type of the scale. Since opset 23 the schema no longer says so.
+            # The output has the type of the scale. Since opset 23, the schema allows other types.
             self.made[node.output[0]] = required[1]
 
     def _bind(self, node: onnx.NodeProto, formals: Signature) -> dict[str, int]:
-        """Type variable of a node's schema to its floating type; empty where the node stays as it is."""
+        """Type variable of a node's schema to its new float type; empty if the node does not change."""
         kept = node.name in self._keep
         if node.op_type in _SELF_TYPED or _takes_any(node):
             return {}
         if any(name not in self.types for name, _ in pairs(node, formals)):
-            return {}  # types are unknown for sequences, and behind operators that ONNX does not know
+            return {}  # A type is unknown for a sequence, or after an operator that ONNX does not know.
         if node.op_type == "DequantizeLinear" and self.types[node.input[0]] == TensorProto.INT32:
-            return {}  # the scale of a bias is a product of two scales, and often too small for FP16
+            return {}  # The scale of a bias is a product of two scales, and often too small for FP16.
         if not kept and not self._shapes.isdisjoint(node.output):
             return {}
         high = {FLOAT: self._low, FLOAT16: FLOAT16, BFLOAT16: BFLOAT16}
@@ -203,9 +205,9 @@ class _Typing:
         return bound
 
     def _retype_cast(self, node: onnx.NodeProto) -> None:
-        """Change a Cast to FP32 whose result is read only in one 16-bit type to a Cast to that type.
+        """Let a Cast to FP32 cast to a 16-bit type instead, if its output is only read in that type.
 
-        Shape arithmetic stays in FP32.
+        A Cast in arithmetic on shapes stays a Cast to FP32.
         """
         name = node.output[0] if node.output else ""
         if (
@@ -219,14 +221,15 @@ class _Typing:
 
 
 def _takes_any(node: onnx.NodeProto) -> bool:
-    """Whether ``node`` gives the same output for an input of any type."""
+    """Whether the input of ``node`` may be FP32, FP16 or BF16 without an effect on the output's type."""
     return node.op_type in ("Cast", "Shape", "Size") and node.domain in ("", "ai.onnx")
 
 
 def _shape_tensors(model: Model) -> set[str]:
-    """Tensors that are computed from shapes and constants alone.
+    """Names of tensors that are computed only from shapes and constants.
 
-    The results of weighted operators, and of look-ups in constant tables, are left out: they hold features.
+    Outputs of convolutions and matrix products, and of look-ups in constant tables, are left out, because
+    they hold features.
     """
     constant = set(model.index.constants)
     shapes: set[str] = set()
@@ -246,7 +249,7 @@ def _shape_tensors(model: Model) -> set[str]:
 
 
 class _Rewrite:
-    """Converts constants to the types of a typing, and casts each tensor that is needed in two types once."""
+    """Converts a model's constants to new types, and adds one Cast for each tensor needed in two types."""
 
     def __init__(self, model: Model, typing: _Typing) -> None:
         self.overflows: list[str] = []
@@ -279,9 +282,9 @@ class _Rewrite:
         return editor.done()
 
     def _casts(self, name: str, *, keeps_name: bool) -> Iterator[onnx.NodeProto]:
-        """A Cast of a tensor to each type in which it is needed, other than the type in which it is made.
+        """Casts of a tensor to all types in which nodes need it, except the type in which it is computed.
 
-        ``keeps_name`` says that the name of the tensor must stand for the same type as before.
+        With ``keeps_name``, the tensor that keeps the name is the one with the type before the conversion.
         """
         typing = self._typing
         made, before = typing.made.get(name, 0), typing.types.get(name, 0)
@@ -324,9 +327,9 @@ class _Rewrite:
 
 
 def _readers(model: Model, typing: _Typing) -> tuple[dict[str, list[str]], set[str]]:
-    """Tensor to the names of the nodes that read it in FP16, and the names of the Q/DQ scales.
+    """Tensor to the names of the nodes that read it in FP16; and the names of the Q/DQ scales.
 
-    Bounds of Clip are left out of the first: a bound that becomes inf does no harm.
+    A Clip that reads a tensor as its bound is left out, because a bound that becomes inf does no harm.
     """
     readers: dict[str, list[str]] = {}
     scales: set[str] = set()
@@ -351,27 +354,29 @@ def _set_types(node: onnx.NodeProto, typing: _Typing) -> None:
 
 @dataclass(frozen=True, eq=False)
 class HalfConstant:
-    """A constant in FP16, with sentences about numbers that rounding changed much."""
+    """A constant in FP16, with sentences about numbers that rounding changed strongly."""
 
     values: Array
     overflow: str = ""
-    """A sentence about finite numbers that became inf, with the constant's name and readers; or empty."""
+    """A sentence about finite numbers that became inf; empty if there are none. It names the constant and the
+    nodes that read it."""
     note: str = ""
-    """A sentence about a scale that was raised above 0 or changed by more than ``COARSE``, or about numbers
-    that all became 0; or empty."""
+    """A sentence about a Q/DQ scale that changed by more than ``COARSE`` or was raised above 0, or about a
+    constant whose numbers all became 0; empty otherwise."""
 
 
 def to_half(name: str, values: Array, readers: Sequence[str], *, is_scale: bool) -> HalfConstant:
-    """``values`` (float32, any shape) rounded to float16, to nearest even; numbers beyond 65504 become inf.
+    """``values`` (float32, any shape) rounded to float16; numbers that are too large for FP16 become inf.
 
-    A Q/DQ scale that would become zero is raised to 2**-24 instead: TensorRT takes positive scales only.
+    A Q/DQ scale that would become 0 is raised to 2**-24, because TensorRT accepts only positive scales.
+    ``readers`` are the names of the nodes that read the constant, for messages.
     """
     wide = np.asarray(values)
     half = FP16.round(wide)
     if not wide.size:
         return HalfConstant(half)
     who = f"'{name}' (read by {', '.join(readers)})"
-    extent = max(-wide.min(), wide.max())  # without abs(), which would copy the weight
+    extent = max(-wide.min(), wide.max())  # abs() is avoided, because it would copy the weight.
     note = ""
     if is_scale:
         note = _scale_note(who, wide, half)
@@ -382,19 +387,19 @@ def to_half(name: str, values: Array, readers: Sequence[str], *, is_scale: bool)
 
 
 def scale_in(scale: Array, dtype: DTypeLike) -> Array:
-    """Q/DQ scales as float16 or float32. Scales above 0 stay above 0."""
+    """Q/DQ scales converted to ``dtype``, float16 or float32; scales above 0 stay above 0."""
     if dtype == np.float16 and scale.dtype == np.float32:
         return _positive(scale, FP16.round(scale))
     return scale.astype(dtype, copy=False)
 
 
 def _positive(wide: Array, half: Array) -> Array:
-    """Scales in FP16, with those that rounding made 0 raised to the smallest FP16 number."""
+    """The FP16 scales ``half``; scales that rounding made 0 are raised to the smallest FP16 number."""
     return np.where((half == 0) & (wide > 0), np.float16(FP16.smallest), half)
 
 
 def _scale_note(who: str, wide: Array, half: Array) -> str:
-    """A sentence about a scale that was raised above 0, or changed by more than ``COARSE``; else empty."""
+    """A sentence about a scale that was raised above 0 or changed by more than ``COARSE``; or empty."""
     vanished = (half == 0) & (wide > 0)
     if vanished.any():
         return f"scale {who}: {_count_of(vanished)} below what FP16 holds, raised to 2**-24"
@@ -420,9 +425,9 @@ def _count_of(mask: Array) -> str:
 def combine_norms(model: Model, keep: Collection[str]) -> Model:
     """``model`` with mean, variance and epsilon of each BatchNormalization folded into its scale and bias.
 
-    Mean and variance become 0 and 1, epsilon 0. TensorRT's parser (onnx-tensorrt) folds them in FP32, too, so
-    a variance that FP16 cannot hold does no harm. Nodes named in ``keep``, nodes in training mode, and nodes
-    whose parameters are no FP32 constants stay as they are.
+    The mean becomes 0, the variance 1, and epsilon 0. TensorRT's parser (onnx-tensorrt) also folds them in
+    FP32, so a variance that FP16 cannot hold does no harm. Nodes named in ``keep``, nodes in training mode,
+    and nodes whose parameters are not FP32 constants do not change.
     """
     constants, editor, changed = model.constants(), model.edit(), False
     for node in editor.graph.node:
@@ -444,10 +449,10 @@ def combine_norms(model: Model, keep: Collection[str]) -> Model:
 
 
 def half_nodes(model: Model) -> tuple[str, ...]:
-    """Names of the nodes of an FP32 model whose precision must be set to FP16 for TensorRT to run it in FP16.
+    """Names of the nodes whose layer precision must be set so that TensorRT runs an FP32 model in FP16.
 
-    In a model with Q/DQ these are only the products without dequantized inputs: setting the precision of
-    layers that TensorRT fuses with Q/DQ would break up its INT8 kernels.
+    In a model with Q/DQ, these are only the convolutions and matrix products without dequantized inputs. If
+    the precision of a layer that TensorRT fuses with Q/DQ were set, the INT8 kernel would be split.
     """
     narrow, _ = narrow_nodes(model, FP16)
     nodes = [node for node in model.graph.node if node.name in narrow]

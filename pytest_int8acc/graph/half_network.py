@@ -1,4 +1,4 @@
-"""Networks of FP16 or BF16 groups, and INT8 networks with FP16 around their groups."""
+"""Makes networks whose groups of layers run in FP16 or BF16, and INT8 networks with all else in FP16."""
 
 from __future__ import annotations
 
@@ -22,24 +22,27 @@ from pytest_int8acc.graph.norms import fuse_norms
 from pytest_int8acc.graph.opsets import QDQ_OPSET
 from pytest_int8acc.graph.types import FLOAT16, computes_in_half, value_types
 
-#: Operators whose results are values of their first input, perhaps negated, or bounds. They belong to the
-#: group of the node before them, because rounding before them is the same as rounding behind them.
+#: Operators whose outputs hold values of their first input, perhaps negated, or bounds. They change precision
+#: together with the node before them, because rounding their input has the same effect as rounding their
+#: output.
 _SELECTING = frozenset({"Relu", "Clip", "Neg", "Abs"})
-#: Maximum number of connected groups that are moved to FP32 at once to save a Cast.
+#: Maximum number of connected groups of layers that ``fewer_casts`` moves to FP32 at once to save a Cast.
 _GAP = 3
 
 
 def low_network(model: Model, low: Format) -> Network:
-    """The network of ``model`` with a group for each node that computes in ``low``.
+    """The network of ``model``, with a group for each node that can compute in ``low``.
 
-    Nodes behind such a node that only move or select its values belong to its group.
+    A group is a set of nodes that change precision together. Nodes that only move or select values belong to
+    the group of the node before them.
 
     Args:
-        model: A float model in normal form. For BF16 its opset is lifted to 22.
+        model: A float model in normal form. For BF16 it is converted to opset 22.
         low: FP16 or BF16.
 
     Raises:
-        ModelError: The model computes in 16 bits already, no node of it can, or its opset cannot be lifted.
+        ModelError: The model computes in 16 bits already, no node of the model can compute in 16 bits, or the
+            model cannot be converted to the opset.
     """
     if computes_in_half(model, value_types(model)):
         raise ModelError(
@@ -64,7 +67,9 @@ def low_network(model: Model, low: Format) -> Network:
 
 
 def fused(network: Network, norms: Collection[str]) -> Network:
-    """The network with each of these spelled-out norms fused to one node, and with new groups.
+    """The network with each of the normalizations ``norms`` fused to one node, and with new groups.
+
+    ``norms`` are the names of normalizations that consist of several nodes; see ``find_norms``.
 
     Raises:
         ModelError: As for ``fuse_norms``.
@@ -73,10 +78,10 @@ def fused(network: Network, norms: Collection[str]) -> Network:
 
 
 def fewer_casts(network: Network, high: Collection[str]) -> tuple[str, ...]:
-    """Groups to move to FP32 together with the groups ``high``, so that the model needs fewer Casts.
+    """Names of groups to run in FP32 in addition to the groups ``high``, so that the model needs fewer Casts.
 
-    Groups with a convolution or product are never moved. The search is greedy: each step takes the first
-    group, or run of up to ``_GAP`` connected groups, that saves a Cast.
+    Groups with a convolution or a matrix product are never moved to FP32. The search is greedy: each step
+    takes the first group that saves a Cast, or the first chain of up to ``_GAP`` connected groups.
     """
     wiring = _Wiring(network)
     kept, added = set(high), list[str]()
@@ -87,7 +92,7 @@ def fewer_casts(network: Network, high: Collection[str]) -> tuple[str, ...]:
 
 
 class _Wiring:
-    """The tensors at which groups meet, with the groups that make and read them."""
+    """The float tensors of a network, with the groups that compute and read them; it counts Casts."""
 
     def __init__(self, network: Network) -> None:
         index: Index = network.model.index
@@ -100,11 +105,11 @@ class _Wiring:
             if all(nodes[name].op_type not in WEIGHTED for name in group.nodes)
         }
         self.makers: dict[str, str | None] = {}
-        """Tensor to the group that makes it; None stands for nodes that are always in FP32."""
+        """Tensor to the group that computes it; None stands for nodes that are always in FP32."""
         self.readers: dict[str, set[str | None]] = {}
         """Tensor to the groups that read it; None stands for nodes that are always in FP32."""
         self.touched: dict[str, set[str]] = {group.name: set() for group in network.groups}
-        """Group to the tensors that it reads or makes."""
+        """Group to the tensors that it reads or computes."""
         outputs = {value.name for value in network.model.graph.output}
         inputs = [value.name for value in network.model.graph.input]
         for tensor in (*inputs, *index.producer):
@@ -121,7 +126,7 @@ class _Wiring:
                 self.touched[group or ""].add(tensor)
 
     def savings(self, kept: Collection[str]) -> Iterator[tuple[str, ...]]:
-        """Runs of groups that save a Cast when they are in FP32 together with the groups ``kept``."""
+        """Chains of connected groups that save a Cast if they run in FP32, as the groups ``kept`` do."""
         for first in self._adjacent(kept, kept):
             run: tuple[str, ...] = (first,)
             while len(run) <= _GAP:
@@ -134,12 +139,12 @@ class _Wiring:
                 run = (*run, following)
 
     def _adjacent(self, groups: Collection[str], known: Collection[str]) -> Iterable[str]:
-        """Groups without weighted nodes that share a tensor with ``groups`` and are not in ``known``."""
+        """Groups without convolutions and products that share a tensor with ``groups``; without ``known``."""
         shared = {t for name in groups for t in self.touched[name]}
         return (n for n in self.touched if n in self.light and n not in known and self.touched[n] & shared)
 
     def _casts(self, kept: Collection[str], around: Iterable[str]) -> int:
-        """Number of Casts at the tensors of the groups ``around``, with the groups ``kept`` in FP32."""
+        """The number of Casts of tensors that the groups ``around`` read or compute; ``kept`` are in FP32."""
         count = 0
         for tensor in {t for name in around for t in self.touched[name]}:
             made = self.makers[tensor] is None or self.makers[tensor] in kept
@@ -155,18 +160,19 @@ def network_to_fp16(network: Network) -> Network:
     """The network with its model in FP16 (see ``to_fp16``), and with each scale in the type of its tensor.
 
     ``apply(network_to_fp16(network), plan)`` computes the same as ``to_fp16(apply(network, plan)).model``.
-    Where the reader of an edge stays in FP32, a Cast is put before the reader, and the edge moves to it. The
-    same holds for int32 biases, which stay in FP32 themselves. A network that computes in FP16 already keeps
-    its types. Bodies of If, Loop and Scan stay as they are.
+    If the node that reads a quantized tensor stays in FP32, a Cast is put before the node, and the input of
+    the Cast is quantized instead. The same is done for int32 biases, which stay in FP32. A network that
+    computes in FP16 already keeps its types. Graphs inside If, Loop and Scan do not change.
 
     Raises:
-        ModelError: The opset cannot be lifted to 19, where FP16 Q/DQ begins.
+        ModelError: The model cannot be converted to opset 19, the first with FP16 Q/DQ.
     """
     edges = list(network.edges)
     marked, markers = _mark(network.model, edges)
     if not computes_in_half(network.model, value_types(network.model)):
         marked = lift(marked, QDQ_OPSET)
-    # Int32 constants are biases. Their scale is a product of two scales, and often too small for FP16.
+    # Int32 constants are biases. The scale of a bias is a product of two scales, and often too small for
+    # FP16.
     biases = (e for e in edges if e.quantization.values is not None and e.quantization.format is INT32)
     wide = [markers[edge.node, edge.index] for edge in biases]
     halved, places = _unmark(to_fp16(marked, wide).model, markers)
@@ -174,16 +180,16 @@ def network_to_fp16(network: Network) -> Network:
 
 
 def emulate_network(network: Network) -> Network:
-    """The network with FP16 spelled out in FP32, see ``emulate_half``."""
+    """The network with FP16 arithmetic emulated in FP32; see ``emulate_half``."""
     places = {(edge.node, edge.index): (edge.node, edge.index) for edge in network.edges}
     return _rewired(network, emulate_half(network.model, {node for node, _ in places}), places)
 
 
 def _mark(model: Model, edges: list[Edge]) -> tuple[Model, dict[_Place, str]]:
-    """``model`` with a marker node before each quantized input, and the name of the marker by place.
+    """``model`` with a marker node before each quantized input; and the place of each input to its marker.
 
-    ``to_fp16`` then decides the types before and behind each marker. A marker is a Neg, because a Neg keeps
-    types and is never folded. The marked model is not run.
+    ``to_fp16`` then decides the types before and after each marker. A marker is a Neg, because a Neg keeps
+    types and is never folded. The marked model is never run.
     """
     editor = model.edit()
     places = by_node(edges)
@@ -200,7 +206,10 @@ def _mark(model: Model, edges: list[Edge]) -> tuple[Model, dict[_Place, str]]:
 
 
 def _unmark(model: Model, markers: Mapping[_Place, str]) -> tuple[Model, dict[_Place, _Place]]:
-    """``model`` without markers, and old to new place of each edge: at its reader, or at a Cast before it."""
+    """``model`` without its marker nodes; and the old place of each quantized input to its new place.
+
+    A place is a node's name and an input position. The new place is at the same node, or at a Cast before it.
+    """
     editor = model.edit()
     marked = {name: place for place, name in markers.items()}
     source: dict[str, tuple[str, _Place]] = {}
@@ -220,7 +229,10 @@ def _unmark(model: Model, markers: Mapping[_Place, str]) -> tuple[Model, dict[_P
 
 
 def _rewired(network: Network, model: Model, places: Mapping[_Place, _Place]) -> Network:
-    """The network with another model, edges at new places, and scales in the types of the tensors there."""
+    """The network with another model, in which quantized inputs are at new places.
+
+    A place is a node's name and an input position. Scales get the type of the tensor at the new place.
+    """
     nodes, types = model.index.nodes, value_types(model)
     known: dict[tuple[int, bool], Quantization] = {}
 
@@ -229,7 +241,7 @@ def _rewired(network: Network, model: Model, places: Mapping[_Place, _Place]) ->
         tensor = nodes[node].input[index]
         half = types.get(tensor) == FLOAT16
         key = id(edge.quantization), half
-        if key not in known:  # edges that share a quantization go on to share one
+        if key not in known:  # Edges that shared one quantization object still share one.
             scale = edge.quantization.scale
             own = np.dtype(np.float32) if scale.dtype == np.float16 else scale.dtype
             scale = scale_in(scale, np.float16 if half else own)

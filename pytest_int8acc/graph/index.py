@@ -1,6 +1,6 @@
-"""Look-ups in graphs: the producer and the readers of each tensor, and the graphs inside nodes.
+"""Look-ups in graphs: the node that computes a tensor, the nodes that read it, and the graphs inside nodes.
 
-With these look-ups, the time of a pass over a graph is proportional to the number of its nodes.
+With these look-ups, the time of a pass over a graph is proportional to the number of the graph's nodes.
 """
 
 from __future__ import annotations
@@ -25,24 +25,27 @@ _HOLDERS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 class Index:
-    """Look-ups in a main graph. Each is made at its first use, and the graph must not change afterwards."""
+    """Look-ups in a main graph. A look-up is built at its first use; the graph must not change afterwards."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._graph = graph
 
     @cached_property
     def nodes(self) -> dict[str, onnx.NodeProto]:
-        """Nodes by name, in topological order."""
+        """Name to node, in topological order."""
         return {node.name: node for node in self._graph.node}
 
     @cached_property
     def order(self) -> dict[str, int]:
-        """Topological position of each node, by name."""
+        """Node name to the node's position in topological order."""
         return {name: position for position, name in enumerate(self.nodes)}
 
     @cached_property
     def producer(self) -> dict[str, onnx.NodeProto]:
-        """Tensor to the node that makes it. Inputs and constants of the graph are missing."""
+        """Tensor to the node that computes it.
+
+        Inputs and constants of the graph are not among the tensors.
+        """
         return {name: node for node in self._graph.node for name in node.output if name}
 
     @cached_property
@@ -52,12 +55,12 @@ class Index:
 
     @cached_property
     def captured(self) -> frozenset[str]:
-        """Names that the bodies of If, Loop and Scan nodes read from outside of these bodies."""
+        """Names of tensors that graphs inside If, Loop and Scan nodes read; some may be defined inside."""
         return frozenset(name for node in self._graph.node for name in captured(node))
 
     @cached_property
     def public(self) -> frozenset[str]:
-        """Outputs of the main graph, and names that bodies of its nodes read."""
+        """Names of the main graph's outputs, and of tensors that graphs inside its nodes read."""
         return self.captured.union(value.name for value in self._graph.output)
 
     def readers(self, tensor: str) -> Sequence[Reader]:
@@ -65,7 +68,7 @@ class Index:
         return self._readers.get(tensor, ())
 
     def only_reader(self, tensor: str) -> onnx.NodeProto | None:
-        """The node that reads ``tensor`` at one input, if nothing else reads it and it is no output."""
+        """The only node that reads ``tensor``; None without one, or if ``tensor`` is in ``public``."""
         readers = self.readers(tensor)
         return readers[0][0] if len(readers) == 1 and tensor not in self.public else None
 
@@ -92,11 +95,11 @@ class Body:
     """A graph inside a node (If, Loop, Scan) of a main graph, at any depth."""
 
     graphs: tuple[onnx.GraphProto, ...]
-    """The graph and those around it, the outermost first; without the main graph."""
+    """The graph and the graphs that contain it, outermost first, without the main graph."""
     holder: str
-    """Name of the main graph's node that it lies in."""
+    """The name of the main graph's node that contains the graph."""
     path: str
-    """Names of the nodes around it from the main graph on, a slash after each."""
+    """The names of the nodes that contain the graph, outermost first, each followed by a slash."""
 
     @property
     def graph(self) -> onnx.GraphProto:
@@ -105,7 +108,10 @@ class Body:
 
 
 def bodies(graph: onnx.GraphProto) -> Iterator[Body]:
-    """The graphs inside the nodes of a main graph, each before those inside its own nodes."""
+    """The graphs inside the nodes of a main graph, at any depth.
+
+    A graph comes before graphs that it contains.
+    """
     for node in graph.node:
         yield from _bodies(node, (), node.name, "")
 
@@ -122,12 +128,12 @@ def _bodies(
 
 
 def body_names(graph: onnx.GraphProto) -> dict[str, str]:
-    """Name of each node in a body to its path: the names of the nodes around it, then its own name."""
+    """Name of each node inside If, Loop or Scan to its path: the containing nodes' names, then its own."""
     return {node.name: body.path + node.name for body in bodies(graph) for node in body.graph.node}
 
 
 def holders(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
-    """Name of each node in a body to the node of the main graph that contains the body."""
+    """Name of each node inside If, Loop or Scan to the node of the main graph that contains it."""
     nodes = {node.name: node for node in graph.node}
     return {node.name: nodes[body.holder] for body in bodies(graph) for node in body.graph.node}
 
@@ -152,7 +158,7 @@ def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
 
 @functools.cache
 def schema_of(op_type: str, opset: int, domain: str = "") -> onnx.defs.OpSchema | None:
-    """ONNX's schema of an operator in version ``opset`` of its domain; None if ONNX does not know it."""
+    """ONNX's schema of an operator in version ``opset`` of its domain; None for an unknown operator."""
     try:
         return onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)
     except (onnx.defs.SchemaError, TypeError):  # TypeError: the version has more than 32 bits
@@ -171,7 +177,7 @@ def needed_nodes(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> Ite
 
 
 def take_name(preferred: str, taken: set[str]) -> str:
-    """``preferred``, or ``preferred_2`` and so on if ``taken`` has it. The name is added to ``taken``."""
+    """``preferred``, or ``preferred_2`` and so on if ``taken`` has the name; adds the result to ``taken``."""
     numbered = (f"{preferred}_{n}" for n in itertools.count(2))
     name = next(name for name in itertools.chain([preferred], numbered) if name not in taken)
     taken.add(name)
@@ -179,21 +185,21 @@ def take_name(preferred: str, taken: set[str]) -> str:
 
 
 def refill(field: Any, messages: Iterable[Any]) -> None:
-    """Replace the elements of a repeated field. ``messages`` may contain elements of the field itself."""
-    kept = list(messages)  # protobuf keeps deleted elements alive as long as Python refers to them
+    """Replace the elements of a protobuf field. ``messages`` may contain elements of the field itself."""
+    kept = list(messages)  # Protobuf keeps deleted elements alive as long as Python refers to them.
     del field[:]
     field.extend(kept)
 
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """The graphs that ``node`` holds as attributes."""
+    """The graphs in attributes of ``node``, such as the branches of an If."""
     if node.op_type not in _HOLDERS and not node.domain:
         return []
     return [graph for a in node.attribute if a.type in GRAPHS for graph in (a.graphs or [a.g])]
 
 
 def captured(node: onnx.NodeProto) -> set[str]:
-    """Names that the graphs inside ``node`` read. Names that they define themselves may be among them."""
+    """Names of tensors that graphs inside ``node`` read. The graphs may define some of them themselves."""
     graphs = subgraphs(node)
     read = {name for graph in graphs for inner in all_nodes(graph) for name in inner.input if name}
     return read.union(value.name for graph in graphs for value in graph.output)

@@ -1,14 +1,14 @@
-"""The instrument: one model that runs every plan of a network, and models that measure rounding errors.
+"""The instrument: one model that can run every plan of a network. Also models that measure rounding errors.
 
-The instrument has the precisions of groups and the scales of activations as inputs. Each node that a group
-quantizes or rounds becomes an ``If`` on the switch of its group. One branch computes in the low format, the
-other one in high precision, and only the chosen branch runs. A trial is then one inference without a new
-session.
+The instrument has inputs for the precision of each group of layers, and for the scales of activations. Each
+node that a group quantizes or rounds becomes an ``If``, whose condition is the group's precision. One branch
+computes in the low format, the other one in high precision, and only the chosen branch runs. So a plan is
+tried by one inference without a new session.
 
-An ``If`` holds a region: the node and the nodes that ONNX Runtime fuses with it. Convolutions keep ONNX
-Runtime's blocked layout (NCHWc), which makes most of the speed, only inside one branch. A switch for each
-edge makes a trial up to 8 % slower (docs/benchmarks.md). So an edge has a switch of its own only where a
-trial needs it, see ``split_groups``.
+An ``If`` contains a region: the node and the nodes that ONNX Runtime fuses with it. Convolutions are fast in
+ONNX Runtime's blocked layout (NCHWc), which it uses only inside one branch. A condition for each quantized
+input makes an inference up to 8 % slower (docs/benchmarks.md). So a quantized input has a condition of its
+own only if ``split_groups`` splits its group.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ _FUSED_AFTER = frozenset(
     {"Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "BatchNormalization"}
     | {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
 )
-#: Products whose weights lie outside an If, since only there ONNX Runtime packs them and frees the originals.
+#: Matrix products. Their weights lie outside an If: only there ONNX Runtime packs them and frees the
+#: originals.
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The plan of one run, as read-only values of the inputs that the instrument adds to the model."""
+    """The plan of one run: read-only values of the inputs that the instrument adds to the model's inputs."""
 
     inputs: Mapping[str, Array]
 
@@ -65,16 +66,22 @@ class _ScaleInput:
     """An input of the instrument that is the scale of an activation."""
 
     name: str
-    """Name of the input."""
+    """The name of the input."""
     tensor: str
-    """Name of the activation in the network."""
+    """The name of the activation in the network."""
     default: Array
     """The scale that the network gives the activation."""
     in_half: bool
-    """Whether the built model stores this scale in FP16. It is then rounded to FP16, and never to 0."""
+    """Whether a model that is built from the network stores this scale in FP16.
+
+    If so, it is rounded to FP16.
+    """
 
     def value(self, scales: Mapping[str, TensorScale]) -> Array:
-        """The scale that a plan gives the tensor, else the network's; float32, of the same shape."""
+        """The scale of the tensor in a plan; the network's scale if the plan has none.
+
+        float32, same shape.
+        """
         scale = scales[self.tensor].scale if self.tensor in scales else self.default
         if self.in_half:
             scale = np.maximum(FP16.round(scale), FP16.smallest)
@@ -83,20 +90,20 @@ class _ScaleInput:
 
 @dataclass(frozen=True, eq=False)
 class Instrument:
-    """A model that runs every plan of a network."""
+    """A model that can run every plan of a network, with the plan as input."""
 
     network: Network
     as_run: Network
-    """The network with its FP16 rounding spelled out in FP32."""
+    """The network with FP16 arithmetic emulated in FP32."""
     model: Model
-    """The network's model with more inputs: one of all switches, bool [groups], and float32 scales."""
+    """The network's model with more inputs: ``switch``, bool [groups], and scales of activations, float32."""
     groups: tuple[str, ...]
-    """Group names in the order of the switches."""
+    """The names of the groups, in the order of the elements of ``switch``."""
     switch: str
-    """Name of the input of all switches."""
+    """The name of the input that has a bool for each group: True runs the group in the low format."""
     _scales: tuple[_ScaleInput, ...]
     _defaults: Mapping[str, Array]
-    """The network's own scales, by the name of their input."""
+    """Name of each scale input to the network's own scale."""
 
     @property
     def own_scales(self) -> dict[str, float]:
@@ -115,13 +122,13 @@ class Instrument:
 def build_instrument(network: Network, rest: Precision = "fp32") -> Instrument:
     """The instrument of a network.
 
-    With all switches off it computes the same as the network's model. With all on it computes the same as the
-    model of the empty plan (``apply``). In FP16 and BF16 the two may differ by the order of FP32 sums. Inputs
-    and outputs keep their names and types.
+    With all groups in high precision, it computes the same as the network's model. With all groups in the low
+    format, it computes the same as the model that ``apply`` builds without a plan. In FP16 and BF16, the
+    order of FP32 sums may differ. Inputs and outputs keep their names and types.
 
     Args:
-        network: The network that plans are tried on.
-        rest: The precision of everything that is not quantized. FP16 is spelled out in FP32.
+        network: The network on which plans are tried.
+        rest: The precision of all that is not quantized. FP16 is emulated in FP32.
     """
     match rest:
         case "fp32":
@@ -148,10 +155,11 @@ def build_instrument(network: Network, rest: Precision = "fp32") -> Instrument:
 
 
 def _add_switches(editor: Editor, groups: Sequence[str]) -> tuple[str, list[str], onnx.NodeProto]:
-    """Add the input of all switches, bool [groups].
+    """Add an input with a bool for each group, which switches the group to the low format.
 
     Returns:
-        The name of the input, the name of the tensor of each switch, and the Split that makes these tensors.
+        The name of the input, the name of a tensor with the bool of each group, and the Split node that
+        computes these tensors.
     """
     switch = editor.unique("int8acc_switch")
     names = [editor.unique(f"{name}_switch") for name in groups]
@@ -178,7 +186,10 @@ def _add_scales(
 
 
 def _scale_key(edge: Edge) -> tuple[str, bytes]:
-    """Edges with equal keys share one scale input."""
+    """A key of a quantized input.
+
+    Quantized inputs with equal keys share one scale input of the instrument.
+    """
     return edge.tensor, np.asarray(edge.quantization.scale, np.float32).tobytes()
 
 
@@ -194,16 +205,19 @@ class _Branch:
     constants: list[TensorProto]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
-    """Tensor of the network to the name of its copy in the branch."""
+    """Tensor of the network to the name that it has in the branch."""
 
     def graph(self, name: str, results: Mapping[str, int]) -> onnx.GraphProto:
-        """The branch as a graph whose outputs are the copies of ``results``, which maps tensor to type."""
+        """The branch as a graph.
+
+        ``results`` maps tensors of the network to element types; their copies are the outputs of the graph.
+        """
         infos = [helper.make_tensor_value_info(self.names[r], results[r], None) for r in results]
         return helper.make_graph(self.nodes, f"{name}/{self.label}", [], infos, self.constants)
 
 
 def _add_constant(editor: Editor, constants: list[TensorProto], preferred: str, array: Array) -> str:
-    """Append a constant to ``constants`` under a unique name like ``preferred``; returns the name."""
+    """Append a constant to ``constants`` and return its name: ``preferred``, made unique."""
     tensor = TensorProto()
     put_constant(tensor, editor.unique(preferred), array, editor.weights)
     constants.append(tensor)
@@ -211,38 +225,41 @@ def _add_constant(editor: Editor, constants: list[TensorProto], preferred: str, 
 
 
 class _Writer(ABC):
-    """Writes a network's nodes, each region as an If. Subclasses know how the low format rounds."""
+    """Writes the nodes of an instrument: an If for each region, which is a node and nodes fused with it.
+
+    Subclasses know how values are rounded to the low format.
+    """
 
     def __init__(self, editor: Editor, network: Network, switches: Sequence[str]) -> None:
         self.editor, self.network = editor, network
         self.graph, self.index = network.model.graph, network.model.index
         self.types, self.constants = value_types(network.model), network.model.constants()
         self.switches: dict[str, str] = {}
-        """Node that belongs to a group to the name of the group's switch."""
+        """Name of each node in a group to the tensor that switches the group to the low format."""
         for group, switch in zip(network.groups, switches, strict=True):
             self.switches.update(dict.fromkeys(group.nodes, switch))
         self._outside_constants: dict[object, str] = {}
-        """Constants in the low format that lie outside of all branches, each under a key of its values."""
+        """Key to the name of a constant, for constants in the low format that lie outside of all branches."""
 
     @abstractmethod
     def regions(self) -> dict[str, list[onnx.NodeProto]]:
-        """The nodes of each If in topological order, by the name of the node whose place the If takes."""
+        """Name of the node that an If replaces to the nodes inside the If, in topological order."""
 
     @abstractmethod
     def connect(self, node: onnx.NodeProto, original: onnx.NodeProto, branch: _Branch) -> None:
         """Set the inputs of ``node``, which is the copy of ``original`` in ``branch``."""
 
     def form(self, original: onnx.NodeProto, branch: _Branch) -> onnx.NodeProto:
-        """The form of a node that is copied into ``branch``."""
+        """The node to copy into ``branch`` for ``original``. Here it is ``original`` itself."""
         return original
 
     def write_region(self, nodes: Sequence[onnx.NodeProto], branch: _Branch) -> None:
-        """Add the nodes of a region to a branch."""
+        """Add copies of the nodes of a region to a branch."""
         for node in nodes:
             self._copy(node, branch)
 
     def outside(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """A node that is in no region, and new nodes that must stand before it."""
+        """The nodes to write for a node that is in no If; here the node itself."""
         yield node
 
     def nodes(self) -> Iterator[onnx.NodeProto]:
@@ -263,12 +280,15 @@ class _Writer(ABC):
     def choose(
         self, switch: str, name: str, results: Mapping[str, int], fill: Callable[[_Branch], None]
     ) -> onnx.NodeProto:
-        """An If that makes ``results``, which maps tensor to element type. ``fill`` writes one branch."""
+        """A new If node on the condition ``switch``.
+
+        ``results`` maps the If's output tensors to element types. ``fill`` writes one branch.
+        """
         graphs: dict[str, Any] = {}
         for label, is_low in (("then", True), ("else", False)):
             constants: list[TensorProto] = []
-            # The branch refers to the writer of pairs. So the writer may refer to the list of constants, but
-            # not to the branch: a reference cycle would keep the weights in memory after the case has ended.
+            # The branch refers to the writer of Q/DQ pairs. If this writer referred to the branch, the
+            # reference cycle would keep the weights in memory after the case has ended.
             pairs = QdqWriter(self.editor, partial(_add_constant, self.editor, constants))
             branch = _Branch(label, is_low, pairs, constants)
             fill(branch)
@@ -286,9 +306,9 @@ class _Writer(ABC):
         branch.nodes.append(node)
 
     def is_movable(self, name: str) -> bool:
-        """Whether a tensor is a constant that may be copied into branches.
+        """Whether a tensor is a constant that may be copied into branches of an If.
 
-        It must be small, or have a single reader that is no product.
+        It must be small, or be read by a single node that is not a matrix product.
         """
         array, reader = self.constants.get(name), self.index.only_reader(name)
         if array is None or name in self.index.public:
@@ -296,7 +316,7 @@ class _Writer(ABC):
         return array.nbytes <= APART_BYTES or (reader is not None and reader.op_type not in _PRODUCTS)
 
     def local(self, name: str, branch: _Branch) -> str:
-        """The name of a tensor in a branch. A movable constant is copied into the branch."""
+        """The name of a tensor in a branch; a constant is copied into the branch if ``is_movable``."""
         if name not in branch.names:
             local = name
             if self.is_movable(name):
@@ -306,9 +326,10 @@ class _Writer(ABC):
         return branch.names[name]
 
     def low_constant(self, name: str, key: object, make: Callable[[], Array], branch: _Branch) -> str:
-        """The name, in a branch, of a constant's values in the low format, which ``make`` returns.
+        """The name, in a branch, of a constant in the low format, whose values ``make`` returns.
 
-        They lie in the branch where the constant is movable, else outside, once for each ``key``.
+        The new constant lies in the branch if ``is_movable``. Otherwise it lies outside, once for each
+        ``key``.
         """
         preferred = f"{name}/{self.network.low.name}"
         if self.is_movable(name):
@@ -319,7 +340,7 @@ class _Writer(ABC):
 
 
 class _QuantizingWriter(_Writer):
-    """Rounds by Q/DQ pairs on the network's edges. Constants are stored already dequantized."""
+    """Rounds with Q/DQ pairs on quantized inputs; constants are stored as dequantized values."""
 
     def __init__(
         self,
@@ -333,7 +354,7 @@ class _QuantizingWriter(_Writer):
         self.edges = by_node(network.edges)
         self.body_edges = by_node(edge for group in network.groups for edge in group.body_edges)
         self.made_of_constants: set[str] = set()
-        """Tensors that nodes compute from constants alone."""
+        """Names of tensors that nodes compute only from constants."""
         for node in self.graph.node:
             names = [name for name in node.input if name]
             constant = (n in self.constants or n in self.made_of_constants for n in names)
@@ -354,9 +375,9 @@ class _QuantizingWriter(_Writer):
         return regions
 
     def _before(self, node: onnx.NodeProto, leader: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Nodes that compute inputs of ``node`` from constants, such as the Transpose of its weights.
+        """Nodes that compute inputs of ``node`` from constants, such as a Transpose of its weights.
 
-        Only ``node`` reads their results.
+        No other node reads their outputs.
         """
         for name in dict.fromkeys(node.input):
             made_by = self.index.producer.get(name)
@@ -368,7 +389,7 @@ class _QuantizingWriter(_Writer):
                 yield made_by
 
     def _after(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Nodes behind ``node`` that ONNX Runtime fuses with it, and whose other inputs are constants."""
+        """The nodes after ``node`` that ONNX Runtime fuses with it; all their other inputs are constants."""
         last = node
         while (following := self._follower(last)) is not None:
             fits = following.op_type in _FUSED_AFTER and following.name not in self.switches
@@ -390,10 +411,10 @@ class _QuantizingWriter(_Writer):
                 node.input[index] = self.local(name, branch)
 
     def outside(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """A node, and an If for each of its quantized inputs, which chooses between the two precisions.
+        """A node that is in no region, and an If for each quantized input, which quantizes the input or not.
 
-        Quantized inputs of nodes in its bodies get an If, too. The If of weights stands before the node, so
-        that it runs once and not in each step of a Loop.
+        Quantized inputs of nodes inside the node, such as in a Loop, get an If, too. For weights, the If
+        stands before the outer node, so that it runs once and not in each step of a Loop.
         """
         node = copy.deepcopy(node)
         for edge in self.edges.get(node.name, ()):
@@ -412,7 +433,10 @@ class _QuantizingWriter(_Writer):
         yield node
 
     def _chosen(self, node: onnx.NodeProto, edge: Edge) -> onnx.NodeProto:
-        """An If that returns the tensor of ``edge`` quantized or as it is. ``node`` is made to read it."""
+        """An If that returns the tensor of ``edge``, quantized or not.
+
+        ``node`` is changed to read its output.
+        """
         base = f"{edge.node}_input{edge.index}"
         result = node.input[edge.index] = self.editor.unique(f"{base}_chosen")
 
@@ -428,7 +452,7 @@ class _QuantizingWriter(_Writer):
         return self.choose(self.switches[edge.node], base, {result: kind}, fill)
 
     def _quantize(self, node: onnx.NodeProto, edge: Edge, branch: _Branch) -> None:
-        """Have ``node`` read an activation behind a Q/DQ pair, or a constant already dequantized."""
+        """Change ``node`` to read an activation after a Q/DQ pair, or a constant's dequantized values."""
         quantization = edge.quantization
         if quantization.values is not None:
             make = quantization.dequantize
@@ -440,10 +464,10 @@ class _QuantizingWriter(_Writer):
 
 
 class _CastingWriter(_Writer):
-    """Rounds the results of nodes by pairs of Casts, as ``emulate_half`` does.
+    """Rounds the outputs of nodes with pairs of Casts, as ``emulate_half`` does.
 
-    A group in the low format also rounds its inputs that other groups make, since those may run in FP32.
-    Constants are stored already rounded: ONNX Runtime then packs the weights of both branches.
+    A group in the low format also rounds inputs that other groups compute, because these groups may run in
+    FP32. Constants are stored as rounded values, so that ONNX Runtime can pack the weights of both branches.
     """
 
     def __init__(self, editor: Editor, network: Network, switches: Sequence[str]) -> None:
@@ -451,7 +475,7 @@ class _CastingWriter(_Writer):
         self.narrow, constants = narrow_nodes(network.model, network.low)
         self.constants |= constants
         self.made = {t: switch for name, switch in self.switches.items() for t in self.narrow[name].outputs}
-        """Tensor that a group makes in the low format to the name of the group's switch."""
+        """Tensor that a group can compute in the low format to the tensor that switches the group to it."""
 
     def regions(self) -> dict[str, list[onnx.NodeProto]]:
         regions: dict[str, list[onnx.NodeProto]] = {}
@@ -463,7 +487,7 @@ class _CastingWriter(_Writer):
         return regions
 
     def _is_rounded_already(self, node: onnx.NodeProto) -> bool:
-        """Whether a node needs no If, because it only keeps values that its own group has rounded."""
+        """Whether a node needs no If, because its outputs hold only values that its own group has rounded."""
         own = self.switches[node.name]
         return keeps_values(node) and all(
             self.made.get(node.input[i]) == own or self._is_exact(node.input[i])
@@ -479,7 +503,7 @@ class _CastingWriter(_Writer):
         return np.asarray(self.network.low.round(self.constants[name]), np.float32)
 
     def _region(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """A node, and the chain of nodes behind it that belong to its group and only keep its values."""
+        """A node, and the chain of nodes after it that are in the same group and only keep its values."""
         yield node
         while len(node.output) == 1:
             reader = self.index.only_reader(node.output[0])
@@ -510,7 +534,7 @@ class _CastingWriter(_Writer):
                 node.input[index] = branch.names.get(name, name)
 
     def write_region(self, nodes: Sequence[onnx.NodeProto], branch: _Branch) -> None:
-        """Add the nodes of a region to a branch, and round its results where it computes new values."""
+        """Add copies of the nodes of a region to a branch. In the low format, round newly computed values."""
         super().write_region(nodes, branch)
         if not branch.is_low or keeps_values(nodes[0]):
             return
@@ -518,7 +542,10 @@ class _CastingWriter(_Writer):
             branch.names[name] = self._round(branch.names[name], branch)
 
     def is_movable(self, name: str) -> bool:
-        """Whether a constant may be copied into branches. Those that only the typed model has always may."""
+        """Whether a constant may be copied into branches of an If.
+
+        Constants that only the model from ``narrow_nodes`` has always may.
+        """
         return name in self.constants and (name not in self.index.constants or super().is_movable(name))
 
     def _round(self, tensor: str, branch: _Branch) -> str:
@@ -532,38 +559,39 @@ class _CastingWriter(_Writer):
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a split group: one activation that the group quantizes, or all of its constants."""
+    """A part of a group that ``split_groups`` split: one quantized activation, or all quantized constants."""
 
     tensors: tuple[str, ...]
-    """Name of the activation, or names of the constants."""
+    """The name of the activation, or the names of the constants."""
     given: str
-    """Name of the new group that quantizes the piece with the network's scale."""
+    """The name of the new group that quantizes ``tensors`` with the network's scale."""
     other: str = ""
-    """Name of the new group that quantizes an activation with any other scale; empty for constants."""
+    """The name of the new group that quantizes an activation with a scale of a plan; empty for constants."""
     scaled: str = ""
-    """The tensor whose scale a plan sets for the group ``other``."""
+    """The name of the tensor whose scale a plan sets for the group ``other``."""
     axis: int | None = None
-    """The channel axis of an activation whose other scale is per channel; None: per tensor."""
+    """The channel axis if a plan's scale for ``other`` is per channel; None if it is per tensor."""
     channels: int = 0
-    """Number of channels along ``axis``; 0 without an axis."""
+    """The number of channels along ``axis``; 0 without an axis."""
 
 
 def split_groups(
     network: Network, groups: Collection[str], shapes: Mapping[str, Sequence[int]]
 ) -> tuple[Network, Mapping[str, tuple[Piece, ...]]]:
-    """The network with some groups split into their edges, and the pieces of each split group.
+    """The network with some groups split into their quantized inputs, and the pieces of each split group.
 
-    Two Identity nodes are put before each reader of an activation, and each is a group of its own:
+    Two Identity nodes are put before each node that reads a quantized activation. Each is a group of its own:
 
-        activation → Identity (the network's scale) → Identity (any other scale) → reader
+        activation → Identity (the network's scale) → Identity (a plan's scale) → reader
 
-    With the first in INT8 and the second in high precision, the network computes the same as before. With
-    both in high precision, the reader reads the activation as it is. Groups in bodies stay whole.
+    If the first Identity is in INT8 and the second in high precision, the network computes the same as
+    before. If both are in high precision, the reader reads the activation without quantization. Groups inside
+    If, Loop and Scan are not split.
 
     Args:
         network: A network in FP32.
-        groups: Names of the groups to split.
-        shapes: Shapes of the activations that these groups quantize, in a run.
+        groups: The names of the groups to split.
+        shapes: Activation to its shape in a run, for the activations that these groups quantize.
     """
     splitter = _Splitter(network, shapes)
     left, pieces = list[Group](), dict[str, tuple[Piece, ...]]()
@@ -577,21 +605,24 @@ def split_groups(
 
 
 class _Splitter:
-    """A network whose groups are being split."""
+    """Splits groups of a network into their quantized inputs, see ``split_groups``."""
 
     def __init__(self, network: Network, shapes: Mapping[str, Sequence[int]]) -> None:
         self.model, self.shapes = network.model, shapes
         self.editor, self.axes = network.model.edit(), ChannelAxes(network.model)
         self._nodes = {node.name: node for node in self.editor.graph.node}
         self._before: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-        """Node to the nodes that are put before it."""
+        """Name of a node to the new nodes that are put before it."""
         self._has_fixed_sizes = all(
             info.shape and all(isinstance(size, int) for size in info.shape[1:]) for info in self.model.inputs
         )
-        """Whether all inputs have fixed sizes, except for the batch. All activations then have them, too."""
+        """Whether all model inputs have fixed sizes, except on axis 0. If so, the activations have, too."""
 
     def split(self, group: Group) -> tuple[list[Group], tuple[Piece, ...]]:
-        """The groups and pieces that one group becomes. Readers with equal scales share the Identities."""
+        """The groups and pieces that replace one group.
+
+        Nodes that read the same tensor with the same scale share the Identity nodes.
+        """
         order = self.model.index.order
         constants = tuple(edge for edge in group.edges if edge.quantization.values is not None)
         activations = [edge for edge in group.edges if edge.quantization.values is None]
@@ -623,14 +654,14 @@ class _Splitter:
         return self.editor.done()
 
     def _identity(self, edge: Edge, tensor: str, quantization: Quantization) -> Group:
-        """A new group of one Identity of ``tensor``, which is put before the reader of ``edge``."""
+        """A new group of one Identity node that reads ``tensor`` and is put before the node of ``edge``."""
         name = self.editor.unique(f"{tensor}/edge")
         node = helper.make_node("Identity", [tensor], [self.editor.unique(f"{name}/out")], name)
         self._before[edge.node].append(node)
         return Group(name, "Identity", (name,), (Edge(name, 0, tensor, quantization),))
 
     def _fixed_axis(self, edge: Edge) -> int | None:
-        """The channel axis of an activation whose number of channels is the same in every run; else None."""
+        """The channel axis of an activation; None if its number of channels may differ between runs."""
         index, node = self.model.index, self.model.index.nodes[edge.node]
         axis = self.axes.of(edge.tensor, (node, edge.index))
         if axis is None or not self.shapes.get(edge.tensor):
@@ -643,7 +674,7 @@ class _Splitter:
 
 
 def _placeholder(channels: int, axis: int | None, given: Quantization) -> Quantization:
-    """A symmetric quantization with scales of 1, in place of which a plan sets others."""
+    """A symmetric quantization with scales of 1, which a plan replaces."""
     scale = np.ones(() if axis is None else channels, given.scale.dtype)
     return Quantization(scale, given.format.symmetric.zeros(scale), axis)
 
@@ -651,14 +682,15 @@ def _placeholder(channels: int, axis: int | None, given: Quantization) -> Quanti
 def with_quantized_twins(network: Network, watched: Mapping[str, str]) -> tuple[Model, dict[str, str]]:
     """The network's float model, with a quantized copy (twin) of the nodes of each watched group.
 
-    All twins read values of the float model. So each shows the error that its group alone makes.
+    All copies read values of the float model. So each copy shows the error that its group alone causes.
 
     Args:
-        network: Its types are those that are run; no plan applied.
-        watched: Group to a tensor that its nodes, or nodes behind them, make.
+        network: A network in the types in which it is run, to which no plan is applied.
+        watched: Group to a tensor that the group's nodes, or nodes after them, compute.
 
     Returns:
-        The model, whose outputs include the watched tensors and their twins; group to its twin tensor's name.
+        The model, whose outputs include the watched tensors and their copies; and group to the name of the
+        copy.
     """
     writer, index = QdqWriter(network.model.edit()), network.model.index
     twins: list[_Twin] = []
@@ -683,13 +715,13 @@ def with_quantized_twins(network: Network, watched: Mapping[str, str]) -> tuple[
 
 @dataclass(eq=False)
 class _Twin:
-    """The copies of the nodes from one group's quantized edges to its watched tensor."""
+    """The copies of the nodes between one group's quantized inputs and the group's watched tensor."""
 
     group: str
     edges: Mapping[str, list[Edge]]
-    """Node to its edges that belong to the group."""
+    """Name of a node to its quantized inputs that belong to the group."""
     names: dict[str, str] = field(default_factory=dict)
-    """Tensor of the network to the name of its twin."""
+    """Tensor of the network to the name of its copy."""
 
     def of(self, node: onnx.NodeProto, writer: QdqWriter) -> Iterator[onnx.NodeProto]:
         """The copy of ``node``, and the Q/DQ pairs before it."""
@@ -705,7 +737,7 @@ class _Twin:
 
 
 def _makers(tensor: str, index: Index, first: int) -> set[str]:
-    """Names of the nodes that ``tensor`` depends on, from the topological position ``first`` on."""
+    """Names of the nodes on which ``tensor`` depends, from the topological position ``first`` on."""
     found: set[str] = set()
     left = [tensor]
     while left:
@@ -716,27 +748,27 @@ def _makers(tensor: str, index: Index, first: int) -> set[str]:
     return found
 
 
-#: The measurements of a tensor's rounding, in the order of the outputs of :func:`with_rounded_twins`: the sum
-#: of squared errors, the sum of squared values, the greatest magnitude, and the number of values that become
-#: 0 although they are not 0.
+#: What :func:`with_rounded_twins` measures of a tensor, in the order of its outputs: the sum of squared
+#: rounding errors, the sum of squared values, the greatest magnitude, and the number of values that rounding
+#: makes 0.
 MEASUREMENTS = ("noise", "signal", "peak", "lost")
 
 
 def with_rounded_twins(
     model: Model, nodes: Collection[str], low: Format
 ) -> tuple[Model, dict[str, tuple[str, ...]]]:
-    """A model that measures the rounding error of each of ``nodes`` when it alone runs in FP16 or BF16.
+    """A model that measures the rounding error of each of ``nodes`` if only this node runs in FP16 or BF16.
 
-    Each node gets a copy (twin) that reads rounded values, and whose results are rounded.
+    Each node gets a copy (twin) whose inputs and outputs are rounded.
 
     Args:
-        model: In FP32 and normal form.
-        nodes: Names of nodes of the main graph without graphs inside.
+        model: A model in FP32 and in normal form.
+        nodes: Names of nodes of the main graph; no If, Loop or Scan.
         low: FP16 or BF16, to which values are rounded.
 
     Returns:
-        The model, without the outputs of ``model``; tensor that a node makes to its outputs, one float32
-        scalar for each of ``MEASUREMENTS``.
+        The model, without the outputs of ``model``; and tensor that one of the nodes computes to the names of
+        the measuring outputs: one float32 scalar for each of ``MEASUREMENTS``.
     """
     writer = _RoundingWriter(model, low)
     for node in model.graph.node:
@@ -750,7 +782,7 @@ def with_rounded_twins(
 
 
 class _RoundingWriter:
-    """Writes twins of nodes, and the nodes that measure their errors."""
+    """Writes rounded copies (twins) of nodes, and nodes that measure the errors of these copies."""
 
     def __init__(self, model: Model, low: Format) -> None:
         self.editor: Editor = model.edit()
@@ -762,7 +794,7 @@ class _RoundingWriter:
         self.measurements: dict[str, tuple[str, ...]] = {}
 
     def add_twin(self, node: onnx.NodeProto) -> None:
-        """Add the twin of a node that makes floats, and the measurements of its outputs."""
+        """Add the rounded copy of a node with float outputs, and nodes that measure the outputs' errors."""
         if all(self.types.get(name) != FLOAT for name in node.output):
             return
         twin = copy.deepcopy(node)
@@ -790,7 +822,10 @@ class _RoundingWriter:
         return self._add("Cast", self._add("Cast", tensor, to=self.low.element_type), to=FLOAT)
 
     def _measure(self, tensor: str, rounded: str) -> tuple[str, str, str, str]:
-        """Add the nodes of all ``MEASUREMENTS`` and return their outputs. Equal infinities have no error."""
+        """Add the nodes for all ``MEASUREMENTS`` of a tensor, and return the names of their outputs.
+
+        If a value and its rounded value are the same infinity, the error is 0.
+        """
         is_same, error = self._add("Equal", tensor, rounded), self._add("Sub", rounded, tensor)
         noise = self._add("ReduceSumSquare", self._add("Where", is_same, self.zero, error), keepdims=0)
         signal = self._add("ReduceSumSquare", tensor, keepdims=0)

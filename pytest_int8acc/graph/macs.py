@@ -1,4 +1,4 @@
-"""Counts multiply-accumulates: the cost of groups in high precision, and the share of a model in INT8."""
+"""Counts multiply-accumulates (MACs) of nodes and groups of nodes in one run of a model."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _COUNTED = WEIGHTED | _RECURRENT
 
 
 def macs(network: Network, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str, float]:
-    """Group name to the multiply-accumulates of one run, as :func:`work` counts them.
+    """Group name to the multiply-accumulates of its nodes in one run, as :func:`work` counts them.
 
     Args:
-        network: A network. Its float model is counted.
-        shapes: Shapes of tensors in that run. All that ``sized_tensors`` names should be among them.
-        rows: Number of samples in that run.
+        network: The network. The nodes of its float model are counted.
+        shapes: Tensor to its shape in the run. It should have all tensors that ``sized_tensors`` returns.
+        rows: The number of samples in the run.
     """
     counts = work(network.model, shapes, rows)
     return {group.name: float(sum(counts[name] for name in group.nodes)) for group in network.groups}
 
 
 def sized_tensors(network: Network) -> list[str]:
-    """Tensors whose shapes ``macs`` needs, and the tensors of ``leading_outputs``; constants are left out."""
+    """Names of the tensors whose shapes ``macs`` needs, and of those in ``leading_outputs``; no constants."""
     index = network.model.index
     main = [group for group in network.groups if not group.body_edges]
     nodes = [index.nodes[name] for group in main for name in group.nodes]
@@ -44,16 +44,17 @@ def sized_tensors(network: Network) -> list[str]:
 
 
 def work(model: Model, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str, float]:
-    """Node to the multiply-accumulates of one run, with nodes in bodies of Loop, Scan and If.
+    """Node to its multiply-accumulates in one run; nodes inside Loop, Scan and If are included.
 
     Conv, ConvTranspose, Gemm, MatMul, GRU, LSTM and RNN are counted. All other operators count 0. A Loop of
-    unknown length counts as one step. An If counts as its more expensive branch, shared among the nodes of
-    all its branches. A node without known shapes counts each of its weights once per sample.
+    unknown length is taken for one step. The count of an If is that of its most expensive branch, which is
+    divided among the nodes of all branches. If shapes of a node are not known, each weight counts once per
+    sample.
 
     Args:
-        model: In float and in normal form, so that names of nodes are unique in the whole model.
-        shapes: Known shapes of tensors of the main graph and of bodies.
-        rows: Number of samples in these shapes.
+        model: A float model in normal form, so that names of nodes are unique in the whole model.
+        shapes: Tensor to its shape in the run, as far as shapes are known.
+        rows: The number of samples in the run.
     """
     constants = model.constants()
     known = {**shapes, **{name: array.shape for name, array in constants.items()}}
@@ -61,16 +62,16 @@ def work(model: Model, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str,
 
 
 def unsized(model: Model, shapes: Mapping[str, _Shape]) -> list[str]:
-    """Tensors of the main graph whose shapes are missing in ``shapes`` and would make ``work`` exact."""
+    """Tensors of the main graph whose shapes ``work`` needs for an exact count, but ``shapes`` lacks."""
     counted = (node for node in model.graph.node if node.op_type in _COUNTED)
     needed = dict.fromkeys(name for node in counted for name in _factors(node))
     return [name for name in needed if name not in shapes and name not in model.index.constants]
 
 
 def inferred_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[str, _Shape]:
-    """Shapes of tensors that ONNX's shape inference finds if ``inputs`` are the shapes of the model's inputs.
+    """Tensor to its shape, as ONNX's shape inference finds it from the shapes of the model's inputs.
 
-    Tensors inside Loop, Scan and If are among them. A tensor with an open size is not.
+    Tensors inside Loop, Scan and If are included. Tensors with a size that is not known are left out.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
@@ -87,9 +88,10 @@ def inferred_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[s
 def _of_bodies(
     node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array], rows: int
 ) -> dict[str, float]:
-    """Each node inside the graphs that ``node`` holds, at any depth, to its multiply-accumulates.
+    """Each node inside ``node``, such as in the branches of an If, to its multiply-accumulates.
 
-    Only one branch of an If runs. So the nodes of all branches share the count of the most expensive one.
+    Only one branch of an If runs. So the count of the most expensive branch is divided among the nodes of all
+    branches.
     """
     each = [_of_body(graph, shapes, constants, rows) for graph in subgraphs(node)]
     sums = [sum(found.values()) for found in each]
@@ -101,7 +103,7 @@ def _of_bodies(
 def _of_body(
     body: onnx.GraphProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array], rows: int
 ) -> dict[str, float]:
-    """Each node of a graph, and of the graphs inside its nodes, to its count in one run of ``body``."""
+    """Each node of the graph ``body``, and of graphs inside it, to its multiply-accumulates in one run."""
     own = {**shapes, **{tensor.name: tuple(tensor.dims) for tensor in body.initializer}}
     found: dict[str, float] = {}
     for node in body.node:
@@ -111,7 +113,7 @@ def _of_body(
 
 
 def _steps(node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array]) -> int:
-    """How often the body of a Loop or Scan runs; 1 if that is not known, and for an If."""
+    """How often the graph inside a Loop or Scan runs; 1 if the number is not known, and for an If."""
     if node.op_type == "Loop" and node.input[0] in constants:
         return max(int(constants[node.input[0]].item()), 0)
     if node.op_type == "Scan":
@@ -122,19 +124,22 @@ def _steps(node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mappin
 
 
 def leading_outputs(network: Network) -> dict[str, str]:
-    """Group name to the first output of its leading node; groups inside Loop, Scan and If are left out."""
+    """Group name to the first output of the group's main node, such as a convolution.
+
+    Groups inside Loop, Scan and If are left out.
+    """
     types, nodes = value_types(network.model), network.model.index.nodes
     first = {group.name: nodes[group.name].output[0] for group in network.groups if group.name in nodes}
     return {group: tensor for group, tensor in first.items() if tensor in types}
 
 
 def _factors(node: onnx.NodeProto) -> tuple[str, str, str]:
-    """The three tensors whose shapes decide the multiply-accumulates of ``node``."""
+    """The names of the three tensors whose shapes determine the multiply-accumulates of ``node``."""
     return node.input[0], node.input[1], node.input[2] if node.op_type in _RECURRENT else node.output[0]
 
 
 def _of_node(node: onnx.NodeProto, shapes: Mapping[str, _Shape], rows: int) -> float:
-    """Multiply-accumulates of one node. If a shape is not known, each weight counts once for each sample."""
+    """The multiply-accumulates of one node; if a shape is not known, each weight counts once per sample."""
     if node.op_type not in _COUNTED:
         return 0.0
     if not all(name in shapes for name in _factors(node)):
@@ -148,16 +153,16 @@ def _of_node(node: onnx.NodeProto, shapes: Mapping[str, _Shape], rows: int) -> f
         return math.prod(third) * first[-1]
     if node.op_type == "Gemm":
         return math.prod(third) * first[0 if attribute(node, "transA", 0) else 1]
-    # A recurrent node uses all weights of its input and of its state in each step of each sample.
+    # A recurrent node multiplies all its weights, for the input and the state, in each step of each sample.
     return math.prod(first[:2]) * (math.prod(second) + math.prod(third))
 
 
 def low_products(network: Network) -> frozenset[str]:
-    """Names of nodes that should compute in the network's low format, with nodes in bodies.
+    """Names of nodes that should compute in the network's low format, also inside If, Loop and Scan.
 
-    In INT8 and FP8 these are the Conv, ConvTranspose, Gemm and MatMul nodes both of whose operands are
-    dequantized. Nodes that only move values may stand between. With one operand in floating point, no kernel
-    multiplies codes. In FP16 and BF16 these are all nodes of the groups.
+    In INT8 and FP8, these are the Conv, ConvTranspose, Gemm and MatMul nodes whose two operands are both
+    dequantized, because no kernel multiplies INT8 codes with floats. Nodes that only move values may lie
+    between Q/DQ and operand. In FP16 and BF16, these are all nodes of the groups.
     """
     if not network.low.takes_scales:
         return frozenset(name for group in network.groups for name in group.nodes)
@@ -173,9 +178,9 @@ def low_products(network: Network) -> frozenset[str]:
 def _products(
     graph: onnx.GraphProto, producer: Mapping[str, onnx.NodeProto], known: dict[tuple[str, int], bool]
 ) -> list[str]:
-    """Weighted nodes of one graph whose two operands are dequantized.
+    """Names of the convolutions and matrix products of one graph whose two operands are dequantized.
 
-    ``producer`` maps each tensor that the graph can read to the node that makes it.
+    ``producer`` maps each tensor that the graph can read to the node that computes the tensor.
     """
     weighted = (node for node in graph.node if node.op_type in WEIGHTED)
     return [n.name for n in weighted if all(_is_dequantized(n, place, producer, known) for place in (0, 1))]
@@ -187,10 +192,10 @@ def _is_dequantized(
     producer: Mapping[str, onnx.NodeProto],
     known: dict[tuple[str, int], bool],
 ) -> bool:
-    """Whether an input is dequantized. Nodes that only move values may stand between.
+    """Whether input ``place`` of ``node`` is dequantized; nodes that only move values may lie between.
 
-    Each answer is added to ``known``. A nested recursive function in place of this one would be a reference
-    cycle, and keep the model in memory until Python collects cycles.
+    Each result is added to ``known``. This is not a nested function, because a recursive nested function is a
+    reference cycle, which would keep the model in memory.
     """
     if (node.name, place) in known:
         return known[node.name, place]

@@ -1,8 +1,8 @@
 """An ONNX model in memory: its graph as protobuf, and its large weights as arrays.
 
 A protobuf message holds at most 2 GB, and copying weights for each edit is slow. So every large initializer
-is an array, mapped from its file if it is external data. The ``ModelProto`` holds only a placeholder for it,
-and an edit copies kilobytes, whatever the size of the model.
+is an array. If its values are external data, the array is mapped from their file. The ``ModelProto`` holds
+only a placeholder for the array. So an edit copies only kilobytes, even if the model is large.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from pytest_int8acc.graph.index import (
 )
 from pytest_int8acc.tensors import Array, TensorInfo
 
-#: Initializers of more bytes than this are kept as arrays, outside of the protobuf message.
+#: Initializers of more bytes than this are kept as arrays in ``Model.weights``, not in the protobuf message.
 APART_BYTES = 1024
-#: INT64 initializers of up to this number of bytes stay in the protobuf message. They may be sizes, which
-#: ONNX's shape inference must read.
+#: INT64 initializers of up to this number of bytes stay in the protobuf message, because they may be sizes,
+#: which ONNX's shape inference must read.
 SHAPE_BYTES = 1 << 20
 #: A model of more bytes than this is saved with its weights in a second file.
 INLINE_BYTES = 1 << 30
-#: The location of the external data of a placeholder.
+#: The file name of external data that marks an initializer as a placeholder of an array in ``Model.weights``.
 _PLACEHOLDER = "weights-are-kept-apart"
 #: The entry of a model's metadata that marks a fix written by this package.
 _FIX_MARK = ("pytest-int8acc", "fix")
@@ -61,9 +61,9 @@ class Model:
     name: str = "model"
     """The path of the model's file, or another name for messages."""
     extra_outputs: frozenset[str] = frozenset()
-    """Names of outputs that were added for comparisons, and that the user's model does not have."""
+    """The names of outputs that were added for comparisons, and that the user's model does not have."""
     file: Model | None = None
-    """The model as it is stored in its file; None for a form that was made of other models."""
+    """The model as it is stored in its file; None for a model that was made from other models."""
 
     @property
     def graph(self) -> onnx.GraphProto:
@@ -92,7 +92,7 @@ class Model:
 
     @property
     def opset(self) -> int:
-        """Version of the default ONNX domain."""
+        """The version of ONNX's default operator domain."""
         return next((int(o.version) for o in self.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
 
     def values(self) -> dict[str, TensorInfo]:
@@ -155,7 +155,7 @@ class Model:
 
 
 class Editor:
-    """A copy of a model that may be changed. ``done`` makes a Model of it."""
+    """A copy of a model that may be changed; ``done`` returns the changed model."""
 
     def __init__(self, model: Model) -> None:
         self.proto = copy.deepcopy(model.proto)
@@ -165,7 +165,7 @@ class Editor:
         self._taken = set(_all_names(self.graph))
 
     def unique(self, preferred: str) -> str:
-        """A name that no node or tensor of the model has: ``preferred``, or ``preferred_2`` and so on."""
+        """Reserve a name that no node or tensor has: ``preferred``, or ``preferred_2`` and so on."""
         return take_name(preferred, self._taken)
 
     def add_constant(self, preferred: str, array: Array) -> str:
@@ -195,7 +195,7 @@ class Editor:
 
 
 def is_mappable(data_type: int) -> bool:
-    """Whether NumPy reads elements of ``data_type`` as they are stored in a file."""
+    """Whether NumPy can read elements of ``data_type`` directly from a file of external data."""
     return data_type in _PLAIN_TYPES
 
 
@@ -238,7 +238,11 @@ def make_model(
 
 
 def save_model(model: Model, path: Path, *, external_weights: bool = False) -> None:
-    """Write a model as :func:`write_model` does; raises ModelError if the file system refuses it."""
+    """Write a model as :func:`write_model` does.
+
+    Raises:
+        ModelError: The file cannot be written.
+    """
     try:
         write_model(model, path, external_weights=external_weights)
     except OSError as error:
@@ -248,11 +252,11 @@ def save_model(model: Model, path: Path, *, external_weights: bool = False) -> N
 def write_model(model: Model, path: Path, *, external_weights: bool = False) -> None:
     """Write ``model`` to ``path``.
 
-    With ``external_weights``, and above ``INLINE_BYTES``, the weights are in a second file. Its name is
-    unique, so that a model and its replacement never share one file of weights.
+    With ``external_weights``, or if the model has more than ``INLINE_BYTES``, the weights are in a second
+    file. The name of this file is unique, so that a model and its replacement never share a file of weights.
 
     Raises:
-        OSError: The file system refuses it.
+        OSError: A file cannot be written.
     """
     if model.nbytes <= INLINE_BYTES and not external_weights:
         path.write_bytes(model.serialize())
@@ -263,7 +267,7 @@ def write_model(model: Model, path: Path, *, external_weights: bool = False) -> 
         for tensor in all_initializers(proto.graph):
             if is_external(tensor):
                 array = np.ascontiguousarray(model.weights[tensor.name])
-                stream.write(b"\0" * (-stream.tell() % 4096))  # lets readers map the file
+                stream.write(b"\0" * (-stream.tell() % 4096))  # Aligned, so that readers can map the file.
                 _point(tensor, location=data.name, offset=stream.tell(), length=array.nbytes)
                 array.tofile(stream)
     path.write_bytes(proto.SerializeToString())
@@ -271,7 +275,7 @@ def write_model(model: Model, path: Path, *, external_weights: bool = False) -> 
 
 @contextlib.contextmanager
 def replacing_models(folder: Path, root: Path | None = None) -> Iterator[Path]:
-    """Yield an empty folder for new files, as :func:`replacing_files` does.
+    """Yield an empty folder for new files, which replace files in ``folder``; see :func:`replacing_files`.
 
     The weight files of models that are replaced are deleted.
     """
@@ -332,11 +336,11 @@ def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:
 
 
 def giving(model: Model, tensors: Mapping[str, int]) -> Model:
-    """The model with inner tensors as further outputs.
+    """The model with inner tensors as additional outputs.
 
     Args:
         model: Any model.
-        tensors: Name of each new output to its ONNX element type, which is used if inference finds no type.
+        tensors: Name of each new output to its ONNX element type, used if type inference finds none.
     """
     shaped = {v.name: v for v in model.inferred.value_info if v.type.tensor_type.elem_type}
     editor = model.edit()
@@ -346,21 +350,21 @@ def giving(model: Model, tensors: Mapping[str, int]) -> Model:
 
 
 def end_with(editor: Editor, types: Mapping[str, int]) -> None:
-    """Make the tensors of ``types`` the only outputs, so that runtimes skip nodes that only others need.
+    """Make the tensors of ``types`` the only outputs, so that runtimes skip nodes that these do not need.
 
     Args:
-        editor: Changed in place.
+        editor: The model, which is changed in place.
         types: Name of each output to its ONNX element type.
     """
     refill(editor.graph.output, [helper.make_tensor_value_info(n, t, None) for n, t in types.items()])
 
 
 def with_extra_outputs(model: Model, tensors: Mapping[str, int]) -> Model:
-    """The model with inner tensors as outputs that are marked as extra. Outputs of the model do not change.
+    """The model with inner tensors as additional outputs, which are listed in ``Model.extra_outputs``.
 
     Args:
         model: Any model.
-        tensors: Name of each tensor to its ONNX element type, which is used if inference finds no type.
+        tensors: Name of each tensor to its ONNX element type, used if type inference finds none.
     """
     own = {output.name for output in model.outputs}
     added = {name: kind for name, kind in tensors.items() if name not in own}

@@ -1,4 +1,4 @@
-"""Networks and plans: a float model with groups of quantizable edges, and the changes that a plan makes."""
+"""Networks and plans: a float model with groups of layers that can be quantized, and changes to them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Quantization:
     zero_point: Array
     """Same shape as ``scale``. Its dtype is that of the codes, such as int8 or uint8."""
     axis: int | None = None
-    """The channel axis; None: per tensor."""
+    """The channel axis; None if there is one scale for the tensor."""
     values: Array | None = None
     """The codes of a constant; None for an activation."""
 
@@ -62,7 +62,7 @@ class Quantization:
         return self.format is self.format.symmetric and not self.zero_point.any()
 
     def quantize(self, values: Array) -> Array:
-        """The codes of ``values``, which may have any shape with as many channels along the axis."""
+        """The codes of ``values``. Along ``axis`` they must have one channel for each scale."""
         return self.format.quantize(values, self.scale, self.zero_point, self.axis)
 
     def dequantize(self) -> Array:
@@ -74,33 +74,34 @@ class Quantization:
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """One quantized input of one node. Other readers of the tensor are not affected."""
+    """One quantized input of one node. Other nodes may read the same tensor in float."""
 
     node: str
     index: int
-    """Position among the node's inputs."""
+    """The position among the node's inputs."""
     tensor: str
     quantization: Quantization
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Nodes that change precision together."""
+    """Nodes that change precision together, such as a convolution and the Relu after it."""
 
     name: str
-    """Name of the leading node. In a body of an If, Loop or Scan, the names of the nodes around the body come
-    before it, as in ``loop/linear``."""
+    """The name of the group's main node, such as a convolution. If the node lies inside an If, Loop or Scan,
+    the names of the containing nodes come before it, as in ``loop/linear``."""
     op_type: str
-    """Operator of the leading node."""
+    """The operator of the group's main node."""
     nodes: tuple[str, ...]
     edges: tuple[Edge, ...]
     """Quantized inputs of nodes in the main graph."""
     body_edges: tuple[Edge, ...] = ()
-    """Quantized inputs of nodes in a body. A group with such edges has no others. A plan can only keep it in
-    high precision."""
+    """Quantized inputs of nodes inside If, Loop or Scan. A group with such inputs has no others. A plan can
+    keep the group in high precision, but cannot change its scales."""
 
 
-#: The text of each reason why a node stays in high precision. Braces stand for the facts.
+#: Kind of a reason why a node stays in high precision to the text of the reason. ``LeftHigh.facts`` fill the
+#: braces.
 _LEFT_HIGH: Mapping[LeftHighKind, str] = {
     "no-scale": "no scale for {tensors}",
     "excluded": "excluded by '{0}'",
@@ -121,29 +122,29 @@ class LeftHigh:
 
     kind: LeftHighKind
     facts: tuple[str, ...] = ()
-    """The values of the braces in the text, such as the names of tensors without a scale."""
+    """The values that the text of the reason contains, such as the names of tensors without a scale."""
 
     @property
     def text(self) -> str:
-        """The reason in words."""
+        """The reason as text for messages."""
         return _LEFT_HIGH[self.kind].format(*self.facts, tensors=", ".join(map(repr, self.facts)))
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A float model and its groups in topological order."""
+    """A float model and its groups: sets of nodes that change precision together, in topological order."""
 
     model: Model
     groups: tuple[Group, ...]
     left_high: Mapping[str, LeftHigh] = field(default_factory=dict)
-    """Name of each weighted node that is in no group, with the reason."""
+    """Name of each convolution or matrix product that is in no group, to the reason."""
     notes: tuple[str, ...] = ()
-    """Sentences about how the quantized model was read."""
+    """Sentences for the report about how the user's Q/DQ model was read."""
     fixed_pairs: tuple[str, ...] = ()
-    """Names of Q/DQ nodes that no plan can remove, because they are blocked, in INT4, or no pair. In a body,
-    the names of the nodes around the body come before the name."""
+    """Names of Q/DQ nodes that no plan can remove: with a scale per block, in INT4, or without a partner.
+    If a node lies inside an If, Loop or Scan, the names of the containing nodes come before its name."""
     low: Format = INT8
-    """The format of the groups that no plan keeps in high precision: INT8, FP8, FP16 or BF16."""
+    """The low-precision format of the groups: INT8, FP8, FP16 or BF16. A plan can keep groups out of it."""
 
     @property
     def edges(self) -> Iterator[Edge]:
@@ -153,14 +154,14 @@ class Network:
 
 @dataclass(frozen=True, eq=False)
 class TensorScale:
-    """The scale that a plan gives one tensor, for all its readers."""
+    """The scale that a plan gives one tensor, for all nodes that read the tensor."""
 
     scale: Array
     """float32, above 0; shape () per tensor, (channels,) per channel."""
     axis: int | None = None
-    """The channel axis; None: per tensor."""
+    """The channel axis; None if there is one scale for the tensor."""
     zero_point: Array | None = None
-    """Same shape as ``scale``. Its dtype is that of the codes. None: all 0, in the format of the network."""
+    """Same shape as ``scale``, in the dtype of the codes. None means 0, in the low format of the network."""
 
     @property
     def is_plain(self) -> bool:
@@ -170,34 +171,35 @@ class TensorScale:
 
 
 def symmetric(scale: float) -> TensorScale:
-    """A per-tensor scale with zero point 0."""
+    """The per-tensor scale ``scale`` with the zero point 0."""
     return TensorScale(np.array(scale, np.float32))
 
 
-#: Metadata of a field of ``Plan`` whose entries may be in any order.
+#: Metadata of a field of ``Plan``: the order of the field's entries has no meaning.
 ANY_ORDER = MappingProxyType({"any_order": True})
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """All changes that a remedy makes to a network. ``graph.plan.apply`` builds the changed model."""
+    """All changes that a remedy, such as mixed precision, makes to a network; see ``graph.plan.apply``."""
 
     high: Mapping[str, Precision] = field(default_factory=dict, metadata=ANY_ORDER)
-    """Name of each group that leaves the low format, with its high precision."""
+    """Name of each group that stays in high precision to this precision."""
     scales: Mapping[str, TensorScale] = field(default_factory=dict, metadata=ANY_ORDER)
-    """Quantized tensor to its new scale. The tensor may be new, made by a move."""
+    """Quantized tensor to its new scale. The tensor may be one that an entry of ``moves`` creates."""
     moves: Mapping[str, Array] = field(default_factory=dict)
-    """Activation to factors above 0, float32 [channels]. Its channels are divided by the factors, and the
-    weights that multiply it are multiplied by them. The order of the entries is the order of the moves."""
+    """Activation to factors above 0, float32 [channels]. The channels of the activation are divided by the
+    factors, and the weights that multiply the activation are multiplied by the factors. The entries are
+    applied in their order."""
     outputs: tuple[str, ...] = ()
     """Tensors that become extra outputs of the engine, because TensorRT fuses no layers across an output."""
     fused: tuple[str, ...] = ()
-    """Names of norms that are spelled out in several nodes. Each is fused to one node before other changes.
-    Only plans of FP16 and BF16 networks have them."""
+    """Names of normalizations, such as a LayerNorm, that consist of several nodes. Each is fused to one node
+    before all other changes. Only plans of FP16 and BF16 networks have such names."""
 
 
 def by_node(edges: Iterable[Edge]) -> dict[str, list[Edge]]:
-    """Node to the edges at its inputs. For a node without edges, the list is empty."""
+    """Node name to the node's quantized inputs; the list is empty for a node without quantized inputs."""
     found: dict[str, list[Edge]] = defaultdict(list)
     for edge in edges:
         found[edge.node].append(edge)
@@ -205,6 +207,6 @@ def by_node(edges: Iterable[Edge]) -> dict[str, list[Edge]]:
 
 
 def with_edges(network: Network, change: Callable[[Edge], Edge]) -> Network:
-    """The network with each edge replaced by ``change(edge)``."""
+    """The network with each edge in the main graph replaced by ``change(edge)``."""
     groups = (replace(group, edges=tuple(map(change, group.edges))) for group in network.groups)
     return replace(network, groups=tuple(groups))
