@@ -1,16 +1,16 @@
-"""The places where TensorRT wants Q/DQ, and the axes on which weights and activations have their channels.
+"""Places Q/DQ where TensorRT needs it, and finds the channel axes of weights and activations.
 
-Q/DQ is placed by TensorRT's developer guide, 'Q/DQ layer-placement recommendations':
+Q/DQ is placed as TensorRT's developer guide says in 'Q/DQ layer-placement recommendations':
 
 - Every input of a weighted node (Conv, ConvTranspose, Gemm, MatMul) is quantized: activations per tensor,
   constant weights per channel. The bias stays float, and the output is not quantized.
-- Where an Add joins a convolution with a residual, the residual is quantized too, so that the convolution
-  and the Add fuse into one INT8 kernel.
+- If an Add joins a convolution with a residual, the residual is also quantized, so that the convolution and
+  the Add fuse into one INT8 kernel.
 - A grouped convolution needs a multiple of 4 channels per group, unless it is depthwise.
 
-FP8 goes to the same places, except ConvTranspose and large filters, which NVIDIA's ModelOpt leaves out.
+FP8 Q/DQ has the same places, except ConvTranspose and large filters, which NVIDIA's ModelOpt leaves out.
 
-Each weighted node, and each residual Add, is a group: its inputs change precision together.
+Each weighted node, and each Add of a residual, is a group: the inputs of the node change precision together.
 """
 
 from __future__ import annotations
@@ -31,28 +31,29 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, LeftHigh, Network, Quantization
 from pytest_int8acc.tensors import Array, Dim, did_you_mean
 
-#: Operators that multiply by weights and have INT8 kernels.
+#: Weighted operators: operators that multiply by weights, and for which TensorRT has INT8 kernels.
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-#: Operators that only move values. TensorRT moves a QuantizeLinear backward through them, and a
-#: DequantizeLinear forward.
+#: Operators that only move values. TensorRT can move a QuantizeLinear before them, and a DequantizeLinear
+#: after them.
 COMMUTING = frozenset(
     {"Identity", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "MaxPool", "Slice", "Split"}
     | {"Dropout", "Gather", "DepthToSpace", "SpaceToDepth", "Expand", "Tile"}
 )
-#: Operators that keep the shape of their first input and treat all of its elements alike.
+#: Operators whose output has the shape of their first input, and that apply one function to all elements.
 ALIKE = frozenset(
     {"Identity", "Cast", "Dropout", "Relu", "Clip", "Neg", "QuantizeLinear", "DequantizeLinear"}
 )
-#: Operators that keep the order of elements and change the shape.
+#: Operators that change the shape of a tensor, but not the order of its elements.
 RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 #: Operators that scale or shift the elements of one input if the other input is a constant.
 AFFINE = frozenset({"Mul", "Add", "Sub", "Div"})
-#: Operators whose output has one channel for each of their filters or scales, and the axis of the channels.
+#: Operator whose output has one channel for each of its filters or scales, to the channel axis of the output.
 MADE_CHANNELS = {
     **dict.fromkeys(("Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization"), 1),
     **dict.fromkeys(("Gemm", "MatMul", "LayerNormalization", "RMSNormalization"), -1),
 }
-#: Maximum number of nodes on one path when a graph is followed backwards.
+#: Maximum number of nodes that are followed from an output back towards the inputs. Beyond it, the search
+#: ends.
 MAX_STEPS = 64
 
 
@@ -62,11 +63,11 @@ class Slot:
 
     node: str
     index: int
-    """Position among the node's inputs."""
+    """The position among the node's inputs."""
     tensor: str
     constant: bool
     axis: int | None = None
-    """The channel axis of a constant with a scale per channel; None: per tensor."""
+    """The channel axis of a constant with a scale per channel; None for one scale for the tensor."""
 
 
 @dataclass(frozen=True)
@@ -74,26 +75,26 @@ class Layout:
     """The inputs of a float model that are to be quantized, before scales are known."""
 
     slots: Mapping[str, tuple[Slot, ...]]
-    """Group name to the inputs of its node that are quantized, in topological order."""
+    """Group name, which is a node's name, to the node's inputs to quantize, in topological order."""
     left_high: Mapping[str, LeftHigh]
-    """Weighted nodes that stay in high precision, with the reason."""
+    """Name of each convolution or matrix product that stays in high precision to the reason."""
     shared: tuple[frozenset[str], ...]
-    """Sets of activations that must share one scale, because they meet in a Concat."""
+    """Sets of activations that must share one scale, because a Concat joins them."""
 
     @property
     def activations(self) -> tuple[str, ...]:
-        """Names of all activations that need a scale, each once."""
+        """The names of all activations that need a scale, without repetition."""
         used = [s.tensor for slots in self.slots.values() for s in slots if not s.constant]
         joined = [t for tensors in self.shared for t in sorted(tensors)]
         return tuple(dict.fromkeys([*used, *joined]))
 
 
 def find_groups(model: Model, exclude: Sequence[str] = (), low: Format = INT8) -> Layout:
-    """Lay out Q/DQ for ``model`` by TensorRT's rules.
+    """Find the inputs of nodes that TensorRT's rules quantize.
 
     Args:
         model: A float32 model in normal form.
-        exclude: fnmatch patterns of node names that stay in high precision.
+        exclude: fnmatch patterns of the names of nodes that stay in high precision.
         low: INT8 or FP8.
 
     Raises:
@@ -121,10 +122,13 @@ class _Finder:
         self.left_high: dict[str, LeftHigh] = {}
         self.excluded = match_nodes(model, exclude)
         self.in_low: set[str] = set()
-        """Names of the weighted nodes found so far that are quantized."""
+        """The names of the weighted nodes found so far that will be quantized."""
 
     def slots_of(self, node: onnx.NodeProto) -> tuple[Slot, ...]:
-        """The inputs of a node to quantize; a weighted node without any gets an entry in ``left_high``."""
+        """The inputs of a node to quantize.
+
+        A weighted node that cannot be quantized gets an entry in ``left_high``.
+        """
         if node.domain not in ("", "ai.onnx"):
             return ()
         if node.op_type in WEIGHTED:
@@ -140,7 +144,7 @@ class _Finder:
         return ()
 
     def _unfit(self, node: onnx.NodeProto) -> LeftHigh | None:
-        """The reason why a weighted node cannot be quantized; None where it can."""
+        """The reason why a weighted node cannot be quantized; None if it can."""
         for name in node.input[:2]:
             info = self.values.get(name)
             array = self.constants.get(name)
@@ -170,12 +174,12 @@ class _Finder:
         return Slot(node.name, index, node.input[index], array is not None, axis)
 
     def _residual_input(self, node: onnx.NodeProto) -> int | None:
-        """Position of an Add's residual whose other input is a quantized convolution; None for other Adds."""
+        """The input position of the residual if an Add adds it to a quantized convolution; else None."""
         if len(node.input) != 2 or any(name in self.constants for name in node.input):
             return None
         shapes = [info.shape if (info := self.values.get(name)) else None for name in node.input]
         if None not in shapes and shapes[0] != shapes[1]:
-            return None  # a broadcast, not a residual
+            return None  # An Add that broadcasts adds no residual.
         order = self.index.order
         made = [
             fusable_convolution(self.index, name, lambda found: found.name in self.in_low)
@@ -186,12 +190,12 @@ class _Finder:
 
 
 def match_nodes(model: Model, patterns: Sequence[str], groups: Sequence[str] = ()) -> dict[str, LeftHigh]:
-    """Names of nodes and groups that a pattern matches, each with the pattern as the reason to leave it high.
+    """Name of each node or group that a pattern excludes, to the reason that it stays in high precision.
 
     Args:
-        model: The model whose main graph's nodes are matched.
+        model: The model. The names of its main graph's nodes are matched.
         patterns: fnmatch patterns.
-        groups: Names of groups in bodies, which are matched as well.
+        groups: The names of groups inside If, Loop and Scan, which are matched as well.
 
     Raises:
         ModelError: A pattern matches no node.
@@ -208,7 +212,7 @@ def match_nodes(model: Model, patterns: Sequence[str], groups: Sequence[str] = (
 
 
 def unfit_groups(node: onnx.NodeProto, weight: Array) -> LeftHigh | None:
-    """The reason why a grouped convolution cannot run in INT8; None where it can."""
+    """The reason why a convolution with a ``group`` attribute cannot run in INT8; None if it can."""
     groups = attribute(node, "group", 1)
     if groups == 1:
         return None
@@ -222,10 +226,10 @@ def unfit_groups(node: onnx.NodeProto, weight: Array) -> LeftHigh | None:
 
 
 def _shared_scales(model: Model, slots: Mapping[str, tuple[Slot, ...]]) -> list[frozenset[str]]:
-    """Sets of tensors that meet in a Concat whose result is quantized.
+    """Sets of tensors that must have the same scale: those that a Concat joins, and the Concat's output.
 
-    With equal scales, TensorRT can move a QuantizeLinear through the Concat. Only tensors that are quantized
-    elsewhere bind the scale: what only the Concat reads is quantized with the scale of its result anyway.
+    If the scales are equal, TensorRT can move a QuantizeLinear before the Concat. Only quantized tensors are
+    in the sets. An input of the Concat that is not quantized elsewhere gets the scale of the output anyway.
     """
     quantized = {s.tensor for group in slots.values() for s in group if not s.constant}
     found: list[frozenset[str]] = []
@@ -242,7 +246,7 @@ def _shared_scales(model: Model, slots: Mapping[str, tuple[Slot, ...]]) -> list[
 
 
 def _backward(index: Index, tensor: str) -> Iterator[str]:
-    """``tensor``, and the tensors before it from which nodes only move values to it."""
+    """``tensor``, and the tensors before it that nodes turn into it by only moving values."""
     yield tensor
     while (node := index.producer.get(tensor)) is not None and moves_values(node):
         tensor = node.input[0]
@@ -250,7 +254,7 @@ def _backward(index: Index, tensor: str) -> Iterator[str]:
 
 
 def _forward(index: Index, tensor: str) -> Iterator[str]:
-    """``tensor``, and the tensors behind it to which nodes only move its values."""
+    """``tensor``, and the tensors after it that nodes make from it by only moving values."""
     reached = [tensor]
     for name in reached:
         yield name
@@ -259,30 +263,30 @@ def _forward(index: Index, tensor: str) -> Iterator[str]:
 
 
 def origins(model: Model) -> dict[str, str]:
-    """Each output of a node that only moves values, mapped to the input that its values come from."""
+    """Output of each node that only moves values, such as Reshape, to the input that the values come from."""
     return {name: node.input[0] for node in model.graph.node if moves_values(node) for name in node.output}
 
 
 def moves_values(node: onnx.NodeProto) -> bool:
-    """Whether the output of a node holds values of its first input only, so that both can share a scale."""
+    """Whether a node's output holds only values of its first input, so that the two can share a scale."""
     if node.op_type == "Resize":
         return bool(attribute(node, "mode", b"nearest") == b"nearest")
     return node.op_type in COMMUTING and node.domain in ("", "ai.onnx")
 
 
 def quantize(model: Model, layout: Layout, scales: Mapping[str, float], low: Format = INT8) -> Network:
-    """The network of ``model`` with every input of ``layout`` quantized symmetrically.
+    """The network of ``model`` with every input in ``layout`` quantized symmetrically.
 
-    A group without a scale stays in high precision, with an entry in ``left_high``.
+    A group with an activation that has no scale stays in high precision, with an entry in ``left_high``.
 
     Args:
         model: The float model that ``layout`` was made for. FP8 needs opset 19.
         layout: The result of ``find_groups``.
-        scales: Activation to its scale, amax / ``low.levels``. Some may be missing.
+        scales: Activation to its scale, amax / ``low.levels``. Activations may be missing.
         low: INT8 or FP8.
 
     Raises:
-        ModelError: No group is left to quantize, or a weight holds nan or inf.
+        ModelError: No group can be quantized, or a weight holds nan or inf.
     """
     known = _joined(layout, scales)
     constants = model.constants()
@@ -290,7 +294,7 @@ def quantize(model: Model, layout: Layout, scales: Mapping[str, float], low: For
 
     def edge(slot: Slot) -> Edge:
         key = slot.tensor, slot.axis
-        if key not in made:  # readers of one tensor share its scale and its codes
+        if key not in made:  # Nodes that read the same tensor share its scale and its codes.
             if slot.constant:
                 weight = constants[slot.tensor]
                 if not np.isfinite(weight).all():
@@ -318,16 +322,16 @@ def quantize(model: Model, layout: Layout, scales: Mapping[str, float], low: For
 def quantize_weight(weight: Array, axis: int | None, low: Format = INT8) -> Quantization:
     """A constant quantized symmetrically, with the scale max|w| / ``low.levels``.
 
-    The codes of INT8 are -127 to 127, as in TensorRT. A scale below 2**-14, where FP16 has few digits, is
-    raised to the next FP16 number. Otherwise it would change when the model runs in FP16.
+    The codes of INT8 are -127 to 127, as in TensorRT. FP16 has few digits below 2**-14. A scale below 2**-14
+    is raised to the next FP16 number, so that it does not change when the model runs in FP16.
 
     Args:
         weight: Finite numbers, of any shape.
-        axis: The channel axis, or None for one scale.
+        axis: The channel axis, or None for one scale for the tensor.
         low: INT8 or FP8.
     """
     others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis)
-    # Not max(abs(weight)): abs() would copy a weight that is mapped from a file.
+    # abs() is avoided, because it would copy a weight that is mapped from a file.
     amax = np.maximum(weight.max(axis=others), -weight.min(axis=others)).astype(np.float32)
     scale, step = amax / np.float32(low.levels), np.float32(FP16.smallest)
     scale = np.where(scale < np.float32(FP16.normal), np.ceil(scale / step) * step, scale)
@@ -338,7 +342,7 @@ def quantize_weight(weight: Array, axis: int | None, low: Format = INT8) -> Quan
 
 
 def _joined(layout: Layout, scales: Mapping[str, float]) -> dict[str, float]:
-    """``scales``, with the same scale for all tensors of a shared set: the greatest one of the set."""
+    """``scales``, but all tensors of a set in ``layout.shared`` get the greatest scale of the set."""
     joined = dict(scales)
     for tensors in layout.shared:
         present = [t for t in tensors if t in scales]
@@ -349,9 +353,9 @@ def _joined(layout: Layout, scales: Mapping[str, float]) -> dict[str, float]:
 def fusable_convolution(
     index: Index, tensor: str, is_quantized: Callable[[onnx.NodeProto], bool]
 ) -> onnx.NodeProto | None:
-    """The quantized convolution whose result is ``tensor``, perhaps after a BatchNormalization.
+    """The quantized convolution that computes ``tensor``, perhaps with a BatchNormalization after it.
 
-    None where another node makes the tensor, or where the tensor has several readers.
+    None if another node computes the tensor, or if several nodes read the tensor.
     """
     node = index.producer.get(tensor)
     if node is None or index.only_reader(tensor) is None:
@@ -361,14 +365,12 @@ def fusable_convolution(
     return node if node.op_type in ("Conv", "ConvTranspose") and is_quantized(node) else None
 
 
-# Channels of weights
-
-
 def output_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
-    """The axis of an input of a weighted node that becomes the channel axis of the output; None if none does.
+    """The axis of input ``index`` of a weighted node that becomes an axis of the output; None if none does.
 
-    For the KCRS weights of a convolution this is K, and for the CKRS weights of a deconvolution also K. For
-    the right operand of a product it is the axis of columns, for the left operand the axis of rows.
+    For the weights of a convolution, it is the axis of the output channels: K in the layout KCRS, or in CKRS
+    for a ConvTranspose. For the right operand of a matrix product, it is the axis of columns. For the left
+    operand, it is the axis of rows.
     """
     if node.op_type.startswith("Conv"):
         return int(node.op_type == "ConvTranspose") if index == 1 else None
@@ -377,10 +379,10 @@ def output_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
 
 
 def channel_parameters(node: onnx.NodeProto) -> dict[int, int]:
-    """Positions of the inputs that scale or shift each output channel, each with the axis of the channels.
+    """Position of each input that scales or shifts the output channels, to the channel axis of this input.
 
-    These are the weights and the bias of a Conv, Gemm or MatMul, and the scale and the bias of a norm. Other
-    nodes have none.
+    These inputs are the weights and the bias of a Conv, Gemm or MatMul, and the scale and the bias of a
+    normalization. The result is empty for other nodes.
     """
     if node.op_type in ("Gemm", "MatMul"):
         return {1: 0 if attribute(node, "transB", 0) else 1, 2: -1}
@@ -390,7 +392,7 @@ def channel_parameters(node: onnx.NodeProto) -> dict[int, int]:
 
 
 def scales_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
-    """The axis of the scales that TensorRT takes for a constant of a weighted node; None: per tensor."""
+    """The axis along which TensorRT takes scales for a constant of a weighted node; None for one scale."""
     if node.op_type == "ConvTranspose" and attribute(node, "group", 1) != 1:
         return None
     if not node.op_type.startswith("Conv") and rank != 2:
@@ -399,7 +401,11 @@ def scales_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
 
 
 def by_input(weight: Array, node: onnx.NodeProto) -> Array:
-    """The weight of a Conv as [groups, outputs, inputs per group, ...], that of a product as [1, out, in]."""
+    """The weight of a node in the order of output channels, then input channels.
+
+    For a Conv the shape is [groups, outputs per group, inputs per group, ...]; for a product [1, outputs,
+    inputs].
+    """
     if node.op_type == "Conv":
         groups = attribute(node, "group", 1)
         return weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
@@ -407,7 +413,7 @@ def by_input(weight: Array, node: onnx.NodeProto) -> Array:
 
 
 def by_weight(factors: Array, weight: Array, node: onnx.NodeProto) -> Array:
-    """Factors per input channel, [channels], in a shape that multiplies the weight of a Conv or product."""
+    """Factors of input channels, shape [channels], reshaped to multiply the weight of a Conv or product."""
     if node.op_type != "Conv":
         return along(factors, 1 if attribute(node, "transB", 0) else 0, 2)
     groups = factors.size // weight.shape[1]
@@ -415,19 +421,18 @@ def by_weight(factors: Array, weight: Array, node: onnx.NodeProto) -> Array:
     return rows.reshape(*weight.shape[:2], *[1] * (weight.ndim - 2))
 
 
-# Channels of activations
-
-
 def summed_axis(op_type: str, index: int, rank: int, mixes: bool = False) -> int | None:
-    """The channel axis of an activation of this rank, as its reader treats it; None below rank 2.
+    """The channel axis of an activation, as the node that reads it treats its axes; None below rank 2.
 
-    A weighted node sums over the channels. For other readers axis 1 is taken, but the last one at rank 3.
+    A convolution or matrix product sums over the channels. For other nodes, the channel axis is taken to be
+    the last axis at rank 3, and axis 1 otherwise.
 
     Args:
-        op_type: Operator of the reader.
-        index: Position at which it reads the activation.
-        rank: Number of axes.
-        mixes: The reader is a product of :func:`mixing`. Channels of its second input are on the last axis.
+        op_type: The operator of the node that reads the activation.
+        index: The input position at which the node reads the activation.
+        rank: The number of axes of the activation.
+        mixes: Whether the node is in :func:`mixing`. If so, channels of its second input are on the last
+            axis.
     """
     if rank < 2:
         return None
@@ -439,7 +444,7 @@ def summed_axis(op_type: str, index: int, rank: int, mixes: bool = False) -> int
 
 
 def mixing(model: Model) -> frozenset[str]:
-    """Names of the products whose first input is a Softmax: weighted means of rows, as in attention."""
+    """Names of the MatMul nodes whose first input is a Softmax, as in attention."""
     found = set[str]()
     for node in model.graph.node:
         before = model.index.producer.get(node.input[0]) if node.op_type == "MatMul" else None
@@ -457,14 +462,15 @@ class ChannelAxes:
         self.tracer, self._mixing = ChannelTracer(model), mixing(model)
 
     def of(self, tensor: str, reader: tuple[onnx.NodeProto, int] | None) -> int | None:
-        """The channel axis of a tensor for a reader; None where there is none, or the rank is not known.
+        """The channel axis of a tensor that ``reader`` reads; None if there is none, or for unknown rank.
 
-        A weighted reader decides the axis alone. For other readers the axis follows from the node that made
-        the channels, if it is found.
+        If the reader is a convolution or matrix product, it alone decides the axis. For other readers, the
+        node before the tensor that made the channels decides, if it is found.
 
         Args:
             tensor: An activation.
-            reader: A node and the position at which it reads the tensor; None for an output of the model.
+            reader: A node and the input position at which it reads the tensor; None for an output of the
+                model.
         """
         axis = None
         if reader is None or reader[0].op_type not in WEIGHTED:
@@ -477,9 +483,11 @@ class ChannelAxes:
 
 
 def channel_axes(model: Model, tensors: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Tensor to its channel axis and its rank. The first weighted reader decides, else the first reader.
+    """Tensor to its channel axis and its rank.
 
-    Tensors of unknown rank, and tensors with channels on axis 0, are left out.
+    The first convolution or matrix product that reads the tensor decides the axis. If there is none, the
+    first node that reads the tensor does. Tensors of unknown rank, and tensors with channels on axis 0, are
+    left out.
     """
     axes, found = ChannelAxes(model), dict[str, tuple[int, int]]()
     for tensor in tensors:
@@ -492,7 +500,11 @@ def channel_axes(model: Model, tensors: Iterable[str]) -> dict[str, tuple[int, i
 
 
 def output_channel_axis(model: Model, output: str) -> int | None:
-    """The channel axis of a model output: the axis on which a node made channels, else the last of 2 or 3."""
+    """The channel axis of a model output; None if it is not known.
+
+    It is the axis on which a node before the output made channels. If there is no such node, it is the last
+    axis of an output of rank 2 or 3.
+    """
     tracer = ChannelTracer(model)
     rank = len(tracer.shape(output) or ())
     if rank < 2:
@@ -501,7 +513,7 @@ def output_channel_axis(model: Model, output: str) -> int | None:
 
 
 def moved_axis(axis: int, rank: int, moves: Iterable[onnx.NodeProto]) -> int | None:
-    """The position of a tensor's axis behind Transposes; None if one of the nodes does anything else."""
+    """The position of a tensor's axis after the nodes ``moves``; None if a node is not just a Transpose."""
     axis %= rank
     for node in moves:
         if node.op_type == "Transpose":
@@ -515,7 +527,7 @@ def moved_axis(axis: int, rank: int, moves: Iterable[onnx.NodeProto]) -> int | N
 
 
 class ChannelTracer:
-    """Follows the axes and elements of tensors backwards through nodes that move, pick or scale elements."""
+    """Finds where axes and elements of a tensor come from, before nodes that move, pick or scale elements."""
 
     def __init__(self, model: Model) -> None:
         self._model, self._constants = model, model.constants()
@@ -526,11 +538,11 @@ class ChannelTracer:
         return {name: info.shape for name, info in self._model.values().items()}
 
     def shape(self, tensor: str) -> tuple[Dim, ...] | None:
-        """The shape of a tensor as far as it is known."""
+        """The shape of a tensor; None if the rank is not known."""
         return self._shapes.get(tensor)
 
     def size(self, tensor: str, axis: int) -> int | None:
-        """The size of a tensor along an axis, where it is known."""
+        """The size of a tensor along an axis; None if it is not known."""
         shape = self.shape(tensor) or ()
         size = shape[axis] if axis < len(shape) else None
         return size if isinstance(size, int) else None
@@ -545,16 +557,16 @@ class ChannelTracer:
         return None
 
     def before(self, node: onnx.NodeProto, output: str, labels: Array) -> Array | None:
-        """The labels of a node's first input, from those of an output that has some of its elements.
+        """Labels of the elements of a node's first input, from labels of the elements of its output.
 
         Args:
-            node: It moves elements, or takes a part of them.
-            output: Of the node.
-            labels: Integers of at least 0, shaped to broadcast with the output, a dimension for each axis.
+            node: A node that only moves or picks elements of its first input.
+            output: The name of the node's output.
+            labels: Integers of at least 0, with a dimension for each axis, that broadcast with the output.
 
         Returns:
-            Labels shaped to broadcast with the input, -1 for elements that are not in the output. None where
-            the node does anything else, or sizes that are needed are not known.
+            Labels that broadcast with the input; -1 for elements that are not in the output. None for other
+            nodes, or if sizes that are needed are not known.
         """
         shape, source = self.shape(output), self.shape(node.input[0])
         if shape is None or source is None or labels.ndim != len(shape):
@@ -578,9 +590,9 @@ class ChannelTracer:
         return labels
 
     def parts(self, node: onnx.NodeProto, output: str) -> dict[int, slice] | None:
-        """Each axis along which an output is a part of the node's first input, and the part.
+        """Axis to the range of indices of the node's first input that an output holds.
 
-        None where the node is no Slice, Split or Gather of one index, or the part is not known.
+        None if the node is not a Slice, a Split or a Gather of one index, or if the range is not known.
         """
         names = [name for name in node.input[1:] if name]
         rank = len(self.shape(node.input[0]) or ())
@@ -609,7 +621,7 @@ class ChannelTracer:
         return {axis % rank: slice(start, end, step) for axis, start, end, step in cuts}
 
     def channels(self, tensor: str, steps: int = 0) -> int | None:
-        """The axis of a tensor on which a node before it made channels; None if it is axis 0 or not found."""
+        """The axis of a tensor on which a node before it made channels; None for axis 0, or if not found."""
         node, shape = self._made.get(tensor), self.shape(tensor)
         if node is None or not shape or steps > MAX_STEPS:
             return None
@@ -638,7 +650,7 @@ class ChannelTracer:
 
 
 def _reshaped_axis(before: tuple[Dim, ...] | None, after: tuple[Dim, ...] | None, axis: int) -> int | None:
-    """The axis before a reshape that becomes ``axis`` after it; None where it is split or merged."""
+    """The axis of the shape ``before`` that a Reshape keeps as ``axis``; None if it is split or merged."""
     if before is None or after is None or axis >= len(after):
         return None
     for place, size in enumerate(before):
@@ -646,16 +658,17 @@ def _reshaped_axis(before: tuple[Dim, ...] | None, after: tuple[Dim, ...] | None
             continue
         if _product(before[place + 1 :]) == _product(after[axis + 1 :]) is not None:
             return place
-        is_first = before[:place] == after[:axis] or place == axis == 1  # axis 0 counts samples in both
+        # If both are axis 1, the only axis before each of them is axis 0, which counts samples.
+        is_first = before[:place] == after[:axis] or place == axis == 1
         if is_first and axis:
             return place
     return None
 
 
 def _reshaped(labels: Array, after: tuple[Dim, ...], before: tuple[Dim, ...]) -> Array | None:
-    """The labels of a tensor of shape ``before``, from those of the tensor reshaped to ``after``.
+    """Labels for the input of a Reshape, shape ``before``, from labels of its output, shape ``after``.
 
-    None where labels differ along an axis whose size is not known in both shapes.
+    None if labels differ along an axis whose size is not known.
     """
     spread, shape = list(labels.shape), [1] * len(before)
     for axes, axes_before in _same_elements(after, before):
@@ -669,7 +682,7 @@ def _reshaped(labels: Array, after: tuple[Dim, ...], before: tuple[Dim, ...]) ->
 
 
 def _same_elements(one: tuple[Dim, ...], other: tuple[Dim, ...]) -> Iterator[tuple[slice, slice]]:
-    """Shortest runs of axes of two shapes of a tensor that hold the same elements, the last axes first."""
+    """Ranges of axes of two shapes of one tensor, in pairs with equally many elements; last axes first."""
     end, other_end = len(one), len(other)
     while end and other_end:
         runs = ((i, j) for i in reversed(range(end)) for j in reversed(range(other_end)))
@@ -681,7 +694,7 @@ def _same_elements(one: tuple[Dim, ...], other: tuple[Dim, ...]) -> Iterator[tup
 
 
 def _are_as_many(one: tuple[Dim, ...], other: tuple[Dim, ...]) -> bool:
-    """Whether axes of these sizes surely hold the same number of elements."""
+    """Whether the products of two lists of sizes are surely equal."""
     return (one == other and None not in one) or _product(one) == _product(other) is not None
 
 

@@ -1,9 +1,9 @@
 """Reads an ONNX file into a Model in normal form, which the rest of graph/ relies on.
 
 A model in normal form has no local functions, no FP8 operators of TensorRT's own, and no Constant nodes in
-the main graph. Each node has a name of its own. Initializers are not listed as inputs. The opset is 13 or
-later, where per-channel Q/DQ begins. Open sizes have no number. A weight behind Transpose, Reshape, Identity,
-Cast or arithmetic with other constants is one initializer.
+the main graph. The name of each node is unique. Initializers are not listed as inputs. The opset is 13 or
+later, as per-channel Q/DQ needs it. Sizes that are not fixed have no number. If a weight was computed by
+Transpose, Reshape, Identity, Cast or arithmetic with other constants, the result is stored as an initializer.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from pytest_int8acc.graph.opsets import (
 from pytest_int8acc.graph.validate import validated
 from pytest_int8acc.tensors import Array
 
-#: Maximum size of a protobuf message in bytes.
+#: A model file of this number of bytes or more is refused, because a protobuf message cannot be larger.
 _PROTOBUF_BYTES = 1 << 31
 #: The first IR version in which initializers need not be listed as inputs of the graph.
 _IR_OF_UNLISTED_INITIALIZERS = 4
 
 
 def load_model(path: Path) -> Model:
-    """Read an ONNX model, and bring it into normal form. External data are mapped, not read.
+    """Read an ONNX model and bring it into normal form. External data are mapped into memory, not read.
 
     Raises:
-        ModelError: The file is missing, no ONNX model, incomplete, or cannot be brought into normal form.
+        ModelError: The file is missing, not an ONNX model, incomplete, or cannot be brought into normal form.
     """
     file = read_model(path)
     return replace(normalize(Model(copy.deepcopy(file.proto), file.weights, file.name)), file=file)
@@ -55,7 +55,7 @@ def read_model(path: Path) -> Model:
     """Read an ONNX model without bringing it into normal form, as lint needs it.
 
     Raises:
-        ModelError: The file is missing, no ONNX model, or incomplete.
+        ModelError: The file is missing, not an ONNX model, or incomplete.
     """
     return validated(_read(path), path)
 
@@ -91,12 +91,12 @@ def _inlined(model: Model) -> onnx.ModelProto:
 
 
 def lift(model: Model, least: int) -> Model:
-    """A model in normal form in opset ``least`` or later, in normal form again.
+    """Convert a model in normal form to opset ``least`` or later; the result is in normal form, too.
 
-    If no node changes its meaning between the opsets, only the number of the opset changes.
+    If no operator changes its meaning between the opsets, only the number of the opset changes.
 
     Raises:
-        ModelError: A node has no equal in the newer opset.
+        ModelError: A node cannot be expressed in the newer opset.
     """
     if model.opset >= least:
         return model
@@ -135,9 +135,9 @@ def _read(path: Path) -> onnx.ModelProto:
 
 
 def _drop_initializers_from_inputs(proto: onnx.ModelProto) -> None:
-    """Remove initializers from the inputs of the graph, in place. Models of IR version 3 list them there.
+    """Remove initializers from the inputs of the graph, in place; models of IR version 3 list them as inputs.
 
-    The IR version becomes 4 at least, because ONNX's version converter refuses version 3 without such inputs.
+    The IR version becomes at least 4, because ONNX's version converter refuses version 3 without such inputs.
     """
     graph = proto.graph
     constant = {tensor.name for tensor in graph.initializer}
@@ -146,9 +146,9 @@ def _drop_initializers_from_inputs(proto: onnx.ModelProto) -> None:
 
 
 def _open_negative_sizes(graph: onnx.GraphProto) -> None:
-    """Clear open sizes that are stored as -1 or '?', in place.
+    """Clear sizes that are stored as -1 or '?', in place.
 
-    Exporters such as Paddle's store open sizes in this way, which ONNX's tools refuse.
+    Exporters such as Paddle's store sizes that are not fixed in this way, which ONNX's tools refuse.
     """
     for value in (*graph.input, *graph.output, *graph.value_info):
         for dim in value.type.tensor_type.shape.dim:
@@ -172,7 +172,7 @@ def _hoist_constants(model: Model) -> None:
 
 
 def body_constants(graph: onnx.GraphProto) -> dict[str, Array]:
-    """Name to values of each initializer and Constant node of a graph inside a node."""
+    """Name to values of each initializer and Constant node of a graph inside an If, Loop or Scan."""
     found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     for node in graph.node:
         value = constant_value(node)
@@ -182,7 +182,7 @@ def body_constants(graph: onnx.GraphProto) -> dict[str, Array]:
 
 
 def constant_value(node: onnx.NodeProto) -> TensorProto | None:
-    """The tensor that a Constant node makes; None for other nodes, and for strings and sparse tensors."""
+    """The tensor of a Constant node; None for other nodes, and for strings and sparse tensors."""
     if node.op_type != "Constant" or node.domain:
         return None
     for said in node.attribute:
@@ -200,8 +200,9 @@ def constant_value(node: onnx.NodeProto) -> TensorProto | None:
 def _name_nodes(graph: onnx.GraphProto) -> None:
     """Make names of nodes unique in the whole model, in place.
 
-    A node without a name gets the name that TensorRT gives it, ``node_of_<output>``. A repeated name gets a
-    number. Nodes of the main graph keep their names before nodes in bodies of If, Loop and Scan do.
+    A node without a name gets the name that TensorRT gives it, ``node_of_<output>``. A number is appended to
+    a repeated name. If a node of the main graph and one inside an If, Loop or Scan have the same name, the
+    node of the main graph keeps it.
     """
     taken: set[str] = set()
     for each in all_graphs(graph):
@@ -213,7 +214,7 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
 def _add_kernel_shapes(model: Model) -> None:
     """Add a missing ``kernel_shape`` to each convolution, in place.
 
-    TensorRT 8.6 needs the attribute if the weights are behind Q/DQ.
+    TensorRT 8.6 needs the attribute if a DequantizeLinear computes the weights.
     """
     convolutions = [
         node
