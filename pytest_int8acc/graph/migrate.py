@@ -1,13 +1,14 @@
-"""Range migration: evens out the channels of an activation against its weights or another activation.
+"""Range migration: moves range between the channels of an activation and the weights that multiply them.
 
-Migration divides each channel of an activation by a factor, and multiplies the weights that read the channel
-by the same factor. The float function stays. This is SmoothQuant (arXiv:2211.10438, section 4), and between
-two convolutions cross-layer equalization (arXiv:1906.04721, section 4.1). In the product of a query and a
-key, the key is multiplied. The division is folded into the node that makes the activation:
+Migration divides each channel of an activation by a factor, and multiplies the weights of the channel by the
+same factor. The float model computes the same. This is SmoothQuant (arXiv:2211.10438, section 4). Between two
+convolutions, it is cross-layer equalization (arXiv:1906.04721, section 4.1). In the product of a query and a
+key, the key takes the place of the weights. The division is folded into the node that makes the activation:
 
     LayerNorm, Conv, Gemm, MatMul, Mul, Div ──→ Relu, pools, Reshape, Transpose, Split ──→ activation
 
-A Mul is inserted before the readers where no node can take the division, or other nodes read the activation.
+If no node can take the division, or if other nodes read the activation, a Mul is inserted after the
+activation.
 """
 
 from __future__ import annotations
@@ -38,13 +39,16 @@ from pytest_int8acc.tensors import Array
 
 @dataclass(frozen=True)
 class Site:
-    """An activation whose channels can be evened out against the weights or activation that multiply it."""
+    """An activation whose channels can be divided by factors, by which something else is multiplied instead.
+
+    This is the constant weights of the nodes that read the activation, or another activation.
+    """
 
     tensor: str
     axis: int
     """Channel axis of the activation: 1 for convolutions, -1 for products."""
     rank: int
-    """Rank of the weights, which is the rank of the activation of a convolution; 0 with a partner."""
+    """The rank of the weights, which a convolution's activation has, too; 0 with ``partner``."""
     channels: int
     readers: tuple[str, ...]
     """Names of the nodes that multiply the activation by constant weights, or of one product of two
@@ -54,8 +58,8 @@ class Site:
     heads: int = 1
     """Number of attention heads, on the third to last axis, that have channels of their own."""
     seen: tuple[str, ...] = ()
-    """A tensor that has all channels of the activation along one axis, and one for the partner. Statistics of
-    the channels are collected there."""
+    """A tensor in which all channels of the activation lie on one axis, and one for ``partner``. Statistics
+    of the channels are collected from these tensors."""
 
     def shape(self, side: int) -> tuple[int, ...]:
         """The shape in which factors multiply the activation (side 0) or its partner (side 1)."""
@@ -71,7 +75,7 @@ class Migrated:
 
     network: Network
     touched: tuple[str, ...]
-    """Quantized activations whose values changed. They need new scales."""
+    """Names of quantized activations whose values changed, so that they need new scales."""
     folded: tuple[str, ...]
     """Names of the nodes whose constants were divided by the factors."""
     inserted: tuple[str, ...]
@@ -79,7 +83,7 @@ class Migrated:
 
 
 def sites(network: Network) -> dict[str, Site]:
-    """Activation to its site, in topological order of the first reader."""
+    """Activation to its site, in topological order of the first node that reads the activation."""
     search = _Search(network)
     found: dict[str, Site] = {}
     for edge in network.edges:
@@ -91,12 +95,12 @@ def sites(network: Network) -> dict[str, Site]:
 
 
 def find_site(network: Network, tensor: str) -> Site | None:
-    """The site of one tensor; None where its channels cannot be evened out."""
+    """The site of one tensor; None if nothing can take factors of its channels."""
     return _Search(network).site(tensor)
 
 
 def weight_maxima(network: Network, site: Site) -> Array:
-    """Greatest magnitude of the weights that multiply each channel, float32 [channels]."""
+    """The greatest magnitude of the weights of each channel of the activation, float32 [channels]."""
     constants, nodes = network.model.constants(), network.model.index.nodes
     found = np.zeros(site.channels, np.float32)
     for reader in site.readers:
@@ -153,9 +157,11 @@ def migrate(network: Network, factors: Mapping[str, Array]) -> Migrated:
     return Migrated(network, tuple(t for t in touched if t in quantized), tuple(folded), tuple(inserted))
 
 
-#: Operators that commute with a positive factor for each element.
+#: Operators for which a positive factor of an input element has the same effect as a factor of the output
+#: element.
 _HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "Identity", "Dropout"})
-#: Operators that commute with a positive factor for each channel on axis 1.
+#: Operators for which positive factors of the input channels have the same effect as factors of the output
+#: channels, if the channels are on axis 1.
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
 
 
@@ -165,13 +171,13 @@ class Way:
 
     tensor: str
     which: Array
-    """Index of the factor of each element, -1 for none; integers shaped to broadcast with the tensor.
+    """The index of the factor of each element; -1 for no factor. The integers broadcast with the tensor.
 
-    There is a dimension for each axis, or a single one where the rank of the tensor is not known.
+    There is a dimension for each axis of the tensor, or a single one if the rank of the tensor is not known.
     """
 
     def lies_on(self, axis: int) -> bool:
-        """Whether the factors differ along this axis only."""
+        """Whether the factors differ only along ``axis``."""
         return axis < self.which.ndim and self.which.shape[axis] == self.which.size
 
     def spread(self, factors: Array) -> Array:
@@ -188,7 +194,7 @@ class _Search:
         self._mixing = mixing(network.model)
 
     def site(self, tensor: str) -> Site | None:
-        """The site of an activation; None where nothing multiplies its channels that could take factors."""
+        """The site of an activation; None if no weights and no other activation can take factors."""
         reading = self.index.readers(tensor)
         readers = [node.name for node, position in reading if position == 0 and self._weighs(node.name)]
         if not readers:
@@ -236,16 +242,16 @@ class _Search:
         return replace(found, seen=(tensor, node.input[1]))
 
     def _in_a_row(self, site: Site, side: int) -> str:
-        """The first tensor on the way up that has all channels along its last axis; empty if none has."""
+        """The name of the first tensor in ``ways`` whose last axis has all channels; empty without one."""
         for way in self.ways(site, side) or ():
             if way.which.size == site.channels and way.lies_on(-1):
                 return way.tensor
         return ""
 
     def ways(self, site: Site, side: int) -> list[Way] | None:
-        """Tensors from the activation (side 0) or partner (side 1) up to the node that takes the factors.
+        """The tensors from the activation (side 0) or partner (side 1) back to the node that takes factors.
 
-        None where no node can take the factors.
+        None if no node can take the factors.
         """
         tensor = site.partner if side else site.tensor
         reading = [(node.name, position) for node, position in self.index.readers(tensor)]
@@ -256,7 +262,7 @@ class _Search:
         return self._up(Way(tensor, _of_rank(which, max(rank, which.ndim))))
 
     def _up(self, way: Way) -> list[Way] | None:
-        """``way``, and the tensors before it up to the node that takes the factors; None if no node does."""
+        """``way`` and the tensors before it, back to the node that takes factors; None if no node does."""
         node = self.index.producer.get(way.tensor)
         if node is None or node.domain not in ("", "ai.onnx"):
             return None
@@ -273,7 +279,7 @@ class _Search:
         return [way] if takes else None
 
     def _takes(self, node: onnx.NodeProto, way: Way) -> bool:
-        """Whether the node has constants that, divided by the factors, divide its output by them."""
+        """Whether the node's output is divided by the factors if constants of the node are."""
         if node.op_type in ("Mul", "Div"):
             is_factor = node.op_type == "Mul" or node.input[1] in self.constants
             return is_factor and self._constant_fits(node, way.which)
@@ -286,7 +292,10 @@ class _Search:
         return is_known and on_axis and weight.shape[axes[1]] == way.which.size
 
     def _is_number(self, node: onnx.NodeProto) -> bool:
-        """Whether the node multiplies or divides by one number. Nodes before it may then take the factors."""
+        """Whether the node multiplies or divides by one number.
+
+        If so, nodes before it may take the factors.
+        """
         given = [self.constants[name] for name in node.input if name in self.constants]
         return node.op_type in ("Mul", "Div") and [array.size for array in given] == [1]
 
@@ -299,7 +308,7 @@ class _Search:
         return all(have == count or 1 in (have, count) for have, count in sizes)
 
     def _before(self, node: onnx.NodeProto, way: Way) -> Iterator[Way]:
-        """The inputs of a node that can be divided in place of its output."""
+        """The inputs of a node that can be divided by the factors instead of the node's output."""
         source, which = node.input[0], way.which
         varying = [name for name in node.input if name not in self.constants]
         if node.op_type in _HOMOGENEOUS or (node.op_type in _POOLS and way.lies_on(1)):
@@ -318,13 +327,13 @@ class _Search:
                 yield Way(source, before)
 
     def _way(self, tensor: str, which: Array) -> Iterator[Way]:
-        """The way through an operand of a node, which may have fewer axes than the node's output."""
+        """``which`` for an operand of a node; the operand may have fewer axes than the node's output."""
         rank = len(self.tracer.shape(tensor) or which.shape)
         if max(which.shape[: which.ndim - rank], default=1) == 1:
             yield Way(tensor, _of_rank(which, rank))
 
     def _is_parted(self, tensor: str) -> bool:
-        """Whether all readers of a tensor take parts of it along one axis that do not overlap."""
+        """Whether all nodes that read a tensor take parts of it along one axis that do not overlap."""
         reading = self.index.readers(tensor)
         if tensor in self.index.public or any(position for _, position in reading):
             return False
@@ -356,14 +365,14 @@ class _Edit:
         self.moved: dict[tuple[str, int], str] = {}
 
     def scale_weights(self, site: Site, factors: Array) -> None:
-        """Multiply the weights of a site by ``factors``. A site with a partner has no weights."""
+        """Multiply the weights of a site by ``factors``; nothing is done for a site with a partner."""
         for reader in () if site.partner else site.readers:
             node = self.nodes[reader]
             weight = self.constants[node.input[1]]
             self.replace_constant(reader, 1, weight * by_weight(factors, weight, node))
 
     def replace_constant(self, node: str, index: int, array: Array) -> None:
-        """Let a node read ``array`` in place of a constant. Other readers keep the old constant."""
+        """Change one input of a node from a constant to ``array``. Other nodes keep the old constant."""
         old = self.nodes[node].input[index]
         array = np.ascontiguousarray(array, self.constants[old].dtype)
         name = self.editor.add_constant(f"{old}_migrated", array)
@@ -399,7 +408,10 @@ class _Edit:
         return name, result
 
     def done(self) -> Network:
-        """The edited network, with edges at their new tensors, and changed constants quantized anew."""
+        """The edited network.
+
+        Quantized inputs refer to new tensors, and changed constants have new scales.
+        """
         network = replace(self.network, model=self.editor.done())
 
         def followed(edge: Edge) -> Edge:
@@ -413,7 +425,7 @@ class _Edit:
 
 
 def _requantized(old: Quantization, array: Array) -> Quantization:
-    """The quantization of a changed constant. It gets a new scale, unless it is an int32 bias."""
+    """The quantization of a changed constant; it has a new scale unless the constant is an int32 bias."""
     if old.format is INT32:
         return replace(old, values=old.quantize(array))
     fresh = quantize_weight(array, old.axis, old.format.symmetric)
@@ -421,9 +433,9 @@ def _requantized(old: Quantization, array: Array) -> Quantization:
 
 
 def divided(node: onnx.NodeProto, way: Way, factors: Array, constants: dict[str, Array]) -> dict[int, Array]:
-    """Position to the new constant there, so that the output of ``node`` is divided by the factors.
+    """Input position to the new constant there, with which the output of ``node`` is divided by the factors.
 
-    The node takes the factors, or is an Add on the way to the node that does.
+    ``node`` takes the factors, or is an Add between the activation and the node that takes them.
     """
     spread, found = way.spread(factors), {}
     if node.op_type in ("Mul", "Div", "Add"):

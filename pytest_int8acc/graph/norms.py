@@ -1,8 +1,8 @@
-"""Fuses each LayerNorm and RMSNorm that is spelled out in several nodes to one node.
+"""Fuses each LayerNorm or RMSNorm that consists of several nodes to one node.
 
-A fused node computes in FP32 inside, also where its input and output are FP16: ONNX's default ``stash_type``
-demands it, and ONNX Runtime's kernels and TensorRT's parser do it. In FP16, a norm that is spelled out
-overflows when it squares inputs above 256, and an epsilon below 2**-24 becomes 0.
+A fused node computes in FP32 inside, even if its input and output are FP16. ONNX's default ``stash_type``
+demands FP32, and ONNX Runtime's kernels and TensorRT's parser use it. In FP16, a normalization of several
+nodes overflows when it squares inputs of 256 or more, and an epsilon below 2**-24 becomes 0.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.opsets import raise_opset
 from pytest_int8acc.tensors import Array, Dim, did_you_mean
 
-#: The operators of fused norms, each with its first opset.
+#: Operator of a fused normalization to the first opset that has it.
 OPSETS = {"LayerNormalization": 17, "RMSNormalization": 23}
 
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """A norm that is spelled out in several nodes."""
+    """A normalization, such as a LayerNorm, that consists of several nodes."""
 
     name: str
     """The name of its last node, and of the fused node."""
@@ -38,22 +38,22 @@ class Norm:
     """The tensor that the norm normalizes over its last axes."""
     epsilon: float
     scale: Array
-    """float32, with the sizes of the normalized axes."""
+    """The scale, float32, with the sizes of the normalized axes."""
     bias: Array | None
     nodes: frozenset[str]
     """Names of the nodes that the fused node replaces."""
 
 
 def find_norms(model: Model) -> dict[str, Norm]:
-    """The spelled-out norms of a model in normal form, by name, in topological order.
+    """Name to norm of all normalizations in a model that consist of several nodes, in topological order.
 
-    LayerNorm is (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon). RMSNorm is
-    x / sqrt(mean(x**2) + epsilon). A square may be a product, the root a power, and the quotient a product
-    with a reciprocal. A constant scale behind the quotient belongs to the norm where it has the sizes of the
-    normalized axes, and so does a constant bias behind a LayerNorm.
+    The model is in normal form. LayerNorm is (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon). RMSNorm
+    is x / sqrt(mean(x**2) + epsilon). A square may be a product, the root a power, and the quotient a product
+    with a reciprocal. A constant scale after the quotient belongs to the norm if it has the sizes of the
+    normalized axes. A constant bias after a LayerNorm belongs to it under the same condition.
 
     Raises:
-        ModelError: The model contradicts itself.
+        ModelError: Types or shapes of the model contradict each other.
     """
     finder = _Finder(model)
     norms = filter(None, map(finder.norm, model.graph.node))
@@ -61,10 +61,10 @@ def find_norms(model: Model) -> dict[str, Norm]:
 
 
 def fuse_norms(model: Model, names: Collection[str]) -> Model:
-    """``model`` with each of these norms fused to one node, in an opset that has the operators.
+    """``model`` with the normalizations ``names`` fused to one node each, in an opset that has such nodes.
 
     Raises:
-        ModelError: No norm has one of these names, or the opset cannot be lifted.
+        ModelError: No normalization has one of the names, or the model cannot be converted to the opset.
     """
     norms = find_norms(model)
     for name in names:
@@ -91,7 +91,7 @@ def fuse_norms(model: Model, names: Collection[str]) -> Model:
     return editor.done()
 
 
-#: A tensor, the exponent of a power of it, and the nodes that compute the power.
+#: A power of a tensor: the tensor, the exponent, and the nodes that compute the power.
 _Power = tuple[str, float, list[onnx.NodeProto]]
 
 
@@ -108,7 +108,7 @@ class _Quotient:
 
 
 class _Finder:
-    """Looks for norms by their last nodes."""
+    """Finds normalizations that consist of several nodes, from their last nodes backwards."""
 
     def __init__(self, model: Model) -> None:
         self.index = model.index
@@ -116,7 +116,7 @@ class _Finder:
         self.shapes = {name: info.shape for name, info in model.values().items()}
 
     def norm(self, node: onnx.NodeProto) -> Norm | None:
-        """The norm whose division is ``node``, with its scale and bias; None for other nodes."""
+        """The normalization whose division is ``node``, with its scale and bias; None for other nodes."""
         found = next(self._quotients(node), None)
         axes = None if found is None else self._axes(found.mean)
         if found is None or axes is None:
@@ -141,10 +141,10 @@ class _Finder:
     def _constant_behind(
         self, path: list[onnx.NodeProto], op_type: str, sizes: Sequence[Dim] | None, axes: int
     ) -> Array | None:
-        """The constant that the only reader of a path's result multiplies it by, or adds to it.
+        """The constant by which the next node, a Mul, multiplies the output of ``path``, or that an Add adds.
 
-        The reader is appended to ``path``. None where there is no such reader, or the constant does not have
-        the ``sizes`` of the normalized axes.
+        This next node is appended to ``path``. The result is None if there is no such node, if it is not the
+        only reader of the output, or if the constant does not have the ``sizes`` of the normalized axes.
         """
         made = path[-1].output[0]
         reader = self.index.only_reader(made)
@@ -163,7 +163,7 @@ class _Finder:
         return array.reshape(known)
 
     def _quotients(self, node: onnx.NodeProto) -> Iterator[_Quotient]:
-        """Each reading of a node as a value divided by the root of the mean of its squares."""
+        """Each way to see a node as a value divided by the root of the mean of its squares plus epsilon."""
         if node.op_type not in ("Div", "Mul") or node.domain:
             return
         for value, divisor in _orders(node):
@@ -183,7 +183,7 @@ class _Finder:
                     yield _Quotient(value, mean, epsilon, nodes)
 
     def _power(self, tensor: str) -> _Power | None:
-        """The reading of a tensor as a power of another one; None where no node computes a power."""
+        """A tensor as a power of another tensor; None if no node computes a power."""
         node = self._made(tensor, "Sqrt", "Pow", "Mul", "Reciprocal", "Div")
         if node is None:
             return None
@@ -200,7 +200,7 @@ class _Finder:
         return None if inverse is None else (inverse[0], -inverse[1], [*inverse[2], node])
 
     def _axes(self, mean: onnx.NodeProto) -> int | None:
-        """The number of axes of a mean over the last axes that keeps them as size 1; None for other means."""
+        """The number of axes of a ReduceMean over the last axes with keepdims; otherwise None."""
         given = attribute(mean, "axes", None)
         if given is None and len(mean.input) > 1 and mean.input[1] in self.constants:
             given = self.constants[mean.input[1]].reshape(-1).tolist()
@@ -211,12 +211,12 @@ class _Finder:
         return len(last) if last == list(range(-len(last), 0)) else None
 
     def _are_same(self, one: str, other: str) -> bool:
-        """Whether two tensors hold the same values, also where an exporter wrote their Sub twice."""
+        """Whether two tensors are the same, or come from two equal Sub nodes, as exporters write them."""
         nodes = [self._made(tensor, "Sub") for tensor in (one, other)]
         return one == other or (None not in nodes and len({tuple(node.input) for node in nodes if node}) == 1)
 
     def _unneeded(self, path: Sequence[onnx.NodeProto]) -> frozenset[str]:
-        """Names of the nodes of a path whose results no node outside the path reads, and of the last node."""
+        """Names of the nodes of a path whose outputs no node outside the path reads, and of its last node."""
         gone = {path[-1].name}
         for node in sorted(path, key=lambda node: -self.index.order[node.name]):
             readers = [reader.name for name in node.output for reader, _ in self.index.readers(name)]
@@ -225,7 +225,7 @@ class _Finder:
         return frozenset(gone)
 
     def _made(self, tensor: str, *op_types: str) -> onnx.NodeProto | None:
-        """The node that makes a tensor, if it is one of these standard operators; else None."""
+        """The node that computes a tensor; None unless its operator is one of ``op_types``."""
         node = self.index.producer.get(tensor)
         return node if node is not None and not node.domain and node.op_type in op_types else None
 

@@ -1,10 +1,10 @@
-"""Models in other opsets: raised to opset 13 and later, and lowered for older parsers.
+"""Converts models to other opsets: to opset 13 and later, and to older opsets for older parsers.
 
-Models of opsets 7 to 12 are raised to opset 13 by the functions of ``_LIFTS``, because per-channel Q/DQ
-begins there. Each operator whose form or meaning changed becomes nodes of opset 13 that compute the same.
-ONNX's version converter does not do that: it loses the coordinates of a linear Upsample, and the flattened
-axes of a Hardmax (`python -m benchmarks.lifts`). All other operators of these opsets stay as they are,
-because opset 13 only gave them more types, or attributes whose defaults change nothing (ONNX operator
+Models of opsets 7 to 12 are converted to opset 13 by the functions of ``_LIFTS``, because per-channel Q/DQ
+needs opset 13. Operators whose inputs, attributes or meaning changed are replaced by nodes of opset 13 that
+compute the same. ONNX's version converter is not used here: it loses the coordinates of a linear Upsample,
+and the flattened axes of a Hardmax (`python -m benchmarks.lifts`). All other operators of these opsets do not
+change, because opset 13 only gave them more types, or attributes whose defaults change nothing (ONNX operator
 changelog).
 
 TensorRT's own FP8 operators become the standard operators. ModelOpt and Transformer Engine export them from
@@ -37,12 +37,12 @@ OLDEST = 7
 LEAST_OPSET = 13
 #: The first opset whose QuantizeLinear and DequantizeLinear take FP16 and FP8 (ONNX operator changelog).
 QDQ_OPSET = 19
-#: Opset to the oldest IR version of models with it. Older runtimes refuse newer IR versions.
+#: Opset to the oldest IR version that models of this opset may have. Old runtimes refuse newer IR versions.
 _IR_VERSIONS = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}
 
 
 def set_opset(proto: onnx.ModelProto, opset: int) -> None:
-    """Declare that ``proto`` is of ``opset``, and raise its IR version to the least that this opset needs."""
+    """Set the opset number of ``proto``, and raise its IR version if the opset needs a newer one."""
     for entry in proto.opset_import:
         if entry.domain in ("", "ai.onnx"):
             entry.version = opset
@@ -50,10 +50,10 @@ def set_opset(proto: onnx.ModelProto, opset: int) -> None:
 
 
 def _to_opset_13(model: Model) -> Model:
-    """``model``, of an opset from 7 to 12, as one of opset 13 that computes the same.
+    """Convert a model of opset 7 to 12 to opset 13.
 
     Raises:
-        ModelError: A node has no equal in opset 13.
+        ModelError: A node cannot be expressed in opset 13.
     """
     lift = _Lift(model)
     for graph in all_graphs(lift.editor.graph):
@@ -70,7 +70,10 @@ def _to_opset_13(model: Model) -> Model:
 
 
 class _Lift:
-    """A model on its way to opset 13. Constants that replace attributes join the main graph."""
+    """A model that is being converted to opset 13.
+
+    Constants that replace attributes go into the main graph.
+    """
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -93,7 +96,7 @@ class _Lift:
     def step(
         self, node: onnx.NodeProto, op_type: str, inputs: Sequence[str], output: str, **attributes: Any
     ) -> onnx.NodeProto:
-        """A new node that computes ``output`` on behalf of ``node``."""
+        """A new node with the output ``output``; it is one of the nodes that replace ``node``."""
         return helper.make_node(op_type, inputs, [output], f"{self.name(node)}/{output}", **attributes)
 
     def dtype(self, tensor: str) -> np.dtype[Any]:
@@ -102,7 +105,7 @@ class _Lift:
         return np.dtype(helper.tensor_dtype_to_np_dtype(kind or TensorProto.FLOAT))
 
     def shape(self, tensor: str) -> list[int | None] | None:
-        """The sizes of a tensor, with None for open sizes; None if not even their number is known."""
+        """The sizes of a tensor, with None for sizes that are not fixed; None if the rank is unknown."""
         kind = self._type(tensor)
         if not kind.HasField("shape"):
             return None
@@ -123,7 +126,7 @@ class _Lift:
 def _like(
     node: onnx.NodeProto, inputs: Sequence[str], dropped: Sequence[str] = (), op_type: str = "", **added: Any
 ) -> onnx.NodeProto:
-    """``node`` with other inputs, and with attributes that are dropped or added."""
+    """A copy of ``node`` with the inputs ``inputs``, without attributes ``dropped``, and with ``added``."""
     made = copy.deepcopy(node)
     made.op_type = op_type or node.op_type
     refill(made.input, inputs)
@@ -133,7 +136,7 @@ def _like(
 
 
 def _as_inputs(*names: str) -> Callable[[_Lift, onnx.NodeProto], list[onnx.NodeProto]]:
-    """A lift for an operator of one input, whose attributes ``names`` are its further inputs in opset 13."""
+    """A function that converts an operator whose attributes ``names`` became inputs 1, 2, ... in opset 13."""
 
     def convert(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         inputs = [node.input[0]]
@@ -153,7 +156,7 @@ def _as_inputs(*names: str) -> Callable[[_Lift, onnx.NodeProto], list[onnx.NodeP
 
 
 def _dropout(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """A Dropout below opset 12 drops nothing, and ONNX Runtime gives 0 for its mask."""
+    """Convert a Dropout: below opset 12 it drops nothing, and ONNX Runtime gives 0 for its mask."""
     nodes = [_like(node, node.input[:1], ["ratio"])]
     if len(node.output) > 1 and node.output[1]:
         shape = lift.tensor(node, "shape")
@@ -166,7 +169,11 @@ def _dropout(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
 
 
 def _batch_normalization(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """With ``spatial: 0`` each element has its own scale and offset, which no operator of opset 13 has."""
+    """Convert a BatchNormalization.
+
+    With ``spatial: 0``, each element has its own scale and offset. No operator of opset 13 can do that, so
+    several nodes replace it.
+    """
     if attribute(node, "spatial", 1):
         return [_like(node, node.input, ["spatial"])]
     x, scale, offset, mean, variance = node.input
@@ -184,7 +191,7 @@ def _batch_normalization(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodePro
 
 
 def _softmax(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Before opset 13, Softmax, LogSoftmax and Hardmax flattened all axes from ``axis`` on."""
+    """Convert a Softmax, LogSoftmax or Hardmax: before opset 13 they flattened all axes from ``axis`` on."""
     axis, shape = attribute(node, "axis", 1), lift.shape(node.input[0])
     if shape is not None:
         axis += len(shape) if axis < 0 else 0
@@ -217,17 +224,21 @@ def _resize(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     added = {}
     nearest = attribute(node, "mode", b"nearest"), attribute(node, "nearest_mode", b"")
     coordinates = attribute(node, "coordinate_transformation_mode", b"half_pixel")
-    if coordinates == b"tf_half_pixel_for_nn" and nearest == (b"nearest", b"floor"):  # opset 13 lacks it
+    # Opset 13 lacks the mode tf_half_pixel_for_nn.
+    if coordinates == b"tf_half_pixel_for_nn" and nearest == (b"nearest", b"floor"):
         added = {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_ceil"}
     if coordinates != b"tf_crop_and_resize":
         inputs[1] = ""
-    if inputs[3]:  # opset 11 wants scales that are empty beside sizes, and opset 13 none
+    if inputs[3]:  # With sizes, opset 11 needs an empty tensor of scales, and opset 13 needs no scales.
         inputs[2] = ""
     return [_like(node, inputs if inputs[3] else inputs[:3], **added)]
 
 
 def _resize_of_opset_10(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """In opset 10, mode *nearest* rounds positions down on an axis that grows, and up on one that shrinks."""
+    """Convert a Resize of opset 10.
+
+    Its mode *nearest* rounds positions down on an axis that grows, and up on an axis that shrinks.
+    """
     x, scales = node.input
     old = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     known = lift.constants.get(scales)
@@ -259,7 +270,8 @@ def _scan(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     )
 
 
-#: Operator to the first opset of the form that opset 13 has, and the function that converts the older form.
+#: Operator to two values: the first opset whose version of the operator needs no conversion to opset 13, and
+#: the function that converts an older version.
 _LIFTS: Mapping[str, tuple[int, Callable[[_Lift, onnx.NodeProto], list[onnx.NodeProto]]]] = {
     "BatchNormalization": (9, _batch_normalization),
     "Clip": (11, _as_inputs("min", "max")),
@@ -281,8 +293,8 @@ _LIFTS: Mapping[str, tuple[int, Callable[[_Lift, onnx.NodeProto], list[onnx.Node
 }
 
 
-#: Operators whose forms from opset 13 to opset ``_WIDENED_TO`` mean the same. The newer forms only take more
-#: types, or options that change nothing where they are absent (ONNX operator changelog).
+#: Operators whose versions from opset 13 to opset ``_WIDENED_TO`` mean the same. The newer versions only take
+#: more types, or options that change nothing if they are absent (ONNX operator changelog).
 _WIDENED = frozenset(
     {"Add", "AveragePool", "Cast", "Constant", "CumSum", "DequantizeLinear", "Div", "Equal", "GRU"}
     | {"GreaterOrEqual", "Identity", "If", "LSTM", "LeakyRelu", "LessOrEqual", "Loop", "Mul", "PRelu", "Pad"}
@@ -293,10 +305,12 @@ _WIDENED_TO = 19
 
 
 def raise_opset(model: Model, least: int) -> Model:
-    """``model`` in opset ``least`` or later, by ONNX's version converter and the lifts of this module.
+    """Convert ``model`` to opset ``least``, unless its opset is newer.
+
+    ONNX's version converter and ``_LIFTS`` are used.
 
     Raises:
-        ModelError: A node has no equal in the newer opset, or ONNX's version converter fails.
+        ModelError: A node cannot be expressed in the newer opset, or ONNX's version converter fails.
     """
     if model.opset < OLDEST:
         model = _converted(model, OLDEST)
@@ -306,7 +320,7 @@ def raise_opset(model: Model, least: int) -> Model:
 
 
 def _converted(model: Model, least: int) -> Model:
-    """``model`` in opset ``least`` or later, by ONNX's version converter."""
+    """Convert ``model`` to opset ``least`` with ONNX's version converter, unless its opset is newer."""
     if model.opset >= least:
         return model
     ir_version = model.proto.ir_version
@@ -318,36 +332,37 @@ def _converted(model: Model, least: int) -> Model:
             f"{model.name}: opset {model.opset} cannot be converted to {least}, which is needed here: "
             f"{line}. Export the model with opset {least} or later."
         ) from error
-    proto.ir_version = ir_version  # the converter writes the newest one, which older runtimes refuse
+    proto.ir_version = ir_version  # The converter sets the newest IR version, which old runtimes refuse.
     set_opset(proto, least)
     return replace(make_model(proto, model.weights, model.name), extra_outputs=model.extra_outputs)
 
 
 def meaning_since(node: onnx.NodeProto, opset: int) -> int:
-    """The first opset in which the operator of ``node`` has the meaning that it has in ``opset``.
+    """The first opset in which the operator of ``node`` has the same meaning as in ``opset``.
 
-    It is -1 for operators that ONNX does not know.
+    The result is -1 for operators that ONNX does not know.
     """
     since = _form_since(node.op_type, opset)
     if not LEAST_OPSET < since <= _WIDENED_TO:
         return since
     widened = node.op_type in _WIDENED
-    if node.op_type == "BatchNormalization":  # newer forms give other outputs beside the first one
+    if node.op_type == "BatchNormalization":  # In newer versions only the first output is the same.
         widened = len(node.output) == 1 and not attribute(node, "training_mode", 0)
-    if node.op_type == "Split":  # newer forms take the number of equal parts from an attribute
+    if node.op_type == "Split":  # Newer versions can take the number of equal parts from an attribute.
         widened = len(node.input) > 1
     return _form_since(node.op_type, LEAST_OPSET) if widened else since
 
 
 def _form_since(op_type: str, opset: int) -> int:
-    """The first opset with the form of an operator that ``opset`` has; -1 if ONNX does not know it."""
+    """The first opset with the version of an operator that ``opset`` has; -1 for an unknown operator."""
     schema = schema_of(op_type, opset)
     return -1 if schema is None else int(schema.since_version)
 
 
-#: A domain of this package, for nodes that ONNX's version converter must not change.
+#: An operator domain to which nodes are moved while ONNX's version converter runs, so that it skips them.
 _SHELTER = "pytest_int8acc.as_it_is"
-#: Greatest IR version of lowered models. Older parsers refuse the newest one, which the converter writes.
+#: Maximum IR version of models in a lowered opset. The converter sets the newest version, which old parsers
+#: refuse.
 _LOW_IR_VERSION = 8
 #: Operators whose default values or names of modes changed between opsets, so that only the converter may
 #: lower them.
@@ -359,9 +374,10 @@ _BYTES = (INT8.dtype, UINT8.dtype)
 def lower_opset(model: Model, opset: int) -> Model:
     """``model`` in ``opset``, or the model itself if its opset is not newer.
 
-    ONNX's version converter lowers most nodes. It cannot lower many operators whose newer versions only add
-    types or options (QuantizeLinear, Pad, Reshape). Nodes without newer types and options are hidden from it.
-    The axes of a reduction become an attribute here, because the converter of ONNX 1.19 drops them silently.
+    ONNX's version converter converts most nodes. It refuses many operators whose newer versions only add
+    types or options (QuantizeLinear, Pad, Reshape). If such a node uses no newer types and options, it is
+    hidden from the converter. The axes of a reduction become an attribute before the conversion, because the
+    converter of ONNX 1.19 drops them silently.
 
     Raises:
         ModelError: A node needs the newer opset. The message is the reason that the converter gives.
@@ -387,9 +403,9 @@ def lower_opset(model: Model, opset: int) -> Model:
 def _same_as_before(
     graph: onnx.GraphProto, constants: Mapping[str, Array], opset: int, older: int
 ) -> Iterator[onnx.NodeProto]:
-    """Nodes whose operators changed between ``older`` and ``opset``, but that mean the same in both.
+    """Nodes whose operators changed between opset ``older`` and ``opset``, but that mean the same in both.
 
-    Attributes that ``older`` does not know are removed from them, since they have their default values.
+    Attributes that ``older`` does not have are removed from the nodes; they have their default values.
     """
     for node in all_nodes(graph):
         if node.domain not in ("", "ai.onnx") or node.op_type in _CHANGED or subgraphs(node):
@@ -408,7 +424,7 @@ def _same_as_before(
 
 
 def _axes_as_attribute(node: onnx.NodeProto, constants: Mapping[str, Array]) -> None:
-    """Make the axes of a reduction an attribute in place of an input, as in older opsets."""
+    """Turn the axes of a reduction from an input into an attribute, as in older opsets."""
     axes = np.zeros(0, np.int64)
     if len(node.input) > 1 and node.input[1]:
         if node.input[1] not in constants:
@@ -432,10 +448,10 @@ def _is_default(said: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> bool:
 
 
 def float_weights(model: Model) -> Model:
-    """``model`` with float constants and a QuantizeLinear in place of INT8 and UINT8 constants.
+    """``model`` with a float constant and a QuantizeLinear in place of each INT8 or UINT8 constant.
 
-    The QuantizeLinear has the scale of its DequantizeLinear, and makes the same integers again. Only
-    constants with FP32 scales are changed.
+    The QuantizeLinear has the scale of the DequantizeLinear after it, and computes the same integers. Only
+    constants with FP32 scales are replaced.
     """
     constants, editor = model.constants(), model.edit()
     made: dict[tuple[str, ...], str] = {}
@@ -471,18 +487,18 @@ def _quantization(node: onnx.NodeProto, constants: Mapping[str, Array]) -> Quant
     return Quantization(scale, zero_point, attribute(node, "axis", 1) if scale.ndim else None, codes)
 
 
-#: TensorRT's FP8 operator to the standard operator. Their inputs are a tensor and its scale.
+#: TensorRT's own FP8 operator to the ONNX operator that replaces it. Its inputs are a tensor and a scale.
 TRT_FP8 = {"TRT_FP8QuantizeLinear": "QuantizeLinear", "TRT_FP8DequantizeLinear": "DequantizeLinear"}
 _TRT_DOMAIN = "trt"
 
 
 def holds_trt_fp8(model: Model) -> bool:
-    """Whether TensorRT's own FP8 operators are in the model, bodies of If, Loop and Scan included."""
+    """Whether the model has TensorRT's own FP8 operators, also inside If, Loop and Scan."""
     return any(node.op_type in TRT_FP8 for node in all_nodes(model.graph))
 
 
 def standard_fp8(model: Model) -> Model:
-    """``model``, of opset 19 or later, with standard operators in place of TensorRT's for FP8."""
+    """``model``, of opset 19 or later, with ONNX operators in place of TensorRT's own FP8 operators."""
     editor, constants = model.edit(), model.constants()
     for node in all_nodes(editor.graph):
         if node.op_type in TRT_FP8:
@@ -490,7 +506,8 @@ def standard_fp8(model: Model) -> Model:
             if len(node.input) == 2:
                 scale = constants.get(node.input[1], np.zeros(()))
                 node.input.append(editor.add_constant(f"{node.name}_zero_point", FP8.zeros(scale)))
-    for graph in all_graphs(editor.graph):  # the types of inner values say UINT8 where the codes are FP8 now
+    # Stored types of inner tensors are removed: they are UINT8 for codes that are FP8 now.
+    for graph in all_graphs(editor.graph):
         del graph.value_info[:]
     if not any(node.domain == _TRT_DOMAIN for node in all_nodes(editor.graph)):
         imports = editor.proto.opset_import

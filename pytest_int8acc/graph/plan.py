@@ -1,4 +1,4 @@
-"""Applies plans to networks. No other module changes precisions, scales or ranges of a model."""
+"""Applies plans to networks; only this module changes the precisions, scales and ranges of a model."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ from pytest_int8acc.tensors import Array, did_you_mean
 
 
 def apply(network: Network, plan: Plan | None = None) -> Model:
-    """The model of a network under a plan, with Q/DQ on every edge of every group that stays in INT8 or FP8.
+    """The model of a network under a plan, with Q/DQ pairs in every group that stays in INT8 or FP8.
 
-    Each edge gets a Q/DQ pair of its own. So a group can leave INT8 without any effect on other readers of
-    its tensors. With all groups in high precision and no moves, the result is the float model itself.
+    Each quantized input gets a Q/DQ pair of its own. So a group of layers can be kept in high precision
+    without an effect on other nodes that read the same tensors. If all groups are in high precision and no
+    range is moved, the result is the float model itself.
 
     Raises:
         ModelError: The plan does not fit the network, see ``moved``.
@@ -46,7 +47,7 @@ def apply(network: Network, plan: Plan | None = None) -> Model:
     low = [group for group in network.groups if group.name not in plan.high]
     edges = by_node(edge for group in low for edge in (*group.edges, *group.body_edges))
     writer = QdqWriter(network.model.edit())
-    # Bodies are refilled before the graphs around them, because refilling a graph copies the bodies in it.
+    # Inner graphs are changed first, because replacing the nodes of a graph copies the graphs inside them.
     for graph in reversed(list(all_graphs(writer.editor.graph))):
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
@@ -58,17 +59,17 @@ def apply(network: Network, plan: Plan | None = None) -> Model:
 
 
 def moved(network: Network, plan: Plan) -> Network:
-    """The network after the plan's fusions, scales and moves. All groups stay in low precision.
+    """The network after the plan's fusions, scales and moves of range. All groups stay in low precision.
 
-    A move makes new tensors. They get their scale from the plan, if it has one for them.
+    A move of range creates new tensors. A new tensor gets its scale from the plan if the plan has one.
 
     Args:
-        network: Any network. If the plan has scales of constants, its model must be in FP32.
-        plan: The groups of ``high`` must exist, but are not changed.
+        network: Any network. If the plan has scales of constants, the network's model must be in FP32.
+        plan: The plan. The groups in ``high`` must exist, but are not changed.
 
     Raises:
-        ModelError: The plan names a group, norm or tensor that is not there, a scale does not fit its tensor,
-            or a tensor cannot be moved so.
+        ModelError: The plan names a group, normalization or tensor that does not exist, a scale does not fit
+            its tensor, or the range of a tensor cannot be moved.
     """
     network = fused(network, plan.fused)
     known = set(quantized_tensors(network))
@@ -83,19 +84,19 @@ def moved(network: Network, plan: Plan) -> Network:
 
 
 def merge(network: Network, first: Plan, second: Plan) -> Plan:
-    """One plan that changes ``network`` as ``first`` does, and then ``second``.
+    """One plan that makes the changes of ``first`` and then those of ``second``.
 
-    Where both set a scale or precision, that of ``second`` holds.
+    If both plans set the same scale or precision, that of ``second`` is used.
 
     Raises:
-        ModelError: Both move one tensor, or ``first`` does not fit the network.
+        ModelError: Both plans move the range of one tensor, or ``first`` does not fit the network.
     """
     for tensor in second.moves:
         if tensor in first.moves:
             raise ModelError(f"'{tensor}' is moved by the case's plan already; it cannot be moved again")
     scales = {**first.scales, **second.scales}
     if first.moves and second.scales:
-        # A moved reader reads a new tensor, so the second plan's scale of the old tensor is not for it.
+        # After a move, a node reads a new tensor. The second plan's scale of the old tensor is not for it.
         after = moved(network, first)
         for old, new in zip(network.edges, after.edges, strict=True):
             if new.tensor != old.tensor and old.tensor in second.scales and new.tensor not in scales:
@@ -111,7 +112,7 @@ def merge(network: Network, first: Plan, second: Plan) -> Plan:
 
 
 def plan_key(plan: Plan, ignored: Collection[str] = ()) -> object:
-    """A hashable key, equal for plans that agree in every field except the ``ignored`` ones."""
+    """A hashable key that is equal for plans whose fields are equal, apart from the fields ``ignored``."""
     kept = (part for part in fields(plan) if part.name not in ignored)
     return tuple(_key(getattr(plan, part.name), any_order="any_order" in part.metadata) for part in kept)
 
@@ -128,14 +129,14 @@ def _key(value: object, *, any_order: bool = False) -> object:
 
 
 def computed_floats(model: Model) -> dict[str, int]:
-    """Element type of each floating-point tensor that a node of the main graph makes, without outputs."""
+    """Tensor to element type, for float tensors that nodes of the main graph compute; without outputs."""
     types, own = value_types(model), {output.name for output in model.outputs}
     made = (name for node in model.graph.node for name in node.output)
     return {name: types[name] for name in made if types.get(name) in (FLOAT, FLOAT16) and name not in own}
 
 
 def with_outputs(model: Model, tensors: Iterable[str]) -> Model:
-    """The model with further outputs. Tensors that are outputs already are skipped.
+    """The model with ``tensors`` as additional outputs. Tensors that are outputs already are skipped.
 
     Raises:
         ModelError: No node of the main graph computes a tensor.
@@ -164,32 +165,32 @@ def guard(network: Network, plan: Plan) -> Network:
 
 
 def fp32_nodes(network: Network, plan: Plan) -> set[str]:
-    """Names of the nodes of groups that a plan keeps in FP32, without nodes in bodies.
+    """Names of the nodes of groups that a plan keeps in FP32.
 
-    Nodes in bodies are always in FP32.
+    Nodes inside If, Loop and Scan are left out, because they are always in FP32.
     """
     kept = [group for group in network.groups if plan.high.get(group.name) == "fp32"]
     return {node for group in kept if not group.body_edges for node in group.nodes}
 
 
 class QdqWriter:
-    """Adds Q/DQ pairs to a graph. Pairs share the constants of scales, zero points and integer weights."""
+    """Adds Q/DQ pairs to a graph. The pairs share constants: scales, zero points and quantized weights."""
 
     def __init__(self, editor: Editor, add: Callable[[str, Array], str] | None = None) -> None:
         self.editor = editor
         self.add = add or editor.add_constant
-        """Adds a constant, from a preferred name and an array, and returns the name that it got."""
+        """Adds a constant, given a preferred name and an array, and returns the constant's name."""
         self.names: dict[int, str] = {}
-        """``id`` of each array written so far to its name. No ``id`` is used twice, because the network keeps
-        the arrays alive."""
+        """``id`` of each array that was added to the constant's name. The network keeps the arrays alive,
+        so no two arrays have the same ``id``."""
 
     def write(self, node: onnx.NodeProto, edge: Edge, scale: str | None = None) -> Iterator[onnx.NodeProto]:
-        """The Q/DQ pair of ``edge``, to be put before ``node``, which is made to read it.
+        """The Q/DQ pair for a quantized input of ``node``; ``node`` is changed to read the pair's output.
 
         Args:
-            node: The reader.
-            edge: The input of the reader that is quantized.
-            scale: Name of a tensor that is the scale; None: the scale of the edge is added as a constant.
+            node: The node that reads the tensor. The pair must be put before it.
+            edge: The input of the node that is quantized.
+            scale: The name of a tensor that is the scale; None adds the scale of ``edge`` as a constant.
         """
         quantization = edge.quantization
         base = f"{edge.node}_input{edge.index}"
@@ -214,7 +215,7 @@ class QdqWriter:
 
 
 def quantized_tensors(network: Network) -> dict[str, Quantization]:
-    """Each quantized tensor with the quantization of its first edge, in topological order."""
+    """Quantized tensor to its quantization at the first node that reads it, in topological order."""
     found: dict[str, Quantization] = {}
     for edge in network.edges:
         found.setdefault(edge.tensor, edge.quantization)
@@ -222,12 +223,13 @@ def quantized_tensors(network: Network) -> dict[str, Quantization]:
 
 
 def fresh_weights(network: Network, names: Iterable[str]) -> dict[str, TensorScale]:
-    """New symmetric scales of constants, from their greatest magnitudes.
+    """Name of each constant in ``names`` to a new symmetric scale, from the constant's greatest magnitude.
 
-    They are per channel if all readers of the constant need the same channel axis, otherwise per tensor.
+    Scales are per channel if all nodes that read the constant need the same channel axis. Otherwise there is
+    one scale for the tensor.
 
     Raises:
-        ModelError: A name is not that of a quantized constant.
+        ModelError: No quantized constant has one of the names.
     """
     constants = network.model.constants()
     nodes = network.model.index.nodes
@@ -245,14 +247,20 @@ def fresh_weights(network: Network, names: Iterable[str]) -> dict[str, TensorSca
 
 
 def weight_axis(node: onnx.NodeProto, edge: Edge, rank: int) -> int | None:
-    """The channel axis of a constant's scales: the one that a weighted reader needs, else the present one."""
+    """The channel axis of a constant's scales.
+
+    A convolution or matrix product decides the axis. Any other node keeps the axis that ``edge`` has.
+    """
     if node.op_type in WEIGHTED and edge.index < 2:
         return scales_axis(node, edge.index, rank)
     return edge.quantization.axis
 
 
 def _with_scales(network: Network, scales: Mapping[str, TensorScale]) -> Network:
-    """The network with the scales of those tensors that it has. Edges of one tensor share the arrays."""
+    """The network with the new ``scales``; tensors that the network does not have are skipped.
+
+    Quantized inputs that read the same tensor share the arrays.
+    """
     constants = network.model.constants() if scales else {}
     made: dict[tuple[str, bool, str], Quantization] = {}
 
@@ -277,11 +285,11 @@ def _with_scales(network: Network, scales: Mapping[str, TensorScale]) -> Network
 
 
 def misfit(chosen: TensorScale, shape: tuple[int, ...] | None = None) -> str:
-    """What is wrong with a scale, for messages; empty if nothing is.
+    """Text for messages that says what is wrong with a scale; empty if nothing is wrong.
 
     Args:
         chosen: The scale.
-        shape: Shape of the constant that it is for; None: it is for an activation.
+        shape: The shape of the constant that the scale is for; None if the scale is for an activation.
     """
     scale = chosen.scale
     if not (np.isfinite(scale) & (scale > 0)).all():
@@ -309,7 +317,7 @@ def _check_names(network: Network, plan: Plan, tensors: Collection[str]) -> None
 
 
 def activation_scales(network: Network) -> dict[str, float]:
-    """The scale of each activation that is quantized per tensor."""
+    """Activation to its scale, for activations that are quantized per tensor."""
     return {
         edge.tensor: float(edge.quantization.scale)
         for edge in network.edges

@@ -1,15 +1,15 @@
 """Reads a Q/DQ model (from ModelOpt, ONNX Runtime or QAT) as a network: float model, groups and scales.
 
-Each reader of a dequantized tensor becomes an edge with the scale, zero point and type of the pair. Quantized
-constants keep their codes. So the empty plan gives back a model that computes the same bits as the one read,
-and any group can leave INT8.
+Each input of a node that reads a dequantized tensor becomes an ``Edge`` with the scale, zero point and type
+of the Q/DQ pair. Quantized constants keep their codes. So a model that is built from the network without a
+plan computes the same bits as the Q/DQ model, and any group of layers can be kept in high precision.
 
-Pairs in bodies of If, Loop and Scan become edges of groups of their own. Their constants move to the main
-graph, from where the body reads them.
+Q/DQ pairs inside If, Loop and Scan become edges of groups of their own. Their constants move to the main
+graph, from where the inner graphs read them.
 
-If the float original is given, two things are restored from it: weights before rounding, and activation
-functions that the quantizer removed. ONNX Runtime removes a Relu or Clip whose range the codes enforce by
-saturation (QDQRemovableActivation).
+If the float model is given from which the Q/DQ model was made, two things are restored from it: weights
+before rounding, and activation functions that the quantizer removed. ONNX Runtime removes a Relu or Clip if
+the codes saturate at its bounds (QDQRemovableActivation).
 """
 
 from __future__ import annotations
@@ -45,13 +45,15 @@ from pytest_int8acc.graph.opsets import TRT_FP8
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Array
 
-#: Attributes that a pair may have to be read. Others, such as block_size, may only be 0, their default.
+#: Attributes that Q/DQ nodes may have. If another attribute, such as block_size, is not 0, the Q/DQ nodes
+#: stay in the model as they are.
 _PLAIN_ATTRIBUTES = frozenset({"axis", "saturate", "output_dtype"})
-#: Quantized operators of ONNX Runtime's operator format.
+#: Operators that compute on quantized values, as in ONNX Runtime's operator format. Models with them are
+#: refused.
 _OPERATOR_FORMAT = frozenset(
     {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm"}
 )
-#: Element types of codes, each with the name of the format in messages.
+#: Element type of codes to the name of the format in messages.
 _OTHER_TYPES: Mapping[int, str] = {
     **{known.element_type: known.name.upper() for known in TARGETS},
     TensorProto.FLOAT8E5M2: "FP8 E5M2",
@@ -59,24 +61,24 @@ _OTHER_TYPES: Mapping[int, str] = {
     TensorProto.INT4: "INT4",
     TensorProto.UINT4: "UINT4",
 }
-#: Operators that quantize to one format only, each with the name of the format in messages.
+#: Operator that quantizes to one format only, to the name of the format in messages.
 _OTHER_OPERATORS: Mapping[str, str] = {
     "TRT_MXFP8DynamicQuantize": "MXFP8",
     "TRT_FP4DynamicQuantize": "NVFP4",
     **dict.fromkeys(TRT_FP8, FP8.name.upper()),
     "TRT_INT4DequantizeLinear": "INT4 by TensorRT's own operators",
 }
-#: The float tensor that readers get in place of a Q/DQ pair, and the quantization of the pair.
+#: A Q/DQ pair: the float tensor that nodes read after the pair is removed, and the quantization of the pair.
 _Pair = tuple[str, Quantization]
 
 
 def is_qdq(model: Model) -> bool:
-    """Whether the model, or a body of its If, Loop and Scan nodes, has a DequantizeLinear."""
+    """Whether the model has a DequantizeLinear, also inside If, Loop and Scan."""
     return any(node.op_type == "DequantizeLinear" for node in all_nodes(model.graph))
 
 
 def check_formats(model: Model, low: Format = INT8) -> None:
-    """Raise ModelError for a model that is quantized to other formats, and nowhere to ``low``."""
+    """Raise ModelError if the model is quantized to other formats, but nowhere to ``low``."""
     types, found, expected = _types_of_all(model), dict[str, None](), low.name.upper()
     for node in all_nodes(model.graph):
         said = _OTHER_OPERATORS.get(node.op_type, "")
@@ -95,7 +97,7 @@ def check_formats(model: Model, low: Format = INT8) -> None:
 
 
 def _types_of_all(model: Model) -> dict[str, int]:
-    """Element type of each tensor of the main graph and of all bodies, as far as it is known."""
+    """Tensor to its element type if it is known, also for tensors inside If, Loop and Scan."""
     types: dict[str, int] = {}
     for body in bodies(model.inferred):
         types.update((tensor.name, int(tensor.data_type)) for tensor in body.graph.initializer)
@@ -110,13 +112,13 @@ def read_qdq(
 
     Args:
         model: The Q/DQ model in normal form.
-        original: The float model that it was made from; see ``restore``.
-        exclude: fnmatch patterns of names of nodes whose Q/DQ is removed.
-        low: INT8, which stands for all formats of integers, or FP8.
+        original: The float model from which the Q/DQ model was made; see ``restore``.
+        exclude: fnmatch patterns of the names of nodes whose Q/DQ is removed.
+        low: INT8, which stands for all integer formats, or FP8.
 
     Raises:
-        ModelError: The model has no Q/DQ pair of the format ``low``, or is in ONNX Runtime's operator format,
-            or a pattern of ``exclude`` matches no node.
+        ModelError: The model has no Q/DQ pair of the format ``low``, is in ONNX Runtime's operator format, or
+            a pattern of ``exclude`` matches no node.
     """
     operators = sorted({node.op_type for node in all_nodes(model.graph)} & _OPERATOR_FORMAT)
     if operators:
@@ -149,17 +151,20 @@ def read_qdq(
 
 @dataclass(frozen=True, eq=False)
 class _Scope:
-    """The tensors that nodes of a graph can read: tensors of the graph and of the graphs around it."""
+    """The tensors that nodes of a graph can read: tensors of the graph and of the graphs that contain it."""
 
     path: str
-    """Names of the nodes around the graph, each followed by a slash; empty for the main graph."""
+    """The names of the nodes that contain the graph, each followed by a slash; empty for the main graph."""
     constants: ChainMap[str, Array] = field(default_factory=ChainMap)
     producer: ChainMap[str, onnx.NodeProto] = field(default_factory=ChainMap)
     pairs: ChainMap[str, _Pair] = field(default_factory=ChainMap)
-    """Name of each dequantized tensor to the pair that makes it."""
+    """Name of each dequantized tensor to the Q/DQ pair that computes it."""
 
     def around(self, node: onnx.NodeProto, graph: onnx.GraphProto) -> _Scope:
-        """The scope of ``graph``, which lies inside ``node``, before its own pairs are known."""
+        """The scope of ``graph``, which lies inside ``node``.
+
+        It does not have Q/DQ pairs of ``graph`` yet.
+        """
         return _Scope(
             f"{self.path}{node.name}/",
             self.constants.new_child(body_constants(graph)),
@@ -169,20 +174,21 @@ class _Scope:
 
 
 class _Reader:
-    """Removes the Q/DQ pairs of a model and of all bodies of its If, Loop and Scan nodes."""
+    """Removes the Q/DQ pairs of a model, also inside If, Loop and Scan."""
 
     def __init__(self, model: Model, low: Format) -> None:
         self.model = model
         self.formats = frozenset(known.dtype for known in low.codes)
         self.editor = model.edit()
         self.constants_read = 0
-        """Number of quantized constants."""
+        """The number of quantized constants."""
         self.edges: list[Edge] = []
         self.fixed: list[str] = []
-        """Names of the Q/DQ nodes that stay. In a body, the names of the nodes around it come before."""
+        """The names of the Q/DQ nodes that stay in the model. If a node lies inside an If, Loop or Scan, the
+        names of the containing nodes come before its name."""
 
     def strip(self) -> tuple[Model, list[Edge]]:
-        """The model without its pairs, and the edges that the pairs become."""
+        """The model without Q/DQ pairs, and the edges (quantized inputs) that the pairs become."""
         graph = self.editor.graph
         made = {name: node for node in graph.node for name in node.output if name}
         self._strip(graph, _Scope("", ChainMap(self.model.constants()), ChainMap(made)))
@@ -190,7 +196,7 @@ class _Reader:
         return self.editor.done(), self.edges
 
     def _strip(self, graph: onnx.GraphProto, scope: _Scope) -> None:
-        """Remove the pairs of a graph and of the graphs inside its nodes."""
+        """Remove the Q/DQ pairs of a graph and of the graphs inside its nodes."""
         for node in graph.node:
             if node.op_type == "DequantizeLinear":
                 pair = self._pair(node, scope)
@@ -205,7 +211,7 @@ class _Reader:
         self._rewire(graph, scope)
 
     def _pair(self, node: onnx.NodeProto, scope: _Scope) -> _Pair | None:
-        """The pair that a DequantizeLinear ends; None where it stays as it is."""
+        """The Q/DQ pair that ends with the DequantizeLinear ``node``; None if the node stays in the model."""
         parameters = self._parameters(node, scope)
         if parameters is None:
             return None
@@ -238,7 +244,7 @@ class _Reader:
         return self.editor.add_constant(f"{node.output[0]}_float", values)
 
     def _parameters(self, node: onnx.NodeProto, scope: _Scope) -> tuple[Array, Array, int | None] | None:
-        """Scale, zero point and channel axis of a Q or DQ node; None where these cannot be read."""
+        """Scale, zero point and channel axis of a Q/DQ node; None if the node must stay in the model."""
         if any(a.name not in _PLAIN_ATTRIBUTES for a in node.attribute if a.i or a.type != a.INT):
             return None
         scale = scope.constants.get(node.input[1])
@@ -258,11 +264,11 @@ class _Reader:
         if scale.size == 1:
             return scale.reshape(()), zero_point.reshape(()), None
         if scale.ndim != 1:
-            return None  # a scale per block
+            return None  # There is a scale per block.
         return scale, zero_point, attribute(node, "axis", 1)
 
     def _check(self, node: onnx.NodeProto, scale: Array, axis: int | None, values: Array) -> None:
-        """Raise ModelError unless ``values`` have a channel for each scale along ``axis``."""
+        """Raise ModelError unless ``values`` have one channel for each scale along ``axis``."""
         there = axis is None or -values.ndim <= axis < values.ndim
         if not there or (axis is not None and values.shape[axis] != scale.size):
             raise ModelError(
@@ -271,10 +277,11 @@ class _Reader:
             )
 
     def _rewire(self, graph: onnx.GraphProto, scope: _Scope) -> None:
-        """Remove the pairs of a graph whose inner graphs are done, and record an edge for each reader.
+        """Remove the Q/DQ pairs of a graph, and record an edge for each input that reads a pair's output.
 
-        If a dequantized tensor is an output of a graph, or is quantized again, an Identity replaces the pair
-        and becomes the reader.
+        The pairs of inner graphs must have been removed before. If a dequantized tensor is an output of the
+        graph, or is quantized again, an Identity replaces the pair, and the edge is the input of the
+        Identity.
         """
         own, pairs = scope.pairs.maps[0], scope.pairs
         public = {value.name for value in graph.output}.union(*map(captured, graph.node))
@@ -301,7 +308,7 @@ class _Reader:
 
 
 def _code_type(node: onnx.NodeProto, scope: _Scope) -> np.dtype[np.generic]:
-    """The dtype of the codes of a Q or DQ node without a zero point. The default of ONNX is uint8."""
+    """The dtype of the codes of a Q/DQ node without a zero point; ONNX's default is uint8."""
     if node.input[0] in scope.constants and node.op_type == "DequantizeLinear":
         return scope.constants[node.input[0]].dtype
     maker = scope.producer.get(node.input[0]) if node.op_type == "DequantizeLinear" else node
@@ -310,7 +317,7 @@ def _code_type(node: onnx.NodeProto, scope: _Scope) -> np.dtype[np.generic]:
 
 
 def _lone_quantizers(graph: onnx.GraphProto) -> list[str]:
-    """Name of each QuantizeLinear whose codes are an output, or are read by more than DequantizeLinear."""
+    """Names of QuantizeLinear nodes whose codes are an output, or are not only read by DequantizeLinear."""
     read = {value.name for each in all_graphs(graph) for value in each.output}
     for node in all_nodes(graph):
         if node.op_type != "DequantizeLinear":
@@ -329,11 +336,12 @@ def _same(a: tuple[Array, Array, int | None], b: tuple[Array, Array, int | None]
 
 
 def _grouped(model: Model, edges: Sequence[Edge]) -> list[Group]:
-    """The groups of the edges, in topological order. The leading node of a group is the reader of an edge.
+    """The groups of nodes whose inputs are the ``edges``, in topological order.
 
-    There are two exceptions. If the reader only moves a weight, the weighted node behind it leads the group.
-    If the reader is an Identity, the node before it leads the group. A group in a body comes at the position
-    of the main graph's node that contains the body.
+    The main node of a group is the node that has the quantized input. There are two exceptions. If this node
+    only moves a weight, the convolution or matrix product after it is the main node. If it is an Identity,
+    the node before it is. A group inside an If, Loop or Scan comes at the position of the main graph's node
+    that contains it.
     """
     index, taken = model.index, set(model.index.nodes)
     groups = list(_groups_of(index, edges))
@@ -347,7 +355,7 @@ def _grouped(model: Model, edges: Sequence[Edge]) -> list[Group]:
 
 
 def _groups_of(index: Index, edges: Sequence[Edge]) -> Iterator[Group]:
-    """The groups of those edges whose nodes are in the graph of ``index``."""
+    """The groups of nodes whose inputs are ``edges``, without edges of nodes that are not in ``index``."""
     members: dict[str, list[Edge]] = defaultdict(list)
     for edge in edges:
         if edge.node in index.nodes:
@@ -358,7 +366,7 @@ def _groups_of(index: Index, edges: Sequence[Edge]) -> Iterator[Group]:
 
 
 def _leader(edge: Edge, index: Index) -> str:
-    """Name of the leading node of an edge's group."""
+    """The name of the main node of the group that an edge belongs to."""
     node = index.nodes[edge.node]
     if edge.quantization.values is not None and moves_values(node):
         moved: onnx.NodeProto | None = node
@@ -371,7 +379,7 @@ def _leader(edge: Edge, index: Index) -> str:
     return node.name
 
 
-#: Activation functions that quantizers remove, because codes saturate at the same bounds.
+#: Activation functions that quantizers remove if the codes saturate at the bounds of the function.
 _FOLDED = frozenset({"Relu", "Clip"})
 
 
@@ -379,19 +387,19 @@ def restore(model: Model, edges: Sequence[Edge], original: Model, weights: int) 
     """Restore the float weights and the activation functions that the quantizer removed.
 
     A float weight fits if it rounds to the codes of the Q/DQ model, with an error of at most one code. If
-    most weights fit, the models have the same weights, and a weight that does not fit was quantized wrongly:
-    all float weights are restored. Otherwise the Q/DQ model was trained further (QAT), and only weights that
-    fit are restored. A Relu or Clip is restored if all codes behind it saturate at its bounds, so that
-    nothing changes in INT8.
+    most weights fit, the two models have the same weights, and a weight that does not fit was quantized
+    wrongly. Then all float weights are restored. Otherwise the Q/DQ model was trained further (QAT), and only
+    weights that fit are restored. A Relu or Clip is restored if the codes of all tensors after it saturate at
+    its bounds. Then nothing changes in INT8.
 
     Args:
-        model: The Q/DQ model without pairs.
-        edges: The edges that the pairs became.
+        model: The Q/DQ model after its Q/DQ pairs were removed.
+        edges: The quantized inputs that the pairs became.
         original: The float model that was quantized. Nodes and tensors are matched by name.
-        weights: Number of quantized constants in the Q/DQ model.
+        weights: The number of quantized constants in the Q/DQ model.
 
     Returns:
-        The restored model, and sentences about what was restored.
+        The restored model, and sentences for the report about what was restored.
     """
     fitting, others = _weights(model, edges, original)
     wrong = others if len(others) < len(fitting) else {}
@@ -418,7 +426,7 @@ def restore(model: Model, edges: Sequence[Edge], original: Model, weights: int) 
 
 
 def folded(graph: onnx.GraphProto, original: Model) -> Iterator[tuple[onnx.NodeProto, onnx.NodeProto]]:
-    """Each node of ``graph`` that lacks the Relu or Clip behind it in ``original``, with the latter."""
+    """Nodes of ``graph`` after which a Relu or Clip of ``original`` is missing, with this Relu or Clip."""
     theirs = original.index.producer
     for node in graph.node:
         activation = theirs.get(node.output[0]) if node.output else None
@@ -432,7 +440,7 @@ def folded(graph: onnx.GraphProto, original: Model) -> Iterator[tuple[onnx.NodeP
 def _weights(
     model: Model, edges: Sequence[Edge], original: Model
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Float weights that round to the codes of a constant, and all others, by the name of the constant."""
+    """Name of a quantized constant to its float weight: weights that round to the codes, and all others."""
     theirs, mine = _read_constants(original), model.constants()
     fitting: dict[str, Array] = {}
     others: dict[str, Array] = {}
@@ -449,7 +457,10 @@ def _weights(
 
 
 def _read_constants(model: Model) -> dict[tuple[str, int], Array]:
-    """The constants that nodes read, also in bodies, by the node's name and the position of the input."""
+    """A node's name and input position to the constant that the node reads there.
+
+    Nodes inside If, Loop and Scan are included.
+    """
     constants = model.constants()
     found = _read_in(model.graph, constants)
     for body in bodies(model.graph):
@@ -481,7 +492,7 @@ def _fits(weight: Array, quantization: Quantization) -> bool:
 def _restore_activations(
     editor: Editor, index: Index, edges: Sequence[Edge], original: Model
 ) -> tuple[list[str], list[str]]:
-    """Restore removed activation functions; return the names of the restored and of all others."""
+    """Restore removed activation functions; return the names of restored functions and of all others."""
     ranges: dict[str, dict[tuple[str, int], Quantization]] = {}
     for edge in edges:
         ranges.setdefault(edge.tensor, {})[edge.node, edge.index] = edge.quantization
@@ -513,7 +524,7 @@ def _restore_activations(
 def _after(
     editor: Editor, node: onnx.NodeProto, activation: onnx.NodeProto, constants: dict[str, Array]
 ) -> onnx.NodeProto:
-    """A copy of a Relu or Clip, connected between ``node`` and its readers."""
+    """A copy of a Relu or Clip, connected between ``node`` and the nodes that read its output."""
     restored = copy.deepcopy(activation)
     restored.name = editor.unique(activation.name)
     restored.output[0] = node.output[0]
@@ -547,7 +558,7 @@ def _bounds(activation: onnx.NodeProto, constants: dict[str, Array]) -> tuple[fl
 
 
 def _cuts(quantization: Quantization, low: float, high: float) -> bool:
-    """Whether a Clip to these bounds changes no code, because codes saturate there or before."""
+    """Whether a Clip to ``low`` and ``high`` changes no code, because codes saturate at or within them."""
     codes = quantization.format
     if quantization.scale.size != 1 or not quantization.scale > 0:
         return False

@@ -1,4 +1,4 @@
-"""Compares the computations of two models, and removes the rounding of a form in INT8, FP8, FP16 or BF16."""
+"""Compares the computations of two models, and removes the rounding from INT8, FP8, FP16 and BF16 models."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ _ROUNDING = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear"})
 _HALF_DTYPES = frozenset({FP16.dtype, BF16.dtype})
 #: Attributes that choose the element type of an operator's output.
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
-#: Operator to an attribute that only repeats the shape of its weights. Loading adds it if it is absent.
+#: Operator to an attribute that only repeats the shape of the operator's weights. It is ignored, because
+#: loading a model adds the attribute if it is absent.
 _REDUNDANT = {"Conv": "kernel_shape", "ConvTranspose": "kernel_shape"}
-#: Number of elements that two constants must have in common before all their elements are compared.
+#: Approximate number of elements of two constants that are compared first. All elements are compared only if
+#: these are equal.
 _PROBED = 64
 
 
@@ -41,9 +43,9 @@ class Computations:
     """Assigns numbers to tensors of models: equal numbers mean equal operators on equal inputs.
 
     Names of nodes and inner tensors, and the order of nodes, have no effect. Identity nodes are skipped, and
-    a Constant node counts as its value. The statistics of a BatchNormalization are combined with its scale
-    and bias first, as forms in FP16 have them. An operator is equal in two opsets if its meaning did not
-    change between them. Tensors with unequal numbers may still hold the same values.
+    a Constant node is taken for its value. The statistics of a BatchNormalization are combined with its scale
+    and bias first, as in models that were converted to FP16. An operator is equal in two opsets if its
+    meaning did not change between them. Tensors with unequal numbers may still hold the same values.
     """
 
     def __init__(self) -> None:
@@ -57,9 +59,9 @@ class Computations:
         Numbers of two models can be compared if the same ``Computations`` assigned them.
 
         Args:
-            model: A model in FP32. With ``references``, it is a form in INT8, FP8, FP16 or BF16, whose
-                rounding does not count.
-            references: Models before they were rounded, see ``unrounded``.
+            model: A model in FP32. With ``references``, it is a model in INT8, FP8, FP16 or BF16, whose
+                rounding is ignored.
+            references: Float models from which ``model`` was made; see ``unrounded``.
         """
         model = combine_norms(model, ())
         rounding = _Rounding(model, references)
@@ -104,7 +106,8 @@ class Computations:
         equal = (number for other, number in alike if np.array_equal(array, other))
         number = next(equal, 0) or self._number(("constant", len(self._arrays)))
         alike.append((array, number))
-        self._arrays[id(array)] = array, number  # keeps the array alive, so that no other array gets its id
+        # This keeps the array alive, so that no other array gets the same id.
+        self._arrays[id(array)] = array, number
         return number
 
     def _number(self, key: object) -> int:
@@ -134,7 +137,7 @@ def _is_half(array: Array) -> bool:
 
 
 class _Rounding:
-    """Finds the nodes of a form that were added to round, and the full precision of rounded constants.
+    """Finds nodes that were added to a model to round values, and constants before they were rounded.
 
     ``takes`` must be called for all nodes in topological order.
     """
@@ -146,11 +149,11 @@ class _Rounding:
         self._known = self._references[-1][0] if references else {}
         arrays = _all_constants(model) if references else {}
         self._shapes = {name: array.shape for name, array in arrays.items()}
-        """Name to shape of each constant, and of each tensor that rounding nodes make of a constant."""
+        """Name to shape of each constant, and of each tensor that rounding nodes compute from a constant."""
         self._rounded = {name for name, array in arrays.items() if _is_half(array)}
 
     def takes(self, node: onnx.NodeProto) -> bool:
-        """Whether ``node`` was added to round: a Cast to a float type, or one half of a Q/DQ pair."""
+        """Whether ``node`` was added to round values: a Cast to a float type, or a Q/DQ node."""
         if node.op_type not in _ROUNDING or not self._references or node.name in self._known:
             return False
         if node.op_type == "Cast" and attribute(node, "to", 0) not in (FLOAT, *_HALVES):
@@ -161,9 +164,9 @@ class _Rounding:
         return True
 
     def exact(self, node: onnx.NodeProto, place: int) -> tuple[str, Array] | None:
-        """The constant in full precision that an input was rounded from: its name and its values.
+        """The name and the values, before rounding, of the rounded constant that a node reads at ``place``.
 
-        It is None for an input that is no rounded constant.
+        None if the input is not a rounded constant.
         """
         if node.input[place] not in self._rounded:
             return None
@@ -179,7 +182,7 @@ class _Rounding:
 
 
 def _nodes_by_name(model: Model) -> dict[str, onnx.NodeProto]:
-    """Name to node for all nodes, also in bodies of If, Loop and Scan. Loading makes their names unique."""
+    """Name to node for all nodes, also inside If, Loop and Scan; loading a model makes the names unique."""
     return {node.name: node for node in all_nodes(model.graph)}
 
 
@@ -196,27 +199,26 @@ def _widened(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def unrounded(model: Model, references: Sequence[Model]) -> Model:
-    """``model`` in FP32, without Q/DQ pairs and added Cast nodes, and with constants in full precision.
+    """``model`` in FP32, without Q/DQ pairs and added Cast nodes, and with constants before rounding.
 
     Args:
-        model: A form in INT8, FP8, FP16 or BF16. Apart from nodes that were added to round, its nodes have
-        the
-            same names as in ``references``.
-        references: Models before they were rounded. The last of them has no node that was added to round. The
-            full precision of a constant comes from the first of them whose node of the same name reads a
-            constant at the same input.
+        model: A model in INT8, FP8, FP16 or BF16. Apart from nodes that were added to round, its nodes have
+            the same names as in ``references``.
+        references: The models from which ``model`` was made. The last of them has no node that was added to
+            round. The values of a constant come from the first model in which the node of the same name reads
+            an FP32 constant of the same shape at the same input.
     """
     writer = _Unrounded(model.edit(), _Rounding(model, references))
     for node in all_nodes(writer.editor.graph):
-        writer.rounding.takes(node)  # finds constants that are cast outside of the body that reads them
-    # Bodies are rewritten first, because refilling the nodes of a graph copies them with their bodies.
+        writer.rounding.takes(node)  # Finds constants that are cast outside of the graph that reads them.
+    # Inner graphs are rewritten first, because replacing the nodes of a graph copies the graphs inside them.
     for graph in reversed(list(all_graphs(writer.editor.graph))):
         writer.rewrite(graph)
     return writer.editor.done()
 
 
 class _Unrounded:
-    """Removes the rounding of a form from its graphs."""
+    """Removes Q/DQ pairs and added Casts from the graphs of a model, and restores constants."""
 
     def __init__(self, editor: Editor, rounding: _Rounding) -> None:
         self.editor, self.rounding = editor, rounding
@@ -225,7 +227,7 @@ class _Unrounded:
         self._added: dict[int, str] = {}
 
     def rewrite(self, graph: onnx.GraphProto) -> None:
-        """Remove the rounding from one graph. The graphs inside its nodes must have been rewritten before."""
+        """Remove the rounding from one graph; the graphs inside its nodes must have been rewritten before."""
         nodes: list[onnx.NodeProto] = []
         public = {value.name for value in graph.output}.union(*map(captured, graph.node))
         for node in graph.node:
@@ -257,7 +259,7 @@ class _Unrounded:
 
 
 def _wide(said: onnx.AttributeProto) -> onnx.AttributeProto:
-    """The attribute with FP32 in place of FP16 or BF16, as a chosen type or a stored tensor."""
+    """The attribute with FP32 in place of FP16 or BF16, if it is an element type or a tensor."""
     if said.name in _TYPE_ATTRIBUTES and said.i in _HALVES:
         return helper.make_attribute(said.name, FLOAT)
     if said.type == onnx.AttributeProto.TENSOR and said.t.data_type in _HALVES:

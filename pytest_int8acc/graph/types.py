@@ -1,4 +1,4 @@
-"""Element types of a model's tensors, and the types that the schema of an operator allows."""
+"""Finds the element types of a model's tensors, and the types that the schema of an operator allows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLOAT, FLOAT16, BFLOAT16 = (
     int(TensorProto.FLOAT16),
     int(TensorProto.BFLOAT16),
 )
-#: The 16-bit types by their names in schemas.
+#: Name of a 16-bit type in ONNX's schemas to its element type.
 _HALVES = {"tensor(float16)": FLOAT16, "tensor(bfloat16)": BFLOAT16}
 
 
@@ -36,7 +36,7 @@ class Formal:
 
 @dataclass(frozen=True)
 class Signature:
-    """The schema types of a node's inputs and outputs, one for each position."""
+    """The types of a node's inputs and outputs in the operator's schema, one for each position."""
 
     inputs: tuple[Formal, ...]
     outputs: tuple[Formal, ...]
@@ -44,17 +44,17 @@ class Signature:
 
 @dataclass(frozen=True, eq=False)
 class Narrow:
-    """A node that computes in FP16 or BF16, as ``half.narrow_nodes`` makes it."""
+    """A node that can compute in FP16 or BF16; ``half.narrow_nodes`` finds such nodes."""
 
     node: onnx.NodeProto
     inputs: frozenset[int]
-    """Positions of the inputs that it reads in FP16 or BF16."""
+    """The positions of the inputs that the node reads in FP16 or BF16."""
     outputs: frozenset[str]
-    """Tensors that it makes in FP16 or BF16."""
+    """The names of the outputs that the node computes in FP16 or BF16."""
 
 
 def signature(node: onnx.NodeProto, opset: int) -> Signature | None:
-    """The schema types of a node; None for operators unknown to ONNX and for nodes that hold graphs."""
+    """The types in the schema of a node; None for operators unknown to ONNX and nodes that contain graphs."""
     if node.domain not in ("", "ai.onnx") or subgraphs(node):
         return None
     return _signature(node.op_type, opset, len(node.input), len(node.output))
@@ -71,8 +71,8 @@ def _signature(op_type: str, opset: int, inputs: int, outputs: int) -> Signature
 def value_types(model: Model) -> dict[str, int]:
     """Tensor of the main graph to its element type, such as ``TensorProto.FLOAT``, if the type is known.
 
-    The types come from ONNX's type inference, which stops at unknown operators. Behind them, the known inputs
-    of a node give the types of its other inputs and outputs with the same type variable.
+    The types come from ONNX's type inference, which stops at unknown operators. After these, the known types
+    of a node's inputs determine the types of other inputs and outputs with the same type variable.
 
     Raises:
         ModelError: Types of the model contradict each other.
@@ -106,7 +106,7 @@ def pairs(node: onnx.NodeProto, formals: Signature) -> Iterator[tuple[str, Forma
 
 
 def _resolve(node: onnx.NodeProto, formals: Signature | None, types: dict[str, int]) -> None:
-    """Add types of a node's inputs and outputs to ``types`` that follow from types of its other ones."""
+    """Add to ``types`` the types of a node's inputs and outputs that follow from its other types."""
     if formals is None:
         return
     bound = {formal.variable: types[name] for name, formal in pairs(node, formals) if name in types}
@@ -116,7 +116,7 @@ def _resolve(node: onnx.NodeProto, formals: Signature | None, types: dict[str, i
 
 
 def _spread(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> tuple[Formal, ...]:
-    """One schema type for each of ``count`` arguments. A variadic last parameter stands for the rest."""
+    """The type in the schema for each of ``count`` arguments; a variadic last parameter is repeated."""
     actual = (parameters[min(i, len(parameters) - 1)] for i in range(count))
     return tuple(
         Formal(parameter.type_str, frozenset(_HALVES[kind] for kind in _HALVES.keys() & parameter.types))

@@ -1,7 +1,7 @@
-"""Validates an ONNX file by onnx.checker and reads its tensors. The rest of graph/ may trust the model.
+"""Validates an ONNX file with onnx.checker and reads its tensors, so that other modules can trust the model.
 
-Files on which ONNX's own tools or ONNX Runtime crash are refused here as well, where onnx.checker accepts
-them. Operators that ONNX does not know, such as TensorRT's plugins, are left to the runtime.
+Some files that onnx.checker accepts crash ONNX's own tools or ONNX Runtime. They are refused, too. Operators
+that ONNX does not know, such as TensorRT's plugins, are not checked.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ from pytest_int8acc.graph.model import (
 from pytest_int8acc.graph.opsets import TRT_FP8
 from pytest_int8acc.tensors import Array
 
-#: A domain of this package, for nodes that onnx.checker must not look at.
+#: An operator domain to which nodes are moved while onnx.checker runs, so that it skips them.
 _UNCHECKED = "pytest_int8acc.unchecked"
-#: TensorRT takes only tensors of fewer elements than this.
+#: A model with an input of this number of elements or more is refused, because TensorRT takes only fewer.
 _MAX_ELEMENTS = 1 << 31
 #: The first IR version with local functions.
 _IR_OF_FUNCTIONS = 8
-#: Maximum number of nodes of a model without local functions. More nodes would fill the memory.
+#: Maximum number of nodes after local functions are inlined. A model with more nodes is refused, because it
+#: would fill the memory.
 _MAX_INLINED_NODES = 1_000_000
-#: Operators that read a scale, in any domain. ONNX Runtime has the first two in a domain of its own as well.
+#: Operators that read a scale, in any operator domain. ONNX Runtime has some of them in a domain of its own.
 _QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", *TRT_FP8})
-#: Control-flow operators to the number of leading inputs that are a trip count or a condition.
+#: Control-flow operator to the number of its first inputs that are a trip count or a condition.
 _CONTROLS = {"If": 1, "Loop": 2}
 
 _NodeHolder = onnx.GraphProto | onnx.FunctionProto
@@ -61,7 +62,8 @@ _FunctionKey = tuple[str, str, str]
 def validated(proto: onnx.ModelProto, path: Path) -> Model:
     """The model ``proto``, which was read from the file ``path``, with its external data mapped.
 
-    Nodes that are not in topological order are sorted: runtimes accept such files, onnx.checker does not.
+    Nodes that are not in topological order are sorted: runtimes accept such models, but onnx.checker does
+    not.
 
     Raises:
         ModelError: The file is not a valid model. The message is one line that names the first fault.
@@ -93,7 +95,7 @@ def _node_holders(proto: onnx.ModelProto) -> Iterator[_NodeHolder]:
 
 
 def _check_text(message: Message) -> None:
-    """Refuse names that are not UTF-8. Protobuf reads such names as bytes."""
+    """Raise ModelError if a name is not UTF-8; protobuf reads such names as bytes."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:
             for text in [value] if isinstance(value, str | bytes) else value:
@@ -105,9 +107,9 @@ def _check_text(message: Message) -> None:
 
 
 def _read_tensors(proto: onnx.ModelProto, folder: Path) -> dict[str, Array]:
-    """The main graph's large initializers by name.
+    """Name to values of the main graph's large initializers.
 
-    Large initializers leave placeholders in ``proto``. All other external tensors become inline.
+    In ``proto``, placeholders replace the large initializers. All other external tensors are stored inline.
 
     Raises:
         ModelError: A tensor cannot be read, or an initializer is sparse.
@@ -138,12 +140,12 @@ def _make_inline(tensor: TensorProto, array: Array) -> None:
     """Store the values of an external tensor in ``tensor`` itself."""
     if uses_external_data(tensor):
         tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-    # Entries of inline tensors mean nothing, and might be taken for the placeholder of a large tensor.
+    # In an inline tensor these entries mean nothing, but could be taken for those of a placeholder.
     del tensor.external_data[:]
 
 
 def _read_tensor(tensor: TensorProto, folder: Path, where: str) -> Array:
-    """The values of a tensor; raises ModelError if its data do not fit its type and sizes."""
+    """The values of a tensor; raises ModelError if the stored data do not fit the tensor's type and sizes."""
     _check_element_type(where, tensor.data_type)
     try:
         if uses_external_data(tensor):
@@ -153,7 +155,7 @@ def _read_tensor(tensor: TensorProto, folder: Path, where: str) -> Array:
         if array.shape != tuple(tensor.dims):
             raise ValueError(f"its sizes are {list(tensor.dims)}, and its data have {list(array.shape)}")
         return array
-    except Exception as error:  # NumPy, ONNX and the file system raise exceptions of many types
+    except Exception as error:  # NumPy, ONNX and the file system raise exceptions of many types.
         raise ModelError(f"{where} cannot be read: {error_text(error)}") from error
 
 
@@ -161,7 +163,7 @@ def _map_external(tensor: TensorProto, folder: Path) -> Array:
     """The array of a tensor that is stored in a file below ``folder``.
 
     Raises:
-        ValueError: The tensor and its file do not agree, or the file lies elsewhere.
+        ValueError: The tensor does not fit its file, the file is missing, or it lies outside of ``folder``.
         OSError: The file cannot be read.
     """
     info = ExternalDataInfo(tensor)
@@ -191,7 +193,10 @@ def _map_external(tensor: TensorProto, folder: Path) -> Array:
 
 
 def _check_values(graph: onnx.GraphProto) -> None:
-    """Refuse unknown element types, references outside of functions, inputs that TensorRT cannot take."""
+    """Raise ModelError for unknown element types, misplaced references to attributes, and too large inputs.
+
+    A reference to an attribute is misplaced if its node is not in a local function.
+    """
     for each in all_graphs(graph):
         for value in (*each.input, *each.output, *each.value_info):
             _check_element_type(f"'{value.name}'", value.type.tensor_type.elem_type)
@@ -246,7 +251,7 @@ def _sort_nodes(holder: _NodeHolder) -> None:
 
 
 def _check_inlined_size(proto: onnx.ModelProto) -> None:
-    """Refuse local functions that call themselves, or that make too many nodes when they are inlined."""
+    """Raise ModelError if local functions call themselves, or lead to too many nodes after inlining."""
     functions = {_function_key(f.domain, f.name, f.overload): f for f in proto.functions}
     if len(functions) < len(proto.functions):
         raise ModelError("two local functions have one name; give each its own")
@@ -257,7 +262,8 @@ def _check_inlined_size(proto: onnx.ModelProto) -> None:
         for node in nodes:
             key = _function_key(node.domain, node.op_type, node.overload)
             if key in functions and key not in sizes:
-                sizes[key] = math.inf  # read while the size is computed, if the function calls itself
+                # If the function calls itself, this value is read while its size is computed.
+                sizes[key] = math.inf
                 sizes[key] = inlined_size(functions[key].node)
             size += 1 + sizes.get(key, 0)
             size += sum(inlined_size(graph.node) for graph in subgraphs(node))
@@ -275,7 +281,7 @@ def _function_key(domain: str, name: str, overload: str) -> _FunctionKey:
 
 
 def _check_versions(proto: onnx.ModelProto) -> None:
-    """Refuse a model whose opset or IR version is not known to the installed ONNX."""
+    """Raise ModelError if the installed ONNX does not know the model's opset or IR version."""
     newest = onnx.defs.onnx_opset_version()
     version = _opsets(proto.opset_import).get("")
     if version is None:
@@ -289,7 +295,7 @@ def _check_versions(proto: onnx.ModelProto) -> None:
 
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    """Domain to its version. The domain of ONNX is the empty string."""
+    """Operator domain to its version; the domain of ONNX is the empty string."""
     versions = dict[str, int]()
     for entry in imports:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
@@ -303,18 +309,19 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 def _run_checker(proto: onnx.ModelProto) -> None:
     """Raise ModelError if onnx.checker refuses the model.
 
-    The checker gets no data of large weights, and no operators that ONNX does not know.
+    The checker does not get the data of large weights, nor operators that ONNX does not know.
     """
     checked = onnx.ModelProto()
     checked.CopyFrom(proto)
-    # For older IR versions the checker wants initializers among the inputs, which no runtime does, and it
-    # skips local functions.
+    # For old IR versions, the checker skips local functions, and demands that initializers are listed as
+    # inputs, which no runtime demands.
     checked.ir_version = max(proto.ir_version, _IR_OF_FUNCTIONS)
     for tensor in checked.graph.initializer:
         if is_external(tensor):
             tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
     for value in (*checked.graph.input, *checked.graph.output):
-        if value.type.HasField("tensor_type"):  # runtimes accept tensors of unknown rank
+        # The checker demands a shape, but runtimes accept tensors of unknown rank.
+        if value.type.HasField("tensor_type"):
             value.type.tensor_type.shape.SetInParent()
     functions = {(function.domain, function.name) for function in proto.functions}
     for holder in (checked, *checked.functions):
@@ -345,9 +352,9 @@ def _hide_unknown(
 
 
 def _check_constants(graph: onnx.GraphProto) -> None:
-    """Refuse scales that are no floats, and trip counts and conditions of more or fewer elements than one.
+    """Raise ModelError for scales that are not floats, and for trip counts or conditions of several elements.
 
-    Neither onnx.checker nor shape inference looks at them. ONNX Runtime ends the process on some of them.
+    Neither onnx.checker nor shape inference checks them, and some of them make ONNX Runtime end the process.
     """
     constants = dict[str, TensorProto]()
     for each in all_graphs(graph):
