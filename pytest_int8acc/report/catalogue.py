@@ -692,9 +692,9 @@ class Caution:
 
     LOST = "{output} is lost in {format} (sqnr_db {sqnr_db}), and no criterion notices"
     TOO_WEAK = "the criteria are too weak: {outputs} would pass"
-    UNNOTICED = "{outputs} would pass unnoticed"
-    UNNOTICED_OUTPUT = "{outputs} would pass unnoticed; add a criterion on {output}"
-    ACCEPTED = "accepted ({reason}): {outputs} would pass unnoticed"
+    UNNOTICED = "these would pass unnoticed: {outputs}"
+    UNNOTICED_OUTPUT = "add a criterion on {output}; these would pass unnoticed: {outputs}"
+    ACCEPTED = "accepted ({reason}), these would pass unnoticed: {outputs}"
     CHANCE_SAME = "{metric} is {baseline} for the baseline, and the same for shuffled outputs"
     CHANCE_NEAR = "check the labels, too: {metric} of the baseline is {baseline}, by chance {chance}"
     CHANCE_BETTER = (
@@ -749,8 +749,7 @@ class Advice:
     OTHER_INPUTS = (
         "no 'sqnr_db' limit works here: only {limit:g} dB and more would catch shuffled outputs, and "
         "{format} has {sqnr_db} dB. Use inputs that differ more, or a metric of your task, like {{metric: "
-        "top1, max_drop: 1%}} or {{metric: FILE.py:FUNCTION, max_drop: 1%}}, with 'labels: FILE'. To accept "
-        "weak criteria, give the case the key 'accept_blind: REASON'"
+        "top1, max_drop: 1%}}, with 'labels: FILE'. To accept weak criteria, write 'accept_blind: REASON'"
     )
     COMPARE_LABELS = (
         "compare the labels and the decoded outputs of three samples. If all labels are the same, check how "
