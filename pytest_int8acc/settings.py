@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from pytest_int8acc.errors import assert_never
 from pytest_int8acc.names import safe_url
 
 #: Suffixes of the name of a spec file.
@@ -86,28 +85,26 @@ class Setting:
                 return "a folder"
             case "size":
                 return "a size like 500M or 20G"
-            case _:
-                assert_never(self.kind)
 
     def parse(self, value: str | int) -> str | int:
         """Return ``value`` in this setting's type; raises ValueError if the setting does not accept it."""
+        if not self._accepts(value):
+            raise ValueError(f"{value!r} is not {self.expected}")
+        if self.kind == "size":
+            return to_bytes(str(value))
+        return int(value) if self.kind == "count" else value
+
+    def _accepts(self, value: str | int) -> bool:
+        """Return whether this setting accepts ``value``; ``to_bytes`` checks a size itself."""
         match self.kind:
             case "choice":
-                accepted = value in self.choices
+                return value in self.choices
             case "count":
-                accepted = str(value).isdecimal() and int(value) >= 1
-                value = int(value) if accepted else value
-            case "flag":
-                accepted = True
+                return str(value).isdecimal() and int(value) >= 1
             case "folder":
-                accepted = bool(value)
-            case "size":
-                return to_bytes(str(value))
-            case _:
-                assert_never(self.kind)
-        if not accepted:
-            raise ValueError(f"{value!r} is not {self.expected}")
-        return value
+                return bool(value)
+            case "flag" | "size":
+                return True
 
     def read(self, value: Any) -> Any:
         """Return a configured value in this setting's type; None if it is not set."""
