@@ -692,9 +692,9 @@ class Caution:
 
     LOST = "{output} is lost in {format} (sqnr_db {sqnr_db}), and no criterion notices"
     TOO_WEAK = "the criteria are too weak: {outputs} would pass"
-    UNNOTICED = "these would pass unnoticed: {outputs}"
-    UNNOTICED_OUTPUT = "add a criterion on {output}; these would pass unnoticed: {outputs}"
-    ACCEPTED = "accepted ({reason}), these would pass unnoticed: {outputs}"
+    UNNOTICED = "would pass unnoticed: {outputs}"
+    UNNOTICED_OUTPUT = "add a criterion on {output}; would pass unnoticed: {outputs}"
+    ACCEPTED = "accepted ({reason}), would pass unnoticed: {outputs}"
     CHANCE_SAME = "{metric} is {baseline} for the baseline, and the same for shuffled outputs"
     CHANCE_NEAR = "check the labels, too: {metric} of the baseline is {baseline}, by chance {chance}"
     CHANCE_BETTER = (
