@@ -56,8 +56,8 @@ SPARE = 0.9
 _LEAST_ROOM = 0.05
 #: Minimum share of the MACs that a plan leaves in INT8 or FP8. With less, the fix is nearly the float model.
 _LEAST_SHARE = 0.005
-#: The part of a bootstrap interval, on a logarithmic scale, that a reserve covers. It is 2.05 of 3.3 standard
-#: deviations, which nearly all bootstrap samples lie within.
+#: The part of a bootstrap interval, on a logarithmic scale, by which a plan with a reserve beats the limit.
+#: The interval's end is 3.3 standard deviations away; the reserve is 2.05 of them, that is 0.62 of the way.
 _NEARLY = 0.62
 
 

@@ -22,7 +22,7 @@ _SAMPLES = 3
 _INPUTS = 2
 #: Maximum number of pixels of a picture, and of pixels in its width.
 _PIXELS, _WIDTH = 4096, 96
-#: Maximum number of values of a curve.
+#: Maximum number of points of a curve in the report; a longer curve is thinned out.
 _VALUES = 256
 #: Maximum number of base64 characters for all pictures of a case.
 _CHARACTERS = 90_000

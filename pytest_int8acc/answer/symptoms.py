@@ -228,9 +228,9 @@ class WeightFacts:
     axis: int | None
     """The axis of output channels of the constant; None if it is not known."""
     shares: NDArray[np.float64]
-    """The weight of errors in each input channel, by the energy of its inputs.
+    """How much an error in each input channel of the weights counts: the energy of that channel's inputs.
 
-    Broadcasts with the constant.
+    Its shape broadcasts with ``weight``.
     """
     sqnr_db: float
     best_db: float

@@ -235,10 +235,11 @@ def _fill(
     Args:
         inputs: The model's inputs.
         choices: Input name to the sizes to try.
-        number: The index of the sizes to take from ``choices``; an input with fewer sizes takes its last
-            ones.
+        number: The index of the sizes to take from ``choices``; an input with fewer sizes gets the last of
+            its own.
         batch: The size of an axis 0 that has no fixed size.
-        tied: Whether all axes of a state that have no fixed size get the batch size.
+        tied: Whether each axis without a fixed size gets the batch size, in inputs that hold the state of a
+            recurrent model.
     """
     named: dict[str, int] = {}
     shapes = {}

@@ -258,7 +258,7 @@ def _head(facts: _Facts) -> dict[str, object]:
 
 
 def _inputs(facts: _Facts) -> dict[str, object]:
-    """Return the values for the spec's template on the inputs, the batch and the labels."""
+    """Return the values of the placeholders that stand for inputs, batch and labels in the template."""
     given, loader = facts.given, facts.loader
     values: dict[str, object] = {"if_one_row": facts.one_row_per_run}
     if given is None:

@@ -281,7 +281,7 @@ class Progress:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Generator[None, Any, Any]:
-        """Ends the thread before pytest prints its summary."""
+        """Ends the thread that writes the progress line, before pytest prints its summary."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()

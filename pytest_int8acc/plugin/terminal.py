@@ -29,7 +29,7 @@ class Fitted:
     color: str = ""
 
     def __str__(self) -> str:
-        """Returns the original text, which is written to files."""
+        """Returns the text as files get it: without colours, and without the line breaks of the terminal."""
         return self.text
 
     def toterminal(self, writer: Any) -> None:

@@ -323,7 +323,7 @@ def _criterion(value: Any) -> str:
         return "(metric)"
 
     def similarity(tag: str) -> tuple[int, int]:
-        """Return how many of the keys the kind has, and how many are similar to one that it has."""
+        """Return how many of the user's keys a kind of criterion has, and how many it has up to a typo."""
         known = _KINDS[tag].model_fields
         return sum(key in known for key in keys), sum(closest(key, known) is not None for key in keys)
 

@@ -150,7 +150,7 @@ class Quantized(Closed):
 
 
 class Int8(Quantized):
-    """How the INT8 model is made: exactly one source."""
+    """How the INT8 model is made: by exactly one of ``sources``."""
 
     where = "int8"
     expected = "a mapping with one of 'calibrate', 'scales', 'model', 'implicit' or 'engine'"
@@ -188,7 +188,7 @@ class Fp8Calibration(Calibration):
 
 
 class Fp8(Quantized):
-    """How the FP8 model (E4M3) is made: exactly one source."""
+    """How the FP8 model (E4M3) is made: by exactly one of ``calibrate``, ``scales`` and ``model``."""
 
     where = "fp8"
     expected = "a mapping with one of 'calibrate', 'scales' or 'model'"
