@@ -19,6 +19,8 @@ from pytest_int8acc.answer.reproducer import reduce
 from pytest_int8acc.answer.scales import Ranges, Unit, activations, units
 from pytest_int8acc.answer.stages import is_own_doing, place, stages_of
 from pytest_int8acc.case.measured import Measured, timed
+from pytest_int8acc.case.other_model import other_model
+from pytest_int8acc.errors import EngineError, ModelError
 from pytest_int8acc.graph.flow import choices
 from pytest_int8acc.graph.network import Edge, Group, Network, Plan, Precision, TensorScale, symmetric
 from pytest_int8acc.lab.interventions import Interventions
@@ -40,7 +42,7 @@ from pytest_int8acc.results import (
     StageLine,
     Wire,
 )
-from pytest_int8acc.results.causes import Cause, CauseKind, Jump, OddRanges, Stage
+from pytest_int8acc.results.causes import Cause, CauseKind, Jump, OddRanges, OtherModel, Stage
 from pytest_int8acc.runtime.forms import ImplicitForm
 from pytest_int8acc.tensors import Feed
 
@@ -52,7 +54,12 @@ _RUNS = 6.0
 
 
 def diagnose(
-    measured: Measured, lab: Lab | None, culprits: Sequence[Culprit] = (), cost: float = 0.0
+    measured: Measured,
+    lab: Lab | None,
+    culprits: Sequence[Culprit] = (),
+    cost: float = 0.0,
+    *,
+    high_fails: bool = False,
 ) -> tuple[Diagnosis, tuple[Culprit, ...]]:
     """The diagnosis of a case, and its culprits with their causes.
 
@@ -61,6 +68,7 @@ def diagnose(
         lab: The laboratory of the case; None if its layers are not known.
         culprits: The culprits that a search found; empty if it found none, or the case passes.
         cost: The cost of the search, in runs over all samples. Causes may not cost more.
+        high_fails: Whether the search found that the criteria fail with all layers in high precision.
 
     Raises:
         Int8accError: A model of the diagnosis does not run.
@@ -89,8 +97,18 @@ def diagnose(
         calibrations=_calibrations(lab) if lab is not None and measured.settings.calibrations else (),
         notes=notes,
         jumps=_jumps(measured) if not measured.int8_passed else (),
+        other_model=_other_model(measured) if lab is not None and high_fails else None,
     )
     return diagnosis, explained
+
+
+def _other_model(measured: Measured) -> OtherModel | None:
+    """How the user's quantized model differs from the float model; None if ONNX Runtime cannot tell."""
+    try:
+        return measured.clock.attempt("causes", lambda: other_model(measured), None)
+    except (EngineError, ModelError) as error:
+        logger.info("%s: not compared with the float model: %s", measured.case.name, error)
+        return None
 
 
 def _jumps(measured: Measured) -> tuple[Jump, ...]:

@@ -92,7 +92,8 @@ class Steps:
         """Add the first failing stage and the causes of the culprits to the result."""
         search = self.result.search
         known = (search.culprits, search.cost) if search else ()
-        diagnosis, culprits = diagnose(self.measured, lab, *known)
+        high_fails = search is not None and search.ending.kind == "high-fails"
+        diagnosis, culprits = diagnose(self.measured, lab, *known, high_fails=high_fails)
         return replace(self.result, search=search and replace(search, culprits=culprits), diagnosis=diagnosis)
 
     def show_samples(self) -> CaseResult:

@@ -512,7 +512,7 @@ ENDINGS: Mapping[EndingKind, str] = {
 #: Words for how the values of an output differ from those of the baseline.
 FITS: Mapping[Meaning, FitWords] = {
     "constant": FitWords(
-        clause="as one value throughout",
+        clause="as {offset:.4g} in every element",
         sentence=(
             "{format} is {offset:.4g} everywhere while the baseline varies: a tensor on the way to this "
             "output is quantized to a single value, its scale is far too wide or it is cut off entirely"
@@ -638,6 +638,36 @@ class Why:
     MET_BUT_STAGE = "{format} meets its criteria; {stage} alone does not"
     UNKNOWN = "no single cause was found"
     LAYER = "{op_type} '{layer}' is at fault"
+    #: How the values of an output differ, from the line that was fitted to them.
+    CONSTANT = "{format}'s {output} is {offset:.4g} in every element of all {samples}, {baseline}'s varies"
+    UNRELATED = (
+        "{format}'s {output} hardly follows that of {baseline}: correlation {correlation} over {samples}, 1 "
+        "is the same pattern"
+    )
+    OFF = "{format}'s {output} comes out {clauses}; correlation {correlation} over {samples}"
+    CLOSE = "{format}'s {output} follows that of {baseline} with correlation {correlation} over {samples}"
+    PART = "it is judged apart, because values of another size in '{whole}' would hide its error"
+    #: The criteria fail with all layers in high precision, too.
+    NOT_LOW = "the criteria fail with every layer out of {format}, too"
+    OTHER_MODEL = ": {file} computes something else than {model}"
+    NOT_THE_CAUSE = ": {format} is not the cause"
+    OTHER_WEIGHTS = "{differing} of its {weights} differ, as '{first}'"
+    SAME_WEIGHTS = "its weights are the same"
+    OTHER_OPERATORS = "it has {operators}"
+    OTHER_TENSOR = "in FP32 on sample 0 '{tensor}' ({op_type}) is the first to differ, by {off}"
+    #: The float model itself gives NaN.
+    FLOAT_NAN = "the float model itself gives NaN there, so {format} can be compared with nothing"
+    #: Criteria that useless outputs meet.
+    ACCEPTED = "{dead} give {score}"
+    TRIED = (
+        "tried on {samples} of these, with useless outputs in place of {format}'s own: {accepted}. A broken "
+        "model would pass"
+    )
+    LET_PASS = "{values}; the criteria let it pass: {scores}"
+    AT_CHANCE = (
+        "tried on {samples} of these: the baseline's own outputs have {metric} {baseline}, and {chance} when "
+        "each is given to another sample: it cannot tell a broken model from a good one"
+    )
     #: The bodies of Loop, If and Scan are not searched for causes.
     IN_BODY = "in the body of {nodes}, where causes are not looked for"
     TOGETHER = "no step leaves its limit alone; together they do, against {stage}"
@@ -709,7 +739,8 @@ class Advice:
     """What to do if no layer in high precision mends the case."""
 
     FLOAT_NAN = (
-        "find what gives NaN in the float model, its inputs or a node; or list the output under 'unjudged'"
+        "find what gives NaN in the float model, its inputs or a node; or leave the output out: 'unjudged: "
+        "[{output}]'"
     )
 
     JUDGE_BEFORE = "in the spec, criteria: [{criteria}], unjudged: [{outputs}]"
@@ -781,10 +812,22 @@ class NoFix:
 
     ENDED = "none found: {ending}"
     FIXED_PAIRS = "none found: Q/DQ is left in the model that no plan takes off"
+    NOTHING_LEFT = (
+        "no {format} fix worth shipping, the criteria are met only with every layer out of {format}: ship "
+        "{high}, or try {others}"
+    )
     HIGH_FAILS = "none found: with every layer out of {format} the criteria fail too"
+    OTHER_MODEL = (
+        "quantize {model} itself: make {file} anew from it, or write '{key}: {{calibrate: {{}}}}' in the spec"
+    )
+    OTHER_WEIGHTS = (
+        "name under 'model:' the float model that {file} was made from; or quantize {model}: write '{key}: "
+        "{{calibrate: {{}}}}' in the spec"
+    )
     ENGINE = "an engine cannot be searched: name the model it was made from, 'int8: {{model: FILE}}'"
     NOT_SEARCHED = (
-        "not searched; with --int8acc-search=always the layers at fault are named, and a fix is written"
+        "layers were not searched; run again with --int8acc-search=auto: it names the layers at fault, and "
+        "tries fixes"
     )
 
 
@@ -794,11 +837,16 @@ class Remedy:
     HIGH = "{layers} in {precision}"
     SOME_HIGH = "{layers} of {culprits} in {precision}"
     NONE_HIGH = "no layer needs {precision}"
-    ALL_LOW = "all in {format}"
     KEEP = "keep {layers} in {precision}"
-    SPARE = ", {spare} of them for a reserve"
+    SPARE = ", {spare} of them ({names}) for a reserve: the criteria are met without"
+    SPARE_BRIEFLY = ", {spare} of them for a reserve"
     SYMMETRIC = "symmetric {format} throughout"
-    SHARE_STAYS = ", {share:.0%} of the multiply-accumulates stay in {format}"
+    #: The beginning of a fix.
+    STAYS = "{share} of the MACs stay in {format}{time}{file}: "
+    NOT_WORTH_IT = (
+        "no {format} fix worth shipping, {share} of the MACs would stay in {format}{time}: ship {high}, or "
+        "try {others}. The plan as an alternative{file}: "
+    )
     #: Where the ranges of other scales come from.
     RANGES_FROM_DATA = "; ranges from the calibration data, {data}"
     RANGES_FROM_INPUTS = "; ranges from the compared inputs themselves"
@@ -807,11 +855,19 @@ class Remedy:
     VERIFIED_RUN = ", verified (built and run) on {backend}"
     VERIFIED_ON = ", verified on {backend}"
     VERIFIED = ", verified"
-    UNSTEADY_SCORE = ", but {interval} when samples are drawn again"
+    UNSTEADY_SCORE = ", but {name}{interval} when samples are drawn again"
     UNSTEADY = "; unsteady"
     NOT_VERIFIED = "; not verified"
 
 
+#: What to try in place of a fix that leaves too little in the low format, by this format. QAT is
+#: quantization-aware training.
+INSTEAD: Mapping[str, str] = {
+    "INT8": "FP8 or QAT",
+    "FP8": "QAT",
+    "FP16": "BF16",
+    "BF16": "FP16",
+}
 #: Metrics, by their name in a spec.
 METRICS: Mapping[str, Label] = {
     "cosine": Label(

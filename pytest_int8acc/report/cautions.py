@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_int8acc.report.catalogue import DEAD, PARTS, STOPS, Caution, Why
-from pytest_int8acc.report.why import is_jumpy, jump_text
+from pytest_int8acc.report.why import is_jumpy, jump_text, values_texts
 from pytest_int8acc.report.words import (
     NAME,
     count,
@@ -22,6 +22,7 @@ from pytest_int8acc.report.words import (
     pairs_text,
     percent,
     relation,
+    worst_first,
 )
 from pytest_int8acc.results import (
     CaseResult,
@@ -229,6 +230,35 @@ def _blind_problems(result: CaseResult) -> list[str]:
         return [Caution.LOST.format(output=output, format=result.low_format, sqnr_db=sqnr_db)]
     outputs = " and ".join(_dead_text(dead) for dead in blind.undetected if dead.is_fatal)
     return [Caution.TOO_WEAK.format(outputs=outputs)]
+
+
+def blind_whys(result: CaseResult) -> Iterator[str]:
+    """Yields how it is known that the criteria cannot fail, the fullest first; nothing if they can."""
+    blind = result.blind
+    if blind is None or not result.is_blind:
+        return
+    samples = count(blind.samples, "sample") if blind.samples else "some samples"
+    for metric in blind.at_chance:
+        if metric.as_well:
+            yield Why.AT_CHANCE.format(
+                samples=samples,
+                metric=middle(metric.metric, NAME),
+                baseline=number(metric.baseline),
+                chance=number(metric.chance),
+            )
+            return
+    if blind.too_near is not None and is_lost(blind.too_near):
+        limits = [relation(score, NAME) for score in worst_first(result.scores)]
+        for values in values_texts(result):
+            yield from (Why.LET_PASS.format(values=values, scores=few(limits, most)) for most in (3, 1))
+        return
+    accepted = [
+        Why.ACCEPTED.format(dead=_dead_text(dead), score=relation(dead.scores[0], NAME))
+        for dead in blind.undetected
+        if dead.is_fatal and dead.scores
+    ]
+    for kept in filter(None, (accepted, accepted[:1])):
+        yield Why.TRIED.format(samples=samples, format=result.low_format, accepted="; ".join(kept))
 
 
 def _blind_cautions(result: CaseResult) -> Iterator[str]:

@@ -6,10 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_int8acc.errors import listed
-from pytest_int8acc.report.catalogue import CHANGES, STAGES, STOPS, Advice, ChangeKind, NoFix, Remedy
+from pytest_int8acc.report.catalogue import (
+    CHANGES,
+    INSTEAD,
+    STAGES,
+    STOPS,
+    Advice,
+    ChangeKind,
+    NoFix,
+    Remedy,
+)
 from pytest_int8acc.report.cautions import is_lost, is_mismatch, is_users, layers_text
 from pytest_int8acc.report.search import reason
-from pytest_int8acc.report.why import first_line, is_jumpy
+from pytest_int8acc.report.why import first_line, is_jumpy, is_other_model
 from pytest_int8acc.report.words import (
     NAME,
     WIDTH,
@@ -21,17 +30,31 @@ from pytest_int8acc.report.words import (
     middle,
     name_of,
     number,
+    percent,
     relation,
     worst_first,
 )
-from pytest_int8acc.results import BlindSpots, CaseResult, PrecisionContract, Repair, Score, SearchOutcome
+from pytest_int8acc.results import (
+    BlindSpots,
+    CaseResult,
+    PrecisionContract,
+    Repair,
+    Role,
+    Score,
+    SearchOutcome,
+)
 from pytest_int8acc.results.causes import Jump
 from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric
+
+#: Minimum share of the multiply-accumulates in the low format for a fix that is worth shipping. The tensor
+#: cores compute INT8 and FP8 at most twice as fast as FP16. A fifth of the work in INT8 therefore saves a
+#: tenth of the time at most, and copies between the formats cost about that much.
+WORTH_SHIPPING = 0.2
 
 
 @dataclass(frozen=True)
 class Fix:
-    """One recommendation. Together with its label it fits in a line of ``WIDTH`` characters."""
+    """One recommendation. Together with its label it fits in two lines of ``WIDTH`` characters."""
 
     label: str
     """``Fix``; ``Or`` for a second one."""
@@ -55,7 +78,8 @@ def fixes(result: CaseResult) -> list[Fix]:
     if not sentences and not found:
         sentences = list(_no_fix(result))
     if sentences:
-        found.append(Fix(label, first_fitting(sentences, WIDTH - len(f"{label}: "))))
+        lines = 1 if found else 2
+        found.append(Fix(label, first_fitting(sentences, lines * WIDTH - 10 * lines)))
     return found
 
 
@@ -72,8 +96,9 @@ def _before_layers(result: CaseResult) -> str:
         return _fix_of_share(contract)
     if result.blind is not None and result.kept and result.is_blind:
         return _fix_of_criteria(result.blind, result.low_format)
-    if any(output.problem and output.nan_share for output in result.outputs):
-        return Advice.FLOAT_NAN
+    for output in result.outputs:
+        if output.problem and output.nan_share:
+            return Advice.FLOAT_NAN.format(output=_in_yaml(output.output))
     return ""
 
 
@@ -113,9 +138,13 @@ def _fix_of_criteria(blind: BlindSpots, low_format: str) -> str:
 
 def _criterion(score: Score) -> str:
     """Returns a limit on the SQNR of an output, as the spec writes it."""
-    name = middle(score.subject, NAME)
-    named = f"'{name}'" if "[" in name else name  # YAML reads a bracket as the start of a list
-    return f"{{output: {named}, sqnr_db: {score.limit:g}}}"
+    return f"{{output: {_in_yaml(score.subject)}, sqnr_db: {score.limit:g}}}"
+
+
+def _in_yaml(name: str) -> str:
+    """Returns the name of an output as the spec writes it."""
+    name = middle(name, NAME)
+    return f"'{name}'" if "[" in name else name  # YAML reads a bracket as the start of a list
 
 
 def _fix_of_metric(metric: ChanceMetric) -> str:
@@ -159,39 +188,111 @@ def _judging_before(result: CaseResult, jumps: Sequence[Jump]) -> str:
 
 
 def recommended(result: CaseResult) -> Iterator[str]:
-    """Yields the recommended fix in a sentence, the fullest first; nothing if there is none."""
-    repair, search = result.answer, result.search
+    """Yields the recommended fix in a sentence, the fullest first; nothing if there is none.
+
+    Each sentence begins with the share of the multiply-accumulates that stays in the low format. Below
+    ``WORTH_SHIPPING`` it begins with what to do in place of the fix.
+    """
+    repair, search, low = result.answer, result.search, result.low_format
     if repair is not None:
-        spare = search.spare if search is not None and repair.kind == "high" else 0
-        texts = _changes(repair, result.low_format, spare)
-        scores, verified = repair.scores, repair.verified
+        spare = _spare(search) if search is not None and repair.kind == "high" else ()
+        texts = _changes(repair, low, spare)
+        scores, verified, precision = repair.scores, repair.verified, repair.precision
+        share, added_ms = 1 - repair.price, _added_ms(result, repair)
     elif search is not None and search.found and search.culprits:
-        texts = _kept(search, result.low_format)
-        scores, verified = search.fixed, search.verified
+        texts = _kept(search.kept, search.precision, _spare(search))
+        scores, verified, precision = search.fixed, search.verified, search.precision
+        share, added_ms = search.int8_share, search.price_ms
     else:
         return
-    use = "use fixed.onnx: " if result.written else ""
-    proofs = _proofs(result, scores, verified=verified)
-    for text in texts:
-        for score in _reached(scores):
-            yield from (f"{use}{text}{score}{proof}" for proof in proofs)
-    yield f"{use}{texts[-1]}{proofs[-1]}"
+    share = share_that_stays(result, share)
+    starts = [_priced(share, added_ms, precision, low, written=False)]
+    if result.written:
+        starts.insert(0, _priced(share, added_ms, precision, low, written=True))
+    quoted = _quoted(result, scores)
+    proofs = _proofs(result, scores, quoted, verified=verified)
+    for start in starts:
+        for text in texts:
+            for score in _reached(quoted):
+                yield from (f"{start}{text}{score}{proof}" for proof in proofs)
+    yield f"{starts[-1]}{texts[-1]}{proofs[-1]}"
 
 
-def _reached(scores: Sequence[Score]) -> list[str]:
-    """Returns texts on the worst score of a fix and its limit, the longest first, or one empty text."""
+def share_that_stays(result: CaseResult, share: float) -> float:
+    """Returns the share of the model's multiply-accumulates that a plan keeps in the low format, 0 to 1.
+
+    Args:
+        result: The case.
+        share: The share of the layers of the candidate in the low format that the plan keeps there.
+    """
+    return share if result.int8_macs is None else share * result.int8_macs
+
+
+def _priced(share: float, added_ms: float | None, precision: str, low_format: str, *, written: bool) -> str:
+    """Returns the beginning of a fix: the share that stays in the low format, and whether it is worth it.
+
+    Args:
+        share: The share of the model's multiply-accumulates that stays in the low format.
+        added_ms: The latency of the fixed engine less that of the candidate's, in ms; None if not timed.
+        precision: The format of the layers that leave the low format.
+        low_format: The format that the case is about, like ``INT8``.
+        written: Whether the fix was written as ``fixed.onnx``.
+    """
+    time = "" if added_ms is None else f", {added_ms:+.2g} ms"
+    facts = {"share": percent(share), "time": time, "format": low_format, "high": precision.upper()}
+    if share < WORTH_SHIPPING:
+        file = " (fixed.onnx)" if written else ""
+        return Remedy.NOT_WORTH_IT.format(**facts, others=INSTEAD[low_format], file=file)
+    return Remedy.STAYS.format(**facts, file=" with fixed.onnx" if written else "")
+
+
+def _added_ms(result: CaseResult, repair: Repair) -> float | None:
+    """Returns the median latency of a remedy less that of the candidate, in ms; None if not timed."""
+    for engine in result.engines:
+        if engine.role == Role.INT8 and engine.latency is not None and repair.latency is not None:
+            return repair.latency.median_ms - engine.latency.median_ms
+    return None
+
+
+def _spare(search: SearchOutcome) -> tuple[str, ...]:
+    """Returns the layers that a plan keeps high in addition to the culprits, as a reserve.
+
+    The criteria are met without them.
+    """
+    culprits = {culprit.layer for culprit in search.culprits}
+    if not culprits <= {*search.kept}:
+        return ()
+    return tuple(layer for layer in search.kept if layer not in culprits)
+
+
+def _quoted(result: CaseResult, scores: Sequence[Score]) -> Score | None:
+    """Returns the score of a fix by the criterion that the case misses most.
+
+    If the fix has no such score, the result is the worst score of the fix; None if it has none.
+    """
     judged = worst_first(scores)
-    if not judged:
+    for missed in worst_first(result.scores):
+        same = (missed.subject, missed.metric, missed.bound)
+        fixed = [score for score in judged if (score.subject, score.metric, score.bound) == same]
+        if fixed and not missed.passed:
+            return fixed[0]
+    return judged[0] if judged else None
+
+
+def _reached(quoted: Score | None) -> list[str]:
+    """Returns texts on a score of a fix and its limit, the longest first, or one empty text."""
+    if quoted is None:
         return [""]
-    worst = judged[0]
-    texts = [f"; {relation(worst, most)}" for most in (NAME, 16)]
-    if worst.name != worst.subject:
-        texts.append(f"; {worst.metric}{relation(worst).removeprefix(name_of(worst))}")
+    texts = [f"; {relation(quoted, most)}" for most in (NAME, 16)]
+    if quoted.name != quoted.subject:
+        texts.append(f"; {quoted.metric}{relation(quoted).removeprefix(name_of(quoted))}")
     return texts
 
 
-def _proofs(result: CaseResult, scores: Sequence[Score], *, verified: bool) -> list[str]:
-    """Returns texts on how a fix was verified, the longest first."""
+def _proofs(
+    result: CaseResult, scores: Sequence[Score], quoted: Score | None, *, verified: bool
+) -> list[str]:
+    """Returns texts on how a fix was verified, the longest first. The text before them ends in ``quoted``."""
     if verified:
         backend = result.backend.partition(",")[0]
         proofs = (Remedy.VERIFIED_WITH_RESERVE, Remedy.VERIFIED_RUN, Remedy.VERIFIED_ON, Remedy.VERIFIED)
@@ -199,15 +300,25 @@ def _proofs(result: CaseResult, scores: Sequence[Score], *, verified: bool) -> l
     unsteady = [score for score in worst_first(scores) if not score.steady]
     if not unsteady or not all(score.passed for score in scores):
         return [Remedy.NOT_VERIFIED]
-    resampled = Remedy.UNSTEADY_SCORE.format(interval=interval_text(unsteady[0]))
+    name = "" if unsteady[0] == quoted else f"{name_of(unsteady[0], NAME)} is "
+    resampled = Remedy.UNSTEADY_SCORE.format(name=name, interval=interval_text(unsteady[0]))
     return [resampled, Remedy.UNSTEADY, Remedy.NOT_VERIFIED]
 
 
-def _kept(search: SearchOutcome, low_format: str) -> list[str]:
-    """Returns texts on the plan of the search as a fix, the longest first."""
-    layers = count(len(search.kept), "layer")
-    kept = Remedy.KEEP.format(layers=layers, precision=search.precision.upper())
-    return [kept + Remedy.SHARE_STAYS.format(share=search.int8_share, format=low_format), kept]
+def _kept(layers: Sequence[str], precision: str, spare: Sequence[str]) -> list[str]:
+    """Returns texts on layers that are kept in high precision, the longest first.
+
+    Args:
+        layers: All these layers.
+        precision: Their format.
+        spare: Those of them that are a reserve only.
+    """
+    kept = Remedy.KEEP.format(layers=count(len(layers), "layer"), precision=precision.upper())
+    if not spare:
+        return [kept]
+    names = few([f"'{middle(name, NAME)}'" for name in spare], 2)
+    reserve = Remedy.SPARE.format(spare=len(spare), names=names)
+    return [kept + reserve, kept + Remedy.SPARE_BRIEFLY.format(spare=len(spare))]
 
 
 def alternatives(result: CaseResult) -> list[str]:
@@ -217,7 +328,15 @@ def alternatives(result: CaseResult) -> list[str]:
     for repair in repairs:
         scores = [relation(score) for score in worst_first(repair.scores)[:1]]
         verified = "verified" if repair.verified else "not verified"
-        lines.append("; ".join([_changes(repair, result.low_format)[0], *scores, verified]))
+        start = _priced(
+            share_that_stays(result, 1 - repair.price),
+            _added_ms(result, repair),
+            repair.precision,
+            result.low_format,
+            written=False,
+        )
+        change = _changes(repair, result.low_format)[0]
+        lines.append("; ".join([start + change, *scores, verified]))
     return lines
 
 
@@ -226,8 +345,14 @@ def _no_fix(result: CaseResult) -> Iterator[str]:
     search, stopped = result.search, result.stopped
     if stopped is not None:
         yield STOPS[stopped.kind].no_fix
+    elif search is not None and search.ending.kind == "nothing-left":
+        high, others = search.precision.upper(), INSTEAD[result.low_format]
+        yield NoFix.NOTHING_LEFT.format(format=result.low_format, high=high, others=others)
     elif search is not None and search.found:
         yield reason(search, result.low_format)
+    elif search is not None and (other := is_other_model(result)) is not None and other.differs:
+        advice = NoFix.OTHER_WEIGHTS if other.differing else NoFix.OTHER_MODEL
+        yield advice.format(model=other.model, file=other.file, key=other.key)
     elif search is not None:
         lint = [f.remedy for f in result.findings if f.source == "lint" and f.severity != "note" and f.remedy]
         yield "; ".join([*lint[:1], NoFix.ENDED.format(ending=reason(search, result.low_format))])
@@ -251,26 +376,24 @@ def cheaper_fix(result: CaseResult) -> Repair | None:
     return first if first.kind != "high" and cheaper else None
 
 
-def _changes(repair: Repair, low_format: str, spare: int = 0) -> list[str]:
+def _changes(repair: Repair, low_format: str, spare: Sequence[str] = ()) -> list[str]:
     """Returns what a remedy changes, the longest text first.
 
     Args:
         repair: The remedy.
         low_format: The format that the case is about, like ``INT8``.
-        spare: How many of its layers are in high precision as a reserve only.
+        spare: Those of its layers that are in high precision as a reserve only.
     """
-    layers, precision = count(len(repair.layers), "layer"), repair.precision.upper()
     clauses = [CHANGES[kind].clause.format_map(facts) for kind, facts in _changed(repair)]
     if repair.kind == "high" or not clauses:
-        text = Remedy.SYMMETRIC.format(format=low_format)
         if repair.layers:
-            text = Remedy.KEEP.format(layers=layers, precision=precision)
-        text += Remedy.SPARE.format(spare=spare) if spare else ""
-        return [text + Remedy.SHARE_STAYS.format(share=1 - repair.price, format=low_format), text]
+            return _kept(repair.layers, repair.precision, spare)
+        return [Remedy.SYMMETRIC.format(format=low_format)]
     done = " and ".join(clauses)
     if not repair.layers:
-        return [f"{done}, {Remedy.ALL_LOW.format(format=low_format)}", done]
-    high = Remedy.HIGH.format(layers=layers, precision=precision)
+        return [done]
+    layers = count(len(repair.layers), "layer")
+    high = Remedy.HIGH.format(layers=layers, precision=repair.precision.upper())
     return [f"{done}, {high}", f"{high} and {count(len(clauses), 'other change')}"]
 
 

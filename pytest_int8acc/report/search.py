@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_int8acc.report.catalogue import ENDINGS
 from pytest_int8acc.report.charts import Chart, chart
-from pytest_int8acc.report.words import count, few, number, pairs_text
+from pytest_int8acc.report.words import count, few, number, pairs_text, percent
 from pytest_int8acc.results.causes import Repair
 from pytest_int8acc.results.search import Culprit, Ending, SearchOutcome, Tradeoff
 
@@ -100,16 +100,22 @@ def tradeoff_view(tradeoff: Tradeoff, precision: str) -> TradeoffView:
     return TradeoffView(title, said, name, first.metric, tuple(rows), chart(tradeoff))
 
 
-def plan_line(outcome: SearchOutcome, low_format: str) -> str:
-    """Returns the plan of the search in a sentence, or why there is none; empty if nothing has to change."""
+def plan_line(outcome: SearchOutcome, low_format: str, share: float) -> str:
+    """Returns the plan of the search in a sentence, or why there is none; empty if nothing has to change.
+
+    Args:
+        outcome: The outcome of the search.
+        low_format: The format that groups leave, like ``INT8``.
+        share: The share of the model's multiply-accumulates that stays in it, from 0 to 1.
+    """
     if not outcome.found:
         return f"No fix: {reason(outcome, low_format)}"
     if not outcome.culprits:
         return ""
-    stays = f"{outcome.int8_share:.0%} of the MACs stay in {low_format}"
-    plan = f"{_kept(outcome)} in {outcome.precision.upper()}, {stays}"
+    stays = f"{percent(share)} of the MACs stay in {low_format}"
     if outcome.price_ms is not None:
-        plan += f", {outcome.price_ms:+.2g} ms"
+        stays += f", {outcome.price_ms:+.2g} ms"
+    plan = f"{stays} with {_kept(outcome)} in {outcome.precision.upper()}"
     if not outcome.verified:
         return f"Plan of the search, not verified: {plan}"
     unseen = f", {outcome.held_out} of them not seen by the search" if outcome.held_out else ""

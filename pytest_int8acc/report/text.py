@@ -26,13 +26,13 @@ from pytest_int8acc.report.words import (
 )
 from pytest_int8acc.results import CaseResult, Doing
 
-#: The maximum number of lines of a failure without -v. They are 1 for the verdict, 2 for *Why*, 2 for *Fix*
-#: (3 if no layers follow), 7 for layers, 2 for cautions and 1 for *More*.
+#: The maximum number of lines of a failure without -v. They are 1 for the verdict, 1 for *Compared*, 2 for
+#: *Why*, 2 for *Fix* (3 if no layers follow), 6 for layers, 2 for cautions and 1 for *More*.
 LINES = 15
 #: The maximum number of lines of *Why*, and of *Fix*.
 _LINES_OF_WHY, _LINES_OF_FIX = 2, 3
 #: The maximum number of culprits and of cautions without -v.
-_CULPRITS, _CAUTIONS = 5, 2
+_CULPRITS, _CAUTIONS = 4, 2
 #: The maximum number of rows of the tables of scores, of culprits with -v, of trials, and of layers.
 _ROWS, _MORE_CULPRITS, _TRIALS, _LAYERS = 20, 20, 40, 40
 
@@ -49,7 +49,8 @@ def failure(view: CaseView, verbosity: int = 0, width: int | None = None) -> str
         lines = _brief(view, verbosity, wraps=width is None or width >= WIDTH)
         lines += [""] if verbosity else []
     if verbosity:
-        said = set(lines)
+        shown_as_one = " ".join(line.strip() for line in lines)
+        said = {*lines, *(str(fix) for fix in view.fixes if str(fix) in shown_as_one)}
         rest = [line for line in details(view, verbosity, inner) if line not in said]
         lines += [view.headline, *("  " + line for line in rest), *remedies(view, verbosity, width)]
         if view.result.written:
@@ -71,6 +72,7 @@ def _brief(view: CaseView, verbosity: int, *, wraps: bool) -> list[str]:
     lines = [view.failure_line]
     if view.is_about_golden:  # the text on the golden also says what to do
         return [*lines, *_wrapped(f"Why: {view.result.golden}", 4, wraps), _more(view, verbosity)]
+    lines.append(first_fitting([f"Compared: {text}" for text in view.compared]))
     cautions = [*view.cautions, *view.fix_cautions]
     if whys := [f"Why: {why}" for why in view.whys if why]:
         why = whys[0] if view.result.is_misbuilt else first_fitting(whys, _LINES_OF_WHY * WIDTH - 15)
@@ -127,8 +129,10 @@ def _more(view: CaseView, verbosity: int) -> str:
     written = view.result.written
     shows = "-vv shows all there is" if verbosity > 0 else "-v shows scores, stages and other ways"
     if not written:
-        what = "fixed.onnx and a report" if view.has_fix else "a report"
-        return f"More: {shows}; --int8acc-report DIR writes {what}"
+        if view.has_fix:
+            what = "fixed.onnx, plan.yaml (spec key 'plan') and a report"
+            return f"More: --int8acc-report DIR writes {what}; -v{'v' * verbosity} shows more"
+        return f"More: {shows}; --int8acc-report DIR writes a report"
     folder, names = "", set(written)
     if len({path.startswith("/") for path in written}) == 1:
         folder = commonpath([dirname(path) for path in written])

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from pytest_int8acc.report import charts
 from pytest_int8acc.report.catalogue import FILES, METRICS, NUMBERS, Caution, Label
 from pytest_int8acc.report.cautions import (
+    blind_whys,
     cautions,
     precision_text,
     precision_why,
@@ -25,7 +26,15 @@ from pytest_int8acc.report.cautions import (
     stop_text,
     warnings,
 )
-from pytest_int8acc.report.fixes import Fix, alternatives, elsewhere, fixes, recommended, repair_text
+from pytest_int8acc.report.fixes import (
+    Fix,
+    alternatives,
+    elsewhere,
+    fixes,
+    recommended,
+    repair_text,
+    share_that_stays,
+)
 from pytest_int8acc.report.search import (
     TradeoffView,
     alone_text,
@@ -45,6 +54,7 @@ from pytest_int8acc.report.why import (
     stage_meaning,
     stage_text,
     stage_title,
+    values_texts,
     why_texts,
 )
 from pytest_int8acc.report.words import (
@@ -231,6 +241,22 @@ class CaseView:
         samples = f"{count(result.samples, 'sample')}: {result.data}"
         return f"{result.candidate} against {result.baseline}; {formats}{samples}; {result.backend}"
 
+    @cached_property
+    def compared(self) -> list[str]:
+        """What was compared with what, on how many samples, and where; the fullest text first."""
+        result = self.result
+        start = f"{count(result.samples, 'sample')} of {result.data}"
+        forms = f"{result.candidate} against {result.baseline}"
+        briefly = f"{self.low_format} against {result.baseline}"
+        return [
+            f"{start}, {forms}; {result.backend}",
+            f"{start}, {forms}",
+            f"{start}, {briefly}; {result.backend}",
+            f"{start}, {briefly}",
+            f"{count(result.samples, 'sample')}, {briefly}; {result.backend}",
+            f"{count(result.samples, 'sample')}, {briefly}",
+        ]
+
     def misses(self, most: int | None = None) -> list[str]:
         """Returns each problem and each missed limit, the worst first; names have ``most`` characters."""
         texts = problems(self.result)
@@ -309,14 +335,20 @@ class CaseView:
 
     @cached_property
     def whys(self) -> list[str]:
-        """Sentences that say what was wrong, the fullest first; one empty text without a diagnosis."""
+        """Sentences that say what was wrong, the fullest first; one empty text if nothing is known.
+
+        Without a diagnosis they say how the values of the worst output differ.
+        """
         if self.result.is_misbuilt and self.result.precision is not None:
             return [precision_why(self.result.precision)]
-        return list(why_texts(self.result))
+        if self.result.kept and (blind := list(blind_whys(self.result))):
+            return blind
+        texts = list(why_texts(self.result))
+        return texts if texts[0] or self.result.passed else list(values_texts(self.result))
 
     @property
     def why(self) -> str:
-        """What was wrong, in one sentence; empty without a diagnosis."""
+        """What was wrong, in one sentence; empty if nothing is known."""
         return self.whys[0]
 
     @cached_property
@@ -486,7 +518,10 @@ class CaseView:
     @cached_property
     def plan(self) -> str:
         """The plan of the search in a sentence; empty without a search."""
-        return "" if self.result.search is None else plan_line(self.result.search, self.low_format)
+        search = self.result.search
+        if search is None:
+            return ""
+        return plan_line(search, self.low_format, share_that_stays(self.result, search.int8_share))
 
     @cached_property
     def cost(self) -> str:

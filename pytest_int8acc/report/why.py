@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_int8acc.report.catalogue import ABLATIONS, CAUSES, FITS, HINT, STAGES, SYMPTOMS, Why
-from pytest_int8acc.report.words import NAME, count, few, middle, pairs_text, percent
-from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LineFit, StageLine
-from pytest_int8acc.results.causes import Ablation, Cause, Jump, OddRanges, Stage
+from pytest_int8acc.report.words import NAME, count, few, middle, number, pairs_text, percent, worst_first
+from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LineFit, OutputResult, StageLine
+from pytest_int8acc.results.causes import Ablation, Cause, Jump, OddRanges, OtherModel, Stage
 
 #: The stages whose failure does not come from quantization. If one of them is the first to miss a limit,
 #: *Why* names this stage alone.
@@ -18,6 +18,9 @@ _NOT_BY_QUANTIZATION = ("FP32 ONNX", "FP16", "engine FP16", "engine INT8")
 #: The stages in FP16. If one of them is the first to miss a limit, a discontinuous node, such as TopK, may be
 #: the reason.
 _FLOAT_STAGES = ("FP16", "engine FP16")
+#: Maximum correlation at which values do not follow those of the baseline: two thirds of their power are
+#: then error, whatever factor and offset they are corrected by.
+_UNRELATED = 0.8
 
 
 class _Number(float):
@@ -241,6 +244,10 @@ def why_texts(result: CaseResult) -> Iterator[str]:
     if diagnosis.met:
         met = Why.MET_BUT_STAGE if title else Why.MET
         yield met.format(format=low, stage=title)
+    elif any(output.problem and output.nan_share for output in result.outputs):
+        yield Why.FLOAT_NAN.format(format=low)
+    elif (other := is_other_model(result)) is not None:
+        yield from _of_other_model(other, low)
     elif is_jumpy(result):
         yield jump_text(diagnosis.jumps)
         yield jump_text(diagnosis.jumps, NAME)
@@ -275,13 +282,107 @@ def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[
         yield "; ".join(filter(None, [*parts, layer])) or unknown
 
 
+def is_other_model(result: CaseResult) -> OtherModel | None:
+    """Returns how the user's quantized model differs from the float model; None if that is not the fault."""
+    diagnosis, search = result.diagnosis, result.search
+    if diagnosis is None or search is None or search.ending.kind != "high-fails" or search.fixed_pairs:
+        return None
+    other = diagnosis.other_model
+    if other is None or diagnosis.first_stage in _NOT_BY_QUANTIZATION:
+        return None
+    # A node that chooses among values, and no other one, may differ by the rounding of stored weights.
+    chosen = not (other.operators or other.differing) and any(
+        other.op_type in ("", jump.op_type) for jump in diagnosis.jumps
+    )
+    return None if chosen else other
+
+
+def _of_other_model(other: OtherModel, low_format: str) -> Iterator[str]:
+    """Yields texts on a quantized model that is another model than the float model, the fullest first."""
+    facts: dict[str, str] = {
+        "format": low_format,
+        "file": other.file,
+        "model": other.model,
+        "weights": count(other.weights, "weight"),
+        "tensor": middle(other.tensor, NAME),
+        "op_type": middle(other.op_type, NAME),
+        "off": percent(other.off) if math.isfinite(other.off) else "more than all",
+        "operators": ", ".join(_operators_of(other)),
+    }
+    tensor = Why.OTHER_TENSOR.format(**facts) if other.tensor else ""
+    operators = Why.OTHER_OPERATORS.format(**facts) if other.operators else ""
+    weights = Why.SAME_WEIGHTS.format(**facts) if other.weights else ""
+    if other.differing:
+        first = middle(other.differing[0], NAME)
+        weights = Why.OTHER_WEIGHTS.format(**facts, differing=len(other.differing), first=first)
+    if not other.differs:
+        yield (Why.NOT_LOW + Why.NOT_THE_CAUSE).format(**facts)
+        return
+    start = (Why.NOT_LOW + Why.OTHER_MODEL).format(**facts)
+    yield "; ".join(filter(None, [start, weights, operators, tensor]))
+    yield "; ".join(filter(None, [start, weights, tensor or operators]))
+    yield "; ".join(filter(None, [start, tensor or operators or weights]))
+
+
+def _operators_of(other: OtherModel) -> Iterator[str]:
+    """Yields texts like ``2 Cast more`` on the operators whose numbers differ most, three at most."""
+    for name, n in sorted(other.operators.items(), key=lambda item: -abs(item[1]))[:3]:
+        yield f"{abs(n)} {name} {'more' if n > 0 else 'less'}"
+
+
+def values_texts(result: CaseResult) -> Iterator[str]:
+    """Yields how the values of the worst output differ from the baseline's, the fullest first.
+
+    The text is empty if no line was fitted to the output.
+    """
+    output = worst_output(result)
+    if output is None or output.fit is None:
+        yield ""
+        return
+    for most in (len(output.name), NAME):
+        text = _values_text(result, output, output.fit, most)
+        if output.part_of:
+            yield f"{text}; {Why.PART.format(whole=middle(output.part_of, most))}"
+        yield text
+
+
+def _values_text(result: CaseResult, output: OutputResult, fit: LineFit, most: int) -> str:
+    facts = {
+        "format": result.low_format,
+        "baseline": "the baseline",
+        "output": f"'{middle(output.name, most)}'",
+        "correlation": number(fit.correlation, 3),
+        "samples": count(output.samples or result.samples, "sample"),
+    }
+    if "constant" in fit.meanings:
+        return Why.CONSTANT.format(**facts, offset=fit.offset)
+    if fit.meanings:
+        line = _fit_facts(fit) | {"before": "the baseline"}
+        clauses = " and ".join(FITS[meaning].clause.format_map(line) for meaning in fit.meanings)
+        return Why.OFF.format(**facts, clauses=clauses)
+    return (Why.UNRELATED if fit.correlation < _UNRELATED else Why.CLOSE).format(**facts)
+
+
+def worst_output(result: CaseResult) -> OutputResult | None:
+    """Returns the output, or the part of one, that the worst score is about; else the one with most error.
+
+    The result is None if no line was fitted to an output.
+    """
+    fitted = [output for output in result.outputs if output.fit is not None]
+    for score in worst_first(result.scores)[:1]:
+        for output in fitted:
+            if output.name == score.subject:
+                return output
+    return min(fitted, key=lambda o: o.fit.correlation if o.fit is not None else 1.0, default=None)
+
+
 def is_jumpy(result: CaseResult) -> bool:
     """Returns whether a node that chooses among values, such as TopK, makes the outputs incomparable.
 
     It does if no plan passes, or if FP16 misses a limit before INT8.
     """
     diagnosis, search = result.diagnosis, result.search
-    if diagnosis is None or not diagnosis.jumps:
+    if diagnosis is None or not diagnosis.jumps or is_other_model(result) is not None:
         return False
     hopeless = search is not None and search.ending.kind in ("high-fails", "nothing-left")
     return hopeless or diagnosis.first_stage in _FLOAT_STAGES

@@ -370,6 +370,35 @@ class Jump:
 
 
 @dataclass(frozen=True)
+class OtherModel:
+    """How a quantized model differs from the float model of its case, apart from rounding."""
+
+    file: str
+    """The path of the quantized model, as the spec has it."""
+    key: str
+    """The key of the spec that names it: ``int8`` or ``fp8``."""
+    model: str
+    """The path of the float model, as the spec has it."""
+    weights: int
+    """The number of weights that both models have."""
+    differing: tuple[str, ...] = ()
+    """The names of the weights whose values differ."""
+    tensor: str = ""
+    """The first tensor that has other values in FP32, on the first sample; empty if none has."""
+    op_type: str = ""
+    """The operator that makes the tensor in the float model."""
+    off: float = 0.0
+    """The root mean square of the tensor's difference, divided by that of its values in the float model."""
+    operators: Mapping[str, int] = field(default_factory=dict)
+    """Operator to how many more of its nodes the quantized model has; below 0, how many less."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether a weight, an operator or a tensor differs."""
+        return bool(self.differing or self.operators or self.tensor)
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """The result of a diagnosis: why the case fails, and which remedies meet its criteria."""
 
@@ -393,5 +422,10 @@ class Diagnosis:
     notes: tuple[str, ...] = ()
     jumps: tuple[Jump, ...] = ()
     """The nodes of the float model that choose among values on the way to its outputs."""
+    other_model: OtherModel | None = None
+    """How the user's quantized model differs from the float model.
+
+    None if it was not compared. It is compared if the criteria fail with all layers in high precision.
+    """
     worst: tuple[WorstSample, ...] = ()
     """The worst sample of each of a few failing outputs; empty if no report is written."""

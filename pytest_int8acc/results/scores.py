@@ -242,6 +242,8 @@ class DeadCandidate:
     kind: DeadKind
     output: str = ""
     """The name of the output that was changed; empty if all outputs were changed."""
+    scores: tuple[Score, ...] = ()
+    """The scores of these outputs that have a limit, the nearest to its limit first; a few at most."""
 
     @property
     def is_fatal(self) -> bool:
@@ -284,6 +286,8 @@ class BlindSpots:
 
     It is known if the candidate is hardly better than the useless outputs, and None otherwise.
     """
+    samples: int = 0
+    """The number of samples on which the criteria were tried; 0 if it is not known."""
 
     @property
     def fatal(self) -> bool:

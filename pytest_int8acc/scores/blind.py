@@ -34,6 +34,8 @@ _MIN_SAMPLES = 8
 _MAX_SAMPLES, _MAX_ELEMENTS = 64, 1 << 20
 #: A proposed limit on the SQNR is this many dB above the SQNR of useless outputs.
 _ABOVE_DB = 6.0
+#: Maximum number of scores that are kept of outputs that meet the criteria.
+_MAX_SCORES = 3
 #: Number of times that outputs are shuffled, to learn what value a metric has by chance.
 _SHUFFLES = 5
 
@@ -114,9 +116,14 @@ def try_criteria(judge: Judge, spread: Spread, outputs: Sequence[OutputResult]) 
     trial = _Trial(judge.of_rows(spread.indices), samples)
     undetected: list[DeadCandidate] = []
     for kind, name, candidate in trial.candidates(outputs):
-        known = kind == "shifted" and DeadCandidate("replaced", name) in undetected
-        if not known and _differ(samples, candidate) and trial.accepts(candidate):
-            undetected.append(DeadCandidate(kind, name))
+        known = kind == "shifted" and any(
+            dead.kind == "replaced" and dead.output == name for dead in undetected
+        )
+        if known or not _differ(samples, candidate):
+            continue
+        scores = trial.accepted(candidate)
+        if scores is not None:
+            undetected.append(DeadCandidate(kind, name, scores))
     chance = tuple(trial.at_chance())
     if not undetected and not chance:
         return None
@@ -125,7 +132,7 @@ def try_criteria(judge: Judge, spread: Spread, outputs: Sequence[OutputResult]) 
         remedies = trial.limits_that_catch(outputs)
     remedy = next((score for score in remedies if score.passed), None)
     too_near = remedies[0] if remedies and remedy is None else None
-    return BlindSpots(tuple(undetected), chance, remedy, too_near)
+    return BlindSpots(tuple(undetected), chance, remedy, too_near, len(spread.indices))
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,15 +213,25 @@ class _Trial:
         part = self._part(name)
         return self.baseline[name] if part is None else [part.of(a) for a in self.baseline[part.output]]
 
-    def accepts(self, candidate: Outputs) -> bool:
-        """Whether a candidate meets all criteria. It does not if a metric raises an error on it."""
+    def accepted(self, candidate: Outputs) -> tuple[Score, ...] | None:
+        """Returns the scores of a candidate that meets all criteria, the nearest to its limit first.
+
+        The result is None if the candidate misses a criterion, or if a metric raises an error on it.
+        """
         try:
             outputs = self._compared(self.judge, candidate, metrics=False).results()
-            if not all(output.passed for output in outputs) or not self.judge.metrics:
-                return all(output.passed for output in outputs)
-            return self._compared(self.judge, candidate).verdict().passed
+            if not all(output.passed for output in outputs):
+                return None
+            scores = [score for output in outputs for score in output.scores]
+            if self.judge.metrics:
+                verdict = self._compared(self.judge, candidate).verdict()
+                if not verdict.passed:
+                    return None
+                scores = list(verdict.scores)
         except CriterionError:
-            return False
+            return None
+        limited = [score for score in scores if score.limit is not None]
+        return tuple(sorted(limited, key=lambda score: -score.normalized_loss)[:_MAX_SCORES])
 
     def _compared(self, judge: Judge, candidate: Outputs, *, metrics: bool = True) -> Comparison:
         """Compares a candidate with the baseline: all samples at once, or one by one if shapes differ."""

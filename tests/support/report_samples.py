@@ -207,6 +207,14 @@ def blamed(*causes: Plain, **facts: Any) -> Plain:
     return case(search=replace(FOUND, culprits=culprits), diagnosis={"met": False, **facts})
 
 
+def another_model(**facts: Any) -> Plain:
+    """A case whose quantized model is another model than the float model."""
+    other = {"file": "int8.onnx", "key": "int8", "model": "model.onnx", "weights": 9, **facts}
+    return replace(
+        searched(ending("high-fails", 20, 20), **NO_PLAN), diagnosis={"met": False, "other_model": other}
+    )
+
+
 # --- stages, remedies
 
 
@@ -404,6 +412,8 @@ RESULTS: dict[str, Plain] = {
     "a-reserve": searched(ending("first", 13, 20), with_reserve=("/conv5/Conv", "/fc/Gemm", "/pool")),
     "another-plan": searched(ending("last", 13, 20), with_reserve=("/fc/Gemm", "/pool")),
     "most-leaves": searched(ending("worst", 3, 20), int8_share=0.3),
+    "not-worth-shipping": searched(ending("first", 2, 20), int8_share=0.14),
+    "part-in-int8": replace(searched(ending("first", 2, 20), price_ms=0.031), int8_macs=0.6),
     "visited": searched(ending("visited", 2, 20), ending("seconds-spent", max_seconds=0.5)),
     "cut-short": searched(ending("cut-short", 9, 20), ending("interrupted")),
     "nothing-to-do": searched(ending("int8-passes"), culprits=()),
@@ -412,6 +422,42 @@ RESULTS: dict[str, Plain] = {
         searched(ending("high-fails", 20, 20), **NO_PLAN, fixed_pairs=PAIRS), findings=FINDINGS[:1]
     ),
     "nothing-left": searched(ending("nothing-left", groups=20), **NO_PLAN),
+    "another-model": another_model(tensor="/resize", op_type="Resize", off=0.39),
+    "another-model-by-operators": another_model(operators={"Cast": 2, "Transpose": -1}),
+    "another-model-by-weights": another_model(differing=("conv1.weight", "fc.weight")),
+    "another-model-in-nothing": another_model(),
+    "too-weak": case(
+        KEPT,
+        blind={
+            "undetected": [
+                {"kind": "zeros", "scores": [replace(KEPT, value=0.0, limit=-1.0)]},
+                {"kind": "shuffled", "scores": [replace(KEPT, value=0.31, limit=-1.0)]},
+            ],
+            "samples": 64,
+        },
+    ),
+    "lost": output(
+        case(
+            replace(KEPT, value=0.0, limit=-1.0),
+            blind={
+                "undetected": [{"kind": "zeros"}],
+                "too_near": score("logits", "sqnr_db", 0.0, limit=20.0),
+                "samples": 64,
+            },
+        ),
+        fit=fit(0.0, 0.0, 0.0, "constant"),
+    ),
+    "at-chance": case(
+        KEPT,
+        blind={
+            "undetected": [{"kind": "zeros"}],
+            "at_chance": [{"metric": "top1", "baseline": 0.1, "chance": 0.11, "as_well": True}],
+            "samples": 64,
+        },
+    ),
+    "one-value-unsearched": output(case(), fit=fit(0.0, 0.0, 0.0, "constant"), samples=397),
+    "unlike-unsearched": output(case(), fit=fit(0.1, 0.0, 0.2), part_of="head"),
+    "alike-unsearched": output(case(), fit=fit(0.98, 0.0, 0.97)),
     "ranges-of-activations": blamed(*RANGES),
     "weights-and-operators": blamed(*WEIGHTS),
     "other-causes": blamed(*OTHERS),
