@@ -1,0 +1,284 @@
+"""Projects that pass in an exact session and that one optimizer of ONNX Runtime's default session changes.
+
+Each network has two or three layers, seeded weights and 32 samples. Nothing in it depends on the processor's
+INT8 kernels, so that the optimizer alone makes the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import yaml
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper, parser
+
+Array = NDArray[Any]
+SAMPLES = 32
+#: Greatest magnitude of the codes of INT8.
+_CODES = 127
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One project: a float model, its Q/DQ form, its inputs and its limits."""
+
+    optimizer: str
+    """The optimizer that changes the results of a default session."""
+    text: str
+    """The float model, without weights."""
+    quantized: str
+    """The nodes of the Q/DQ model. Weights have the suffix ``q``, their scales ``s``, zero points ``z``."""
+    shape: tuple[int, ...]
+    """The shape of one sample."""
+    weights: Callable[[np.random.Generator], Mapping[str, Array]]
+    axes: Mapping[str, int] = field(default_factory=dict)
+    """Weight to the axis of its scales; a weight that is not named is not quantized."""
+    scales: Mapping[str, float] = field(default_factory=dict)
+    """Name of a scalar scale of an activation to its value."""
+    constants: Mapping[str, onnx.TensorProto] = field(default_factory=dict)
+    """Other constants, by name: zero points other than ``z``, which is 0 in INT8, and weights in INT4."""
+    baseline: str = "fp32"
+    size: float = 1.0
+    """The standard deviation of the inputs."""
+    limits: Mapping[str, float] = field(default_factory=lambda: {"sqnr_db": 25})
+    opset: int = 19
+
+    def write(self, folder: Path, **more: object) -> Path:
+        """Write the project, and return its spec."""
+        rng = np.random.default_rng(0)
+        weights = {name: array.astype(np.float32) for name, array in self.weights(rng).items()}
+        onnx.save(self._model(self.text, weights), folder / "model.onnx")
+        onnx.save(self._model(self.quantized, weights), folder / "int8.onnx")
+        inputs = rng.normal(size=(SAMPLES, *self.shape)) * self.size
+        np.savez(folder / "inputs.npz", x=inputs.astype(np.float32))
+        spec = {
+            "model": "model.onnx",
+            "inputs": "inputs.npz",
+            "baseline": self.baseline,
+            "int8": {"model": "int8.onnx"},
+            "criteria": [dict(self.limits)],
+            "backend": "onnxruntime",
+            "accept_blind": "an untrained network and random inputs",
+            **more,
+        }
+        path = folder / "case.int8acc.yaml"
+        path.write_text(yaml.safe_dump(spec, sort_keys=False))
+        return path
+
+    def _model(self, nodes: str, weights: Mapping[str, Array]) -> onnx.ModelProto:
+        shape = ", ".join(map(str, self.shape))
+        head = f'<ir_version: 10, opset_import: ["": {self.opset}]> net (float[N, {shape}] x) => (float[N, C'
+        head += ", H, W] y)" if len(self.shape) == 3 else "] y)"
+        proto = parser.parse_model(f"{head} {{ {nodes} }}")
+        read = {name for node in proto.graph.node for name in node.input}
+        constants = {"z": np.int8(0), **{name: np.float32(value) for name, value in self.scales.items()}}
+        for name, array in weights.items():
+            constants[name] = array
+            if name in self.axes:
+                others = tuple(axis for axis in range(array.ndim) if axis != self.axes[name])
+                scale = np.abs(array).max(others, keepdims=True) / _CODES
+                constants[f"{name}q"] = np.clip(np.rint(array / scale), -_CODES, _CODES).astype(np.int8)
+                constants[f"{name}s"] = scale.reshape(-1).astype(np.float32)
+                constants[f"{name}z"] = np.zeros(scale.size, np.int8)
+        for name, value in constants.items():
+            if name in read:
+                proto.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+        for name, tensor in self.constants.items():
+            if name in read:
+                tensor.name = name
+                proto.graph.initializer.append(tensor)
+        for number, node in enumerate(proto.graph.node):
+            node.name = f"{node.op_type}_{number}"
+        return proto
+
+
+def _layers(first: tuple[int, ...], second: tuple[int, ...], bias: int, gain: float = 0.2) -> Any:
+    """A function that draws two weights and a bias of about 2 for the first layer."""
+
+    def draw(rng: np.random.Generator) -> Mapping[str, Array]:
+        return {
+            "w": rng.normal(size=first) * gain,
+            "b": rng.normal(size=bias) * 2,
+            "v": rng.normal(size=second) * gain,
+        }
+
+    return draw
+
+
+def _one_faint_channel(rng: np.random.Generator) -> Mapping[str, Array]:
+    """Weights of which one output channel is a thousand millionth of the others, with a bias as the others."""
+    drawn = dict(_layers((8, 4, 3, 3), (4, 8, 1, 1), 8)(rng))
+    drawn["w"][3] *= 1e-9
+    drawn["b"] = np.abs(drawn["b"]) + 2
+    return drawn
+
+
+def _one_faint_column(rng: np.random.Generator) -> Mapping[str, Array]:
+    drawn = dict(_layers((16, 8), (8, 4), 8)(rng))
+    drawn["w"][:, 3] *= 1e-9
+    drawn["b"] = np.abs(drawn["b"]) + 2
+    return drawn
+
+
+_PAIR = "{0}q = QuantizeLinear({0}, {1}, z) {0}d = DequantizeLinear({0}q, {1}, z)"
+_TO_X = _PAIR.format("x", "sx")
+_TO_A = _PAIR.format("a", "sa")
+_W0, _V0 = ("{0}d = DequantizeLinear<axis = 0>({0}q, {0}s, {0}z)".format(n) for n in "wv")
+_W1, _V1 = ("{0}d = DequantizeLinear<axis = 1>({0}q, {0}s, {0}z)".format(n) for n in "wv")
+_SMALL = 0.02
+#: Inputs of about 0.02. In FP16 their scale times that of a weight is so small that the bias divided by it
+#: exceeds 65504.
+_HALF: dict[str, Any] = {"baseline": "fp16", "size": _SMALL, "scales": {"sx": 4 * _SMALL / _CODES, "sa": 0.06}}
+_INT4 = {"z4": helper.make_tensor("z4", TensorProto.INT4, [], [0])}
+
+
+
+def _int4_weights() -> dict[str, Any]:
+    """The weights of a MatMul in INT4, with a scale for each block of 16 rows."""
+    array = _large_channel(np.random.default_rng(0))["v"]
+    blocks = array.reshape(2, 16, 8)
+    scale = np.abs(blocks).max(1) / 7
+    codes = np.clip(np.rint(blocks / scale[:, None]), -8, 7).astype(int).reshape(32, 8)
+    weights = helper.make_tensor("v4q", TensorProto.INT4, codes.shape, codes.flatten().tolist())
+    return {"v4q": weights, "v4s": numpy_helper.from_array(scale.astype(np.float32), "v4s")}
+
+
+def _large_channel(rng: np.random.Generator) -> Mapping[str, Array]:
+    """Weights of which one output is 300 times as large, and the next layer hardly reads that one."""
+    drawn = dict(_layers((16, 32), (32, 8), 32)(rng))
+    drawn["w"][:, 5] *= 300
+    drawn["v"][5] /= 300
+    return drawn
+
+
+_INT4_WEIGHTS = _int4_weights()
+
+
+PLANTED: dict[str, Planted] = {
+    "bias of a Conv in FP16": Planted(
+        "WeightBiasQuantization",
+        "a = Conv(x, w, b) y = Conv(a, v)",
+        f"{_TO_X} {_W0} a = Conv(xd, wd, b) {_TO_A} {_V0} y = Conv(ad, vd)",
+        (4, 6, 6),
+        _layers((8, 4, 3, 3), (4, 8, 1, 1), 8),
+        {"w": 0, "v": 0},
+        **_HALF,
+    ),
+    "bias of a Conv with Relu in FP16": Planted(
+        "WeightBiasQuantization",
+        "c = Conv(x, w, b) a = Relu(c) y = Conv(a, v)",
+        f"{_TO_X} {_W0} c = Conv(xd, wd, b) a = Relu(c) {_TO_A} {_V0} y = Conv(ad, vd)",
+        (4, 6, 6),
+        _layers((8, 4, 3, 3), (4, 8, 1, 1), 8),
+        {"w": 0, "v": 0},
+        **_HALF,
+    ),
+    "bias of a depthwise Conv in FP16": Planted(
+        "WeightBiasQuantization",
+        "a = Conv<group = 8>(x, w, b) y = Conv(a, v)",
+        f"{_TO_X} {_W0} a = Conv<group = 8>(xd, wd, b) {_TO_A} {_V0} y = Conv(ad, vd)",
+        (8, 6, 6),
+        _layers((8, 1, 3, 3), (4, 8, 1, 1), 8),
+        {"w": 0, "v": 0},
+        **_HALF,
+    ),
+    "bias of a ConvTranspose in FP16": Planted(
+        "WeightBiasQuantization",
+        "a = ConvTranspose(x, w, b) y = Conv(a, v)",
+        f"{_TO_X} {_W1} a = ConvTranspose(xd, wd, b) {_TO_A} {_V0} y = Conv(ad, vd)",
+        (4, 6, 6),
+        _layers((4, 8, 3, 3), (4, 8, 1, 1), 8),
+        {"w": 1, "v": 0},
+        **_HALF,
+    ),
+    "bias of a Gemm in FP16": Planted(
+        "WeightBiasQuantization",
+        "a = Gemm(x, w, b) y = MatMul(a, v)",
+        f"{_TO_X} {_W1} a = Gemm(xd, wd, b) {_TO_A} {_V1} y = MatMul(ad, vd)",
+        (16,),
+        _layers((16, 8), (8, 4), 8),
+        {"w": 1, "v": 1},
+        **_HALF,
+    ),
+    "bias added to a MatMul in FP16": Planted(
+        "WeightBiasQuantization",
+        "c = MatMul(x, w) a = Add(c, b) y = MatMul(a, v)",
+        f"{_TO_X} {_W1} c = MatMul(xd, wd) a = Add(c, b) {_TO_A} {_V1} y = MatMul(ad, vd)",
+        (16,),
+        _layers((16, 8), (8, 4), 8),
+        {"w": 1, "v": 1},
+        **_HALF,
+    ),
+    "bias of a faint channel of a Conv": Planted(
+        "WeightBiasQuantization",
+        "a = Conv(x, w, b) y = Conv(a, v)",
+        f"{_TO_X} {_W0} a = Conv(xd, wd, b) {_TO_A} {_V0} y = Conv(ad, vd)",
+        (4, 6, 6),
+        _one_faint_channel,
+        {"w": 0, "v": 0},
+        {"sx": 0.03, "sa": 0.08},
+    ),
+    "bias of a faint column of a Gemm": Planted(
+        "WeightBiasQuantization",
+        "a = Gemm(x, w, b) y = MatMul(a, v)",
+        f"{_TO_X} {_W1} a = Gemm(xd, wd, b) {_TO_A} {_V1} y = MatMul(ad, vd)",
+        (16,),
+        _one_faint_column,
+        {"w": 1, "v": 1},
+        {"sx": 0.03, "sa": 0.08},
+    ),
+    "Relu before INT4": Planted(
+        "ReluQuantRewrite",
+        "c = Conv(x, w) a = Relu(c) y = Conv(a, v)",
+        f"{_TO_X} {_W0} c = Conv(xd, wd) a = Relu(c) aq = QuantizeLinear(a, sa, z4) "
+        f"ad = DequantizeLinear(aq, sa, z4) {_V0} y = Conv(ad, vd)",
+        (4, 6, 6),
+        _layers((8, 4, 3, 3), (4, 8, 1, 1), 8),
+        {"w": 0, "v": 0},
+        {"sx": 0.03, "sa": 0.6},
+        constants=_INT4,
+        limits={"sqnr_db": 10},
+        opset=21,
+    ),
+    "two pairs in series": Planted(
+        "DoubleQDQPairsRemover",
+        "a = Conv(x, w) y = Conv(a, v)",
+        f"{_TO_X} {_W0} a = Conv(xd, wd) {_TO_A} adq = QuantizeLinear(ad, st, z) "
+        f"add = DequantizeLinear(adq, st, z) {_V0} y = Conv(add, vd)",
+        (4, 6, 6),
+        _layers((8, 4, 3, 3), (4, 8, 1, 1), 8),
+        {"w": 0, "v": 0},
+        {"sx": 0.03, "sa": 0.05, "st": 0.043},
+        limits={"sqnr_db": 36},
+    ),
+    "three pairs in series": Planted(
+        "DoubleQDQPairsRemover",
+        "a = Conv(x, w) y = Conv(a, v)",
+        f"{_TO_X} {_W0} a = Conv(xd, wd) {_TO_A} adq = QuantizeLinear(ad, st, z) "
+        "add = DequantizeLinear(adq, st, z) addq = QuantizeLinear(add, su, z) "
+        f"addd = DequantizeLinear(addq, su, z) {_V0} y = Conv(addd, vd)",
+        (4, 6, 6),
+        _layers((8, 4, 3, 3), (4, 8, 1, 1), 8),
+        {"w": 0, "v": 0},
+        {"sx": 0.03, "sa": 0.05, "st": 0.043, "su": 0.06},
+        limits={"sqnr_db": 34},
+    ),
+    "INT4 weights behind a large channel": Planted(
+        "QDQSelectorActionTransformer",
+        "a = MatMul(x, w) y = MatMul(a, v)",
+        f"{_TO_X} {_W1} a = MatMul(xd, wd) v4 = DequantizeLinear<axis = 0, block_size = 16>(v4q, v4s) "
+        "y = MatMul(a, v4)",
+        (16,),
+        _large_channel,
+        {"w": 1},
+        {"sx": 0.03},
+        constants=_INT4_WEIGHTS,
+        limits={"sqnr_db": 10},
+        opset=21,
+    ),
+}
