@@ -25,6 +25,7 @@ from pytest_int8acc.case.caveats import (
 )
 from pytest_int8acc.case.criteria import check_outputs, load_judge
 from pytest_int8acc.case.data import check_files, low_of, open_source
+from pytest_int8acc.case.default_session import FirstBatch, compare_default
 from pytest_int8acc.case.file_truth import FileTruth, candidate_truth
 from pytest_int8acc.case.forms import (
     Int8Form,
@@ -46,12 +47,12 @@ from pytest_int8acc.goldens.golden_store import Compared, GoldenStore, open_gold
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
-from pytest_int8acc.results import CaseResult, Finding, Role, Score
+from pytest_int8acc.results import CaseResult, DefaultSession, Finding, Role, Score
 from pytest_int8acc.runtime.forms import Form, ImplicitForm, ModelForm
 from pytest_int8acc.runtime.onnxruntime import Sessions, sessions_of
 from pytest_int8acc.runtime.open import open_backend
 from pytest_int8acc.runtime.protocol import Backend, Engine
-from pytest_int8acc.runtime.run import lock_step
+from pytest_int8acc.runtime.run import cut, lock_step
 from pytest_int8acc.runtime.trt.children import Workers
 from pytest_int8acc.scores.blind import try_criteria
 from pytest_int8acc.scores.judge import Judge, Verdict
@@ -309,8 +310,11 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
     )
     with clock.phase("runs"):
         lost, verdict = _judged(prepared, runs, early)
+        default_session = _default_session(prepared, runs)
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
-    result = _result(prepared, runs, verdict, lost, truth.notes)
+    result = replace(
+        _result(prepared, runs, verdict, lost, truth.notes), default_session=default_session
+    )
     if result.kept:
         with case.at("criteria"):
             result = replace(result, blind=try_criteria(judge, runs.spread, verdict.outputs))
@@ -368,6 +372,28 @@ def _judged(prepared: _Prepared, runs: Runs, early: Preflight) -> tuple[Sequence
                 verdict, runs.engines.__getitem__, prepared.inputs, judge, runs.perturbed
             )
     return lost, verdict._replace(metrics=golden_store.named(verdict.metrics, prepared.own_judge, judge))
+
+
+def _default_session(prepared: _Prepared, runs: Runs) -> DefaultSession | None:
+    """How the candidate differs in a default session of ONNX Runtime, on the first batch.
+
+    None if it does not differ, or if the case runs in TensorRT, in mode *native*, or not in INT8.
+    """
+    candidate, settings = prepared.candidate, prepared.settings
+    if prepared.backend.builds_engines or settings.mode != "exact" or low_of(prepared.case) is not INT8:
+        return None
+    if not isinstance(candidate, ModelForm):
+        return None
+    batch = next(prepared.inputs.batches())
+    first = FirstBatch(
+        feed=batch.feed,
+        samples=batch.rows,
+        baseline=runs.first[Role.BASELINE],
+        exact=runs.first[Role.INT8],
+        cut=lambda outputs: {name: cut(array, batch, name) for name, array in outputs.items()},
+    )
+    is_target = settings.backend == "onnxruntime"
+    return compare_default(candidate.model, first, prepared.judge, prepared.sessions, is_target=is_target)
 
 
 def is_explained(case: Case, settings: Settings, *, int8_passed: bool) -> bool:

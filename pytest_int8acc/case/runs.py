@@ -131,6 +131,8 @@ class Runs:
     """The baseline's outputs for perturbed inputs."""
     spread: Spread = field(default_factory=Spread)
     """Some samples of the baseline's outputs. Useless outputs are made of them to test the criteria."""
+    first: dict[Role, Feed] = field(default_factory=dict)
+    """Role of a model, to its outputs on the first batch."""
 
     @property
     def roles(self) -> set[Role]:
@@ -251,6 +253,7 @@ def run_forms(
             outputs[Role.FRAMEWORK] = reference.next(outputs[Role.BASELINE])
         with blaming(place):
             _compare_batch(runs, outputs, rows)
+        runs.first = runs.first or outputs
         for role in keep:
             for name, array in outputs[role].items():
                 kept[role].setdefault(name, []).append(array)

@@ -720,6 +720,30 @@ class Caution:
         "weights"
     )
 
+    #: How a default session of ONNX Runtime differs from an exact one.
+    DEFAULT_FAILS = (
+        "open ONNX Runtime with disabled_optimizers=[{optimizers}]: by default {score}, and {exact} as judged"
+    )
+    DEFAULT_FAILS_SOMEHOW = (
+        "ONNX Runtime's default session misses limits: {score}, and {exact} as judged; {level}"
+    )
+    DEFAULT_REFUSES = "ONNX Runtime's default session does not run this model: {score}; {level}"
+    DEFAULT_PASSES = (
+        "ONNX Runtime's default session keeps the limits: {score}, and {exact} as judged; {level}"
+    )
+    DEFAULT_DIFFERS = (
+        "ONNX Runtime's default session differs from the exact one: {score} between both; {level}"
+    )
+    DEFAULT_SATURATES = (
+        "INT8 kernels of this CPU saturate: ONNX Runtime's default session gives {score}, and without these "
+        "kernels it agrees"
+    )
+    #: Which optimizer makes the difference.
+    DEFAULT_BY = "not so with disabled_optimizers=[{optimizers}]"
+    DEFAULT_FROM = "from optimization level '{level}' on, by no optimizer alone"
+    DEFAULT_ALWAYS = "without optimizers, too"
+    DEFAULT_WITHOUT_KERNELS = ", compared without the INT8 kernels of this CPU, which saturate"
+
     LOST = "{output} is lost in {format} (sqnr_db {sqnr_db}), and no criterion notices"
     TOO_WEAK = "the criteria are too weak: {outputs} would pass"
     UNNOTICED = "would pass unnoticed: {outputs}"

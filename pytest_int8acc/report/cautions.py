@@ -26,6 +26,7 @@ from pytest_int8acc.report.words import (
 )
 from pytest_int8acc.results import (
     CaseResult,
+    DefaultSession,
     Finding,
     LayerShare,
     PrecisionContract,
@@ -64,7 +65,8 @@ def cautions(result: CaseResult) -> list[str]:
         rules = [f"{group[0].rule} ({count(len(group), 'node')})" for group in by_rule(broken)]
         texts.append(Caution.REFUSED.format(rules=", ".join(rules)))
     texts += [_unsteady(result, score) for score in result.unsteady[:1]]
-    texts += [*_formats(result), *_hidden(result), *_blind_cautions(result), *result.warnings]
+    texts += [*_formats(result), *_deployed(result), *_hidden(result), *_blind_cautions(result)]
+    texts += result.warnings
     if result.stopped is not None:
         texts.append(stop_text(result.stopped, result.low_format))
     data = [f for f in result.findings if f.source == "data" and f.severity != "note"]
@@ -80,7 +82,34 @@ def cautions(result: CaseResult) -> list[str]:
 
 def warnings(result: CaseResult) -> list[str]:
     """Returns the reasons to doubt the verdict that were known before the search."""
-    return _unique([*_formats(result), *result.warnings])
+    return _unique([*_formats(result), *_deployed(result), *result.warnings])
+
+
+def _deployed(result: CaseResult) -> Iterator[str]:
+    """Yields a caution if the default session that is deployed misses limits that the exact one meets."""
+    if result.default_session is not None and result.default_session.is_caution:
+        yield default_session_text(result.default_session)
+
+
+def default_session_text(found: DefaultSession) -> str:
+    """Returns how a default session of ONNX Runtime differs, and which optimizers make the difference."""
+    optimizers = ", ".join(map(repr, found.optimizers))
+    level = Caution.DEFAULT_ALWAYS
+    if found.optimizers:
+        level = Caution.DEFAULT_BY.format(optimizers=optimizers)
+    elif found.level != "none":
+        level = Caution.DEFAULT_FROM.format(level=found.level)
+    texts = {
+        "refused": Caution.DEFAULT_REFUSES,
+        "fails": Caution.DEFAULT_FAILS if found.optimizers else Caution.DEFAULT_FAILS_SOMEHOW,
+        "passes": Caution.DEFAULT_PASSES,
+        "differs": Caution.DEFAULT_DIFFERS,
+        "saturates": Caution.DEFAULT_SATURATES,
+    }
+    score = found.problem or ("other results" if found.default is None else relation(found.default, NAME))
+    exact = "a pass" if found.exact is None else number(found.exact.value)
+    text = texts[found.kind].format(score=score, exact=exact, level=level, optimizers=optimizers)
+    return text + (Caution.DEFAULT_WITHOUT_KERNELS if found.without_kernels else "")
 
 
 def _unique(texts: Iterable[str]) -> list[str]:

@@ -152,6 +152,8 @@ def plain_result(view: CaseView) -> dict[str, Any]:
     for output, note in zip(plain["outputs"], view.fit_notes, strict=True):
         if output["fit"] is not None:
             output["fit"]["note"] = note
+    if plain["default_session"] is not None:
+        plain["default_session"]["text"] = view.default_session
     if plain["stopped"] is not None:
         plain["stopped"]["text"] = view.stopped
     if plain["search"] is not None:

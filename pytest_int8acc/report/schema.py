@@ -58,6 +58,7 @@ _SENTENCES = {
             "empty."
         )
     },
+    "DefaultSession": {"text": "How the default session differs, and what to do, in one sentence."},
     "Stop": {"text": "What ended the case after its verdict, and what was left out."},
     "SearchOutcome": {"reason": "Why the search ended."},
     "Diagnosis": {"summary": "What was wrong, in one sentence; empty without a diagnosis."},

@@ -19,6 +19,7 @@ from pytest_int8acc.report.catalogue import FILES, METRICS, NUMBERS, Caution, La
 from pytest_int8acc.report.cautions import (
     blind_whys,
     cautions,
+    default_session_text,
     precision_text,
     precision_why,
     problems,
@@ -611,7 +612,16 @@ class CaseView:
                 notes.append(f"'{output.name}': {line}" + (f": {meaning}" if meaning else ""))
             if output.worst_sample is not None and (whole or not output.passed):
                 notes.append(f"'{output.name}': sample {output.worst_sample} has the lowest SQNR")
+        found = result.default_session
+        if found is not None and not found.is_caution:
+            notes.append(default_session_text(found))
         return [*notes, *result.notes, *self.acceptances]
+
+    @property
+    def default_session(self) -> str:
+        """How a default session of ONNX Runtime differs from the exact one; empty if it does not."""
+        found = self.result.default_session
+        return "" if found is None else default_session_text(found)
 
     @property
     def acceptances(self) -> list[str]:

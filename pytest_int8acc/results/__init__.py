@@ -33,6 +33,7 @@ from pytest_int8acc.results.search import (
     TrialLine,
     Wire,
 )
+from pytest_int8acc.results.sessions import DefaultSession, Difference, Level
 
 __all__ = ["CaseResult", "Finding", "Severity", "by_rule"]
 __all__ += ["CalibrationLine", "Diagnosis", "LayerError", "Migration", "Repair", "StageLine"]
@@ -54,6 +55,7 @@ __all__ += [
     "TrialLine",
     "Wire",
 ]
+__all__ += ["DefaultSession", "Difference", "Level"]
 
 Severity = Literal["error", "warning", "note"]
 
@@ -146,6 +148,8 @@ class CaseResult:
     """The kind of session or engine that the candidate ran in for the verdict."""
     digest: str = ""
     """The digest of the input data; empty if it is not known."""
+    default_session: DefaultSession | None = None
+    """How the candidate differs in a default session of ONNX Runtime; None if it does not, or did not run."""
 
     def __repr__(self) -> str:
         """Returns one line for assertions: ``<CaseResult digits: failed, 4 of 4 limits missed>``."""

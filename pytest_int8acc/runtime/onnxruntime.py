@@ -11,8 +11,10 @@ import functools
 import importlib
 import os
 import re
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,12 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.errors import EngineError, MissingBackendError
+from pytest_int8acc.errors import EngineError, MissingBackendError, assert_never
 from pytest_int8acc.graph.emulate import casts_to_half, emulate_half, holds_fp8, spell_out_fp8
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.index import all_graphs, refill
 from pytest_int8acc.graph.model import Model, make_model, save_model
-from pytest_int8acc.results import Role
+from pytest_int8acc.results import Level, Role
 from pytest_int8acc.runtime.forms import EngineForm, Form, ModelForm
 from pytest_int8acc.runtime.protocol import Backend, Engine, check_names
 from pytest_int8acc.settings import Mode, Provider, Settings
@@ -38,13 +40,33 @@ from pytest_int8acc.tensors import Array, Feed, TensorInfo
 INLINE_BYTES = 16 << 20
 #: Log level at which ONNX Runtime logs only errors that end the process. Its exceptions tell of all others.
 _SEVERITY_FATAL = 4
-#: Optimizers that are wrong in mode *exact*, although Q/DQ is not fused there. The first two drop a Relu in
-#: front of a QuantizeLinear to FP8 or INT4 (ONNX Runtime 1.20 to 1.31, checked in :func:`keeps_relu`), and
-#: refuse a model with a Clip there. The third makes one pair of two Q/DQ pairs in series, with another scale.
-_WRONG_OPTIMIZERS = ("ReluQuantRewrite", "ClipQuantRewrite", "DoubleQDQPairsRemover")
+#: Rules of a rule-based optimizer that rewrite what stands in front of a QuantizeLinear. They drop a Relu in
+#: front of one to FP8 or INT4 (ONNX Runtime 1.20 to 1.31, checked in :func:`keeps_relu`), and refuse a model
+#: with a Clip there.
+QUANTIZER_RULES = ("ReluQuantRewrite", "ClipQuantRewrite")
+#: Optimizers that are wrong in mode *exact*, although Q/DQ is not fused there. The last one makes one pair of
+#: two Q/DQ pairs in series, with a scale that is neither of theirs.
+_WRONG_OPTIMIZERS = (*QUANTIZER_RULES, "DoubleQDQPairsRemover")
 #: Fusions that fail on a norm in FP32 behind a Cast, since they read it as a norm in FP16 (ONNX Runtime
 #: 1.31).
 _UNTYPED_FUSIONS = ("LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
+#: Opens a model in a default session that logs what its optimizers do.
+_LOGGED_SESSION = """
+import os
+import sys
+sys.path[:] = sys.argv[1].split(os.pathsep)
+import onnxruntime
+options = onnxruntime.SessionOptions()
+options.log_severity_level = 0
+onnxruntime.InferenceSession(sys.argv[2], options, sys.argv[3:])
+"""
+#: Maximum time in seconds for the process that logs what the optimizers do.
+_MAX_LOG_SECONDS = 120.0
+#: Matches the log's line before the optimizers of a level; level 1 is *basic*, 2 is *extended*.
+_LEVEL_BEGINS = re.compile(r"Applying \d+ graph transformer\(s\) for level (\d)")
+_LEVELS: Mapping[str, Level] = {"1": "basic", "2": "extended"}
+#: Matches the log's line on an optimizer that has changed the graph.
+_CHANGED = re.compile(r"GraphTransformer (\S+) modified: 1 ")
 #: Element types of 8 or 4 bits other than INT8 and UINT8.
 _NARROW = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1}) | {
     TensorProto.FLOAT8E4M3FN,
@@ -75,6 +97,8 @@ class OrtEngine:
             pytest-xdist, and otherwise the number that ONNX Runtime chooses.
         optimized: Whether ONNX Runtime optimizes the graph. Without it a session opens faster, in linear time
             for any graph, and runs slower.
+        level: The level of the optimizers, if ``optimized`` is set.
+        disabled: Names of further optimizers that are switched off.
 
     Raises:
         EngineError: ONNX Runtime or the provider is missing, or ONNX Runtime refuses the model or computes it
@@ -89,6 +113,8 @@ class OrtEngine:
         *,
         threads: int | None = None,
         optimized: bool = True,
+        level: Level = "all",
+        disabled: Collection[str] = (),
     ) -> None:
         runtime = _runtime()
         if mode == "exact":
@@ -108,7 +134,10 @@ class OrtEngine:
         self.description = f"ONNX Runtime {runtime.__version__}, {provider.upper()}, {mode}"
         providers = _providers(runtime, provider)
         self._names = [output.name for output in self.outputs]
-        self._session = _session(runtime, model, mode, _options(runtime, mode, threads, optimized), providers)
+        options = _options(runtime, mode, threads, optimized)
+        if optimized:
+            options.graph_optimization_level = _level(runtime, level)
+        self._session = _session(runtime, model, mode, options, providers, disabled)
         self._passed_through = {i.name for i in self.inputs} & set(self._names)
         if self._session.get_providers()[0] != providers[0][0]:
             raise EngineError(
@@ -174,6 +203,48 @@ class Sessions:
                 raise EngineError(f"ONNX Runtime does not run it: {_brief(error)}") from error
 
         return run
+
+    def default(
+        self, model: Model, *, level: Level = "all", disabled: Collection[str] = ()
+    ) -> OrtEngine:
+        """A session that ONNX Runtime optimizes and fuses as by default, but for what is switched off.
+
+        Raises:
+            EngineError: The model does not load.
+        """
+        return OrtEngine(model, "native", self.provider, level=level, disabled=disabled)
+
+    def optimizers(self, model: Model) -> tuple[tuple[Level, str], ...]:
+        """The optimizers that change the graph in a default session: level and name, in the order of use.
+
+        ONNX Runtime names them only in its log, which goes to stderr. So another process loads the model.
+        The result is empty if the process fails, or if the log has another form.
+        """
+        with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as folder:
+            path = Path(folder) / "model.onnx"
+            save_model(model, path, external_weights=model.nbytes > INLINE_BYTES)
+            providers = [name for name, _ in _providers(_runtime(), self.provider)]
+            paths = os.pathsep.join(sys.path)
+            command = [sys.executable, "-I", "-c", _LOGGED_SESSION, paths, str(path), *providers]
+            try:
+                run = subprocess.run(
+                    command,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    timeout=_MAX_LOG_SECONDS,
+                    check=False,
+                )
+            except (OSError, subprocess.TimeoutExpired):
+                return ()
+        found: dict[tuple[Level, str], None] = {}
+        level: Level = "basic"
+        for line in run.stderr.splitlines():
+            if (said := _LEVEL_BEGINS.search(line)) is not None:
+                level = _LEVELS.get(said[1], "all")
+            elif (said := _CHANGED.search(line)) is not None:
+                found.setdefault((level, said[1]))
+        return tuple(found)
 
     def configured(self, model: Model) -> OrtEngine:
         """A session in the mode of the settings; raises EngineError if the model does not load."""
@@ -340,11 +411,33 @@ def _options(runtime: Any, mode: Mode, threads: int | None, optimized: bool) -> 
     return options
 
 
+def _level(runtime: Any, level: Level) -> Any:
+    levels = runtime.GraphOptimizationLevel
+    match level:
+        case "none":
+            return levels.ORT_DISABLE_ALL
+        case "basic":
+            return levels.ORT_ENABLE_BASIC
+        case "extended":
+            return levels.ORT_ENABLE_EXTENDED
+        case "all":
+            return levels.ORT_ENABLE_ALL
+    assert_never(level)
+
+
 def _session(
-    runtime: Any, model: Model | Path, mode: Mode, options: Any, providers: list[tuple[str, dict[str, str]]]
+    runtime: Any,
+    model: Model | Path,
+    mode: Mode,
+    options: Any,
+    providers: list[tuple[str, dict[str, str]]],
+    others: Collection[str] = (),
 ) -> Any:
-    """A session for a model or a file. A model of more than ``INLINE_BYTES`` is written to a file first."""
-    disabled = list(_WRONG_OPTIMIZERS) if mode == "exact" else []
+    """A session for a model or a file. A model of more than ``INLINE_BYTES`` is written to a file first.
+
+    ``others`` are names of optimizers that are switched off besides those that are wrong in mode *exact*.
+    """
+    disabled = [*_WRONG_OPTIMIZERS, *others] if mode == "exact" else list(others)
     if mode == "exact" and isinstance(model, Model) and casts_to_half(model.graph):
         disabled += _UNTYPED_FUSIONS
     with contextlib.ExitStack() as stack:

@@ -111,7 +111,7 @@ def _layers(first: tuple[int, ...], second: tuple[int, ...], bias: int, gain: fl
 
 
 def _one_faint_channel(rng: np.random.Generator) -> Mapping[str, Array]:
-    """Weights of which one output channel is a thousand millionth of the others, with a bias as the others."""
+    """Weights of which one output channel is 1e-9 of the others, with as large a bias."""
     drawn = dict(_layers((8, 4, 3, 3), (4, 8, 1, 1), 8)(rng))
     drawn["w"][3] *= 1e-9
     drawn["b"] = np.abs(drawn["b"]) + 2
@@ -128,12 +128,12 @@ def _one_faint_column(rng: np.random.Generator) -> Mapping[str, Array]:
 _PAIR = "{0}q = QuantizeLinear({0}, {1}, z) {0}d = DequantizeLinear({0}q, {1}, z)"
 _TO_X = _PAIR.format("x", "sx")
 _TO_A = _PAIR.format("a", "sa")
-_W0, _V0 = ("{0}d = DequantizeLinear<axis = 0>({0}q, {0}s, {0}z)".format(n) for n in "wv")
-_W1, _V1 = ("{0}d = DequantizeLinear<axis = 1>({0}q, {0}s, {0}z)".format(n) for n in "wv")
+_W0, _V0 = (f"{n}d = DequantizeLinear<axis = 0>({n}q, {n}s, {n}z)" for n in "wv")
+_W1, _V1 = (f"{n}d = DequantizeLinear<axis = 1>({n}q, {n}s, {n}z)" for n in "wv")
 _SMALL = 0.02
 #: Inputs of about 0.02. In FP16 their scale times that of a weight is so small that the bias divided by it
 #: exceeds 65504.
-_HALF: dict[str, Any] = {"baseline": "fp16", "size": _SMALL, "scales": {"sx": 4 * _SMALL / _CODES, "sa": 0.06}}
+_HALF: dict[str, Any] = {"baseline": "fp16", "size": _SMALL, "scales": {"sx": 0.08 / _CODES, "sa": 0.06}}
 _INT4 = {"z4": helper.make_tensor("z4", TensorProto.INT4, [], [0])}
 
 

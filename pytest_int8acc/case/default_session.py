@@ -1,0 +1,204 @@
+"""Compares a default session of ONNX Runtime with an exact one, and finds the optimizer that differs.
+
+An exact session leaves Q/DQ unfused. A default session optimizes the graph, fuses Q/DQ into INT8 kernels and
+quantizes biases. Where a model gives other results there, the level of the optimizers is lowered first. Then
+the optimizers that changed the graph are switched off one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import get_args
+
+import numpy as np
+
+from pytest_int8acc.errors import CriterionError, EngineError
+from pytest_int8acc.graph.emulate import holds_fp8
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.results import DefaultSession, Difference, Level, Score
+from pytest_int8acc.runtime.onnxruntime import QUANTIZER_RULES, Sessions, saturation
+from pytest_int8acc.scores.judge import Comparison, Judge, Verdict
+from pytest_int8acc.tensors import Feed
+
+#: The optimizers that fuse Q/DQ into INT8 kernels, which saturate on a processor without VNNI.
+INT8_KERNELS = ("QDQSelectorActionTransformer", "QDQS8ToU8Transformer")
+#: Maximum time in seconds for the search for the optimizer. A trial is one session and one batch.
+_MAX_SECONDS = 60.0
+#: Ends the name of an optimizer that applies several rules, which have names of their own.
+_RULES = "_RuleBasedTransformer"
+
+
+@dataclass(frozen=True, eq=False)
+class FirstBatch:
+    """The first batch of a case's inputs, and what the baseline and an exact session make of it."""
+
+    feed: Feed
+    samples: int
+    baseline: Feed
+    exact: Feed
+    cut: Callable[[Feed], Feed]
+    """Removes from outputs the rows that only fill the batch."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """How results differ, and the scores that show it."""
+
+    kind: Difference
+    exact: Score | None = None
+    default: Score | None = None
+    problem: str = ""
+
+
+def compare_default(
+    model: Model, batch: FirstBatch, judge: Judge, sessions: Sessions, *, is_target: bool
+) -> DefaultSession | None:
+    """How a default session differs from the exact session; None if both agree within the criteria.
+
+    Args:
+        model: The candidate or a fix.
+        batch: The first batch, and the outputs of the baseline and of the exact session.
+        judge: Applies the criteria of the case.
+        sessions: Opens the model.
+        is_target: Whether a default session is what is deployed.
+    """
+    if holds_fp8(model):
+        return None
+    trial = _Trial(model, batch, judge.of_rows(range(batch.samples)), sessions)
+    found = trial()
+    if found is None:
+        return None
+    kernels = INT8_KERNELS if saturation().saturates else ()
+    without = trial(disabled=kernels) if kernels else found
+    shown = without or found
+    result = DefaultSession(
+        kind=without.kind if without else "saturates",
+        is_target=is_target,
+        samples=batch.samples,
+        exact=shown.exact,
+        default=shown.default,
+        problem=shown.problem,
+        without_kernels=bool(kernels and without),
+    )
+    if without is None:
+        return result
+    agrees = _Agreement(trial, kernels)
+    level = next((level for level in get_args(Level)[:-1] if not agrees(level=level)), "all")
+    if level == "none":  # the kernels differ, for example because a CPU computes FP16 in FP32
+        return replace(result, level="none") if result.kind in ("refused", "fails") else None
+    changed = [name for where, name in sessions.optimizers(model) if where == level and name not in kernels]
+    return replace(result, level=level, optimizers=_culprits(changed, agrees))
+
+
+def _culprits(changed: Sequence[str], agrees: Callable[..., bool]) -> tuple[str, ...]:
+    """The optimizers that must be off for agreement; empty if none helps, or if time is up.
+
+    The optimizers are tried from the last one that changed the graph to the first. Only the last one whose
+    absence helps is named, because an earlier one may merely have prepared the graph for it.
+    """
+    names = list(dict.fromkeys(reversed(changed)))
+    for name in names:
+        if agrees(disabled=(name,)):
+            rules = QUANTIZER_RULES if name.endswith(_RULES) else ()
+            return next(((rule,) for rule in rules if agrees(disabled=(rule,))), (name,))
+    if not names or not agrees(disabled=tuple(names)):
+        return ()
+    needed = list(names)
+    for name in names:
+        fewer = [other for other in needed if other != name]
+        if agrees(disabled=tuple(fewer)):
+            needed = fewer
+    return tuple(reversed(needed))
+
+
+class _Agreement:
+    """Tells whether a session agrees with the exact one. It answers False to all when the time is up."""
+
+    def __init__(self, trial: _Trial, kernels: Collection[str]) -> None:
+        self._trial, self._kernels = trial, tuple(kernels)
+        self._end = time.monotonic() + _MAX_SECONDS
+
+    def __call__(self, *, level: Level = "all", disabled: Sequence[str] = ()) -> bool:
+        if time.monotonic() > self._end:
+            return False
+        return self._trial(level=level, disabled=(*self._kernels, *disabled)) is None
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """Runs the first batch in a default session, and compares the result with that of the exact session."""
+
+    model: Model
+    batch: FirstBatch
+    judge: Judge
+    """Applies the criteria with the labels of the batch."""
+    sessions: Sessions
+
+    def __call__(self, *, level: Level = "all", disabled: Collection[str] = ()) -> _Found | None:
+        """How the results differ; None if they agree within the criteria."""
+        try:
+            engine = self.sessions.default(self.model, level=level, disabled=disabled)
+            outputs = self.batch.cut(engine(self.batch.feed))
+        except EngineError as error:
+            return _Found("refused", problem=str(error))
+        exact = self.batch.exact
+        if all(np.array_equal(exact[name], outputs[name], equal_nan=True) for name in exact):
+            return None
+        judged = partial(_verdict, self.judge, rows=self.batch.samples)
+        between = judged(exact, outputs, metrics=False)
+        if between is not None and between.passed:
+            return None
+        before, after = judged(self.batch.baseline, exact), judged(self.batch.baseline, outputs)
+        if before is None or after is None:
+            return None
+        if before.passed == after.passed:
+            between = judged(exact, outputs)
+            if between is None or between.passed:
+                return None
+            return _Found("differs", default=_worst(between), problem=_problem(between))
+        shown = _worst(after if before.passed else before)
+        kind: Difference = "fails" if before.passed else "passes"
+        problem = _problem(after)
+        if shown is None or problem:
+            return _Found(kind, problem=problem)
+        return _Found(kind, _same(before, shown), _same(after, shown))
+
+
+def _verdict(judge: Judge, before: Feed, after: Feed, *, rows: int, metrics: bool = True) -> Verdict | None:
+    """The verdict on one batch; None if a criterion cannot be computed from it.
+
+    Args:
+        judge: Applies the criteria.
+        before: The outputs that are the reference.
+        after: The outputs that are judged.
+        rows: The number of samples.
+        metrics: Whether metrics of labels and users' metrics are computed. Without them, and without a
+            limit on outputs, the default limit is applied.
+    """
+    if not metrics:
+        judge = replace(judge, metrics=())
+    try:
+        comparison = Comparison(judge, judged_only=True)
+        comparison.add(before, after, rows)
+        return comparison.verdict()
+    except CriterionError:
+        return None
+
+
+def _worst(verdict: Verdict) -> Score | None:
+    """The missed score with the greatest loss; None if no score is missed."""
+    missed = [score for score in verdict.scores if not score.passed]
+    return max(missed, key=lambda score: score.normalized_loss, default=None)
+
+
+def _problem(verdict: Verdict) -> str:
+    return next((output.problem for output in verdict.outputs if output.problem), "")
+
+
+def _same(verdict: Verdict, score: Score) -> Score | None:
+    """The score of the same output and metric in another verdict."""
+    wanted = score.subject, score.metric, score.limit
+    return next((s for s in verdict.scores if (s.subject, s.metric, s.limit) == wanted), None)
