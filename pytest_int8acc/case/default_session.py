@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import get_args
 
 import numpy as np
 
 from pytest_int8acc.errors import CriterionError, EngineError
 from pytest_int8acc.graph.emulate import holds_fp8
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.surviving import surviving
 from pytest_int8acc.results import DefaultSession, Difference, Level, Score
+from pytest_int8acc.runtime.forms import ModelForm
 from pytest_int8acc.runtime.onnxruntime import QUANTIZER_RULES, Sessions, saturation
 from pytest_int8acc.scores.judge import Comparison, Judge, Verdict
 from pytest_int8acc.tensors import Feed
@@ -27,6 +28,8 @@ from pytest_int8acc.tensors import Feed
 INT8_KERNELS = ("QDQSelectorActionTransformer", "QDQS8ToU8Transformer")
 #: Maximum time in seconds for the search for the optimizer. A trial is one session and one batch.
 _MAX_SECONDS = 60.0
+#: Levels of fewer optimizers than a default session has, in ascending order.
+_LOWER_LEVELS: tuple[Level, ...] = ("none", "basic", "extended")
 #: Ends the name of an optimizer that applies several rules, which have names of their own.
 _RULES = "_RuleBasedTransformer"
 
@@ -86,11 +89,31 @@ def compare_default(
     if without is None:
         return result
     agrees = _Agreement(trial, kernels)
-    level = next((level for level in get_args(Level)[:-1] if not agrees(level=level)), "all")
+    level: Level = next((level for level in _LOWER_LEVELS if not agrees(level=level)), "all")
     if level == "none":  # the kernels differ, for example because a CPU computes FP16 in FP32
         return replace(result, level="none") if result.kind in ("refused", "fails") else None
     changed = [name for where, name in sessions.optimizers(model) if where == level and name not in kernels]
     return replace(result, level=level, optimizers=_culprits(changed, agrees))
+
+
+def surviving_form(form: ModelForm, found: DefaultSession) -> ModelForm | None:
+    """Another form of the same plan that the optimizers in ``found`` leave as it is.
+
+    Its model has the same plan, scales and codes. An exact session gives the same results, but for rounding
+    in the last bit of FP32. Whether a default session agrees must be proved, see
+    ``Measured.default_session``.
+
+    Args:
+        form: A candidate or a fix, as it runs. Only ``model`` changes in the result.
+        found: How the form differs in a default session.
+
+    Returns:
+        The other form; None if no optimizer is known, or if no part of the model has another form.
+    """
+    model = surviving(form.model, found.optimizers)
+    if list(model.graph.node) == list(form.model.graph.node):
+        return None
+    return replace(form, model=model)
 
 
 def _culprits(changed: Sequence[str], agrees: Callable[..., bool]) -> tuple[str, ...]:

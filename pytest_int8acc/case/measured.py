@@ -178,6 +178,16 @@ class Measured(_Prepared):
             return None
         return {Role.INT8: form.original, Role.BASELINE: reference.original}
 
+    def default_session(self, form: Form) -> DefaultSession | None:
+        """How another candidate differs in a default session of ONNX Runtime, on the first batch.
+
+        None if it does not differ, or if the case runs in TensorRT, in mode *native*, or not in INT8.
+
+        Raises:
+            EngineError: The model does not run in an exact session.
+        """
+        return _default_session(self, self.runs, form)
+
     def close(self) -> None:
         """Free the engines and the processes of the backend."""
         self.backend.close()
@@ -310,11 +320,9 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
     )
     with clock.phase("runs"):
         lost, verdict = _judged(prepared, runs, early)
-        default_session = _default_session(prepared, runs)
+        default_session = _default_session(prepared, runs, candidate)
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
-    result = replace(
-        _result(prepared, runs, verdict, lost, truth.notes), default_session=default_session
-    )
+    result = replace(_result(prepared, runs, verdict, lost, truth.notes), default_session=default_session)
     if result.kept:
         with case.at("criteria"):
             result = replace(result, blind=try_criteria(judge, runs.spread, verdict.outputs))
@@ -374,26 +382,33 @@ def _judged(prepared: _Prepared, runs: Runs, early: Preflight) -> tuple[Sequence
     return lost, verdict._replace(metrics=golden_store.named(verdict.metrics, prepared.own_judge, judge))
 
 
-def _default_session(prepared: _Prepared, runs: Runs) -> DefaultSession | None:
-    """How the candidate differs in a default session of ONNX Runtime, on the first batch.
+def _default_session(prepared: _Prepared, runs: Runs, form: Form) -> DefaultSession | None:
+    """How the candidate or another form differs in a default session of ONNX Runtime, on the first batch.
 
     None if it does not differ, or if the case runs in TensorRT, in mode *native*, or not in INT8.
     """
-    candidate, settings = prepared.candidate, prepared.settings
+    settings, sessions = prepared.settings, prepared.sessions
     if prepared.backend.builds_engines or settings.mode != "exact" or low_of(prepared.case) is not INT8:
         return None
-    if not isinstance(candidate, ModelForm):
+    if not isinstance(form, ModelForm):
         return None
     batch = next(prepared.inputs.batches())
+
+    def cut_all(outputs: Feed) -> Feed:
+        return {name: cut(array, batch, name) for name, array in outputs.items()}
+
+    exact = runs.first[Role.INT8]
+    if form is not prepared.candidate:
+        exact = cut_all(sessions.exact(form.model)(batch.feed))
     first = FirstBatch(
         feed=batch.feed,
         samples=batch.rows,
         baseline=runs.first[Role.BASELINE],
-        exact=runs.first[Role.INT8],
-        cut=lambda outputs: {name: cut(array, batch, name) for name, array in outputs.items()},
+        exact=exact,
+        cut=cut_all,
     )
     is_target = settings.backend == "onnxruntime"
-    return compare_default(candidate.model, first, prepared.judge, prepared.sessions, is_target=is_target)
+    return compare_default(form.model, first, prepared.judge, sessions, is_target=is_target)
 
 
 def is_explained(case: Case, settings: Settings, *, int8_passed: bool) -> bool:

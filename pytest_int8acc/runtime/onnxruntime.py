@@ -204,9 +204,7 @@ class Sessions:
 
         return run
 
-    def default(
-        self, model: Model, *, level: Level = "all", disabled: Collection[str] = ()
-    ) -> OrtEngine:
+    def default(self, model: Model, *, level: Level = "all", disabled: Collection[str] = ()) -> OrtEngine:
         """A session that ONNX Runtime optimizes and fuses as by default, but for what is switched off.
 
         Raises:

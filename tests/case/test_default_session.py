@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from optimizers import PLANTED
 from plugin_support import LOAD
 
-from pytest_int8acc.runtime.onnxruntime import Saturation
+from pytest_int8acc import Settings, load_spec
+from pytest_int8acc.case.default_session import surviving_form
+from pytest_int8acc.case.measured import measure
+from pytest_int8acc.runtime.forms import ModelForm
+from pytest_int8acc.runtime.onnxruntime import CPU, Saturation
 
 FAILING = {"two pairs in series", "three pairs in series"}
 
@@ -35,6 +41,23 @@ def test_the_optimizer_is_named(pytester: pytest.Pytester, name: str) -> None:
     assert found["exact"]["value"] == pytest.approx(case["scores"][0]["value"])
 
 
+@pytest.mark.parametrize("name", PLANTED)
+def test_another_form_of_the_plan_survives_the_optimizer(tmp_path: Path, name: str) -> None:
+    (case,) = load_spec(PLANTED[name].write(tmp_path))
+    measured = measure(case, Settings(backend="onnxruntime", lint="warn"))
+    found, candidate = measured.result.default_session, measured.candidate
+    assert found is not None
+    assert isinstance(candidate, ModelForm)
+    assert measured.default_session(candidate) == found
+    other = surviving_form(candidate, found)
+    assert other is not None
+    assert measured.default_session(other) is None
+    feed = next(measured.inputs.batches()).feed
+    before, after = (CPU.exact(form.model)(feed)["y"] for form in (candidate, other))
+    np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5)
+    measured.close()
+
+
 def test_a_target_elsewhere_gets_a_note(pytester: pytest.Pytester) -> None:
     planted = PLANTED["bias of a Conv in FP16"]
     planted.write(pytester.path, backend="auto")
@@ -54,7 +77,10 @@ def test_equal_results_are_not_mentioned(pytester: pytest.Pytester) -> None:
     assert case["default_session"] is None
 
 
-@pytest.mark.parametrize("change", [{"onnxruntime": {"mode": "native"}}, {"int8": None, "candidate": "fp16", "baseline": "fp32"}])
+@pytest.mark.parametrize(
+    "change",
+    [{"onnxruntime": {"mode": "native"}}, {"int8": None, "candidate": "fp16", "baseline": "fp32"}],
+)
 def test_what_no_default_session_is_compared_with(pytester: pytest.Pytester, change: dict[str, Any]) -> None:
     PLANTED["bias of a Conv in FP16"].write(pytester.path, **change)
     path = pytester.path / "case.int8acc.yaml"

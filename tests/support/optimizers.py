@@ -137,7 +137,6 @@ _HALF: dict[str, Any] = {"baseline": "fp16", "size": _SMALL, "scales": {"sx": 0.
 _INT4 = {"z4": helper.make_tensor("z4", TensorProto.INT4, [], [0])}
 
 
-
 def _int4_weights() -> dict[str, Any]:
     """The weights of a MatMul in INT4, with a scale for each block of 16 rows."""
     array = _large_channel(np.random.default_rng(0))["v"]
