@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from pytest_int8acc.graph.formats import INT8, UINT8
 from pytest_int8acc.graph.index import attribute, refill
 from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
@@ -211,7 +212,11 @@ def _is_plain(quantizer: onnx.NodeProto, dequantizer: onnx.NodeProto, constants:
 
 
 #: Type of a zero point, as NumPy or ml_dtypes names it, to its least and its greatest code.
-_CODES = {"int8": (-128, 127), "uint8": (0, 255), "int4": (-8, 7), "uint4": (0, 15)}
+_CODES: Mapping[str, tuple[float, float]] = {
+    **{str(known.dtype): (known.lowest, known.highest) for known in (INT8, UINT8)},
+    "int4": (-8, 7),
+    "uint4": (0, 15),
+}
 
 
 def _float_pair(
