@@ -15,7 +15,7 @@ from pytest_int8acc.clock import Clock
 from pytest_int8acc.graph.load import load_model
 
 
-def broken(*_: object) -> None:
+def broken(*_: object, **__: object) -> None:
     raise EngineError("out of memory")
 
 
