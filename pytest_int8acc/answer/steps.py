@@ -61,6 +61,7 @@ class Steps:
             self._take("diagnosis", "causes", self.diagnose, lab)
         if explained and searches and lab is not None:
             self._take("repair", "repair", self.repair, lab)
+            self._take("comparison of the fix with a default session", "repair", self.run_by_default)
             if self.folder is not None:
                 self._take("fix as files", "fix", self.write_fix, lab, self.folder)
             if self.folder is not None and settings.reduce and self.result.search is not None:
@@ -116,6 +117,22 @@ class Steps:
         if outcome.culprits and not keeps_low(lab, outcome) and not remedied.repairs:
             outcome = outcome.without_plan()
         return replace(self.result, search=outcome, diagnosis=diagnosis)
+
+    def run_by_default(self) -> CaseResult:
+        """Add how the recommended fix differs in a default session of ONNX Runtime.
+
+        A fix that fails there is not called verified if that session is what is deployed.
+        """
+        proof = next(iter(self._proofs()), None)
+        found = None if proof is None else self.measured.default_session(proof.form)
+        result = replace(self.result, fixed_session=found)
+        if found is None or not found.is_caution:
+            return result
+        if result.diagnosis is not None and result.diagnosis.repairs:
+            first, *others = result.diagnosis.repairs
+            repairs = (replace(first, verified=False), *others)
+            result = replace(result, diagnosis=replace(result.diagnosis, repairs=repairs))
+        return replace(result, search=result.search and replace(result.search, verified=False))
 
     def write_fix(self, lab: Lab, folder: Path) -> CaseResult:
         """Write the files of the recommended fix, and of the second best fix in a subfolder."""

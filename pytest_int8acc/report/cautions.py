@@ -112,6 +112,18 @@ def default_session_text(found: DefaultSession) -> str:
     return text + (Caution.DEFAULT_WITHOUT_KERNELS if found.without_kernels else "")
 
 
+def fix_by_default(found: DefaultSession) -> list[str]:
+    """Returns why the recommended fix is in doubt in a default session; nothing if it keeps its limits."""
+    if found.kind == "refused":
+        return [Caution.FIX_REFUSED]
+    if found.kind != "fails":
+        return []
+    if found.optimizers:
+        return [Caution.FIX_FAILS_BY.format(optimizers=", ".join(map(repr, found.optimizers)))]
+    score = "" if found.default is None else relation(found.default, NAME)
+    return [Caution.FIX_FAILS.format(score=found.problem or score)]
+
+
 def _unique(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(texts))
 

@@ -154,6 +154,8 @@ def plain_result(view: CaseView) -> dict[str, Any]:
             output["fit"]["note"] = note
     if plain["default_session"] is not None:
         plain["default_session"]["text"] = view.default_session
+    if plain["fixed_session"] is not None:
+        plain["fixed_session"]["text"] = view.fixed_session
     if plain["stopped"] is not None:
         plain["stopped"]["text"] = view.stopped
     if plain["search"] is not None:

@@ -20,6 +20,7 @@ from pytest_int8acc.report.cautions import (
     blind_whys,
     cautions,
     default_session_text,
+    fix_by_default,
     precision_text,
     precision_why,
     problems,
@@ -403,10 +404,11 @@ class CaseView:
     @cached_property
     def fix_cautions(self) -> list[str]:
         """Reasons to doubt the recommended fix."""
-        repair = self.result.answer
+        repair, found = self.result.answer, self.result.fixed_session
+        texts = [] if found is None else fix_by_default(found)
         if self.result.passed or repair is None or repair.data or not repair.rescales:
-            return []
-        return [Caution.FIX_FROM_INPUTS]
+            return texts
+        return [*texts, Caution.FIX_FROM_INPUTS]
 
     @cached_property
     def alerts(self) -> list[str]:
@@ -619,8 +621,14 @@ class CaseView:
 
     @property
     def default_session(self) -> str:
-        """How a default session of ONNX Runtime differs from the exact one; empty if it does not."""
+        """How the candidate differs in a default session of ONNX Runtime; empty if it does not."""
         found = self.result.default_session
+        return "" if found is None else default_session_text(found)
+
+    @property
+    def fixed_session(self) -> str:
+        """How the recommended fix differs in a default session of ONNX Runtime; empty if it does not."""
+        found = self.result.fixed_session
         return "" if found is None else default_session_text(found)
 
     @property

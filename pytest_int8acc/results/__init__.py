@@ -150,6 +150,8 @@ class CaseResult:
     """The digest of the input data; empty if it is not known."""
     default_session: DefaultSession | None = None
     """How the candidate differs in a default session of ONNX Runtime; None if it does not, or did not run."""
+    fixed_session: DefaultSession | None = None
+    """How the recommended fix differs in a default session; None if it does not, or did not run."""
 
     def __repr__(self) -> str:
         """Returns one line for assertions: ``<CaseResult digits: failed, 4 of 4 limits missed>``."""

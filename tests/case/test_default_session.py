@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 from optimizers import PLANTED
 from plugin_support import LOAD
 
@@ -17,6 +19,8 @@ from pytest_int8acc.case.measured import measure
 from pytest_int8acc.runtime.forms import ModelForm
 from pytest_int8acc.runtime.onnxruntime import CPU, Saturation
 
+#: A project whose fix of another fault fails in a default session, and the scale that gets that fault.
+FAULTY, WIDE = "bias of a Conv in FP16", "sa"
 FAILING = {"two pairs in series", "three pairs in series"}
 
 
@@ -56,6 +60,26 @@ def test_another_form_of_the_plan_survives_the_optimizer(tmp_path: Path, name: s
     before, after = (CPU.exact(form.model)(feed)["y"] for form in (candidate, other))
     np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5)
     measured.close()
+
+
+@pytest.mark.parametrize(("backend", "verified"), [("onnxruntime", False), ("auto", True)])
+def test_a_fix_that_fails_by_default_is_verified_only_where_that_is_not_shipped(
+    pytester: pytest.Pytester, backend: str, verified: bool
+) -> None:
+    """A scale 60 times too wide fails the case; the fix mends it, and leaves what the optimizer breaks."""
+    planted = PLANTED[FAULTY]
+    spec = planted.write(pytester.path, backend=backend)
+    model = onnx.load(pytester.path / "int8.onnx")
+    (scale,) = (tensor for tensor in model.graph.initializer if tensor.name == WIDE)
+    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * np.float32(60), WIDE))
+    onnx.save(model, pytester.path / "int8.onnx")
+    result = pytester.runpytest(*LOAD, "--int8acc", "--int8acc-report=out", spec)
+    (case,) = json.loads((pytester.path / "out/report.json").read_text(encoding="utf-8"))["cases"]
+    found, text = case["fixed_session"], " ".join(result.stdout.str().split())
+    assert (found["kind"], found["optimizers"]) == ("fails", [planted.optimizer])
+    assert f"the fix fails without disabled_optimizers=['{planted.optimizer}']" in text
+    assert case["diagnosis"]["repairs"][0]["verified"] is verified
+    assert ("not verified" in text) is not verified
 
 
 def test_a_target_elsewhere_gets_a_note(pytester: pytest.Pytester) -> None:
