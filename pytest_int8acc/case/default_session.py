@@ -223,5 +223,7 @@ def _problem(verdict: Verdict) -> str:
 
 def _same(verdict: Verdict, score: Score) -> Score | None:
     """The score of the same output and metric in another verdict."""
-    wanted = score.subject, score.metric, score.limit
-    return next((s for s in verdict.scores if (s.subject, s.metric, s.limit) == wanted), None)
+    key = score.subject, score.metric, score.limit
+    return next(
+        (other for other in verdict.scores if (other.subject, other.metric, other.limit) == key), None
+    )
