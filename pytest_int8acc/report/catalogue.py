@@ -740,13 +740,13 @@ class Caution:
     )
     #: Which optimizer makes the difference.
     DEFAULT_BY = "not so with disabled_optimizers=[{optimizers}]"
-    #: How the recommended fix differs there.
-    FIX_FAILS_BY = "in a default session the fix fails without disabled_optimizers=[{optimizers}]"
-    FIX_FAILS = "in a default session of ONNX Runtime the fix fails: {score}"
-    FIX_REFUSED = "a default session of ONNX Runtime does not run the fix"
     DEFAULT_FROM = "from optimization level '{level}' on, by no optimizer alone"
     DEFAULT_ALWAYS = "without optimizers, too"
     DEFAULT_WITHOUT_KERNELS = ", compared without the INT8 kernels of this CPU, which saturate"
+    #: How the recommended fix differs in a default session.
+    FIX_FAILS_BY = "in a default session the fix fails without disabled_optimizers=[{optimizers}]"
+    FIX_FAILS = "in a default session of ONNX Runtime the fix fails: {score}"
+    FIX_REFUSED = "a default session of ONNX Runtime does not run the fix"
 
     LOST = "{output} is lost in {format} (sqnr_db {sqnr_db}), and no criterion notices"
     TOO_WEAK = "the criteria are too weak: {outputs} would pass"

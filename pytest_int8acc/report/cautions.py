@@ -106,9 +106,8 @@ def default_session_text(found: DefaultSession) -> str:
         "differs": Caution.DEFAULT_DIFFERS,
         "saturates": Caution.DEFAULT_SATURATES,
     }
-    score = found.problem or ("other results" if found.default is None else relation(found.default, NAME))
     exact = "a pass" if found.exact is None else number(found.exact.value)
-    text = texts[found.kind].format(score=score, exact=exact, level=level, optimizers=optimizers)
+    text = texts[found.kind].format(score=_by_default(found), exact=exact, level=level, optimizers=optimizers)
     return text + (Caution.DEFAULT_WITHOUT_KERNELS if found.without_kernels else "")
 
 
@@ -120,8 +119,12 @@ def fix_by_default(found: DefaultSession) -> list[str]:
         return []
     if found.optimizers:
         return [Caution.FIX_FAILS_BY.format(optimizers=", ".join(map(repr, found.optimizers)))]
-    score = "" if found.default is None else relation(found.default, NAME)
-    return [Caution.FIX_FAILS.format(score=found.problem or score)]
+    return [Caution.FIX_FAILS.format(score=_by_default(found))]
+
+
+def _by_default(found: DefaultSession) -> str:
+    """Returns what a default session gives: the reason for no score, or the score with its limit."""
+    return found.problem or ("other results" if found.default is None else relation(found.default, NAME))
 
 
 def _unique(texts: Iterable[str]) -> list[str]:

@@ -46,10 +46,12 @@ from pytest_int8acc.results import (
 from pytest_int8acc.results.causes import Jump
 from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric
 
-#: Minimum share of the multiply-accumulates in the low format for a fix that is worth shipping. The tensor
-#: cores compute INT8 and FP8 at most twice as fast as FP16. A fifth of the work in INT8 therefore saves a
-#: tenth of the time at most, and copies between the formats cost about that much.
+#: Minimum share of the multiply-accumulates in the low format for a fix that is worth shipping. Tensor cores
+#: compute INT8 and FP8 at most twice as fast as FP16. A fifth of the work in INT8 therefore saves a tenth of
+#: the time at most, and copies between the formats take time, too.
 WORTH_SHIPPING = 0.2
+#: Characters of each line that are left free for the label, the indent and the end of a wrapped line.
+_FREE = 10
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def fixes(result: CaseResult) -> list[Fix]:
         sentences = list(_no_fix(result))
     if sentences:
         lines = 1 if found else 2
-        found.append(Fix(label, first_fitting(sentences, lines * WIDTH - 10 * lines)))
+        found.append(Fix(label, first_fitting(sentences, lines * (WIDTH - _FREE))))
     return found
 
 

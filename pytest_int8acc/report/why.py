@@ -18,8 +18,8 @@ _NOT_BY_QUANTIZATION = ("FP32 ONNX", "FP16", "engine FP16", "engine INT8")
 #: The stages in FP16. If one of them is the first to miss a limit, a discontinuous node, such as TopK, may be
 #: the reason.
 _FLOAT_STAGES = ("FP16", "engine FP16")
-#: Maximum correlation at which values do not follow those of the baseline: two thirds of their power are
-#: then error, whatever factor and offset they are corrected by.
+#: Below this correlation values hardly follow those of the baseline: more than a third of their power (1 less
+#: the square) is error then, whatever factor and offset they are corrected by.
 _UNRELATED = 0.8
 
 
