@@ -64,17 +64,17 @@ class Part:
 
     @property
     def place(self) -> str:
-        """The part in NumPy's notation, without the axis of samples: ``output0[:, 4:]``."""
+        """The part in NumPy's notation, the axis of samples first: ``output0[:, 4:]``."""
         stop = "" if self.stop is None else self.stop
         along = f"{self.start or ''}:{stop}"
         if self.places:
             first = ", ".join(map(str, self.places[:_SHOWN_PLACES]))
             along = f"[{first}{', ...' if len(self.places) > _SHOWN_PLACES else ''}]"
-        return f"{self.output}[{':, ' * (self.axis - 1)}{along}]"
+        return f"{self.output}[{':, ' * self.axis}{along}]"
 
     @property
     def name(self) -> str:
-        """The name of the part, which its scores bear, like ``output0[4:], scores``."""
+        """The name of the part, which its scores bear, like ``output0[:, 4:], scores``."""
         return f"{self.place}, {self.kind}" if self.kind else self.place
 
     def of(self, array: Array) -> Array:

@@ -22,19 +22,19 @@ def run(pytester: pytest.Pytester, *args: str) -> tuple[dict[str, Any], str]:
 
 
 PARTS = {
-    "channels": ["output0[:4], boxes", "output0[4:], scores"],
-    "anchors": ["output0[:, :4], boxes", "output0[:, 4:], scores"],
-    "levels": ["output0[:, :4]", "output0[:, 4:], scores"],
-    "reshaped": ["output0[:4], boxes", "output0[4:], scores"],
-    "sliced": ["output0[:2], boxes", "output0[2:], scores"],
-    "scaled": ["output0[:4], boxes", "output0[4:], scores"],
-    "masks": ["output0[:4], boxes", "output0[4:7], scores", "output0[7:], masks"],
-    "depth": ["output0[:4], depth", "output0[4:], normals"],
+    "channels": ["output0[:, :4], boxes", "output0[:, 4:], scores"],
+    "anchors": ["output0[:, :, :4], boxes", "output0[:, :, 4:], scores"],
+    "levels": ["output0[:, :, :4]", "output0[:, :, 4:], scores"],
+    "reshaped": ["output0[:, :4], boxes", "output0[:, 4:], scores"],
+    "sliced": ["output0[:, :2], boxes", "output0[:, 2:], scores"],
+    "scaled": ["output0[:, :4], boxes", "output0[:, 4:], scores"],
+    "masks": ["output0[:, :4], boxes", "output0[:, 4:7], scores", "output0[:, 7:], masks"],
+    "depth": ["output0[:, :4], depth", "output0[:, 4:], normals"],
     "alike": ["output0"],
     "all_scores": ["output0"],
-    "behind_conv": ["output0", "output0[4:], 3 of 7 channels"],
-    "behind_matmul": ["output0", "output0[:, 4:], 3 of 7 channels"],
-    "flat": ["output0", "output0[64:], 48 of 112 channels"],
+    "behind_conv": ["output0", "output0[:, 4:], 3 of 7 channels"],
+    "behind_matmul": ["output0", "output0[:, :, 4:], 3 of 7 channels"],
+    "flat": ["output0", "output0[:, 64:], 48 of 112 channels"],
     "idle": ["output0"],
     "samples": ["output0"],
 }
@@ -130,7 +130,7 @@ def sqnr_db(plain: np.ndarray, other: np.ndarray) -> float:
 SMALL = {
     "relative": ([{"output": "output0", "cosine": 0.9, "max_abs": 100}], {"cosine": 0.9}),
     "in its unit": ([{"output": "output0", "max_abs": 100}], {"sqnr_db": 20}),
-    "of its own": ([{"output": "output0[4:]", "mean_abs": 0.5}], {"mean_abs": 0.5}),
+    "of its own": ([{"output": "output0[:, 4:]", "mean_abs": 0.5}], {"mean_abs": 0.5}),
     "per sample": ([{"output": "output0", "sqnr_db": 15, "per": "sample"}], {"sqnr_db": 15}),
 }
 
@@ -167,7 +167,8 @@ def test_parts_that_a_criterion_names(pytester):
     write_project(pytester.path, criteria=[named])
     cases, _ = run(pytester, "--int8acc-search", "off")
     outputs = cases["channels"]["outputs"]
-    assert names(cases["channels"]) == ["output0[:2], boxes", "output0[2:4], boxes", "output0[4:], scores"]
+    first, second, last = "output0[:, :2], boxes", "output0[:, 2:4], boxes", "output0[:, 4:], scores"
+    assert names(cases["channels"]) == [first, second, last]
     limits = [[s["metric"] for s in o["scores"] if s["limit"] is not None] for o in outputs]
     assert limits == [["cosine"]] * 3
 
@@ -175,8 +176,8 @@ def test_parts_that_a_criterion_names(pytester):
 def test_a_criterion_of_one_part_is_added_to_those_of_the_output(pytester):
     criteria = [
         {"output": "output0", "sqnr_db": 15},
-        {"output": "output0[:4]", "max_abs": 100},
-        {"output": "output0[4:], scores", "mean_abs": 0.5},
+        {"output": "output0[:, :4]", "max_abs": 100},
+        {"output": "output0[:, 4:], scores", "mean_abs": 0.5},
     ]
     write_project(pytester.path, criteria=criteria)
     cases, _ = run(pytester, "--int8acc-search", "off")
@@ -253,11 +254,11 @@ def test_a_golden_of_the_whole_says_how_its_parts_are_accepted(pytester):
         o["name"]: [s["limit"] for s in o["scores"] if s["limit"] is not None]
         for o in cases["channels"]["outputs"]
     }
-    assert judged["output0[4:], scores"] == [20], "the default limit, until their scores are accepted"
+    assert judged["output0[:, 4:], scores"] == [20], "the default limit, until their scores are accepted"
     assert len(judged["output0"]) == 1
     run(pytester, "--int8acc-search", "off", "--int8acc-update=all")
     cases, _ = run(pytester, "--int8acc-search", "off")
-    assert names(cases["channels"]) == ["output0[:4], boxes", "output0[4:], scores"]
+    assert names(cases["channels"]) == ["output0[:, :4], boxes", "output0[:, 4:], scores"]
     assert all("as a whole" not in note for note in cases["channels"]["notes"])
     for output in cases["channels"]["outputs"]:
         (limited,) = [s for s in output["scores"] if s["limit"] is not None]
