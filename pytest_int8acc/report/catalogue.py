@@ -767,16 +767,17 @@ class Advice:
     """What to do if no layer in high precision mends the case."""
 
     FLOAT_NAN = (
-        "find what gives NaN in the float model, its inputs or a node; or leave the output out: 'unjudged: "
-        "[{output}]'"
+        "find what gives NaN in the float model, its inputs or a node; or leave the output out: write "
+        "'unjudged: [{output}]' in the spec, beside 'model:'"
     )
 
-    JUDGE_BEFORE = "in the spec, criteria: [{criteria}], unjudged: [{outputs}]"
+    JUDGE_BEFORE = "write in the spec, beside 'model:', criteria: [{criteria}] and unjudged: [{outputs}]"
     JUDGE_BEFORE_BRIEFLY = (
-        "judge {tensors} by {{tensor: NAME, sqnr_db: {limit:g}}}, and name what is behind under 'unjudged'"
+        "judge {tensors} by {{tensor: NAME, sqnr_db: {limit:g}}} in 'criteria:', and name the outputs behind "
+        "in 'unjudged: [NAME]', both in the spec, beside 'model:'"
     )
-    UNJUDGED = "in the spec, unjudged: [{outputs}]"
-    UNJUDGED_BRIEFLY = "name what is behind under 'unjudged'"
+    UNJUDGED = "write 'unjudged: [{outputs}]' in the spec, beside 'model:'"
+    UNJUDGED_BRIEFLY = "name the outputs behind in 'unjudged: [NAME]' in the spec, beside 'model:'"
 
     OBEY = (
         "judge FP16 itself with 'tensorrt: {{obey: true}}', or let TensorRT time FP16 with a higher "
@@ -797,18 +798,19 @@ class Advice:
 
     ADD_LIMIT = (
         "add to 'criteria:' {criterion}; {format} keeps it with {sqnr_db} dB, and these outputs do not. To "
-        "accept weak criteria, give the case the key 'accept_blind: REASON'"
+        "accept weak criteria, write 'accept_blind: REASON' in the spec, beside 'model:'"
     )
     ADD_LIMIT_OF_LOST = "add to 'criteria:' {criterion} and run again: it fails then, and layers are searched"
     ADD_METRIC = (
         "add to 'criteria:' a limit on the metric of your task, like {{metric: top1, max_drop: 1%}} or "
-        "{{metric: FILE.py:FUNCTION, max_drop: 1%}}, with 'labels: FILE'. To accept weak criteria, give the "
-        "case the key 'accept_blind: REASON'"
+        "{{metric: FILE.py:FUNCTION, max_drop: 1%}}, with 'labels: FILE'. To accept weak criteria, write "
+        "'accept_blind: REASON' in the spec, beside 'model:'"
     )
     OTHER_INPUTS = (
         "no 'sqnr_db' limit works here: only {limit:g} dB and more would catch shuffled outputs, and "
         "{format} has {sqnr_db} dB. Use inputs that differ more, or a metric of your task, like {{metric: "
-        "top1, max_drop: 1%}}, with 'labels: FILE'. To accept weak criteria, write 'accept_blind: REASON'"
+        "top1, max_drop: 1%}}, with 'labels: FILE'. To accept weak criteria, write 'accept_blind: "
+        "REASON' in the spec, beside 'model:'"
     )
     COMPARE_LABELS = (
         "compare the labels and the decoded outputs of three samples. If all labels are the same, check how "

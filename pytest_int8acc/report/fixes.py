@@ -50,6 +50,10 @@ from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric
 #: compute INT8 and FP8 at most twice as fast as FP16. A fifth of the work in INT8 therefore saves a tenth of
 #: the time at most, and copies between the formats take time, too.
 WORTH_SHIPPING = 0.2
+#: The maximum number of layers that a fix names. More layers are counted.
+_NAMED_LAYERS = 2
+#: The maximum number of lines of a recommendation.
+_LINES = 2
 #: Characters of each line that are left free for the label, the indent and the end of a wrapped line.
 _FREE = 10
 
@@ -73,14 +77,14 @@ def fixes(result: CaseResult) -> list[Fix]:
     room = WIDTH - len("Fix: ")
     remedies = [f.remedy for f in result.findings if is_mismatch(result, f) and f.remedy]
     if not remedies and (other := elsewhere(result)):
-        return [Fix("Fix", fitted(other, room))]
+        return [Fix("Fix", fitted(other, _LINES * (WIDTH - _FREE)))]
     found = [Fix("Fix", fitted(f"{text}, and run again", room)) for text in remedies[:1]]
     label = "Or" if found else "Fix"
     sentences = list(recommended(result))
     if not sentences and not found:
         sentences = list(_no_fix(result))
     if sentences:
-        lines = 1 if found else 2
+        lines = 1 if found else _LINES
         found.append(Fix(label, first_fitting(sentences, lines * (WIDTH - _FREE))))
     return found
 
@@ -179,7 +183,7 @@ def _judging_before(result: CaseResult, jumps: Sequence[Jump]) -> str:
     known = {output.name for output in result.outputs}
     tensors = dict.fromkeys(name for jump in jumps for name in jump.tensors if name not in known)
     outputs = ", ".join(dict.fromkeys(f"'{name}'" for jump in jumps for name in jump.outputs))
-    room = WIDTH - len("Fix: ")
+    room = _LINES * (WIDTH - _FREE)
     if not tensors:
         return first_fitting([Advice.UNJUDGED.format(outputs=outputs), Advice.UNJUDGED_BRIEFLY], room)
     criteria = ", ".join(f"{{tensor: '{name}', sqnr_db: {DEFAULT_SQNR_DB:g}}}" for name in tensors)
@@ -317,10 +321,17 @@ def _kept(layers: Sequence[str], precision: str, spare: Sequence[str]) -> list[s
     """
     kept = Remedy.KEEP.format(layers=count(len(layers), "layer"), precision=precision.upper())
     if not spare:
-        return [kept]
+        return [*_kept_by_name(layers, precision), kept]
     names = few([f"'{middle(name, NAME)}'" for name in spare], 2)
     reserve = Remedy.SPARE.format(spare=len(spare), names=names)
     return [kept + reserve, kept + Remedy.SPARE_BRIEFLY.format(spare=len(spare))]
+
+
+def _kept_by_name(layers: Sequence[str], precision: str) -> Iterator[str]:
+    """Yields a text with the names of the layers that are kept in high precision, if there are one or two."""
+    if len(layers) <= _NAMED_LAYERS:
+        names = " and ".join(f"'{middle(name, NAME)}'" for name in layers)
+        yield Remedy.KEEP.format(layers=names, precision=precision.upper())
 
 
 def alternatives(result: CaseResult) -> list[str]:

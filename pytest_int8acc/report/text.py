@@ -27,10 +27,11 @@ from pytest_int8acc.report.words import (
 from pytest_int8acc.results import CaseResult, Doing
 
 #: The maximum number of lines of a failure without -v. They are 1 for the verdict, 1 for *Compared*, 2 for
-#: *Why*, 2 for *Fix* (3 if no layers follow), 6 for layers, 2 for cautions and 1 for *More*.
+#: *Why*, 2 for *Fix* (3 if no layers follow), 6 for layers, 2 for cautions (more if lines are left) and 1 for
+#: *More*.
 LINES = 15
-#: The maximum number of lines of *Why*, and of *Fix*.
-_LINES_OF_WHY, _LINES_OF_FIX = 2, 3
+#: The maximum number of lines of *Why*, of *Fix*, and of a caution.
+_LINES_OF_WHY, _LINES_OF_FIX, _LINES_OF_CAUTION = 2, 3, 2
 #: The maximum number of culprits and of cautions without -v.
 _CULPRITS, _CAUTIONS = 4, 2
 #: The maximum number of rows of the tables of scores, of culprits with -v, of trials, and of layers.
@@ -84,16 +85,22 @@ def _brief(view: CaseView, verbosity: int, *, wraps: bool) -> list[str]:
         cautions = [*(f"missed as well: {miss}" for miss in view.misses(NAME)[1:]), *cautions]
     else:
         lines += _culprit_lines(view, _MORE_CULPRITS if verbosity else _CULPRITS)
-    lines += [f"Caution: {text}" for text in cautions] if verbosity else _caution_lines(cautions)
+    if verbosity:
+        lines += [f"Caution: {text}" for text in cautions]
+    else:
+        lines += _caution_lines(cautions, LINES - len(lines) - 1, wraps)
     return [*lines, _more(view, verbosity)]
 
 
-def _wrapped(text: str, most_lines: int, wraps: bool) -> list[str]:
-    """Returns ``text`` cut to ``most_lines`` lines; without ``wraps`` as one line of that length."""
+def _wrapped(text: str, most_lines: int, wraps: bool, end: str = "") -> list[str]:
+    """Returns ``text`` cut to ``most_lines`` lines; without ``wraps`` as one line of that length.
+
+    The words in ``end`` are added. They are never cut.
+    """
     # A word that does not fit leaves its line short, so that the text may need more lines. It is then cut
     # further.
     for most in range(most_lines * WIDTH, 0, -4):
-        kept = fitted(text, most).replace(" %", "\N{NO-BREAK SPACE}%")
+        kept = (fitted(text, most - len(end)) + end).replace(" %", "\N{NO-BREAK SPACE}%")
         lines = textwrap.wrap(kept, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
         if len(lines) <= most_lines:
             break
@@ -115,12 +122,22 @@ def _culprit_lines(view: CaseView, most: int) -> list[str]:
     return [*lines, f"  and {more} more"] if more > 0 else lines
 
 
-def _caution_lines(sentences: Sequence[str]) -> list[str]:
-    lines = [fitted(f"Caution: {text}") for text in sentences[:_CAUTIONS]]
-    hidden = len(sentences) - _CAUTIONS
-    if hidden > 0:
-        more = f" (and {count(hidden, 'more caution')})"
-        lines[-1] = fitted(lines[-1], WIDTH - len(more)) + more
+def _caution_lines(sentences: Sequence[str], room: int, wraps: bool) -> list[str]:
+    """Returns the first cautions and how many more there are.
+
+    Args:
+        sentences: All cautions.
+        room: The number of lines that are left for them. Each caution has at least one line.
+        wraps: Whether lines have at most ``WIDTH`` characters.
+    """
+    lines: list[str] = []
+    shown_ones = sentences[:_CAUTIONS]
+    hidden = len(sentences) - len(shown_ones)
+    for place, sentence in enumerate(shown_ones, 1):
+        left = len(shown_ones) - place
+        most = min(_LINES_OF_CAUTION, max(room - len(lines) - left, 1))
+        end = f" (and {count(hidden, 'more caution')})" if hidden and not left else ""
+        lines += _wrapped(f"Caution: {sentence}", most, wraps, end)
     return lines
 
 

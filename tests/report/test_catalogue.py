@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import string
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
@@ -12,6 +14,8 @@ import pytest
 from pytest_int8acc.report import catalogue, why
 from pytest_int8acc.results.causes import Cause, NumberName
 from pytest_int8acc.spec.criteria import OutputCriterion, TaskName
+from pytest_int8acc.spec.load import load_spec
+from pytest_int8acc.spec.models import Case
 
 #: Characters of a clause at most, so that a layer's name of 25 fits before it in a line of 110.
 CLAUSE = 83
@@ -89,3 +93,33 @@ def test_the_clause_of_a_symptom_fits_in_a_line(symptom: Any) -> None:
 
 def test_every_metric_has_a_label() -> None:
     assert set(catalogue.METRICS) == {*OutputCriterion.limits(), *get_args(TaskName), "speedup"}
+
+
+#: A key of a spec with its value, between quotes, and the key beside which it is to be written.
+_BESIDE = re.compile(r"'(\w+): [^']*' in the spec, beside '(\w+):'")
+
+
+def advice_on_specs() -> Iterator[tuple[str, str]]:
+    """Each template of an advice that names a key of a case, and the name of the template."""
+    for name, text in vars(catalogue.Advice).items():
+        if not name.startswith("_") and ("accept_blind" in text or "unjudged" in text):
+            yield name, text
+
+
+def test_what_is_to_be_written_into_a_spec_is_written_with_its_place() -> None:
+    named = set()
+    for name, text in advice_on_specs():
+        assert "in the spec" in text, name
+        assert "beside 'model:'" in text, name
+        named.update(_BESIDE.findall(text))
+    assert {key for key, _ in named} == {"accept_blind", "unjudged"}
+    for key, beside in named:
+        assert {key, beside} <= set(Case.model_fields)
+
+
+@pytest.mark.parametrize("said", ["accept_blind: the labels are few", "unjudged: [logits, 'output0[:, 4:]']"])
+def test_a_spec_with_what_is_advised_beside_the_model_is_read(tmp_path: Path, said: str) -> None:
+    spec = tmp_path / "net.int8acc.yaml"
+    spec.write_text(f"model: net.onnx\ninputs: val.npz\nint8: {{calibrate: {{}}}}\n{said}\n")
+    (case,) = load_spec(spec)
+    assert getattr(case, said.partition(":")[0])
