@@ -36,6 +36,7 @@ from pytest_int8acc.case.forms import (
     with_named,
 )
 from pytest_int8acc.case.perturbation import PerturbedOutputs, with_perturbed_inputs
+from pytest_int8acc.case.preactivations import Preactivations
 from pytest_int8acc.case.precision import engine_scores, precision_contract
 from pytest_int8acc.case.preflight import missed, preflight, preflight_of_golden, refuse_overflow
 from pytest_int8acc.case.runs import Preflight, Runs, check_interface, read_reference, run_forms
@@ -257,11 +258,13 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
     if backend.builds_engines or not calibrates:  # engines of baseline and candidate build in parallel
         early_candidate, int8, scale_findings = _candidate(case, settings, backend, model)
     judge = golden_store.tighten(own_judge, model)
+    has_golden = golden_store.replaces_baseline
+    watch = Preactivations(model, own_judge, backend, sessions.mode, has_golden=has_golden)
     golden_outputs = golden_store.cutter() if golden_store.replaces_baseline else None
     logger.info("%s: building engines", case.name)
     with clock.phase("runs"):
         if golden_outputs is not None:
-            early = preflight_of_golden(case, backend, model, sessions, truth)
+            early = preflight_of_golden(case, backend, model, sessions, truth, watch)
         else:
             early = preflight(
                 case,
@@ -273,6 +276,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
                 judge=judge,
                 sessions=sessions,
                 truth=truth,
+                watch=watch,
             )
     candidate = early_candidate
     if candidate is None:
@@ -297,6 +301,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
             keep=keep,
             golden=golden_outputs,
             reference=reference,
+            watch=watch,
         )
     if isinstance(candidate, ImplicitForm):  # TensorRT has chosen its ranges in the build
         int8 = int8_form(case, model, settings, backend.calibration_cache)
@@ -320,6 +325,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
     )
     with clock.phase("runs"):
         lost, verdict = _judged(prepared, runs, early)
+        verdict = verdict._replace(outputs=tuple(map(watch.added_to, verdict.outputs)))
         default_session = _default_session(prepared, runs, candidate)
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
     result = replace(_result(prepared, runs, verdict, lost, truth.notes), default_session=default_session)

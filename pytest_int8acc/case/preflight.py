@@ -16,6 +16,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from pytest_int8acc.case.file_truth import FileTruth, check_baseline
+from pytest_int8acc.case.preactivations import Preactivations
 from pytest_int8acc.case.runs import BadOutputs, Preflight, check_interface
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.layout import read_layout
@@ -62,6 +63,7 @@ def preflight(
     judge: Judge,
     sessions: Sessions,
     truth: FileTruth,
+    watch: Preactivations,
 ) -> Preflight:
     """Open the baseline, FP32 and a candidate that needs no calibration, and run the first samples.
 
@@ -75,13 +77,14 @@ def preflight(
         judge: Applies the criteria of the case.
         sessions: Opens the FP32 model.
         truth: Compares the float model and the baseline with the user's model file.
+        watch: Opens models so that they give preactivations.
 
     Raises:
         EngineError: The baseline does not build or run.
         ModelError: The float model or the baseline computes something else than its file, the baseline has
             other inputs or outputs than the model, or a limit is missed because FP16 overflows.
     """
-    engine, tested = _opened(backend, model, form, candidate, inputs)
+    engine, tested = _opened(backend, model, form, candidate, inputs, watch)
     few = _first(inputs, whole=backend.builds_engines or read_layout(model.inputs).size is not None)
     twice = [found for _, found in lock_step({Role.BASELINE: engine, Role.BASELINE_AGAIN: engine}, few)]
     with case.at("criteria"):
@@ -103,7 +106,8 @@ def preflight(
         check_baseline(truth, model, form, inputs, sessions)
     for exact, rounded in zip(reference, twice, strict=True):
         judge.splitter.add_rounding(exact, rounded[Role.BASELINE] if form.half else {})
-    fp32, near = partial(sessions.exact, model), form.half and not peak < FP16.highest / _HEADROOM
+    fp32 = partial(watch.open, Role.FP32, model, sessions.exact)
+    near = form.half and not peak < FP16.highest / _HEADROOM
     place = case.place("criteria")
     both = ({**a, Role.FP32: b} for a, b in zip(twice, reference, strict=True))
     comparison, bad = compared(judge, place, both)
@@ -125,7 +129,12 @@ def _first(inputs: Dataset, *, whole: bool) -> Dataset:
 
 
 def _opened(
-    backend: Backend, model: Model, form: Form, candidate: Form | None, inputs: Dataset
+    backend: Backend,
+    model: Model,
+    form: Form,
+    candidate: Form | None,
+    inputs: Dataset,
+    watch: Preactivations,
 ) -> tuple[Engine, Engine | None]:
     """The engines of the baseline and of the candidate, built in parallel if possible."""
     with blaming(form.place):
@@ -135,15 +144,20 @@ def _opened(
         with blaming(candidate.place):
             backend.begin(candidate, Role.INT8, inputs)
     with blaming(form.place):
-        engine = backend.open(form, Role.BASELINE, inputs)
+        engine = watch.open_form(backend, form, Role.BASELINE, inputs)
     if candidate is None:
         return engine, None
     with blaming(candidate.place):
-        return engine, backend.open(candidate, Role.INT8, inputs)
+        return engine, watch.open_form(backend, candidate, Role.INT8, inputs)
 
 
 def preflight_of_golden(
-    case: Case, backend: Backend, model: Model, sessions: Sessions, truth: FileTruth
+    case: Case,
+    backend: Backend,
+    model: Model,
+    sessions: Sessions,
+    truth: FileTruth,
+    watch: Preactivations,
 ) -> Preflight:
     """Prepare a case whose baseline is a golden: open FP32 only, which then runs on all samples.
 
@@ -151,7 +165,7 @@ def preflight_of_golden(
         ModelError: The float model computes something else than the user's model file.
     """
     try:
-        engine = sessions.exact(model)
+        engine = watch.open(Role.FP32, model, sessions.exact)
     except EngineError as error:  # TensorRT runs plugins that ONNX Runtime does not know
         if not backend.needs_simulation:
             raise

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pytest_int8acc.case.perturbation import PerturbedOutputs
+from pytest_int8acc.case.preactivations import Preactivations
 from pytest_int8acc.clock import current
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.files import find, read_arrays
@@ -207,6 +208,7 @@ def run_forms(
     keep: Collection[Role],
     golden: Cutter | None,
     reference: Reference | None,
+    watch: Preactivations,
 ) -> Runs:
     """Build the candidate, run it and the baseline on the inputs batch by batch, and compare them.
 
@@ -226,6 +228,7 @@ def run_forms(
         keep: The roles of the models whose outputs are kept.
         golden: Returns the baseline's outputs from a golden; None if the baseline runs.
         reference: The training framework's outputs; None if the spec names none.
+        watch: Opens models so that they give preactivations, and compares these.
 
     Raises:
         EngineError: The candidate does not build, or a model does not run.
@@ -233,7 +236,9 @@ def run_forms(
         DataError: The inputs cannot be read, or the framework's outputs do not fit them.
         GoldenError: The golden does not fit this run.
     """
-    engines, notes = _opened(backend, forms[Role.INT8], inputs, sessions, early, staged=reference is not None)
+    engines, notes = _opened(
+        backend, forms[Role.INT8], inputs, sessions, early, watch, staged=reference is not None
+    )
 
     def run(role: Role) -> Iterator[tuple[int, Feed]]:
         engine = sessions.exact(model) if role == Role.FP32 else backend.open(forms[role], role, inputs)
@@ -253,6 +258,7 @@ def run_forms(
             outputs[Role.FRAMEWORK] = reference.next(outputs[Role.BASELINE])
         with blaming(place):
             _compare_batch(runs, outputs, rows)
+        watch.compare(outputs)
         runs.first = runs.first or outputs
         for role in keep:
             for name, array in outputs[role].items():
@@ -270,12 +276,13 @@ def _opened(
     inputs: Dataset,
     sessions: Sessions,
     early: Preflight,
+    watch: Preactivations,
     *,
     staged: bool,
 ) -> tuple[dict[Role, Engine], tuple[str, ...]]:
     """The engines of all models that a verdict needs, and notes. With ``staged`` these include FP32."""
     with blaming(candidate.place):
-        tested = early.candidate or backend.open(candidate, Role.INT8, inputs)
+        tested = early.candidate or watch.open_form(backend, candidate, Role.INT8, inputs)
     engines: dict[Role, Engine] = {}
     if early.baseline is not None:
         engines[Role.BASELINE] = early.baseline
@@ -288,7 +295,7 @@ def _opened(
         engines[Role.FP32] = early.fp32()
     if backend.needs_simulation and isinstance(candidate, ModelForm):
         try:
-            engines[Role.SIMULATED] = sessions.exact(candidate.model)
+            engines[Role.SIMULATED] = watch.open(Role.SIMULATED, candidate.model, sessions.exact)
         except EngineError as error:  # for example, ONNX Runtime lacks a number format
             return engines, (*early.notes, f"no simulation: {error}")
     return engines, early.notes

@@ -124,6 +124,12 @@ _PICKING = frozenset({"Transpose", "Slice", "Split", "Gather", "ReduceMax", "Max
 #: Maximum number of nodes that are visited to find the segments of an output. Beyond it, they stay unknown.
 _MAX_NODES = 4096
 
+#: Operators that map large differences of their input to small differences of their output. So the output
+#: hides errors of the input. The sigmoid of -8 and that of -6 differ by 0.002.
+_SQUASHING = frozenset({"Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid"})
+#: Operators that keep the value of each element, but for rounding.
+_ROUNDING = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear"})
+
 _Shape = tuple[Dim, ...]
 
 
@@ -165,6 +171,31 @@ def joined(model: Model, output: str) -> tuple[int, tuple[Segment, ...]] | None:
 def holds_scores(model: Model, output: str) -> bool:
     """Whether all elements of an output come from a Sigmoid or Softmax."""
     return _Joiner(model).kind(output) == SCORES
+
+
+def squashing_node(model: Model, output: str) -> onnx.NodeProto | None:
+    """The Softmax, LogSoftmax or Sigmoid that computes all elements of an output; None if there is none.
+
+    Operators between it and the output only round, move or reshape values.
+    """
+    skipped = _ROUNDING | RESHAPING | {"Identity", "Transpose"}
+    node = model.index.producer.get(_source(model, output, skipped))
+    return node if node is not None and node.op_type in _SQUASHING else None
+
+
+def unquantized(model: Model, tensor: str) -> str:
+    """The tensor from which a Q/DQ pair makes ``tensor``; empty if there is no pair. Casts are skipped."""
+    node = model.index.producer.get(_source(model, tensor, {"Cast"}))
+    has_pair = node is not None and node.op_type == "DequantizeLinear"
+    return _source(model, tensor, _ROUNDING) if has_pair else ""
+
+
+def _source(model: Model, tensor: str, skipped: Collection[str]) -> str:
+    """The tensor from which operators in ``skipped`` make ``tensor``; their first inputs are followed."""
+    made = model.index.producer
+    while (node := made.get(tensor)) is not None and node.op_type in skipped:
+        tensor = node.input[0]
+    return tensor
 
 
 class _Joiner:

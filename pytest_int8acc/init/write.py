@@ -15,6 +15,7 @@ from pytest_int8acc.data import RandomSource, open_dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.errors import DataError, Int8accError, ModelError
 from pytest_int8acc.files import create_file, seen_from
+from pytest_int8acc.graph.flow import squashing_node
 from pytest_int8acc.graph.index import all_nodes
 from pytest_int8acc.graph.layout import find_groups
 from pytest_int8acc.graph.load import load_model
@@ -153,6 +154,8 @@ class _Facts:
         """The model's selecting operators, such as TopK, joined by 'and'; empty if there are none."""
         self.before = before_selection(model)
         """The tensors before a selecting operator. They are judged instead of outputs that depend on one."""
+        self.squashed = self._squashed()
+        """Output to the tensor from which a Softmax or Sigmoid computes it, and the type of that operator."""
         self.loader = self._loader()
         """The name of the loader script; empty if no script is needed."""
         self.missing = missing_parts(self.trial, self.given, self.loader)
@@ -161,6 +164,18 @@ class _Facts:
         """The name of the first output that is taken for scores of classes, shape [N, C]; may be empty."""
         self.boxes = next((name for name, parts in self.joined.items() if parts.layout), "")
         """The name of the first output that has one of YOLO's layouts; empty if none has."""
+
+    def _squashed(self) -> dict[str, tuple[str, str]]:
+        if self.float_path is None:
+            return {}
+        model = load_model(self.float_path) if self.quantized else self.model
+        made = self.model.index.producer.keys() & model.index.producer.keys()
+        nodes = {output.name: squashing_node(model, output.name) for output in model.outputs}
+        return {
+            name: (node.input[0], node.op_type)
+            for name, node in nodes.items()
+            if node is not None and node.input[0] in made
+        }
 
     def _loader(self) -> str:
         if self.given is not None:
@@ -304,10 +319,14 @@ def _criteria(facts: _Facts) -> dict[str, object]:
     outputs = {tensor.name: tensor for tensor in facts.model.outputs}
     left_out = outputs.keys() & behind_selection(facts.model) if facts.before else set()
     inside = [name for name in facts.before if name not in outputs]
-    criteria: list[dict[str, object]] = [
-        {"tensor": _scalar(name), "if_floats": True, "if_vector": True} for name in inside
-    ]
+    vector = {"if_floats": True, "if_vector": True}
+    criteria: list[dict[str, object]] = [{"tensor": _scalar(name), "why": "", **vector} for name in inside]
     criteria += [_criterion(facts, tensor) for name, tensor in outputs.items() if name not in left_out]
+    for output, (tensor, operator) in facts.squashed.items():
+        if output not in left_out and tensor not in (*inside, *outputs):
+            inside.append(tensor)
+            why = f"    # the {operator} of '{shown(output)}' hides its errors"
+            criteria.append({"tensor": _scalar(tensor), "why": why, **vector})
     return {
         "criteria": "".join(render("criterion", values) for values in criteria).rstrip("\n"),
         "unjudged": ", ".join(_scalar(name) for name in outputs if name in left_out) or None,

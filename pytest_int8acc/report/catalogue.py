@@ -699,6 +699,19 @@ class Caution:
         "{small} of {samples} samples are {ratio:.0f} times smaller than others and alone reach {score}; "
         "write 'per: sample' into that criterion, to judge each"
     )
+    #: Errors that a Softmax or Sigmoid hides.
+    SQUASHED = (
+        "the {operator} of {output} hides errors of its input: {score}; to judge that, add to 'criteria:' "
+        "{criterion}"
+    )
+    SQUASHED_UNNAMED = (
+        "the {operator} of {output} hides errors of its input: {score}; no criterion can name that, because "
+        "the candidate has no tensor of this name"
+    )
+    SQUASHED_PAIR = (
+        "the {operator} of {output} hides errors of the Q/DQ pair at its input: {score} behind the pair, and "
+        "within the limits before it; leave the input of node {node} unquantized"
+    )
 
     NO_LAYER = "You asked for {format} and 0 of {layers} in it"
     RAN_OTHERWISE = "{share} of the MACs asked for in {format} did not run in it"

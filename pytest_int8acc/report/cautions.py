@@ -36,7 +36,7 @@ from pytest_int8acc.results import (
     by_rule,
 )
 from pytest_int8acc.results.precision import MAX_REFUTED
-from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric, DeadCandidate
+from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric, DeadCandidate, Preactivation
 
 #: Maximum share of the MACs requested in low precision whose real format the engine does not report. Above
 #: it, a caution is shown.
@@ -82,7 +82,7 @@ def cautions(result: CaseResult) -> list[str]:
 
 def warnings(result: CaseResult) -> list[str]:
     """Returns the reasons to doubt the verdict that were known before the search."""
-    return _unique([*_formats(result), *_deployed(result), *result.warnings])
+    return _unique([*_formats(result), *_deployed(result), *_hidden(result), *result.warnings])
 
 
 def _deployed(result: CaseResult) -> Iterator[str]:
@@ -164,7 +164,7 @@ def _unsteady(result: CaseResult, score: Score) -> str:
 
 
 def _hidden(result: CaseResult) -> Iterator[str]:
-    """Yields cautions on NaN in both models, and on far smaller samples. Limits on all samples hide both."""
+    """Yields cautions on what limits on an output hide: NaN in both models, small samples, and a Sigmoid."""
     for output in result.outputs:
         name = f"'{middle(output.name, NAME)}'"
         if output.nan_share and not output.problem:
@@ -176,6 +176,24 @@ def _hidden(result: CaseResult) -> Iterator[str]:
                 ratio=small.ratio,
                 score=relation(small.alone, NAME),
             )
+        if output.preactivation is not None and output.preactivation.fails and output.passed:
+            yield _squashed(name, output.preactivation)
+
+
+def _squashed(output: str, found: Preactivation) -> str:
+    """Returns which errors the Softmax or Sigmoid of an output hides, and the criterion that judges them."""
+    caution = Caution.SQUASHED if found.is_known else Caution.SQUASHED_UNNAMED
+    if found.fails == "pair":
+        caution = Caution.SQUASHED_PAIR
+    tensor = found.tensor.replace("'", "''")
+    limits = "".join(f", {score.metric}: {score.limit:g}" for score in found.scores)
+    return caution.format(
+        output=output,
+        operator=found.operator,
+        score=relation(worst_first(found.scores)[0], NAME),
+        criterion=f"{{tensor: '{tensor}'{limits}}}",
+        node=f"'{middle(found.node, NAME)}'",
+    )
 
 
 def precision_text(contract: PrecisionContract) -> str:

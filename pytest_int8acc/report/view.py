@@ -427,7 +427,11 @@ class CaseView:
     @cached_property
     def unjudged(self) -> list[ScoreRow]:
         """The scores that have no limit."""
-        return [self._row(score) for score in self.result.scores if score.limit is None]
+        scores = [score for score in self.result.scores if score.limit is None]
+        for output in self.result.outputs:
+            if output.preactivation is not None:
+                scores += [replace(score, limit=None) for score in output.preactivation.scores]
+        return [self._row(score) for score in scores]
 
     def _row(self, score: Score) -> ScoreRow:
         fixed = self._fixed.get((score.subject, score.metric))

@@ -177,6 +177,28 @@ class SmallSamples:
 
 
 @dataclass(frozen=True)
+class Preactivation:
+    """The input of the Softmax or Sigmoid that computes an output. The output hides errors of this tensor.
+
+    On engines it is compared in the simulation of the engine in ONNX Runtime.
+    """
+
+    tensor: str
+    """The name of the tensor in the float model."""
+    operator: str
+    """The type of the operator, for example ``Sigmoid``."""
+    node: str
+    """The name of the operator's node in the float model."""
+    scores: tuple[Score, ...]
+    """The scores of the tensor with the limits on the output. The verdict does not depend on them."""
+    fails: Literal["", "tensor", "pair"] = ""
+    """Whether a limit is missed. ``tensor``: the tensor misses it. ``pair``: the tensor meets it, but not
+    after the Q/DQ pair between the tensor and the operator."""
+    is_known: bool = True
+    """Whether the candidate has a tensor of this name, so that a criterion can name it."""
+
+
+@dataclass(frozen=True)
 class OutputResult:
     """The scores of one output of the model or of a part of it; scores with a limit come first."""
 
@@ -210,6 +232,11 @@ class OutputResult:
     """The name of the output that this part belongs to, for example the boxes of a detector.
 
     Empty for a whole.
+    """
+    preactivation: Preactivation | None = None
+    """The input of the Softmax or Sigmoid that computes the output.
+
+    None if no such operator computes it, if the tensor has a criterion of its own, or if it was not compared.
     """
 
     @property
