@@ -22,6 +22,7 @@ from pytest_int8acc.case.measured import Measured, timed
 from pytest_int8acc.case.other_model import other_model
 from pytest_int8acc.errors import EngineError, ModelError
 from pytest_int8acc.graph.flow import choices
+from pytest_int8acc.graph.index import holders
 from pytest_int8acc.graph.network import Edge, Group, Network, Plan, Precision, TensorScale, symmetric
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
@@ -98,8 +99,15 @@ def diagnose(
         notes=notes,
         jumps=_jumps(measured) if not measured.int8_passed else (),
         other_model=_other_model(measured) if lab is not None and high_fails else None,
+        in_bodies=_in_bodies(lab.network) if lab is not None else {},
     )
     return diagnosis, explained
+
+
+def _in_bodies(network: Network) -> dict[str, int]:
+    """Operator of nodes with bodies, like Loop, to the number of groups inside such nodes."""
+    around = holders(network.model.graph)
+    return Counter(around[group.nodes[0]].op_type for group in network.groups if group.body_edges)
 
 
 def _other_model(measured: Measured) -> OtherModel | None:

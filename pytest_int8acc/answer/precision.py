@@ -20,6 +20,9 @@ from pytest_int8acc.clock import Budget
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.half_network import fewer_casts
 from pytest_int8acc.graph.index import holders
+from pytest_int8acc.graph.layout import moves_values
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Group
 from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.inputs import split
 from pytest_int8acc.lab.lab import Lab, Proof
@@ -34,6 +37,7 @@ from pytest_int8acc.results import (
     Tradeoff,
     TradeoffPoint,
 )
+from pytest_int8acc.results.search import Quantizer
 from pytest_int8acc.runtime.forms import ImplicitForm
 from pytest_int8acc.scores.judge import Verdict
 from pytest_int8acc.search.strategies import certify, fewest, search
@@ -361,8 +365,32 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
         worst = lab.clock.attempt("alone", tried, None) if budget.left > 0 else None
         group, price = groups[name], lab.work[name]
         inside = around[group.nodes[0]].op_type if group.body_edges else ""
-        culprits.append(Culprit(name, group.op_type, group.nodes, worst, price, inside=inside))
+        quantizer = _quantizer(lab.network.model, group)
+        culprits.append(
+            Culprit(name, group.op_type, group.nodes, worst, price, inside=inside, quantizer=quantizer)
+        )
     return tuple(culprits)
+
+
+def _quantizer(model: Model, group: Group) -> Quantizer | None:
+    """The Q/DQ pair of a group in which only nodes that move values read quantized tensors; else None."""
+    nodes, producer = model.index.nodes, model.index.producer
+    readers = [nodes[edge.node] for edge in group.edges]
+    if not readers or not all(map(moves_values, readers)):
+        return None
+    outputs = {value.name for value in model.graph.output}
+    copies = [node.output[0] for node in readers if node.op_type == "Identity"]
+    given = [name for name in copies if name in outputs]
+    tensor = group.edges[0].tensor
+    node = producer.get(tensor)
+    while node is not None and moves_values(node):
+        node = producer.get(node.input[0])
+    return Quantizer(
+        tensor=tensor,
+        output=given[0] if given else "",
+        node="" if node is None else node.name,
+        op_type="" if node is None else node.op_type,
+    )
 
 
 def _worst_alone(evaluator: Simulated, high: frozenset[int]) -> Score | None:

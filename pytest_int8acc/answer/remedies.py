@@ -26,10 +26,12 @@ from pytest_int8acc.answer.proposals import (
     rescale_all_migrated,
     unfuse,
 )
+from pytest_int8acc.answer.scales import activations
 from pytest_int8acc.errors import DataError, Int8accError
+from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import Cost, Evidence, Repair, SearchOutcome
-from pytest_int8acc.results.causes import RemedyKind
+from pytest_int8acc.results.causes import RemedyKind, ScaleTrials
 
 #: Maximum cost of all remedies together, in runs over all samples.
 RUNS = 8.0
@@ -105,6 +107,8 @@ class Remedied:
     proofs: tuple[Proof, ...]
     """The proof of each repair, that is its built model with the verdict, in the same order."""
     notes: tuple[str, ...] = ()
+    scales: ScaleTrials | None = None
+    """What other scales give back of the loss; None if none were tried."""
 
 
 def find_remedies(lab: Lab, outcome: SearchOutcome, found: Found) -> Remedied:
@@ -255,7 +259,28 @@ class _Loop:
             enough = ", all that a repair may cost" if budget.empty and not lab.clock.over else ""
             notes.append(f"{budget.trials} trials of other scales{enough}")
         repairs = tuple(repair for repair, _ in ordered)
-        return Remedied(repairs, tuple(proof for _, proof in ordered), tuple(notes))
+        return Remedied(repairs, tuple(proof for _, proof in ordered), tuple(notes), self._scales())
+
+    def _scales(self) -> ScaleTrials | None:
+        """What other scales give back of the loss; None if none were tried, or if the time is up.
+
+        It is also None if a culprit has a cause, which says more.
+        """
+        known, lab = self.known, self.known.lab
+        if any(culprit.cause is not None or culprit.inside for culprit in known.outcome.culprits):
+            return None
+        if not known.bases or not known.budget.trials or lab.clock.over:
+            return None
+        tensors = activations(lab.network, known.groups)
+        before, best = lab.simulator.normalized_loss(Plan()), known.best.choice
+        if not tensors or not 0 < before < math.inf or best.normalized_loss == math.inf:
+            return None
+        return ScaleTrials(
+            trials=known.budget.trials,
+            tensors=len(tensors),
+            given_back=max(1 - best.normalized_loss / before, 0.0),
+            samples=len(lab.simulator.few),
+        )
 
 
 def _fastest_first(found: list[_Proved]) -> list[_Proved]:

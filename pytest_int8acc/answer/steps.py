@@ -110,7 +110,7 @@ class Steps:
             return self.result
         self.remedied = remedied = find_remedies(lab, outcome, self.found)
         notes = (*diagnosis.notes, *remedied.notes)
-        diagnosis = replace(diagnosis, repairs=remedied.repairs, notes=notes)
+        diagnosis = replace(diagnosis, repairs=remedied.repairs, notes=notes, scales=remedied.scales)
         if adds_up(outcome) and all(found.layers for found in remedied.repairs):
             chosen = lab.clock.attempt("tradeoff", partial(tradeoff, lab, self.found), None)
             outcome = replace(outcome, tradeoff=chosen)

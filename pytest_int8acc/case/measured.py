@@ -27,6 +27,7 @@ from pytest_int8acc.case.criteria import check_outputs, load_judge
 from pytest_int8acc.case.data import check_files, low_of, open_source
 from pytest_int8acc.case.default_session import FirstBatch, compare_default
 from pytest_int8acc.case.file_truth import FileTruth, candidate_truth
+from pytest_int8acc.case.float_nan import find_float_nan
 from pytest_int8acc.case.forms import (
     Int8Form,
     baseline_form,
@@ -468,4 +469,5 @@ def _result(
         blind_reason=case.accept_blind or ("the inputs are random" if inputs.is_random else ""),
         place="engine" if backend.builds_engines else sessions.mode,
         digest=inputs.digest or "",
+        float_nan=find_float_nan(prepared.model, verdict.outputs, runs, inputs, sessions, half=baseline.half),
     )

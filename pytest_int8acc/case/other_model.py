@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
+import onnx
 
 from pytest_int8acc.case.measured import Measured
-from pytest_int8acc.graph.index import all_nodes
+from pytest_int8acc.graph.index import all_nodes, attribute
+from pytest_int8acc.graph.layout import moves_values
 from pytest_int8acc.graph.model import Model, giving
 from pytest_int8acc.graph.same import unrounded
 from pytest_int8acc.graph.types import value_types
-from pytest_int8acc.results.causes import OtherModel
+from pytest_int8acc.results.causes import AddedNode, OtherModel
 from pytest_int8acc.tensors import Array, Feed
 
 #: Minimum error of a weight or a tensor, as a ratio of root mean squares, that counts as a difference.
 #: Weights that are stored in INT8 are off by up to a few percent, and the values behind them by as much.
 _MIN_RATIO = 0.1
+#: Maximum relative difference of an element that counts as rounding.
+_ROUNDING = 1e-3
 #: Operators that give a constant or their input.
 _IDLE = ("Constant", "Identity", "Dropout")
 
@@ -36,8 +40,8 @@ def other_model(measured: Measured) -> OtherModel | None:
         return None
     own, other = unrounded(measured.model, ()), unrounded(int8.every.model, ())
     weights, differing = _weights(own, other)
-    tensor, off = _first_difference(measured, own, other)
-    makers = {name: node.op_type for node in own.graph.node for name in node.output}
+    tensor, off, same = _first_difference(measured, own, other)
+    maker, computing = _makers(tensor, [measured.model.file or own, own], same)
     more, less = _operators(other), _operators(own)
     more.subtract(less)
     return OtherModel(
@@ -47,10 +51,83 @@ def other_model(measured: Measured) -> OtherModel | None:
         weights=weights,
         differing=differing,
         tensor=tensor,
-        op_type=makers.get(tensor, ""),
+        op_type="" if maker is None else maker.op_type,
+        computed_by="" if computing is None else computing.name,
+        computed_op="" if computing is None else computing.op_type,
         off=off,
         operators={op_type: n for op_type, n in sorted(more.items()) if n},
+        added=_first_added(measured, own, other, more),
     )
+
+
+def _makers(
+    tensor: str, models: Sequence[Model], same: Collection[str]
+) -> tuple[onnx.NodeProto | None, onnx.NodeProto | None]:
+    """The node that makes a tensor, and the nearest earlier node that computes its values.
+
+    Args:
+        tensor: The tensor; empty if there is none.
+        models: Models that may have it. The first that has it counts.
+        same: Tensors with the same values in both models of a comparison. A node that reads one of them is
+            itself to blame for a difference.
+
+    Returns:
+        Both nodes. The first is None if no model has the tensor. The second is None if the first node itself
+        computes the values, or reads one of ``same``.
+    """
+    for model in models:
+        producer = model.index.producer
+        if tensor not in producer:
+            continue
+        node = maker = producer[tensor]
+        while moves_values(node) and node.input[0] in producer and node.input[0] not in same:
+            node = producer[node.input[0]]
+        return maker, None if node is maker or moves_values(node) else node
+    return None, None
+
+
+def _first_added(measured: Measured, own: Model, other: Model, more: Mapping[str, int]) -> AddedNode | None:
+    """The first node of ``other`` with an operator that it has more of, and what the node changes.
+
+    Args:
+        measured: The case.
+        own: The float model.
+        other: The quantized model without rounding.
+        more: Operator to how many more of its nodes ``other`` has.
+    """
+    known = {node.name for node in all_nodes(own.graph)}
+    added = (node for node in other.graph.node if more.get(node.op_type, 0) > 0 and node.name not in known)
+    node = next(added, None)
+    if node is None:
+        return None
+    to = attribute(node, "to", 0) if node.op_type == "Cast" else 0
+    return AddedNode(
+        node=node.name,
+        op_type=node.op_type,
+        tensor=node.input[0] if node.input else "",
+        to=onnx.TensorProto.DataType.Name(to) if to else "",
+        changed=_changed(measured, other, node),
+    )
+
+
+def _changed(measured: Measured, model: Model, node: onnx.NodeProto) -> float | None:
+    """The share of elements that a node changes, on the first sample; None if it is unknown.
+
+    Changes by rounding do not count.
+    """
+    if not node.input:
+        return None
+    names, types = [node.input[0], node.output[0]], value_types(model)
+    if any(name not in types for name in names):
+        return None
+    feed = next(measured.inputs.first(1).batches()).feed
+    made = [name for name in names if name not in feed]
+    values = {**feed, **_opened(measured, model, made)(feed)}
+    before, after = (values[name] for name in names)
+    if before.shape != after.shape or not before.size or {before.dtype.kind, after.dtype.kind} - set("fiub"):
+        return None
+    wide = before.astype(np.float64), after.astype(np.float64)
+    return float(np.mean(~np.isclose(*wide, rtol=_ROUNDING, atol=0.0, equal_nan=True)))
 
 
 def _operators(model: Model) -> Counter[str]:
@@ -80,20 +157,22 @@ def _matrices(model: Model) -> dict[str, Array]:
     return {name: array for name, array in constants if array.ndim > 1 and array.dtype.kind == "f"}
 
 
-def _first_difference(measured: Measured, own: Model, other: Model) -> tuple[str, float]:
+def _first_difference(measured: Measured, own: Model, other: Model) -> tuple[str, float, set[str]]:
     """The first tensor of the float model that has other values in the other model, and its relative error.
 
-    The name is empty if no tensor differs.
+    The name is empty if no tensor differs. The third result has the tensors before it, which are the same.
     """
     feed = next(measured.inputs.first(1).batches()).feed
     types, others = value_types(own), value_types(other)
     names = [name for node in own.graph.node for name in node.output if name in types and name in others]
     found = [_opened(measured, each, names)(feed) for each in (own, other)]
+    same = set[str]()
     for name in names:
         off = _off(found[0][name], found[1][name])
         if off > _MIN_RATIO:
-            return name, off
-    return "", 0.0
+            return name, off, same
+        same.add(name)
+    return "", 0.0, same
 
 
 def _opened(measured: Measured, model: Model, names: list[str]) -> Callable[[Feed], Mapping[str, Array]]:

@@ -79,6 +79,8 @@ class BadOutputs:
     def __init__(self) -> None:
         self.broken: dict[Role, set[str]] = defaultdict(set)
         """Role of a model, to the names of its outputs that hold NaN or infinities."""
+        self.nan: dict[Role, set[str]] = defaultdict(set)
+        """Role of a model, to the names of its outputs that hold NaN."""
         self._zero: dict[Role, dict[str, bool]] = defaultdict(dict)
         """Role of a model, to each of its outputs and whether all its numbers were 0 so far."""
 
@@ -87,6 +89,8 @@ class BadOutputs:
         for name, array in outputs.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 self.broken[role].add(name)
+                if np.isnan(array).any():
+                    self.nan[role].add(name)
             if self._zero[role].get(name, True):
                 self._zero[role][name] = array.dtype.kind in "fiub" and not array.any()
 

@@ -486,14 +486,16 @@ def channel_axes(model: Model, tensors: Iterable[str]) -> dict[str, tuple[int, i
     """Tensor to its channel axis and its rank.
 
     The first convolution or matrix product that reads the tensor decides the axis. If there is none, the
-    first node that reads the tensor does. Tensors of unknown rank, and tensors with channels on axis 0, are
-    left out.
+    first node that reads the tensor does. For a tensor that no node reads, ``output_channel_axis`` decides.
+    Tensors of unknown rank, and tensors with channels on axis 0, are left out.
     """
     axes, found = ChannelAxes(model), dict[str, tuple[int, int]]()
     for tensor in tensors:
         readers = model.index.readers(tensor)
         weighted = [reader for reader in readers if reader[0].op_type in WEIGHTED]
         axis = axes.of(tensor, next(iter(weighted or readers), None))
+        if axis is None and not readers:
+            axis = output_channel_axis(model, tensor)
         if axis:
             found[tensor] = axis, len(axes.tracer.shape(tensor) or ())
     return found

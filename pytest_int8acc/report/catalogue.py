@@ -455,7 +455,7 @@ STAGES: Mapping[Stage, StageWords] = {
     ),
     "Q/DQ in ONNX Runtime": StageWords(
         title="Q/DQ in ONNX Runtime",
-        meaning="quantization loses it: scales, or layers that {format} does not suit",
+        meaning="quantization loses it",
         advice="",
     ),
     "engine FP16": StageWords(
@@ -475,9 +475,7 @@ STAGES: Mapping[Stage, StageWords] = {
     ),
     "implicit INT8": StageWords(
         title="implicit {format}",
-        meaning=(
-            "quantization loses it: ranges of TensorRT's calibration, or layers that {format} does not suit"
-        ),
+        meaning="quantization loses it, with the ranges of TensorRT's calibration",
         advice="",
     ),
 }
@@ -638,6 +636,12 @@ class Why:
     MET_BUT_STAGE = "{format} meets its criteria; {stage} alone does not"
     UNKNOWN = "no single cause was found"
     LAYER = "{op_type} '{layer}' is at fault"
+    PAIR = "the Q/DQ pair {at} is at fault"
+    PAIR_OF_LAYER = "Q/DQ {at}"
+    #: The place of a Q/DQ pair, and the node whose values it quantizes.
+    AT_OUTPUT = "at output '{tensor}'"
+    AT_TENSOR = "on '{tensor}'"
+    BEHIND = " (after {op_type} '{node}')"
     #: How the values of an output differ, from the line that was fitted to them.
     CONSTANT = "{format}'s {output} is {offset:.4g} in every element of all {samples}, {baseline}'s varies"
     UNRELATED = (
@@ -654,9 +658,20 @@ class Why:
     OTHER_WEIGHTS = "{differing} of its {weights} differ, as '{first}'"
     SAME_WEIGHTS = "its weights are the same"
     OTHER_OPERATORS = "it has {operators}"
+    ADDED = ", the first is '{node}'"
+    ADDED_CAST = ", the first, '{node}', casts '{tensor}' to {to}"
+    CHANGES = ": {share} of the values change"
     OTHER_TENSOR = "in FP32 on sample 0 '{tensor}' ({op_type}) is the first to differ, by {off}"
-    #: The float model itself gives NaN.
-    FLOAT_NAN = "the float model itself gives NaN there, so {format} can be compared with nothing"
+    #: The node that computes, if ``op_type`` only moves values.
+    MOVED = "{op_type} after {computed_op} '{computed_by}'"
+    #: The baseline gives NaN.
+    FLOAT_NAN = "the float model itself gives NaN there{where}, so {format} can be compared with nothing"
+    FLOAT_NAN_IN_BOTH = (
+        "the float model gives NaN there in FP32, too{where}, so {format} can be compared with nothing"
+    )
+    HALF_NAN = "FP16 gives NaN there and FP32 does not, so {format} can be compared with nothing in FP16"
+    UNKNOWN_NAN = "the baseline gives NaN there, so {format} can be compared with nothing; FP32 did not run"
+    FIRST_NAN = ", from {op_type} '{node}' on"
     #: Criteria that useless outputs meet.
     ACCEPTED = "{dead} give {score}"
     TRIED = (
@@ -668,6 +683,19 @@ class Why:
         "tried on {samples} of these: the baseline's own outputs have {metric} {baseline}, and {chance} when "
         "each is given to another sample: it cannot tell a broken model from a good one"
     )
+    #: Whether other scales mend what quantization loses.
+    BY_SCALES = (
+        ", mostly by its scales: other ones of {tensors} give back {share} of the loss, too little for the "
+        "limits ({trials})"
+    )
+    BY_LAYERS = (
+        ", in layers that {format} does not suit: other scales of {tensors} give back only {share} of the "
+        "loss ({trials})"
+    )
+    SCALES_UNTRIED = "; other scales were not tried"
+    SCALES_IN_BODIES = " in {inside}; scales there were not tried, so they may be at fault or the layers"
+    AND_IN_BODIES = "; scales of {inside} were not tried"
+    IN_BODIES = "{n} of {layers} in the body of {op_type}"
     #: The bodies of Loop, If and Scan are not searched for causes.
     IN_BODY = "in the body of {nodes}, where causes are not looked for"
     TOGETHER = "no step leaves its limit alone; together they do, against {stage}"
@@ -779,10 +807,10 @@ class Caution:
 class Advice:
     """What to do if no layer in high precision mends the case."""
 
-    FLOAT_NAN = (
-        "find what gives NaN in the float model, its inputs or a node; or leave the output out: write "
-        "'unjudged: [{output}]' in the spec, beside 'model:'"
-    )
+    FLOAT_NAN = "{first}; or leave the output out: write 'unjudged: [{output}]' in the spec, beside 'model:'"
+    FIND_NAN = "find what gives NaN in the float model, its inputs or a node"
+    MEND_NODE = "mend {op_type} '{node}' of the float model"
+    IN_FP32 = "compare with FP32: write 'baseline: fp32' in the spec, beside 'model:'"
 
     JUDGE_BEFORE = "write in the spec, beside 'model:', criteria: [{criteria}] and unjudged: [{outputs}]"
     JUDGE_BEFORE_BRIEFLY = (
@@ -881,6 +909,7 @@ class Remedy:
     SOME_HIGH = "{layers} of {culprits} in {precision}"
     NONE_HIGH = "no layer needs {precision}"
     KEEP = "keep {layers} in {precision}"
+    UNQUANTIZED = "leave {tensors} unquantized"
     SPARE = ", {spare} of them ({names}) for a reserve: the criteria are met without"
     SPARE_BRIEFLY = ", {spare} of them for a reserve"
     SYMMETRIC = "symmetric {format} throughout"

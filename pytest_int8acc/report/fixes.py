@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_int8acc.errors import listed
@@ -44,7 +44,8 @@ from pytest_int8acc.results import (
     SearchOutcome,
 )
 from pytest_int8acc.results.causes import Jump
-from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric
+from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric, FloatNan
+from pytest_int8acc.results.search import Quantizer
 
 #: Minimum share of the multiply-accumulates in the low format for a fix that is worth shipping. Tensor cores
 #: compute INT8 and FP8 at most twice as fast as FP16. A fifth of the work in INT8 therefore saves a tenth of
@@ -102,10 +103,17 @@ def _before_layers(result: CaseResult) -> str:
         return _fix_of_share(contract)
     if result.blind is not None and result.kept and result.is_blind:
         return _fix_of_criteria(result.blind, result.low_format)
-    for output in result.outputs:
-        if output.problem and output.nan_share:
-            return Advice.FLOAT_NAN.format(output=_in_yaml(output.output))
-    return ""
+    return "" if result.float_nan is None else _fix_of_nan(result.float_nan)
+
+
+def _fix_of_nan(found: FloatNan) -> str:
+    """Returns what to do if an output of the baseline holds NaN."""
+    first = Advice.FIND_NAN
+    if found.in_fp32 is False:
+        first = Advice.IN_FP32
+    elif found.node:
+        first = Advice.MEND_NODE.format(op_type=middle(found.op_type, NAME), node=middle(found.node, NAME))
+    return Advice.FLOAT_NAN.format(first=first, output=_in_yaml(found.output))
 
 
 def _fix_of_format(contract: PrecisionContract) -> str:
@@ -202,11 +210,11 @@ def recommended(result: CaseResult) -> Iterator[str]:
     repair, search, low = result.answer, result.search, result.low_format
     if repair is not None:
         spare = _spare(search) if search is not None and repair.kind == "high" else ()
-        texts = _changes(repair, low, spare)
+        texts = _changes(repair, low, spare, _pairs(search))
         scores, verified, precision = repair.scores, repair.verified, repair.precision
         share, added_ms = 1 - repair.price, _added_ms(result, repair)
     elif search is not None and search.found and search.culprits:
-        texts = _kept(search.kept, search.precision, _spare(search))
+        texts = _kept(search.kept, search.precision, _spare(search), _pairs(search))
         scores, verified, precision = search.fixed, search.verified, search.precision
         share, added_ms = search.int8_share, search.price_ms
     else:
@@ -311,27 +319,49 @@ def _proofs(
     return [resampled, Remedy.UNSTEADY, Remedy.NOT_VERIFIED]
 
 
-def _kept(layers: Sequence[str], precision: str, spare: Sequence[str]) -> list[str]:
+def _kept(
+    layers: Sequence[str],
+    precision: str,
+    spare: Sequence[str],
+    pairs: Mapping[str, Quantizer] | None = None,
+) -> list[str]:
     """Returns texts on layers that are kept in high precision, the longest first.
 
     Args:
         layers: All these layers.
         precision: Their format.
         spare: Those of them that are a reserve only.
+        pairs: Layer to its only Q/DQ pair, for layers that compute nothing.
     """
     kept = Remedy.KEEP.format(layers=count(len(layers), "layer"), precision=precision.upper())
     if not spare:
-        return [*_kept_by_name(layers, precision), kept]
+        return [*_kept_by_name(layers, precision, pairs or {}), kept]
     names = few([f"'{middle(name, NAME)}'" for name in spare], 2)
     reserve = Remedy.SPARE.format(spare=len(spare), names=names)
     return [kept + reserve, kept + Remedy.SPARE_BRIEFLY.format(spare=len(spare))]
 
 
-def _kept_by_name(layers: Sequence[str], precision: str) -> Iterator[str]:
+def _kept_by_name(layers: Sequence[str], precision: str, pairs: Mapping[str, Quantizer]) -> Iterator[str]:
     """Yields a text with the names of the layers that are kept in high precision, if there are one or two."""
-    if len(layers) <= _NAMED_LAYERS:
-        names = " and ".join(f"'{middle(name, NAME)}'" for name in layers)
-        yield Remedy.KEEP.format(layers=names, precision=precision.upper())
+    if len(layers) > _NAMED_LAYERS:
+        return
+    texts = []
+    if computing := [f"'{middle(name, NAME)}'" for name in layers if name not in pairs]:
+        texts.append(Remedy.KEEP.format(layers=" and ".join(computing), precision=precision.upper()))
+    if tensors := [_tensor_of(pairs[name]) for name in layers if name in pairs]:
+        texts.append(Remedy.UNQUANTIZED.format(tensors=" and ".join(tensors)))
+    yield " and ".join(texts)
+
+
+def _tensor_of(pair: Quantizer) -> str:
+    """Returns text like ``output 'boxes'`` for the tensor that a Q/DQ pair quantizes."""
+    return f"output '{middle(pair.output, NAME)}'" if pair.output else f"'{middle(pair.tensor, NAME)}'"
+
+
+def _pairs(search: SearchOutcome | None) -> dict[str, Quantizer]:
+    """Returns the name of each culprit that computes nothing, to its only Q/DQ pair."""
+    culprits = () if search is None else search.culprits
+    return {culprit.layer: culprit.quantizer for culprit in culprits if culprit.quantizer is not None}
 
 
 def alternatives(result: CaseResult) -> list[str]:
@@ -348,7 +378,7 @@ def alternatives(result: CaseResult) -> list[str]:
             result.low_format,
             written=False,
         )
-        change = _changes(repair, result.low_format)[0]
+        change = _changes(repair, result.low_format, (), _pairs(result.search))[0]
         lines.append("; ".join([start + change, *scores, verified]))
     return lines
 
@@ -389,18 +419,21 @@ def cheaper_fix(result: CaseResult) -> Repair | None:
     return first if first.kind != "high" and cheaper else None
 
 
-def _changes(repair: Repair, low_format: str, spare: Sequence[str] = ()) -> list[str]:
+def _changes(
+    repair: Repair, low_format: str, spare: Sequence[str], pairs: Mapping[str, Quantizer]
+) -> list[str]:
     """Returns what a remedy changes, the longest text first.
 
     Args:
         repair: The remedy.
         low_format: The format that the case is about, like ``INT8``.
         spare: Those of its layers that are in high precision as a reserve only.
+        pairs: Layer to its only Q/DQ pair, for layers that compute nothing.
     """
     clauses = [CHANGES[kind].clause.format_map(facts) for kind, facts in _changed(repair)]
     if repair.kind == "high" or not clauses:
         if repair.layers:
-            return _kept(repair.layers, repair.precision, spare)
+            return _kept(repair.layers, repair.precision, spare, pairs)
         return [Remedy.SYMMETRIC.format(format=low_format)]
     done = " and ".join(clauses)
     if not repair.layers:

@@ -105,7 +105,7 @@ def _story(view: CaseView) -> Iterator[str]:
         for row in view.culprits[:_CULPRITS]:
             # the short text replaces a long one, because a cut text could lose a number
             cause = first_fitting([row.sentence, row.brief], _CELL)
-            cells = (row.culprit.layer, row.culprit.op_type, row.alone, cause, row.price)
+            cells = (row.culprit.layer, row.op_type, row.alone, cause, row.price)
             yield f"| {' | '.join(in_markdown(shorten(cell, _CELL)) for cell in cells)} |"
         more = len(view.culprits) - _CULPRITS
         yield f"\n... and {more} more\n" if more > 0 else ""

@@ -267,7 +267,7 @@ def _culprit_table(view: CaseView, width: int | None) -> list[str]:
         title = f"Culprits (minimal: leave any one in {low} and the criteria fail)"
     rows = []
     for row in view.culprits[:_MORE_CULPRITS]:
-        names = (row.culprit.layer, row.culprit.op_type)
+        names = (row.culprit.layer, row.op_type)
         rows.append((*names, row.alone, row.sentence, f"{row.price} of MACs"))
     header = ("layer", "type", f"alone in {low}", "cause", "price")
     more = len(view.culprits) - len(rows)

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from pytest_int8acc.report import charts
-from pytest_int8acc.report.catalogue import FILES, METRICS, NUMBERS, Caution, Label
+from pytest_int8acc.report.catalogue import FILES, METRICS, NUMBERS, Caution, Label, Why
 from pytest_int8acc.report.cautions import (
     blind_whys,
     cautions,
@@ -52,6 +52,8 @@ from pytest_int8acc.report.why import (
     cause_clause,
     cause_text,
     fit_note,
+    nan_texts,
+    pair_text,
     share_text,
     stage_meaning,
     stage_text,
@@ -138,6 +140,8 @@ class CulpritView:
     """One layer that the plan keeps in high precision, and why, as text."""
 
     culprit: Culprit
+    op_type: str
+    """The operator of the layer, or the place of the Q/DQ pair that it consists of."""
     price: str
     """The layer's share of the multiply-accumulates."""
     alone: str
@@ -345,6 +349,8 @@ class CaseView:
             return [precision_why(self.result.precision)]
         if self.result.kept and (blind := list(blind_whys(self.result))):
             return blind
+        if self.result.float_nan is not None:
+            return list(nan_texts(self.result.float_nan, self.low_format))
         texts = list(why_texts(self.result))
         return texts if texts[0] or self.result.passed else list(values_texts(self.result))
 
@@ -717,7 +723,11 @@ class CaseView:
 def _culprit_view(culprit: Culprit, low_format: str) -> CulpritView:
     cause = culprit.cause
     view = CulpritView(
-        culprit, f"{culprit.price:.1%}", alone_text(culprit), _culprit_line(culprit, low_format)
+        culprit,
+        _type_of(culprit, NAME),
+        f"{culprit.price:.1%}",
+        alone_text(culprit),
+        _culprit_line(culprit, low_format),
     )
     if cause is None:
         return view
@@ -736,6 +746,16 @@ def _culprit_view(culprit: Culprit, low_format: str) -> CulpritView:
     )
 
 
+def _type_of(culprit: Culprit, most: int) -> str:
+    """Returns the operator of a layer, or the place of the Q/DQ pair that it consists of.
+
+    Names have at most ``most`` characters.
+    """
+    if culprit.quantizer is not None:
+        return Why.PAIR_OF_LAYER.format(at=pair_text(culprit.quantizer, most))
+    return middle(culprit.op_type, most)
+
+
 def _culprit_line(culprit: Culprit, low_format: str) -> str:
     """Returns layer, operator and cause in one line; the share of the loss only if all of it fits."""
     alone, cause = culprit.worst_alone, culprit.cause
@@ -745,12 +765,14 @@ def _culprit_line(culprit: Culprit, low_format: str) -> str:
         share = f" ({share_text(cause.ablation, 'its')})" if cause.ablation is not None else ""
     elif alone is not None and not alone.passed:
         text = f": alone in {low_format}: {relation(alone, 24)}"
-    kind = f" ({middle(culprit.op_type, 20)})"
-    if len(f"  {culprit.layer}{kind}{text}{share}") <= WIDTH:
+    name, kind = culprit.layer, f" ({middle(culprit.op_type, 20)})"
+    if culprit.quantizer is not None:
+        name, kind = _type_of(culprit, NAME), ""
+    if len(f"  {name}{kind}{text}{share}") <= WIDTH:
         text += share
     if len(kind) + NAME <= WIDTH - 2 - len(text):
         text = kind + text
-    return fitted(f"  {middle(culprit.layer, max(WIDTH - 2 - len(text), 20))}{text}")
+    return fitted(f"  {middle(name, max(WIDTH - 2 - len(text), 20))}{text}")
 
 
 def _finding_view(group: Sequence[Finding]) -> FindingView:

@@ -10,7 +10,9 @@ from dataclasses import replace
 from pytest_int8acc.report.catalogue import ABLATIONS, CAUSES, FITS, HINT, STAGES, SYMPTOMS, Why
 from pytest_int8acc.report.words import NAME, count, few, middle, number, pairs_text, percent, worst_first
 from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LineFit, OutputResult, StageLine
-from pytest_int8acc.results.causes import Ablation, Cause, Jump, OddRanges, OtherModel, Stage
+from pytest_int8acc.results.causes import Ablation, AddedNode, Cause, Jump, OddRanges, OtherModel, Stage
+from pytest_int8acc.results.scores import FloatNan
+from pytest_int8acc.results.search import Quantizer
 
 #: The stages whose failure does not come from quantization. If one of them is the first to miss a limit,
 #: *Why* names this stage alone.
@@ -18,6 +20,10 @@ _NOT_BY_QUANTIZATION = ("FP32 ONNX", "FP16", "engine FP16", "engine INT8")
 #: The stages in FP16. If one of them is the first to miss a limit, a discontinuous node, such as TopK, may be
 #: the reason.
 _FLOAT_STAGES = ("FP16", "engine FP16")
+#: The stages that quantize.
+_QUANTIZED_STAGES = ("Q/DQ in ONNX Runtime", "implicit INT8")
+#: Scales are most of the fault if other scales give back at least this part of the loss.
+_MOST = 0.5
 #: Below this correlation values hardly follow those of the baseline: more than a third of their power (1 less
 #: the square) is error then, whatever factor and offset they are corrected by.
 _UNRELATED = 0.8
@@ -183,13 +189,19 @@ def stage_title(stage: Stage, low_format: str) -> str:
     return STAGES[stage].title.format(format=low_format)
 
 
-def stage_text(line: StageLine, low_format: str) -> str:
-    """Returns what it means if this stage is the first that fails; empty if the stage passes."""
+def stage_text(line: StageLine, low_format: str, scales: str = "") -> str:
+    """Returns what it means if this stage is the first that fails; empty if the stage passes.
+
+    Args:
+        line: The stage.
+        low_format: The format that the case is about, like ``INT8``.
+        scales: The end of the meaning: whether other scales give back what quantization loses; may be empty.
+    """
     if line.together is not None:
         return Why.TOGETHER.format(stage=stage_title(line.together, low_format))
     if line.passed:
         return ""
-    parts = [STAGES[line.name].meaning.format(format=low_format)]
+    parts = [STAGES[line.name].meaning.format(format=low_format) + scales]
     parts += [f"'{name}': {problem}" for name, problem in line.problems.items()]
     before = stage_title(line.against, low_format)
     parts += [_fit_phrase(name, fit, before) for name, fit in line.fits.items()]
@@ -244,8 +256,8 @@ def why_texts(result: CaseResult) -> Iterator[str]:
     if diagnosis.met:
         met = Why.MET_BUT_STAGE if title else Why.MET
         yield met.format(format=low, stage=title)
-    elif any(output.problem and output.nan_share for output in result.outputs):
-        yield Why.FLOAT_NAN.format(format=low)
+    elif result.float_nan is not None:
+        yield from nan_texts(result.float_nan, low)
     elif (other := is_other_model(result)) is not None:
         yield from _of_other_model(other, low)
     elif is_jumpy(result):
@@ -272,7 +284,11 @@ def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[
     elif diagnosis.fixed_pairs:
         parts.append(_of_pairs(result.findings, diagnosis.fixed_pairs))
     if meaning and not parts and not layers[0]:
-        yield meaning
+        line = first_line(diagnosis)
+        if line is not None and line.name in _QUANTIZED_STAGES:
+            yield from _of_quantization(result, diagnosis, line)
+        else:
+            yield meaning
         return
     fits = [_fit_phrase(output.name, output.fit, "the baseline") for output in result.outputs]
     fit = next(filter(None, fits), "")
@@ -280,6 +296,36 @@ def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[
     for layer in layers:
         yield "; ".join(filter(None, [*parts, layer, fit])) or unknown
         yield "; ".join(filter(None, [*parts, layer])) or unknown
+
+
+def _of_quantization(result: CaseResult, diagnosis: Diagnosis, line: StageLine) -> Iterator[str]:
+    """Yields that quantization loses accuracy, and whether other scales give it back, the fullest first."""
+    texts = list(_of_scales(result, diagnosis))
+    yield from (stage_text(line, result.low_format, text) for text in texts)
+    yield from (stage_text(replace(line, fits={}), result.low_format, text) for text in texts)
+
+
+def _of_scales(result: CaseResult, diagnosis: Diagnosis) -> Iterator[str]:
+    """Yields whether other scales give back what quantization loses, or that none were tried.
+
+    The fullest text is the first.
+    """
+    found, low = diagnosis.scales, result.low_format
+    layers = count(result.int8_groups, "layer")
+    bodies = [Why.IN_BODIES.format(n=n, layers=layers, op_type=op) for op, n in diagnosis.in_bodies.items()]
+    inside = " and ".join(bodies)
+    if found is None:
+        yield Why.SCALES_IN_BODIES.format(inside=inside) if inside else Why.SCALES_UNTRIED
+        return
+    template = Why.BY_SCALES if found.given_back >= _MOST else Why.BY_LAYERS
+    tried = template.format(
+        format=low,
+        tensors=count(found.tensors, "tensor"),
+        share=percent(found.given_back),
+        trials=count(found.trials, "trial"),
+    )
+    yield tried + (Why.AND_IN_BODIES.format(inside=inside) if inside else "")
+    yield tried
 
 
 def is_other_model(result: CaseResult) -> OtherModel | None:
@@ -297,6 +343,21 @@ def is_other_model(result: CaseResult) -> OtherModel | None:
     return None if chosen else other
 
 
+def nan_texts(found: FloatNan, low_format: str) -> Iterator[str]:
+    """Yields whether FP16 or the float model itself gives NaN, the fullest text first."""
+    if found.in_fp32 is None:
+        yield Why.UNKNOWN_NAN.format(format=low_format)
+        return
+    if not found.in_fp32:
+        yield Why.HALF_NAN.format(format=low_format)
+        return
+    text = Why.FLOAT_NAN_IN_BOTH if found.half else Why.FLOAT_NAN
+    if found.node:
+        first = Why.FIRST_NAN.format(op_type=middle(found.op_type, NAME), node=middle(found.node, NAME))
+        yield text.format(format=low_format, where=first)
+    yield text.format(format=low_format, where="")
+
+
 def _of_other_model(other: OtherModel, low_format: str) -> Iterator[str]:
     """Yields texts on a quantized model that is another model than the float model, the fullest first."""
     facts: dict[str, str] = {
@@ -309,8 +370,15 @@ def _of_other_model(other: OtherModel, low_format: str) -> Iterator[str]:
         "off": percent(other.off) if math.isfinite(other.off) else "more than all",
         "operators": ", ".join(_operators_of(other)),
     }
+    if other.computed_op:
+        facts["op_type"] = Why.MOVED.format(
+            op_type=facts["op_type"],
+            computed_op=middle(other.computed_op, NAME),
+            computed_by=middle(other.computed_by, NAME),
+        )
     tensor = Why.OTHER_TENSOR.format(**facts) if other.tensor else ""
     operators = Why.OTHER_OPERATORS.format(**facts) if other.operators else ""
+    placed = operators + _added_text(other.added)
     weights = Why.SAME_WEIGHTS.format(**facts) if other.weights else ""
     if other.differing:
         first = middle(other.differing[0], NAME)
@@ -319,9 +387,25 @@ def _of_other_model(other: OtherModel, low_format: str) -> Iterator[str]:
         yield (Why.NOT_LOW + Why.NOT_THE_CAUSE).format(**facts)
         return
     start = (Why.NOT_LOW + Why.OTHER_MODEL).format(**facts)
+    yield "; ".join(filter(None, [start, weights, placed, tensor]))
+    yield "; ".join(filter(None, [start, placed, tensor]))
     yield "; ".join(filter(None, [start, weights, operators, tensor]))
     yield "; ".join(filter(None, [start, weights, tensor or operators]))
     yield "; ".join(filter(None, [start, tensor or operators or weights]))
+
+
+def _added_text(added: AddedNode | None) -> str:
+    """Returns which node was added first, and what it changes; empty if there is none."""
+    if added is None:
+        return ""
+    template = Why.ADDED_CAST if added.to else Why.ADDED
+    text = template.format(
+        op_type=middle(added.op_type, NAME),
+        node=middle(added.node, NAME),
+        tensor=middle(added.tensor, NAME),
+        to=added.to,
+    )
+    return text + (Why.CHANGES.format(share=percent(added.changed)) if added.changed else "")
 
 
 def _operators_of(other: OtherModel) -> Iterator[str]:
@@ -454,10 +538,21 @@ def _of_culprits(culprits: Sequence[Culprit], low_format: str) -> Iterator[str]:
     yield "; ".join(parts)
 
 
+def pair_text(quantizer: Quantizer, most: int | None = None) -> str:
+    """Returns where a Q/DQ pair is, like ``at output 'boxes'``; the name has at most ``most`` characters."""
+    template = Why.AT_OUTPUT if quantizer.output else Why.AT_TENSOR
+    name = quantizer.output or quantizer.tensor
+    return template.format(tensor=middle(name, most or len(name)))
+
+
 def _of_culprit(culprit: Culprit, low_format: str) -> Iterator[str]:
-    cause = culprit.cause
+    cause, pair = culprit.cause, culprit.quantizer
     full = Why.LAYER.format(op_type=culprit.op_type, layer=culprit.layer)
     brief = Why.LAYER.format(op_type=middle(culprit.op_type, NAME), layer=middle(culprit.layer, NAME))
+    if pair is not None:
+        behind = Why.BEHIND.format(op_type=pair.op_type, node=pair.node) if pair.node else ""
+        full = Why.PAIR.format(at=pair_text(pair) + behind)
+        brief = Why.PAIR.format(at=pair_text(pair, NAME))
     if cause is None:
         yield from (f"{name}, {_in_body([culprit])}" for name in (full, brief))
         return

@@ -16,6 +16,7 @@ from pytest_int8acc.results.scores import (
     Acceptance,
     BlindSpots,
     Bound,
+    FloatNan,
     Interval,
     LineFit,
     OutputResult,
@@ -42,7 +43,7 @@ __all__ += ["EngineInfo", "EngineLayer", "Latency", "Role"]
 __all__ += ["Cost", "Evidence", "Place", "SampleSet"]
 __all__ += ["LayerShare", "PrecisionContract"]
 __all__ += ["View", "WorstSample"]
-__all__ += ["Acceptance", "BlindSpots", "Bound", "Interval", "LineFit", "OutputResult", "Score"]
+__all__ += ["Acceptance", "BlindSpots", "Bound", "FloatNan", "Interval", "LineFit", "OutputResult", "Score"]
 __all__ += [
     "Certificate",
     "Culprit",
@@ -150,6 +151,8 @@ class CaseResult:
     """The digest of the input data; empty if it is not known."""
     default_session: DefaultSession | None = None
     """How the candidate differs in a default session of ONNX Runtime; None if it does not, or did not run."""
+    float_nan: FloatNan | None = None
+    """The output of the baseline that holds NaN and therefore fails the case; None if there is none."""
     fixed_session: DefaultSession | None = None
     """How the recommended fix differs in a default session; None if it does not, or did not run."""
 

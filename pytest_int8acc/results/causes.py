@@ -370,6 +370,23 @@ class Jump:
 
 
 @dataclass(frozen=True)
+class AddedNode:
+    """A node that a quantized model has and the float model of its case has not."""
+
+    node: str
+    op_type: str
+    tensor: str = ""
+    """The first input of the node."""
+    to: str = ""
+    """The type that a Cast gives; empty for other operators."""
+    changed: float | None = None
+    """The share of elements that differ between the node's first input and its output, on the first sample.
+
+    None if the shapes differ, or if the values are not known.
+    """
+
+
+@dataclass(frozen=True)
 class OtherModel:
     """How a quantized model differs from the float model of its case, apart from rounding."""
 
@@ -387,15 +404,37 @@ class OtherModel:
     """The first tensor that has other values in FP32, on the first sample; empty if none has."""
     op_type: str = ""
     """The operator that makes the tensor in the float model."""
+    computed_by: str = ""
+    """The earlier node whose values ``op_type`` only moves, as a Reshape does; empty if ``op_type`` computes.
+
+    It is also empty if the inputs of ``op_type`` were compared and are the same.
+    """
+    computed_op: str = ""
+    """The operator of ``computed_by``."""
     off: float = 0.0
     """The root mean square of the tensor's difference, divided by that of its values in the float model."""
     operators: Mapping[str, int] = field(default_factory=dict)
     """Operator to how many more of its nodes the quantized model has; below 0, how many less."""
+    added: AddedNode | None = None
+    """The first node of the quantized model whose operator it has more of; None if there is none."""
 
     @property
     def differs(self) -> bool:
         """Whether a weight, an operator or a tensor differs."""
         return bool(self.differing or self.operators or self.tensor)
+
+
+@dataclass(frozen=True)
+class ScaleTrials:
+    """What other scales give back of the loss, with the layers that were tried in the low format."""
+
+    trials: int
+    tensors: int
+    """The number of activations that got other scales."""
+    given_back: float
+    """The greatest part of the normalized loss that other scales removed, from 0 to 1."""
+    samples: int
+    """The number of samples on which the trials ran."""
 
 
 @dataclass(frozen=True)
@@ -426,6 +465,13 @@ class Diagnosis:
     """How the user's quantized model differs from the float model.
 
     None if it was not compared. It is compared if the criteria fail with all layers in high precision.
+    """
+    scales: ScaleTrials | None = None
+    """What other scales give back; None if no other scales were tried, or if a culprit has a cause."""
+    in_bodies: Mapping[str, int] = field(default_factory=dict)
+    """``If``, ``Loop`` or ``Scan`` to the number of layers in the low format in bodies of such nodes.
+
+    No plan changes scales there.
     """
     worst: tuple[WorstSample, ...] = ()
     """The worst sample of each of a few failing outputs; empty if no report is written."""

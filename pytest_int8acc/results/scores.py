@@ -251,6 +251,24 @@ class OutputResult:
 
 
 @dataclass(frozen=True)
+class FloatNan:
+    """NaN in an output of the float baseline, which nothing can be compared with."""
+
+    output: str
+    half: bool
+    """Whether the baseline computes in FP16."""
+    in_fp32: bool | None
+    """Whether the output also holds NaN if the float model runs in FP32; None if that is not known."""
+    node: str = ""
+    """The first node of the float model that gives NaN without reading a computed NaN.
+
+    It is looked for in FP32 on the first sample, and empty if that sample gives no NaN.
+    """
+    op_type: str = ""
+    """The operator of ``node``."""
+
+
+@dataclass(frozen=True)
 class Acceptance:
     """A score before and after this run wrote it into the golden file as accepted."""
 

@@ -67,6 +67,23 @@ class Neighbours:
 
 
 @dataclass(frozen=True)
+class Quantizer:
+    """A Q/DQ pair whose result is only moved, for example reshaped, or is an output of the model.
+
+    A group of such a pair computes nothing. Only the pair can lose accuracy.
+    """
+
+    tensor: str
+    """The tensor that the pair quantizes."""
+    output: str = ""
+    """The output of the model that the pair gives; empty for a pair inside the model."""
+    node: str = ""
+    """The nearest earlier node that computes the tensor's values; empty if they are an input of the model."""
+    op_type: str = ""
+    """The operator of ``node``."""
+
+
+@dataclass(frozen=True)
 class Culprit:
     """A layer, that is a group of nodes, that must leave the low format for the criteria to be met."""
 
@@ -89,6 +106,8 @@ class Culprit:
 
     Causes are not looked for in bodies.
     """
+    quantizer: Quantizer | None = None
+    """The only Q/DQ pair of a layer that computes nothing; None for layers that compute."""
 
 
 @dataclass(frozen=True)

@@ -237,6 +237,43 @@ def staged(name: str, **facts: Any) -> Plain:
 
 
 LARGE = fit(3.0, 0.25, 0.99, "large", "shifted", shift=0.5, deviation=2.0)
+#: A Cast that a quantized model has and the float model has not.
+CAST: Plain = {"node": "c1", "op_type": "Cast", "tensor": "x", "to": "INT32", "changed": 0.94}
+#: A Q/DQ pair at an output, and layers that consist of such pairs.
+AT_OUTPUT: Plain = {"tensor": "pose_float", "output": "pose", "node": "join", "op_type": "Concat"}
+PAIRED = [
+    culprit("/flat", 0.0, op_type="Reshape", cause=RANGES[10]),
+    culprit("/r", 0.0, op_type="Reshape", cause=NOISE),
+]
+TRIED_SCALES: Plain = {"trials": 24, "tensors": 7, "given_back": 0.031, "samples": 32}
+
+
+def paired(*culprits: Plain) -> Plain:
+    """A case with these layers at fault, all of which a fix keeps in FP16."""
+    kept = ending("proven", len(culprits), 20)
+    return case(search=replace(FOUND, culprits=culprits, ending=kept), diagnosis={"met": False})
+
+
+def unexplained(**facts: Any) -> Plain:
+    """A case that meets its criteria only with every layer out of INT8."""
+    return replace(
+        searched(ending("nothing-left"), **NO_PLAN),
+        diagnosis={
+            "met": False,
+            "stages": [stage("Q/DQ in ONNX Runtime", False, MISSED, "FP16", fits={"logits": LARGE})],
+            "first_stage": "Q/DQ in ONNX Runtime",
+            **facts,
+        },
+    )
+
+
+def float_nan(*, half: bool = True, **facts: Any) -> Plain:
+    """A case whose baseline holds NaN, so that nothing can be compared."""
+    problem = "NaN in 83.33% of the elements, in the baseline as well: nothing to judge"
+    result = output(case(replace(MISSED, value="nan")), problem=problem, nan_share=0.8333)
+    return replace(result, float_nan={"output": "logits", "half": half, **facts}, diagnosis={"met": False})
+
+
 SMALL = fit(0.5, 0.001, 0.97, "small")
 UNEQUAL = {
     "rule": "unequal-pair",
@@ -374,6 +411,22 @@ RESULTS: dict[str, Plain] = {
         int8_groups=0,
     ),
     "not-a-number": case(replace(MISSED, value="nan")),
+    "nan-in-fp32-too": float_nan(in_fp32=True, node="lost", op_type="Where"),
+    "nan-of-the-float-model": float_nan(half=False, in_fp32=True),
+    "nan-of-fp16": float_nan(in_fp32=False),
+    "nan-of-a-baseline": float_nan(in_fp32=None),
+    "pair-at-an-output": paired(replace(PAIRED[0], quantizer=AT_OUTPUT)),
+    "pairs-and-layers": paired(
+        replace(PAIRED[0], quantizer=AT_OUTPUT),
+        replace(PAIRED[1], quantizer={"tensor": "x", "output": ""}),
+        culprit("/conv5/Conv", cause=NOISE),
+    ),
+    "quantized-in-vain": unexplained(scales=TRIED_SCALES),
+    "quantized-by-scales": unexplained(
+        scales=replace(TRIED_SCALES, given_back=0.72), in_bodies={"Loop": 2, "If": 1}
+    ),
+    "quantized-in-bodies": unexplained(in_bodies={"Loop": 9}),
+    "quantized-untried": unexplained(),
     "by-the-last-digit": case(
         score("logits", "top1_agreement", 0.6999999999999997, limit=0.7),
         score("logits", "agreement", 0.7, limit=0.6999999999999997),
@@ -423,7 +476,14 @@ RESULTS: dict[str, Plain] = {
     ),
     "nothing-left": searched(ending("nothing-left", groups=20), **NO_PLAN),
     "another-model": another_model(tensor="/resize", op_type="Resize", off=0.39),
+    "another-model-behind-a-reshape": another_model(
+        tensor="y", op_type="Reshape", computed_op="LeakyRelu", computed_by="act", off="inf"
+    ),
     "another-model-by-operators": another_model(operators={"Cast": 2, "Transpose": -1}),
+    "another-model-by-a-cast": another_model(operators={"Cast": 2}, added=CAST),
+    "another-model-by-a-resize": another_model(
+        operators={"Resize": 1}, added={"node": "up", "op_type": "Resize", "tensor": "x"}
+    ),
     "another-model-by-weights": another_model(differing=("conv1.weight", "fc.weight")),
     "another-model-in-nothing": another_model(),
     "too-weak": case(

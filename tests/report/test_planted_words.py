@@ -1,0 +1,112 @@
+"""What failures of planted faults say in words: names of layers and tensors, and what was tried."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from plugin_support import LOAD
+
+from benchmarks.greens import quantize
+from benchmarks.greens.entry import Project
+from benchmarks.greens.measure import entries
+
+
+def told(pytester: pytest.Pytester, *arguments: str) -> tuple[dict[str, Any], str]:
+    """The only case of report.json, and what pytest printed with its lines joined."""
+    done = pytester.runpytest(*LOAD, "--int8acc", "--int8acc-report=out", *arguments)
+    (case,) = json.loads((pytester.path / "out/report.json").read_text())["cases"]
+    return case, " ".join(done.stdout.str().split())
+
+
+@pytest.fixture
+def planted(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes a planted entry into the test's folder, and runs it."""
+
+    def run(name: str) -> tuple[dict[str, Any], str]:
+        project = Project(Path(pytester.path))
+        monkeypatch.chdir(project.folder)
+        entries()[name].write(project)
+        return told(pytester)
+
+    return run
+
+
+def test_an_operator_that_was_lifted_is_named_as_in_the_file(planted: Any) -> None:
+    case, text = planted("c_hardmax_of_opset_11")
+    assert case["diagnosis"]["other_model"]["op_type"] == "Hardmax"
+    assert "'picked' (Hardmax) is the first to differ" in text
+
+
+def test_an_added_cast_is_named_with_what_it_changes(planted: Any) -> None:
+    case, text = planted("a_stranger_whole_pixels")
+    added = case["diagnosis"]["other_model"]["added"]
+    assert (added["op_type"], added["tensor"], added["to"]) == ("Cast", "exact", "INT32")
+    assert 0.5 < added["changed"] <= 1
+    assert f"the first, '{added['node']}', casts 'exact' to INT32: " in text
+
+
+def test_nan_of_the_float_model_is_told_from_that_of_fp16(planted: Any) -> None:
+    case, text = planted("d_nan_in_both")
+    found = case["float_nan"]
+    assert (found["half"], found["in_fp32"], found["node"]) == (True, True, "lost/Where")
+    assert "gives NaN there in FP32, too, from Where 'lost/Where' on" in text
+    assert "mend Where 'lost/Where' of the float model" in text
+
+
+def test_a_pair_at_an_output_is_not_called_a_reshape(planted: Any) -> None:
+    case, text = planted("a_stranger_keypoints_with_visibility")
+    (culprit,) = case["search"]["culprits"]
+    assert culprit["quantizer"]["output"] == "pose"
+    assert culprit["quantizer"]["op_type"] == "Concat"
+    assert culprit["cause"]["symptom"] == "uneven-parts", "the output's channels lie along its last axis"
+    assert "Why: the Q/DQ pair at output 'pose'" in text
+    assert "leave output 'pose' unquantized" in text
+
+
+def test_scales_that_are_not_tried_are_said_to_be_untried(planted: Any) -> None:
+    case, text = planted("f_stranger_steps_that_clip")
+    assert case["diagnosis"]["in_bodies"] == {"Loop": 2}
+    assert case["diagnosis"]["scales"] is None
+    assert "quantization loses it in 2 of 2 layers in the body of Loop; scales there were not tried" in text
+
+
+def leaky(slope: float, hidden: str) -> onnx.ModelProto:
+    """x [N, 16], a MatMul, a LeakyRelu whose result is called ``hidden``, and a Reshape."""
+    rng = np.random.default_rng(7)
+    weight = numpy_helper.from_array(rng.standard_normal((16, 8)).astype(np.float32), "weight")
+    shape = numpy_helper.from_array(np.array([-1, 2, 4]), "shape")
+    nodes = [
+        helper.make_node("MatMul", ["x", "weight"], ["product"], "product/MatMul"),
+        helper.make_node("LeakyRelu", ["product"], [hidden], "act/LeakyRelu", alpha=slope),
+        helper.make_node("Reshape", [hidden, "shape"], ["y"], "y/Reshape"),
+    ]
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 16])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 2, 4])
+    graph = helper.make_graph(nodes, "leaky", [x], [y], [weight, shape])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+RESHAPED = "Reshape after LeakyRelu 'act/LeakyRelu'"
+
+
+@pytest.mark.parametrize(("hidden", "expected"), [("other", RESHAPED), ("act", "LeakyRelu")])
+def test_what_first_differs_is_traced_to_what_computes_it(
+    pytester: pytest.Pytester, hidden: str, expected: str
+) -> None:
+    x = np.random.default_rng(8).standard_normal((32, 16)).astype(np.float32)
+    onnx.save(leaky(0.1, "act"), pytester.path / "model.onnx")
+    onnx.save(quantize.quantized(leaky(0.9, hidden), {"x": x}), pytester.path / "int8.onnx")
+    np.savez(pytester.path / "x.npz", x=x)
+    (pytester.path / "net.int8acc.yaml").write_text(
+        "model: model.onnx\ninputs: x.npz\nint8: {model: int8.onnx}\nbaseline: fp32\n"
+    )
+    case, text = told(pytester)
+    found = case["diagnosis"]["other_model"]
+    assert found["tensor"] == ("act" if hidden == "act" else "y")
+    assert f"'{found['tensor']}' ({expected}) is the first to differ" in text
