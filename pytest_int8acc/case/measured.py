@@ -326,7 +326,8 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
     )
     with clock.phase("runs"):
         lost, verdict = _judged(prepared, runs, early)
-        verdict = verdict._replace(outputs=tuple(map(watch.added_to, verdict.outputs)))
+        outputs = [runs.decisions.added_to(output, inputs.file_of) for output in verdict.outputs]
+        verdict = verdict._replace(outputs=tuple(map(watch.added_to, outputs)))
         default_session = _default_session(prepared, runs, candidate)
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
     result = replace(_result(prepared, runs, verdict, lost, truth.notes), default_session=default_session)

@@ -22,6 +22,7 @@ from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.runtime.protocol import Backend, Engine
 from pytest_int8acc.runtime.run import lock_step
 from pytest_int8acc.scores.blind import Spread
+from pytest_int8acc.scores.decisions import Decisions
 from pytest_int8acc.scores.judge import Comparison, Judge, Verdict, sample_ratios
 from pytest_int8acc.scores.rows import samples_in
 from pytest_int8acc.spec.models import Case
@@ -136,8 +137,13 @@ class Runs:
     """The baseline's outputs for perturbed inputs."""
     spread: Spread = field(default_factory=Spread)
     """Some samples of the baseline's outputs. Useless outputs are made of them to test the criteria."""
+    decisions: Decisions = field(init=False)
+    """The samples whose class differs between baseline and candidate."""
     first: dict[Role, Feed] = field(default_factory=dict)
     """Role of a model, to its outputs on the first batch."""
+
+    def __post_init__(self) -> None:
+        self.decisions = Decisions(self.judge)
 
     @property
     def roles(self) -> set[Role]:
@@ -312,6 +318,7 @@ def _compare_batch(runs: Runs, outputs: Mapping[Role, Feed], rows: int) -> None:
         comparison.add(outputs[against], outputs[form], rows)
     keep_worst(runs.worst, runs.comparisons[Role.BASELINE, Role.INT8], baseline, candidate)
     runs.spread.add(baseline, rows)
+    runs.decisions.add(baseline, candidate, rows)
     for role, feed in outputs.items():
         runs.bad.look(role, feed)
 

@@ -159,11 +159,18 @@ class Dataset:
         self._limit = limit
         self._most = most if source.endless and limit is None else None
         self._notes = dict.fromkeys(source.notes)
+        self._has_single_rows = True
+        """Whether each feed so far had one sample."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks on the data for the report, such as casts; complete after a full pass."""
         return tuple(self._notes)
+
+    def file_of(self, sample: int) -> str:
+        """Return the name of the file that holds a sample, after a pass; empty unless each file holds one."""
+        files = self._source.files if self._has_single_rows else ()
+        return files[sample] if sample < len(files) else ""
 
     def read_once(self) -> str:
         """Return the digest. If there was no full pass yet, read all data, which also sets ``samples``."""
@@ -233,6 +240,7 @@ class Dataset:
                 raw = self._layout.cut(raw, 0, self._limit - digest.samples)
             feed = convert(raw, self._layout, where, digest.samples, self._note)
             digest.update(feed)
+            self._has_single_rows = self._has_single_rows and self._layout.rows(feed) == 1
             nbytes += sum(array.nbytes for array in feed.values())
             if self._most is not None and (nbytes > self._most or digest.samples > _MAX_LOADED_SAMPLES):
                 gave = f"{self._what}: {self.description} gave {digest.samples} samples, {in_gib(nbytes)}"

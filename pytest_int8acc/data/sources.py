@@ -51,6 +51,8 @@ class Source:
     """Whether a pass may never end."""
     notes: tuple[str, ...] = ()
     """Remarks on the data, which the report shows."""
+    files: tuple[str, ...] = ()
+    """The names of the files in the order of a pass, if each file holds one sample or several samples."""
 
 
 def open_source(
@@ -185,7 +187,12 @@ def _folder(folder: Path, layout: Layout, size: int, where: str) -> Source:
     check_names(files_of_inputs, layout.inputs, where)
     counts = {f"{name}/": len(files_of_inputs[name]) for name in sorted(files_of_inputs)}
     check_equal(counts, f"{where}: numbers of files differ", "each input needs one file per sample")
-    return Source(lambda: _file_feeds(files_of_inputs, layout, size, where), joins=bool(layout.batched))
+    first = next(iter(files_of_inputs.values()))
+    return Source(
+        lambda: _file_feeds(files_of_inputs, layout, size, where),
+        joins=bool(layout.batched),
+        files=tuple(file.name for file in first) if layout.batched else (),
+    )
 
 
 def _file_feeds(

@@ -711,6 +711,16 @@ class Why:
     FASTEST_FORMAT = "the scores say little about {format}: TensorRT takes what it times as fastest: {layers}"
 
 
+class Decided:
+    """What became of the class of each sample."""
+
+    CHANGED = "'{output}': {count} of {samples} change their class"
+    LABELLED = "; of these the baseline is right in {broken}, and {format} in {mended}"
+    NO_CLASS = "NaN or inf"
+    NEITHER = "neither"
+    BASELINE = "baseline"
+
+
 class Caution:
     """Reasons to doubt a verdict. Those about blind criteria and other formats can also fail a case."""
 

@@ -34,6 +34,8 @@ LINES = 15
 _LINES_OF_WHY, _LINES_OF_FIX, _LINES_OF_CAUTION = 2, 3, 2
 #: The maximum number of culprits and of cautions without -v.
 _CULPRITS, _CAUTIONS = 4, 2
+#: The maximum number of samples whose class differs.
+_DECISIONS = 10
 #: The maximum number of rows of the tables of scores, of culprits with -v, of trials, and of layers.
 _ROWS, _MORE_CULPRITS, _TRIALS, _LAYERS = 20, 20, 40, 40
 
@@ -193,12 +195,24 @@ def details(view: CaseView, verbosity: int = 0, width: int | None = None) -> lis
     lines += table(header, cells, width) if cells else []
     if not whole and len(view.scores) > _ROWS:
         lines.append(f"... and {count(len(view.scores) - _ROWS, 'score')} more (all with -vv)")
+    lines += _decision_lines(view, width) if verbosity else []
     if result.passed or whole:  # For a failed case without -vv they are shown as cautions.
         lines += [f"warning: {warning}" for warning in view.warnings]
     lines += finding_lines(view.findings, verbosity)
     lines += [engine.line for engine in view.engines if whole or not engine.is_baseline]
     lines += [f"golden: {result.golden}"] if result.golden else []
     return lines + [f"note: {note}" for note in view.notes(verbosity)]
+
+
+def _decision_lines(view: CaseView, width: int | None) -> list[str]:
+    """Returns for each output that is judged by class the samples whose class differs."""
+    lines = []
+    header = ("sample", "file", "baseline", view.low_format, "label", "right", "margin")
+    for decisions in view.decisions:
+        lines += [decisions.title, *indented_table(header, decisions.rows[:_DECISIONS], width)]
+        more = decisions.hidden + len(decisions.rows[_DECISIONS:])
+        lines += [f"  ... and {more} more (report.json has up to 100)"] if more else []
+    return lines
 
 
 def finding_lines(findings: Sequence[FindingView], verbosity: int = 0) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from pytest_int8acc.report import charts
-from pytest_int8acc.report.catalogue import FILES, METRICS, NUMBERS, Caution, Label, Why
+from pytest_int8acc.report.catalogue import FILES, METRICS, NUMBERS, Caution, Decided, Label, Why
 from pytest_int8acc.report.cautions import (
     blind_whys,
     cautions,
@@ -89,7 +89,7 @@ from pytest_int8acc.results import (
     by_rule,
 )
 from pytest_int8acc.results.causes import StageLine
-from pytest_int8acc.results.samples import View, WorstSample
+from pytest_int8acc.results.samples import ChangedDecisions, View, WorstSample
 from pytest_int8acc.results.scores import score_name
 from pytest_int8acc.results.search import PLAN_VERSION
 
@@ -204,6 +204,17 @@ class SampleView:
     pictures: tuple[tuple[View, str, str], ...]
     """For each picture: the tensor, a data URI of a PNG, and the range of its values."""
     curves: tuple[charts.Curves, ...]
+
+
+@dataclass(frozen=True)
+class DecisionsView:
+    """The samples of one output whose class differs between baseline and candidate, as text."""
+
+    title: str
+    rows: tuple[tuple[str, ...], ...]
+    """Sample, file, the classes of baseline and candidate, the label, which of both is right, the margin."""
+    hidden: int
+    """The number of changed samples that have no row."""
 
 
 @dataclass(frozen=True)
@@ -689,6 +700,12 @@ class CaseView:
         return [_sample_view(sample) for sample in self._diagnosis.worst]
 
     @cached_property
+    def decisions(self) -> list[DecisionsView]:
+        """For each output that is judged by class, the samples whose class differs; none without any."""
+        found = [(output.name, output.decisions) for output in self.result.outputs]
+        return [_decisions_view(name, d, self.low_format) for name, d in found if d is not None and d.count]
+
+    @cached_property
     def snippets(self) -> list[tuple[str, str]]:
         """Title and text of the plan of the search, if the case has not written it as files."""
         search = self.result.search
@@ -848,6 +865,29 @@ def _sample_view(sample: WorstSample) -> SampleView:
         tuple(pictures),
         curves=tuple(chart for chart in (inputs, outputs) if chart is not None),
     )
+
+
+def _decisions_view(output: str, changed: ChangedDecisions, low_format: str) -> DecisionsView:
+    title = Decided.CHANGED.format(
+        output=output, count=changed.count, samples=count(changed.samples, "sample")
+    )
+    if changed.broken is not None:
+        title += Decided.LABELLED.format(broken=changed.broken, mended=changed.mended, format=low_format)
+    rows = []
+    for decision in changed.largest:
+        label, right = "", ""
+        if decision.label is not None:
+            label, right = str(decision.label), Decided.NEITHER
+        if decision.label == decision.baseline:
+            right = Decided.BASELINE
+        elif label and decision.label == decision.candidate:
+            right = low_format
+        candidate = Decided.NO_CLASS if decision.candidate is None else str(decision.candidate)
+        margin = "" if decision.margin is None else number(decision.margin)
+        rows.append(
+            (str(decision.sample), decision.file, str(decision.baseline), candidate, label, right, margin)
+        )
+    return DecisionsView(title, tuple(rows), changed.count - len(rows))
 
 
 def _metric_label(score: Score, low_format: str) -> Label:

@@ -32,6 +32,43 @@ class View:
 
 
 @dataclass(frozen=True)
+class Decision:
+    """One sample whose class in the candidate differs from that in the baseline."""
+
+    sample: int
+    """The index of the sample in the dataset."""
+    baseline: int
+    """The baseline's class."""
+    candidate: int | None
+    """The candidate's class; None if the output holds NaN or infinity."""
+    margin: float | None
+    """The baseline's score of its own class minus that of the candidate's class, in the unit of the output.
+
+    None if an output holds class ids in place of scores, or if the candidate has no class.
+    """
+    label: int | None = None
+    """The class that the labels give; None if it is not known."""
+    file: str = ""
+    """The name of the sample's file; empty if the samples are not files."""
+
+
+@dataclass(frozen=True)
+class ChangedDecisions:
+    """The samples whose class in the candidate differs from that in the baseline, for one output."""
+
+    count: int
+    """The number of these samples."""
+    samples: int
+    """The number of all samples."""
+    largest: tuple[Decision, ...]
+    """The samples with the largest margins, the largest first; at most 100."""
+    broken: int | None = None
+    """The number of samples that the baseline alone classifies as labelled; None without labels."""
+    mended: int | None = None
+    """The number of samples that the candidate alone classifies as labelled; None without labels."""
+
+
+@dataclass(frozen=True)
 class WorstSample:
     """The sample of one output with the lowest SQNR, and pictures or curves of its tensors."""
 

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_int8acc.results.samples import ChangedDecisions
+
 Bound = Literal["min", "max"]
 #: How a line fit of the candidate differs from the baseline: it has one constant value, it is too small or
 #: too large by a factor, or it is shifted by an offset.
@@ -238,6 +240,8 @@ class OutputResult:
 
     None if no such operator computes it, if the tensor has a criterion of its own, or if it was not compared.
     """
+    decisions: ChangedDecisions | None = None
+    """The samples whose class differs; None if neither a criterion nor a metric of labels reads classes."""
 
     @property
     def output(self) -> str:

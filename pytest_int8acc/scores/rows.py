@@ -31,6 +31,8 @@ REL_FLOOR = 1e-3
 #: The index of the column that counts what was compared. It holds for three measures: ``DIVERGENCE`` and
 #: top-k agreement count class rows, that is vectors of class scores. ``UNEQUAL`` counts elements.
 COUNTED = 1
+#: Stands for a class that is not known.
+NO_CLASS = -1
 
 
 class Tolerance(NamedTuple):
@@ -292,6 +294,32 @@ def _classes_before(b: Array, c: Array) -> NDArray[np.intp]:
     own = np.take_along_axis(c, top, axis=-1)
     rivals = b < np.take_along_axis(b, top, axis=-1)
     return np.asarray(np.count_nonzero((c > own) | ((c == own) & rivals), axis=-1))
+
+
+def changed_classes(b: Array, c: Array, axis: int) -> F64:
+    """Returns the samples whose class differs, as top-1 agreement counts them, [changed samples, 4].
+
+    The columns are the index of the sample, its class in ``b``, its class in ``c``, and the margin by which
+    the first class led the second in ``b``. If the greatest value of ``c`` is not finite, its class is
+    ``NO_CLASS`` and the margin is inf. If the arrays hold class ids, the margin is nan.
+
+    Args:
+        b: Scores of classes, one class row for each sample, or class ids, [samples].
+        c: The same of the candidate.
+        axis: The axis of the classes.
+    """
+    if b.dtype.kind in "iu":
+        rows = (b != c).nonzero()[0]
+        return np.column_stack([rows, b[rows], c[rows], np.full(len(rows), np.nan)]).astype(np.float64)
+    x, y = (class_rows(array, axis, len(array))[:, 0] for array in (b, c))
+    finite = np.isfinite(y.max(axis=-1))
+    changed = np.isfinite(x.max(axis=-1)) & ~(finite & (_classes_before(x, y) < 1))
+    rows = changed.nonzero()[0]
+    x, y, top, each = x[rows], y[rows], x[rows].argmax(axis=-1), np.arange(len(rows))
+    y[each, top] = -np.inf  # If classes tie in c, another class than that of b is taken.
+    other = y.argmax(axis=-1)
+    margin = np.where(finite[rows], x[each, top] - x[each, other], np.inf)
+    return np.column_stack([rows, top, np.where(finite[rows], other, NO_CLASS), margin])
 
 
 def flip_distance(k: int) -> RowsFunction:

@@ -1,0 +1,159 @@
+"""Keeps the samples whose class differs between baseline and candidate, for outputs judged by class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pytest_int8acc.results import OutputResult
+from pytest_int8acc.results.samples import ChangedDecisions, Decision
+from pytest_int8acc.scores.criteria import limits_for
+from pytest_int8acc.scores.judge import Judge
+from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.rows import F64, NO_CLASS, TOP1, TOP5, changed_classes
+from pytest_int8acc.scores.tasks import TASKS, Task
+from pytest_int8acc.tensors import Array, Feed
+
+#: Maximum number of samples of an output that are kept. The others are only counted.
+_MAX_KEPT = 100
+#: The columns of a row that is kept, as float64. A class that is not known is ``NO_CLASS``.
+_SAMPLE, _BASELINE, _CANDIDATE, _MARGIN, _LABEL = range(5)
+
+
+@dataclass(eq=False)
+class _Output:
+    """The changed decisions of one output so far."""
+
+    axis: int
+    """The axis of the classes."""
+    labels: Array | None
+    """The class of each sample, integers [samples], ``NO_CLASS`` for none; None without such labels."""
+    kept: F64
+    """The changed samples with the largest margins, [samples, 5], the largest first."""
+    changed: int = 0
+    broken: int = 0
+    mended: int = 0
+
+    def add(self, b: Array, c: Array, first: int) -> None:
+        """Adds the next batch.
+
+        Args:
+            b: The baseline's array, samples along the first axis.
+            c: The candidate's array.
+            first: The index of the first sample in the data.
+        """
+        found = changed_classes(b, c, self.axis)
+        samples = first + found[:, 0].astype(np.int64)
+        labels = np.full(len(found), NO_CLASS) if self.labels is None else self.labels[samples]
+        is_known = labels != NO_CLASS
+        self.changed += len(found)
+        self.broken += int((is_known & (labels == found[:, _BASELINE])).sum())
+        self.mended += int((is_known & (labels == found[:, _CANDIDATE])).sum())
+        rows = np.concatenate([self.kept, np.column_stack([samples, found[:, 1:], labels])])
+        self.kept = rows[np.argsort(-rows[:, _MARGIN], kind="stable")[:_MAX_KEPT]]
+
+
+class Decisions:
+    """The samples whose class differs, for outputs that a criterion or a metric of labels judges by class.
+
+    An output is left out if it has several class rows for each sample, like a map of classes.
+    """
+
+    def __init__(self, judge: Judge) -> None:
+        """Starts without samples. ``judge`` applies the criteria, and has the labels."""
+        self._judge = judge
+        self._outputs: dict[str, _Output | None] = {}
+        self._samples = 0
+
+    def add(self, baseline: Feed, candidate: Feed, rows: int) -> None:
+        """Adds the outputs of the next batch, which has ``rows`` samples."""
+        for name, b in baseline.items():
+            if name not in self._outputs:
+                self._outputs[name] = self._opened(name, next(iter(baseline)))
+            output, c = self._outputs[name], candidate[name]
+            if output is None or b.shape != c.shape or not rows:
+                continue
+            if _is_one_decision(b, output.axis, rows):
+                output.add(b, c, self._samples)
+            else:
+                self._outputs[name] = None
+        self._samples += rows
+
+    def added_to(self, output: OutputResult, file_of: Callable[[int], str]) -> OutputResult:
+        """Returns the result of an output with the samples whose class differs, if it is judged by class.
+
+        Args:
+            output: The result.
+            file_of: Returns the name of a sample's file by the sample's index; empty if it has none.
+        """
+        found = self._outputs.get(output.name)
+        if found is None:
+            return output
+        rows = found.kept
+        largest = tuple(
+            Decision(
+                sample=int(row[_SAMPLE]),
+                file=file_of(int(row[_SAMPLE])),
+                baseline=int(row[_BASELINE]),
+                candidate=_class(row[_CANDIDATE]),
+                margin=float(row[_MARGIN]) if np.isfinite(row[_MARGIN]) else None,
+                label=_class(row[_LABEL]),
+            )
+            for row in rows
+        )
+        has_labels = found.labels is not None
+        changed = ChangedDecisions(
+            count=found.changed,
+            samples=self._samples,
+            largest=largest,
+            broken=found.broken if has_labels else None,
+            mended=found.mended if has_labels else None,
+        )
+        return replace(output, decisions=changed)
+
+    def _opened(self, name: str, first_output: str) -> _Output | None:
+        """An output without samples; None if nothing judges it by class."""
+        task = next((t for t in self._tasks() if (t.output or first_output) == name), None)
+        axes = [
+            limits.axis
+            for limits in limits_for(name, self._judge.limits)
+            if any(METRICS[metric].measure in (TOP1, TOP5) for metric in limits.limits)
+        ]
+        if task is not None:
+            axes.append(1 if task.axis is None else task.axis)
+        if not axes:
+            return None
+        return _Output(axes[0], self._labels(task), np.zeros((0, 5)))
+
+    def _tasks(self) -> list[Task]:
+        """The metrics of labels that compare classes which an output holds as it is."""
+        tasks = [function for _, function in self._judge.metrics if isinstance(function, Task)]
+        return [t for t in tasks if TASKS[t.name].of_classes and t.decode is None]
+
+    def _labels(self, task: Task | None) -> Array | None:
+        labels = self._judge.labels
+        if task is not None:
+            labels = task.labels_of(labels)
+        elif isinstance(labels, Mapping):
+            labels = next(iter(labels.values())) if len(labels) == 1 else None
+        if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
+            return None
+        labels = labels.astype(np.int64)
+        if task is not None and task.ignore is not None:
+            labels[labels == task.ignore] = NO_CLASS
+        return labels
+
+
+def _is_one_decision(array: Array, axis: int, rows: int) -> bool:
+    """Whether an array holds one class id, or one row of class scores, for each of ``rows`` samples."""
+    if array.dtype.kind in "iu":
+        return array.shape == (rows,)
+    if array.dtype.kind != "f" or not -array.ndim <= axis < array.ndim or array.shape[0] != rows:
+        return False
+    return axis % array.ndim > 0 and array.shape[axis] >= 2 and array.size == rows * array.shape[axis]
+
+
+def _class(value: float) -> int | None:
+    return None if value == NO_CLASS else int(value)
