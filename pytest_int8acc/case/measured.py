@@ -49,6 +49,7 @@ from pytest_int8acc.goldens.golden_store import Compared, GoldenStore, open_gold
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
+from pytest_int8acc.graph.outputs import fitting_metric
 from pytest_int8acc.results import CaseResult, DefaultSession, Finding, Role, Score
 from pytest_int8acc.runtime.forms import Form, ImplicitForm, ModelForm
 from pytest_int8acc.runtime.onnxruntime import Sessions, sessions_of
@@ -333,7 +334,11 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
     result = replace(_result(prepared, runs, verdict, lost, truth.notes), default_session=default_session)
     if result.kept:
         with case.at("criteria"):
-            result = replace(result, blind=try_criteria(judge, runs.spread, verdict.outputs))
+            blind = try_criteria(judge, runs.spread, verdict.outputs)
+        if blind is not None:
+            shapes = {name: array.shape for name, array in runs.first[Role.BASELINE].items()}
+            blind = replace(blind, metric=fitting_metric(model, shapes))
+        result = replace(result, blind=blind)
     run = Compared(runs.kept[Role.BASELINE], runs.kept[Role.INT8], runs.backend, own_judge, inputs)
     with case.at(golden_key):
         result = golden_store.finish(result, run)

@@ -11,7 +11,7 @@ import numpy as np
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.init.outputs import STATE_NAME
+from pytest_int8acc.graph.outputs import STATE_NAME
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed, TensorInfo
 

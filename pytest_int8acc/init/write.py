@@ -20,10 +20,16 @@ from pytest_int8acc.graph.index import all_nodes
 from pytest_int8acc.graph.layout import find_groups
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.outputs import (
+    before_selection,
+    behind_selection,
+    guesses,
+    joined_outputs,
+    selectors,
+)
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
 from pytest_int8acc.init.data import look
 from pytest_int8acc.init.loaders import data_loader, missing_parts, random_loader
-from pytest_int8acc.init.outputs import before_selection, behind_selection, guesses, joined_outputs, selectors
 from pytest_int8acc.init.sizes import BATCHES, Range, find_sizes
 from pytest_int8acc.init.templates import render
 from pytest_int8acc.names import shown

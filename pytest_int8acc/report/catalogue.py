@@ -853,16 +853,17 @@ class Advice:
     )
     ADD_LIMIT_OF_LOST = "add to 'criteria:' {criterion} and run again: it fails then, and layers are searched"
     ADD_METRIC = (
-        "add to 'criteria:' a limit on the metric of your task, like {{metric: top1, max_drop: 1%}} or "
-        "{{metric: FILE.py:FUNCTION, max_drop: 1%}}, with 'labels: FILE'. To accept weak criteria, write "
-        "'accept_blind: REASON' in the spec, beside 'model:'"
+        "add to 'criteria:' a limit on the metric of your task, like {metrics}, with 'labels: FILE'. To "
+        "accept weak criteria, write 'accept_blind: REASON' in the spec, beside 'model:'"
     )
     OTHER_INPUTS = (
         "no 'sqnr_db' limit works here: only {limit:g} dB and more would catch shuffled outputs, and "
-        "{format} has {sqnr_db} dB. Use inputs that differ more, or a metric of your task, like {{metric: "
-        "top1, max_drop: 1%}}, with 'labels: FILE'. To accept weak criteria, write 'accept_blind: "
-        "REASON' in the spec, beside 'model:'"
+        "{format} has {sqnr_db} dB. Use inputs that differ more, or a metric of your task, like {metric}, "
+        "with 'labels: FILE'. To accept weak criteria, write 'accept_blind: REASON' in the spec, beside "
+        "'model:'"
     )
+    #: A metric of the user, which fits any task.
+    OWN_METRIC = "{{metric: FILE.py:FUNCTION, max_drop: 1%}}"
     COMPARE_LABELS = (
         "compare the labels and the decoded outputs of three samples. If all labels are the same, check how "
         "their file is read; if all outputs are, check the float model and its inputs"

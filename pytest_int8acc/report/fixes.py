@@ -44,7 +44,7 @@ from pytest_int8acc.results import (
     SearchOutcome,
 )
 from pytest_int8acc.results.causes import Jump
-from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric, FloatNan
+from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric, FittingMetric, FloatNan
 from pytest_int8acc.results.search import Quantizer
 
 #: Minimum share of the multiply-accumulates in the low format for a fix that is worth shipping. Tensor cores
@@ -144,10 +144,30 @@ def _fix_of_criteria(blind: BlindSpots, low_format: str) -> str:
         sqnr_db = number(blind.remedy.value)
         return Advice.ADD_LIMIT.format(criterion=_criterion(blind.remedy), format=low_format, sqnr_db=sqnr_db)
     if near is None or near.limit is None:
-        return Advice.ADD_METRIC.format()
+        metrics = dict.fromkeys([_metric_in_yaml(blind.metric), Advice.OWN_METRIC.format()])
+        return Advice.ADD_METRIC.format(metrics=" or ".join(metrics))
     if is_lost(near):
         return Advice.ADD_LIMIT_OF_LOST.format(criterion=_criterion(near))
-    return Advice.OTHER_INPUTS.format(limit=near.limit, format=low_format, sqnr_db=number(near.value))
+    return Advice.OTHER_INPUTS.format(
+        limit=near.limit,
+        format=low_format,
+        sqnr_db=number(near.value),
+        metric=_metric_in_yaml(blind.metric),
+    )
+
+
+def _metric_in_yaml(metric: FittingMetric | None) -> str:
+    """Returns a limit on the metric that fits an output, or on a user's own, as the spec writes it."""
+    if metric is None:
+        return Advice.OWN_METRIC.format()
+    keys = [f"metric: {metric.metric}"]
+    if metric.output:
+        keys.append(f"output: {_in_yaml(metric.output)}")
+    if metric.axis is not None:
+        keys.append(f"axis: {metric.axis}")
+    if metric.metric == "coco_map":
+        keys.append(f"decode: {metric.decode or 'FILE.py:FUNCTION'}")
+    return f"{{{', '.join(keys)}, max_drop: 1%}}"
 
 
 def _criterion(score: Score) -> str:

@@ -323,6 +323,20 @@ class ChanceMetric:
 
 
 @dataclass(frozen=True)
+class FittingMetric:
+    """The built-in metric of labels that fits what an output seems to hold, by the graph and by shapes."""
+
+    metric: str
+    """The name of the metric, as the spec writes it."""
+    output: str = ""
+    """The output that it judges; empty if the model has no other output."""
+    axis: int | None = None
+    """The axis of classes; None for the metric's own default."""
+    decode: str = ""
+    """The layout of boxes; empty for other outputs, and for boxes that a function of the user must decode."""
+
+
+@dataclass(frozen=True)
 class BlindSpots:
     """Useless outputs that the criteria of a case accept. They are made from the baseline's outputs."""
 
@@ -337,6 +351,8 @@ class BlindSpots:
     """
     samples: int = 0
     """The number of samples on which the criteria were tried; 0 if it is not known."""
+    metric: FittingMetric | None = None
+    """The metric of labels that fits an output; None if what the outputs hold is not known."""
 
     @property
     def fatal(self) -> bool:

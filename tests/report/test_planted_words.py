@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from plugin_support import LOAD
 from benchmarks.greens import quantize
 from benchmarks.greens.entry import Project
 from benchmarks.greens.measure import entries
+from pytest_int8acc.spec.load import load_spec
 
 
 def told(pytester: pytest.Pytester, *arguments: str) -> tuple[dict[str, Any], str]:
@@ -74,6 +76,19 @@ def test_scales_that_are_not_tried_are_said_to_be_untried(planted: Any) -> None:
     assert case["diagnosis"]["in_bodies"] == {"Loop": 2}
     assert case["diagnosis"]["scales"] is None
     assert "quantization loses it in 2 of 2 layers in the body of Loop; scales there were not tried" in text
+
+
+def test_a_metric_that_is_advised_fits_the_output_and_the_spec(
+    planted: Any, pytester: pytest.Pytester
+) -> None:
+    case, text = planted("d_cosine_of_minus_one")
+    assert case["blind"]["metric"]["metric"] == "coco_map"
+    (advised,) = re.findall(r"like (\{metric: [^}]*\})", text)[:1]
+    spec = pytester.path / "advised.int8acc.yaml"
+    named = "model: model.onnx\ninputs: x.npz\nlabels: y.json\nint8: {calibrate: {}}\n"
+    spec.write_text(f"{named}criteria:\n  - {advised}\n")
+    ((criterion,),) = (read.criteria for read in load_spec(spec))
+    assert (criterion.metric, criterion.decode) == ("coco_map", "yolov5")
 
 
 def leaky(slope: float, hidden: str) -> onnx.ModelProto:

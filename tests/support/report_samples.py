@@ -207,6 +207,12 @@ def blamed(*causes: Plain, **facts: Any) -> Plain:
     return case(search=replace(FOUND, culprits=culprits), diagnosis={"met": False, **facts})
 
 
+def weak(**facts: Any) -> Plain:
+    """A case whose criteria accept zeros."""
+    zeros = {"kind": "zeros", "scores": [replace(KEPT, value=0.0, limit=-1.0)]}
+    return case(KEPT, blind={"undetected": [zeros], "samples": 64, **facts})
+
+
 def another_model(**facts: Any) -> Plain:
     """A case whose quantized model is another model than the float model."""
     other = {"file": "int8.onnx", "key": "int8", "model": "model.onnx", "weights": 9, **facts}
@@ -495,6 +501,12 @@ RESULTS: dict[str, Plain] = {
             ],
             "samples": 64,
         },
+    ),
+    "too-weak-for-boxes": weak(metric={"metric": "coco_map", "decode": "yolov8"}),
+    "too-weak-for-boxes-to-decode": weak(metric={"metric": "coco_map"}),
+    "too-weak-for-maps": weak(metric={"metric": "miou", "output": "masks[0]", "axis": 1}),
+    "too-weak-for-classes": weak(
+        metric={"metric": "top1"}, too_near=score("logits", "sqnr_db", 30.7, limit=35.0)
     ),
     "lost": output(
         case(

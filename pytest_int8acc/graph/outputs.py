@@ -14,6 +14,7 @@ from pytest_int8acc.graph.flow import CHOOSING, SCORES, Segment, choices, joined
 from pytest_int8acc.graph.index import all_nodes, attribute, captured, subgraphs
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.types import value_types
+from pytest_int8acc.results.scores import FittingMetric
 from pytest_int8acc.tensors import Dim, TensorInfo
 
 #: An output of a Gemm, shape [N, C], is taken for scores of classes only if C is at least this number, unless
@@ -117,6 +118,30 @@ def joined_outputs(model: Model) -> dict[str, Joined]:
             names = ("boxes", "scores") if layout else names
             found[tensor.name] = Joined(axis, sizes, names, layout)
     return found
+
+
+def fitting_metric(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> FittingMetric | None:
+    """Return the built-in metric of labels that fits an output; None if none is known to fit.
+
+    Args:
+        model: A model in normal form.
+        shapes: Name to shape of the outputs in a run.
+    """
+    own = [tensor.name for tensor in model.own_outputs]
+    several = len(own) > 1
+    for name, parts in joined_outputs(model).items():
+        if name not in own:
+            continue
+        if parts.layout:
+            return FittingMetric("coco_map", name if several else "", decode=parts.layout)
+        if "boxes" in parts.names:
+            return FittingMetric("coco_map")
+    for name, guess in guesses(model, shapes).items():
+        if guess.axis is not None and name in own:
+            is_map = len(shapes.get(name, ())) == 4
+            axis = None if guess.axis == -1 else guess.axis
+            return FittingMetric("miou" if is_map else "top1", name if several else "", axis)
+    return None
 
 
 def _name_of(segments: Sequence[Segment]) -> str:
