@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 
 from benchmarks.tables import table
 from pytest_int8acc.results import Interval, Score
-from pytest_int8acc.scores.bootstrap import interval, interval_of_labels
+from pytest_int8acc.results.scores import CONFIDENCE
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.rows import AT
+from pytest_int8acc.scores.statistics import interval, of_drop, of_labels
 
 F64 = NDArray[np.float64]
 #: Draws of each case.
@@ -248,14 +249,18 @@ def interval_of(case: Case, draw: Draw) -> tuple[Score, Interval | None]:
         reference = float(before.mean())
         score = Score("psnr", "psnr", float(after.mean()), reference + draw.truth, baseline=reference)
 
+        if case.asked == EXACT:
+            lost, gained = int((before > after).sum()), int((before < after).sum())
+            return score, of_drop(score, lost, gained, len(before))
+
         def value(samples: Sequence[int]) -> float:
             chosen = list(samples)
             return float(after[chosen].mean() - before[chosen].mean() + reference)
 
-        return score, interval_of_labels(score, len(before), value)
+        return score, of_labels(score, len(before), value)
     metric = METRICS[case.metric]
     score = Score("y", metric.name, metric(draw.rows), draw.truth, metric.bound)
-    return score, interval(score, draw.rows, metric)
+    return score, interval(score, draw.rows, metric, CONFIDENCE, draw.groups)
 
 
 def rates(name: str, draws: int) -> Rates:

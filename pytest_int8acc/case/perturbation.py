@@ -15,8 +15,8 @@ from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.results import Interval, Role, Score
 from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.runtime.run import cut
-from pytest_int8acc.scores.bootstrap import around
 from pytest_int8acc.scores.judge import Comparison, Judge, Verdict
+from pytest_int8acc.scores.statistics import repeated
 from pytest_int8acc.tensors import Array, Feed
 
 #: Maximum number of samples with which inputs are perturbed. With more samples the bootstrap is sufficient.
@@ -99,7 +99,7 @@ def with_perturbed_inputs(
     def wider(score: Score) -> Score:
         if score.limit is None:
             return score
-        found = around(score, _values(score, others), _FARTHER[len(others) - 1])
+        found = repeated(score, _values(score, others), _FARTHER[len(others) - 1])
         both = _both(score.interval, found)
         drawn = [other[_key(score)].interval for other in others if _key(score) in other]
         kept = min((interval.kept for interval in (both, *drawn) if interval is not None), default=1.0)

@@ -9,6 +9,8 @@ from typing import Literal
 from pytest_int8acc.results.samples import ChangedDecisions
 
 Bound = Literal["min", "max"]
+#: What the samples say about a limit. ``undecided``: other samples of this kind may reverse the verdict.
+Outcome = Literal["passed", "failed", "undecided"]
 #: How a line fit of the candidate differs from the baseline: it has one constant value, it is too small or
 #: too large by a factor, or it is shifted by an offset.
 Meaning = Literal["constant", "small", "large", "shifted"]
@@ -18,9 +20,11 @@ Meaning = Literal["constant", "small", "large", "shifted"]
 DeadKind = Literal["zeros", "shuffled", "mean", "shifted", "replaced", "greatest"]
 
 
-#: A fix is verified if at least this share of the bootstrap samples meets the limits, on the inputs as they
-#: are and on perturbed inputs.
+#: A fix is verified if at least this share of resamples meets the limits, on the inputs as they are and on
+#: perturbed inputs.
 LIKELY = 0.95
+#: The confidence of an interval, if a criterion sets no other.
+CONFIDENCE = 0.95
 #: Default limit, in dB of SQNR, for a floating-point output without a criterion: the error is a tenth of the
 #: signal.
 DEFAULT_SQNR_DB = 20.0
@@ -28,12 +32,16 @@ DEFAULT_SQNR_DB = 20.0
 
 @dataclass(frozen=True)
 class Interval:
-    """The confidence interval of a score over bootstrap samples."""
+    """The confidence interval of a score: where the score of all samples of this kind lies."""
 
     low: float
     high: float
     kept: float = 1.0
-    """The share of the bootstrap samples whose score meets the limit, from 0 to 1."""
+    """The share of resamples, as drawn by a bootstrap, whose score meets the limit, from 0 to 1."""
+    confidence: float = CONFIDENCE
+    """The probability that such an interval contains the true score, above 0 and below 1."""
+    needed: int | None = None
+    """About how many samples would decide whether the limit is met; None if no number is known."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,7 @@ class Score:
     """The value of a user's metric on the baseline's outputs; None for other metrics."""
     note: str = ""
     interval: Interval | None = None
-    """The bootstrap interval; None if samples were not resampled, or the limit is far from the value."""
+    """The confidence interval; None if none was computed, or the limit is far from the value."""
 
     @property
     def name(self) -> str:
@@ -68,6 +76,11 @@ class Score:
     @property
     def passed(self) -> bool:
         """Whether the value meets the limit. True without a limit; False if the value is nan."""
+        return self.kept_by_value
+
+    @property
+    def kept_by_value(self) -> bool:
+        """Whether the value meets the limit, whatever its interval."""
         return self._keeps(self.value)
 
     def _keeps(self, value: float) -> bool:
@@ -83,15 +96,29 @@ class Score:
         return self.value - self.limit if self.bound == "min" else self.limit - self.value
 
     @property
-    def steady(self) -> bool:
-        """Whether both ends of the bootstrap interval give the same verdict as the value."""
+    def outcome(self) -> Outcome:
+        """Whether the interval meets the limit, misses it, or contains it.
+
+        Without an interval the value decides.
+        """
         ends = () if self.interval is None else (self.interval.low, self.interval.high)
-        return all(self._keeps(end) == self.passed for end in ends)
+        if any(self._keeps(end) != self.kept_by_value for end in ends):
+            return "undecided"
+        return "passed" if self.kept_by_value else "failed"
+
+    @property
+    def steady(self) -> bool:
+        """Whether the samples decide the verdict: all of the interval is on the value's side of the limit."""
+        return self.outcome != "undecided"
 
     @property
     def likely(self) -> bool:
-        """Whether the value and a share of at least ``LIKELY`` of the bootstrap samples meet the limit."""
-        return self.passed and (self.interval is None or self.interval.kept >= LIKELY)
+        """Whether the value and a share of at least ``LIKELY`` of the resamples meet the limit."""
+        return self.holds_at(LIKELY)
+
+    def holds_at(self, level: float) -> bool:
+        """Whether the value and a share of at least ``level`` of the resamples, 0 to 1, meet the limit."""
+        return self.passed and (self.interval is None or self.interval.kept >= level)
 
     @property
     def normalized_loss(self) -> float:

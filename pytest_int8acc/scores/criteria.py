@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.graph.flow import SCORES
 from pytest_int8acc.results import Bound, Score
-from pytest_int8acc.results.scores import DEFAULT_SQNR_DB
+from pytest_int8acc.results.scores import CONFIDENCE, DEFAULT_SQNR_DB
 from pytest_int8acc.scores.metrics import METRICS, Metric, per_sample
 from pytest_int8acc.scores.rows import REL_FLOOR, Options, Tolerance
 from pytest_int8acc.scores.shares import Pool
@@ -96,6 +96,8 @@ class MetricLimit:
     """The maximum loss against the metric of the baseline, in the metric's own unit."""
     max_drop_relative: float | None = None
     """The maximum loss as a ratio to the absolute value of the baseline's metric."""
+    confidence: float = CONFIDENCE
+    """The confidence of the interval that decides the verdict, above 0 and below 1."""
     blind: frozenset[str] = frozenset()
     """The names of tensors inside the model. They are compared, but the metric's function does not get
     them."""

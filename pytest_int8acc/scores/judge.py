@@ -15,8 +15,7 @@ import numpy as np
 
 from pytest_int8acc.errors import BaselineNotFiniteError, CriterionError
 from pytest_int8acc.results import LineFit, OutputResult, Score
-from pytest_int8acc.results.scores import Meaning, SmallSamples
-from pytest_int8acc.scores.bootstrap import interval
+from pytest_int8acc.results.scores import LIKELY, Meaning, SmallSamples
 from pytest_int8acc.scores.criteria import (
     MetricLimit,
     OutputLimits,
@@ -42,6 +41,7 @@ from pytest_int8acc.scores.rows import (
     samples_in,
 )
 from pytest_int8acc.scores.split import Splitter
+from pytest_int8acc.scores.statistics import interval
 from pytest_int8acc.scores.tasks import Labels
 from pytest_int8acc.scores.user_metric import MetricRun, UserMetric, metric_scores, of_samples
 from pytest_int8acc.tensors import Array, Feed, Outputs, Part
@@ -85,7 +85,11 @@ class Verdict(NamedTuple):
     @property
     def holds(self) -> bool:
         """Whether the candidate passes, and would pass on nearly all other samples of the same kind."""
-        return self.passed and all(score.likely for score in self.scores)
+        return self.holds_at(LIKELY)
+
+    def holds_at(self, level: float) -> bool:
+        """Whether the candidate passes, and each score on at least this share of resamples, 0 to 1."""
+        return self.passed and all(score.holds_at(level) for score in self.scores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,7 +294,7 @@ class Comparison:
         Args:
             noise: The baseline compared with its second run, on these samples or on others. If this
                 comparison has no users' metrics, the outputs of both runs are known to be equal.
-            intervals: Whether samples are resampled, to see how steady the verdict is.
+            intervals: Whether intervals are computed, to see whether the samples decide the verdict.
 
         Raises:
             CriterionError: An output with a limit is not finite in the baseline, or a user's metric fails.
@@ -491,7 +495,7 @@ class OutputRows:
 
         Args:
             noise: The baseline compared with its second run, on these samples or on others.
-            intervals: Whether samples are resampled, to compute the interval of each score.
+            intervals: Whether the interval of each score is computed.
 
         Raises:
             CriterionError: Nothing was run, or the output has a limit and is not finite in the baseline.

@@ -48,7 +48,7 @@ from pytest_int8acc.scores.shares import (
     Share,
     Whole,
 )
-from pytest_int8acc.scores.tolerance import TOLERANCE, Tolerated, tolerance
+from pytest_int8acc.scores.tolerance import TOLERANCE, Tolerated, is_of_worst, tolerance
 from pytest_int8acc.tensors import Array
 
 
@@ -199,6 +199,16 @@ class Metric:
         if self.spared is not None:
             return self.worst_but_spared(self.each(rows))
         return self.of_row(self.measure.pool(rows))
+
+    def takes_worst(self, rows: F64) -> bool:
+        """Whether the value over several samples is that of the worst sample.
+
+        Args:
+            rows: The rows of the metric's measure, [samples, columns]; at least one row.
+        """
+        if self.measure is TOLERANCE:
+            return is_of_worst(rows[0])
+        return self.name in ("max_abs", "max_rel")
 
     def of_row(self, row: F64) -> float:
         """Returns the value over the samples that one pooled row stands for; nan if it cannot be computed."""

@@ -239,8 +239,21 @@ class TaskRun:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the value is computed fast enough for hundreds of resamples."""
+        """Whether the value is computed fast enough to be repeated for dozens of subsets of the samples."""
         return not TASKS[self._task.name].slow
+
+    @property
+    def right(self) -> F64 | None:
+        """Whether each sample is right (1) or wrong (0), [samples]; nan where its label does not count.
+
+        None if the metric is not a share of right samples, or if a sample has several labels.
+        """
+        if not TASKS[self._task.name].is_share:
+            return None
+        counts = np.array([self._records[sample] for sample in sorted(self._records)])
+        if not len(counts) or (counts[:, 1] > 1).any():
+            return None
+        return np.where(counts[:, 1] == 1, counts[:, 0], np.nan)
 
     def value(self, samples: Sequence[int] | None = None) -> float:
         """Returns the metric's value over some samples.
@@ -268,7 +281,9 @@ class Kind(NamedTuple):
     library: tuple[str, str] | None = None
     """The module that the metric needs, and the package that installs it."""
     slow: bool = False
-    """Whether one value takes too long to be computed for hundreds of resamples."""
+    """Whether one value takes too long to be repeated for dozens of subsets of the samples."""
+    is_share: bool = False
+    """Whether the value is the share of labels that are right."""
 
 
 def _class_axes(shape: Sequence[Dim], labels: Sequence[int], axis: int | None) -> list[int]:
@@ -347,7 +362,7 @@ def _top(k: int) -> Kind:
         return list(np.stack(counts, axis=1).astype(np.float64))
 
     doc = f"share of labels that are {'the greatest class' if k == 1 else f'among the {k} greatest'}, 0 to 1"
-    return Kind(records, _ratio_of_sums, _IDS, doc, of_classes=True)
+    return Kind(records, _ratio_of_sums, _IDS, doc, of_classes=True, is_share=True)
 
 
 def _ratio_of_sums(task: Task, records: Sequence[Any]) -> float:

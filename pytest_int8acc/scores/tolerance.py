@@ -64,6 +64,11 @@ def tolerance(row: F64) -> float:
     return float(min(_quantile(row, kind) for kind in range(2)))
 
 
+def is_of_worst(row: F64) -> bool:
+    """Whether a row is of a check that the worst element decides: ``elemwise`` or ``max``."""
+    return CHECKS[int(row[_CHECK])] in ("elemwise", "max")
+
+
 def within(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
     """Returns the rows, [samples, columns]; with two histograms if a median or a quantile is checked.
 

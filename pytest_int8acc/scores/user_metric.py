@@ -17,8 +17,8 @@ import numpy as np
 from pytest_int8acc.data.scripts import UserFunction, looking_at, run_user
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import Bound, Interval, Score
-from pytest_int8acc.scores.bootstrap import interval_of_labels
 from pytest_int8acc.scores.criteria import MetricLimit, kind_of
+from pytest_int8acc.scores.statistics import of_drop, of_labels, of_wrong
 from pytest_int8acc.scores.tasks import Labels, Task, TaskRun
 from pytest_int8acc.tensors import Array, Feed
 
@@ -45,7 +45,7 @@ def metric_scores(
         again: The metric of a second run of the baseline. The noise is its distance from the first run's
             value.
         steady: Whether it is known that a second run of the baseline gives the same outputs.
-        intervals: Whether samples are resampled. This is done only for a metric that is computed fast.
+        intervals: Whether intervals are computed. This is done only for a metric that is computed fast.
     """
     limit, reference = candidate.limit, baseline.reference("the baseline's outputs")
     value, notes = candidate.int8_value()
@@ -63,7 +63,7 @@ def metric_scores(
 
 
 def _interval(score: Score, candidate: MetricRun, baseline: MetricRun | None) -> Interval | None:
-    """Returns the interval of the score over resamples; None if it cannot be computed.
+    """Returns the interval of the score; None if it cannot be computed.
 
     Args:
         score: The score of all samples.
@@ -71,16 +71,30 @@ def _interval(score: Score, candidate: MetricRun, baseline: MetricRun | None) ->
         baseline: The metric of the baseline's outputs if the limit is relative to the baseline's value;
             otherwise None.
     """
-    own = candidate.drawable
+    own, confidence = candidate.drawable, candidate.limit.confidence
     if own is None:
         return None
     other = None if baseline is None else baseline.drawable
+    if score.bound == "min" and own.right is not None:
+        right = own.right[~np.isnan(own.right)]
+        if other is None:
+            return of_wrong(score, int((right == 0).sum()), len(right), confidence)
+        lost, gained = flips(own, other)
+        return of_drop(score, lost, gained, len(right), confidence)
 
     def value(samples: Sequence[int]) -> float:
         drop = 0.0 if other is None else other.value(samples) - (score.baseline or 0.0)
         return own.value(samples) - drop
 
-    return interval_of_labels(score, own.samples, value)
+    return of_labels(score, own.samples, value, confidence)
+
+
+def flips(candidate: TaskRun, baseline: TaskRun) -> tuple[int, int]:
+    """Returns how many samples only the baseline gets right, and how many only the candidate gets right."""
+    after, before = candidate.right, baseline.right
+    if after is None or before is None:
+        return 0, 0
+    return int((before > after).sum()), int((before < after).sum())
 
 
 class MetricRun:
@@ -160,7 +174,7 @@ class MetricRun:
 
     @property
     def drawable(self) -> TaskRun | None:
-        """The metric of labels; None for a user's own metric, or if it is too slow for resamples."""
+        """The metric of labels; None for a user's own metric, or if it is too slow for an interval."""
         metric = self._metric
         if isinstance(metric, TaskRun) and metric.is_quick and self._failure is None:
             return metric

@@ -1,0 +1,622 @@
+"""Paired statistics: what the samples of a case say about other samples of the same kind.
+
+Baseline and candidate run on the same samples, so each row compares both on one sample. The functions take
+such rows and return an ``Interval``: where the score of all samples of this kind lies. ``Score.outcome``
+compares the interval with the limit: passed, failed, or undecided with the number of samples that would
+decide.
+
+- Right or wrong for each sample: exact, by the binomial distribution (Clopper and Pearson, 1934). For the
+  drop against the baseline: the samples lost and gained (McNemar, 1947; Newcombe, 1998).
+- Sums and means over samples: the jackknife (Tukey, 1958) with Student's t and Hall's correction for skewness
+  (1992).
+- Limits on the worst sample: the tail beyond the samples seen (Hill, 1975), or undecided with few samples. If
+  a share of the samples may miss the limit: exact, by order statistics.
+
+Samples that belong together, like the frames of a video, are one unit: they count as one row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_int8acc.results import Interval, Score
+from pytest_int8acc.results.scores import CONFIDENCE
+from pytest_int8acc.scores.metrics import Metric
+from pytest_int8acc.scores.rows import COUNTED, F64, TOP1, TOP5, UNEQUAL
+
+#: The group of each sample, [samples]. Equal numbers belong together.
+Groups = NDArray[np.integer[Any]]
+#: Minimum normalized loss of a score with an interval, if the interval is not exact. A lower loss is so far
+#: from the limit that other samples cannot miss it: hardly any sample occurs ten times.
+_MIN_LOSS = 0.1
+#: Maximum ratio of an end's distance from the value, corrected for skewness, to the distance without
+#: correction. Beyond it the skewness of the samples is mostly that of the one with the largest error.
+_MAX_SKEWED = 2.0
+#: Maximum number of units of a jackknife. More samples are joined to lots, each of which is one unit.
+_MAX_UNITS = 512
+#: Maximum number of units for a metric of labels, whose value is computed once for each unit.
+_MAX_UNITS_OF_LABELS = 64
+#: The number of bootstrap resamples.
+_RESAMPLES = 400
+#: Minimum number of samples whose tail is estimated.
+MIN_TAIL = 20
+#: The tail is fitted to this many of the largest losses: this number times the square root of the samples.
+_TAIL = 2.0
+#: Equally likely values of a normal distribution, over which predictions of a tail are averaged.
+_NORMAL = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])
+#: Maximum number of samples that is named as the number that would decide.
+_MOST_NEEDED = 10_000_000
+#: The share of the truly bad candidates that a test should detect, for ``samples_to_detect``: its power.
+_POWER = 0.8
+#: By this ratio the ends of an interval of perturbed runs lie beyond the range of the values.
+_FARTHER = 0.2
+
+
+# --- Distributions
+
+
+def beta_cdf(x: float, a: float, b: float) -> float:
+    """Returns the cumulative beta distribution I_x(a, b), from 0 to 1.
+
+    It is computed by its continued fraction, with Lentz's method (Press et al., Numerical Recipes, 6.4).
+
+    Args:
+        x: From 0 to 1.
+        a: The first shape, above 0.
+        b: The second shape, above 0.
+    """
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):
+        return 1 - beta_cdf(1 - x, b, a)
+    front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    tiny, c = 1e-300, 1.0
+    d = 1 / _apart(1 - (a + b) * x / (a + 1), tiny)
+    fraction = d
+    for m in range(1, 10_000):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            d = 1 / _apart(1 + term * d, tiny)
+            c = _apart(1 + term / c, tiny)
+            fraction *= c * d
+        if abs(c * d - 1) < 1e-14:
+            break
+    return min(math.exp(front) * fraction / a, 1.0)
+
+
+def _apart(value: float, tiny: float) -> float:
+    return value if abs(value) > tiny else tiny
+
+
+def binomial_cdf(hits: float, trials: float, chance: float) -> float:
+    """Returns the probability of at most ``hits`` in ``trials``, each of which hits with ``chance``.
+
+    Numbers between whole ones are interpolated by the beta distribution.
+    """
+    return 1.0 if hits >= trials else 1 - beta_cdf(chance, hits + 1, trials - hits)
+
+
+@lru_cache(maxsize=1024)
+def t_quantile(probability: float, freedom: float) -> float:
+    """Returns the quantile of Student's t distribution (Student, 1908).
+
+    Args:
+        probability: Above 0 and below 1.
+        freedom: The degrees of freedom, at least 1; not necessarily a whole number.
+    """
+    if probability < 0.5:
+        return -t_quantile(1 - probability, freedom)
+    low, high = 0.0, 1.0
+    while t_cdf(high, freedom) < probability:
+        low, high = high, 2 * high
+    return _bisected(lambda t: t_cdf(t, freedom) >= probability, low, high)
+
+
+def t_cdf(t: float, freedom: float) -> float:
+    """Returns the cumulative distribution of Student's t, from 0 to 1; ``freedom`` is at least 1."""
+    tail = beta_cdf(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
+    return 1 - tail if t > 0 else tail
+
+
+def _bisected(reached: Callable[[float], bool], low: float, high: float) -> float:
+    """Returns where ``reached`` turns from false to true, between ``low`` and ``high``."""
+    for _ in range(60):
+        middle = (low + high) / 2
+        if not low < middle < high or high - low < 1e-12 * abs(high):
+            break
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return high
+
+
+# --- Right or wrong, exact
+
+
+@lru_cache(maxsize=4096)
+def share_interval(hits: int, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Returns the exact interval of a share (Clopper and Pearson, 1934): both ends from 0 to 1.
+
+    Without a hit, the upper end is about 3.7 / ``trials`` at a confidence of 0.95: the rule of three, with
+    half of the error probability at each end.
+
+    Args:
+        hits: The number of samples that are, say, wrong.
+        trials: The number of samples, at least 1.
+        confidence: The minimum probability that the interval contains the true share.
+    """
+    error = (1 - confidence) / 2
+    low = high = hits / trials
+    if hits:
+        low = _bisected(lambda p: 1 - binomial_cdf(hits - 1, trials, p) >= error, 0.0, low)
+    if hits < trials:
+        high = _bisected(lambda p: binomial_cdf(hits, trials, p) <= error, high, 1.0)
+    return (low if hits else 0.0), (high if hits < trials else 1.0)
+
+
+def mcnemar(lost: int, gained: int) -> float:
+    """Returns the two-sided p-value of McNemar's exact test (1947): is one model more often right?
+
+    Args:
+        lost: The number of samples on which only the baseline is right.
+        gained: The number of samples on which only the candidate is right.
+    """
+    return min(1.0, 2 * binomial_cdf(min(lost, gained), lost + gained, 0.5)) if lost + gained else 1.0
+
+
+def drop_interval(lost: int, gained: int, samples: int, confidence: float) -> tuple[float, float]:
+    """Returns the interval of the drop (lost - gained) / samples, from -1 to 1.
+
+    The exact intervals of both shares are joined as by Newcombe (1998), method 10, which uses Wilson's
+    intervals. The covariance of the shares is that of a multinomial distribution.
+
+    Args:
+        lost: The number of samples on which only the baseline is right.
+        gained: The number of samples on which only the candidate is right.
+        samples: The number of samples, at least 1.
+        confidence: The confidence, above 0 and below 1.
+    """
+    a, b = lost / samples, gained / samples
+    (a_low, a_high), (b_low, b_high) = (share_interval(n, samples, confidence) for n in (lost, gained))
+    correlation = math.sqrt(a * b / ((1 - a) * (1 - b))) if a < 1 and b < 1 else 1.0
+
+    def reach(one: float, other: float) -> float:
+        return math.sqrt(one * one + other * other + 2 * correlation * one * other)
+
+    return a - b - reach(a - a_low, b_high - b), a - b + reach(a_high - a, b - b_low)
+
+
+def of_wrong(score: Score, wrong: int, samples: int, confidence: float = CONFIDENCE) -> Interval | None:
+    """Returns the exact interval of a score that is the share of right samples; None without a limit.
+
+    Args:
+        score: The score: 1 - ``wrong`` / ``samples``. Its limit is a minimum.
+        wrong: The number of wrong samples.
+        samples: The number of samples.
+        confidence: The confidence of the interval.
+    """
+    if score.limit is None or not samples:
+        return None
+    low, high = share_interval(wrong, samples, confidence)
+    allowed = 1 - score.limit
+    most = math.floor(allowed * samples + 1e-9)
+    needed = needed_for_share(wrong, samples, allowed, confidence)
+    return _around(score, 1 - high, 1 - low, binomial_cdf(most, samples, wrong / samples), confidence, needed)
+
+
+def needed_for_share(wrong: int, samples: int, allowed: float, confidence: float) -> int | None:
+    """Returns how many samples would decide whether a share of wrong samples is allowed.
+
+    The share of wrong samples is taken to stay as it is. The result is None if no number would decide.
+    """
+    share, error = wrong / samples, (1 - confidence) / 2
+    if allowed <= 0 or allowed >= 1:
+        return None
+
+    def decided(number: float) -> bool:
+        if share <= allowed:
+            return binomial_cdf(share * number, number, allowed) <= error
+        return 1 - binomial_cdf(share * number - 1, number, allowed) <= error
+
+    most = float(samples)
+    while not decided(most):
+        most *= 2
+        if most > _MOST_NEEDED:
+            return None
+    return math.ceil(_bisected(decided, 1.0, most) - 1e-6)
+
+
+def of_drop(
+    score: Score, lost: int, gained: int, samples: int, confidence: float = CONFIDENCE
+) -> Interval | None:
+    """Returns the interval of a share of right samples whose limit is relative to the baseline's share.
+
+    It is None without a limit.
+
+    Args:
+        score: The score. Its ``baseline`` is the baseline's share, and its limit is a minimum.
+        lost: The number of samples on which only the baseline is right.
+        gained: The number of samples on which only the candidate is right.
+        samples: The number of samples.
+        confidence: The confidence of the interval.
+    """
+    if score.limit is None or score.baseline is None or not samples:
+        return None
+    low, high = drop_interval(lost, gained, samples, confidence)
+    drop, allowed = (lost - gained) / samples, score.baseline - score.limit
+    spread = math.sqrt(max(lost + gained - samples * drop * drop, 0.0)) / samples
+    kept = NormalDist(drop, spread).cdf(allowed + 0.5 / samples) if spread else float(drop <= allowed)
+    reach = high - drop if drop <= allowed else drop - low
+    needed = _needed(samples, reach, allowed - drop)
+    return _around(score, score.baseline - high, score.baseline - low, kept, confidence, needed)
+
+
+def least_detectable(samples: int, confidence: float = CONFIDENCE) -> float:
+    """Returns the smallest drop that right-or-wrong samples can show, as a share of the samples.
+
+    A drop of this size is shown by McNemar's exact test with a probability of 0.8, even if the candidate
+    gains no sample. It is 1 if the samples are too few for any drop.
+    """
+    fewest = next((n for n in range(1, 200) if mcnemar(n, 0) <= 1 - confidence), 200)
+    if fewest > samples:
+        return 1.0
+    return _bisected(lambda p: 1 - binomial_cdf(fewest - 1, samples, p) >= _POWER, 0.0, 1.0)
+
+
+def samples_to_detect(drop: float, confidence: float = CONFIDENCE) -> int:
+    """Returns the minimum number of right-or-wrong samples that detect a drop, as ``least_detectable``.
+
+    Args:
+        drop: The drop as a share of the samples, above 0 and at most 1.
+        confidence: The confidence of the test.
+    """
+    many = 1
+    while least_detectable(many, confidence) > drop:
+        many *= 2
+    few = many // 2
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (middle, many) if least_detectable(middle, confidence) > drop else (few, middle)
+    return many
+
+
+# --- Sums and means
+
+
+def mean_interval(
+    value: float, influence: F64, confidence: float
+) -> tuple[float, float, Callable[[float], float]]:
+    """Returns both ends of the interval of a value, and its distribution over resamples.
+
+    The interval joins the one of Student's t and the one that Hall (1992) corrects for skewness: each end is
+    the one farther out, up to ``_MAX_SKEWED`` times as far as that of Student's t.
+
+    Args:
+        value: The value over all units.
+        influence: By how much each unit moves the value, times the number of units, [units]; at least two
+            units. For a mean it is the unit's distance from the mean. The jackknife (Tukey, 1958) gives it
+            for other values.
+        confidence: The confidence of the interval.
+
+    Returns:
+        The lower end, the upper end, and a function from a limit to the share of resamples, 0 to 1, whose
+        value is at most this limit. A bootstrap would draw these resamples; its distribution is nearly
+        normal.
+    """
+    units = len(influence)
+    deviations = influence - influence.mean()
+    variance = float(np.mean(deviations**2))
+    if variance <= 0:
+        return value, value, lambda limit: float(value <= limit)
+    error = math.sqrt(variance / (units - 1))
+    skewness = float(np.mean(deviations**3)) / variance**1.5 / math.sqrt(units)
+    t = t_quantile((1 + confidence) / 2, units - 1)
+    low = value - error * min(max(t, _unskewed(t, skewness)), _MAX_SKEWED * t)
+    high = value + error * min(max(t, -_unskewed(-t, skewness)), _MAX_SKEWED * t)
+    return low, high, NormalDist(value, math.sqrt(variance / units)).cdf
+
+
+def _unskewed(t: float, skewness: float) -> float:
+    """Returns the inverse of Hall's cubic transformation at ``t``; ``skewness`` is divided by sqrt(units)."""
+    if abs(skewness) < 1e-6:
+        return t
+    return float(3 / skewness * (np.cbrt(1 + skewness * (t - skewness / 6)) - 1))
+
+
+def interval(
+    score: Score, rows: F64, metric: Metric, confidence: float = CONFIDENCE, groups: Groups | None = None
+) -> Interval | None:
+    """Returns the interval of a score of an output; None if there is no limit, or the limit is met by far.
+
+    It is also None for a single sample, or if a value is not finite.
+
+    Args:
+        score: The score of all samples, with its limit.
+        rows: The rows of the metric, [samples, columns].
+        metric: The metric.
+        confidence: The confidence of the interval.
+        groups: The group of each sample; None: no samples belong together.
+    """
+    if score.limit is None or not math.isfinite(score.value):
+        return None
+    if groups is not None:
+        rows = np.stack([metric.measure.pool(rows[groups == group]) for group in np.unique(groups)])
+    compared = rows[metric.measure.compared(rows)]
+    is_open = not score.passed or score.normalized_loss >= _MIN_LOSS
+    if metric.spared is not None or metric.takes_worst(rows):
+        if not is_open:
+            return None
+        losses = _losses(metric, metric.each(compared))
+        if metric.spared:
+            return _of_quantile(score, metric, losses, confidence)
+        return _of_worst(score, metric, losses, confidence)
+    if metric.measure in (TOP1, TOP5, UNEQUAL):
+        right = compared[:, 0] if metric.measure is not UNEQUAL else compared[:, COUNTED] - compared[:, 0]
+        wrong = int((right < compared[:, COUNTED]).sum())
+        if (compared[:, COUNTED] == 1).all() or not wrong:
+            return of_wrong(score, wrong, len(compared), confidence)
+    if len(rows) < 2 or not is_open:
+        return None
+    return _of_pooled(score, rows, metric, confidence)
+
+
+def _lots(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
+    """Returns at most ``_MAX_UNITS`` rows, each of which stands for one sample or several drawn by chance."""
+    order = rng.permutation(len(rows))
+    if len(rows) <= _MAX_UNITS:
+        return np.asarray(rows[order])
+    return np.stack([metric.measure.pool(rows[lot]) for lot in np.array_split(order, _MAX_UNITS)])
+
+
+def resampled(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
+    """Returns the values of a metric over ``_RESAMPLES`` resamples of the units (Efron, 1979).
+
+    Args:
+        rows: The rows of the metric's measure, [units, columns].
+        metric: The metric. Its value is made of sums and maxima over the units.
+        rng: The generator that draws the units.
+    """
+    units = len(rows)
+    choices = rng.integers(0, units, (_RESAMPLES, units))
+    places = choices + units * np.arange(_RESAMPLES)[:, None]
+    times = np.bincount(places.ravel(), minlength=units * _RESAMPLES).reshape(_RESAMPLES, units)
+    with np.errstate(all="ignore"):  # inf and nan are results here
+        pooled = times @ rows
+    for column in metric.measure.greatest:
+        pooled[:, column] = rows[:, column][choices].max(axis=1)
+    return np.array([metric.of_row(row) for row in pooled])
+
+
+def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float) -> Interval | None:
+    """Returns the interval of a metric of pooled rows, [samples, columns].
+
+    The ends are those of the jackknife of the loss; the share of resamples within the limit is a bootstrap's.
+    """
+    samples, rng = len(rows), np.random.default_rng(0)
+    rows = _lots(rows, metric, rng)
+    before, after = _summed(rows, metric), _summed(rows[::-1], metric)[::-1]
+    without = np.concatenate([after[1:2], before[:-2] + after[2:], before[-2:-1]])
+    for column in metric.measure.greatest:
+        without[1:-1, column] = np.maximum(before[:-2, column], after[2:, column])
+    losses = _losses(metric, np.array([metric.of_row(row) for row in without]))
+    loss = float(_losses(metric, np.array([score.value]))[0])
+    limit = float(_losses(metric, np.array([score.limit]))[0])
+    if not np.isfinite(losses).all() or not math.isfinite(loss) or loss <= 0 or limit <= 0:
+        return None
+    # On a logarithmic scale: a relative change of the loss is a difference of its logarithms.
+    influence = len(rows) * (1 - losses / loss)
+    loss, limit = math.log(loss), math.log(limit)
+    low, high, _ = mean_interval(loss, influence, confidence)
+    # Without any one of the units, the score is still one that other samples may have.
+    with np.errstate(divide="ignore"):
+        low, high = min(low, float(np.log(losses.min()))), max(high, float(np.log(losses.max())))
+    ends = [_value(metric, math.exp(min(end, 700.0))) for end in (low, high)]
+    reach = high - loss if loss <= limit else loss - low
+    needed = _needed(samples, reach, limit - loss)
+    others = resampled(rows, metric, rng).tolist()
+    kept = float(np.mean([replace(score, value=value).passed for value in (score.value, *others)]))
+    return _around(score, min(ends), max(ends), kept, confidence, needed)
+
+
+def _summed(rows: F64, metric: Metric) -> F64:
+    """Returns for each row the pooled row of itself and all rows before it, [units, columns]."""
+    summed = np.cumsum(rows, axis=0)
+    for column in metric.measure.greatest:
+        summed[:, column] = np.maximum.accumulate(rows[:, column])
+    return summed
+
+
+def _losses(metric: Metric, values: F64) -> F64:
+    """Returns the distance of each value from the best one, at least 0; for decibels the ratio of powers."""
+    if metric.name.endswith("_db"):
+        return np.asarray(10 ** (-np.clip(values, -3000, 3000) / 10))
+    return np.maximum(1 - values, 0.0) if metric.bound == "min" else np.maximum(values, 0.0)
+
+
+def _value(metric: Metric, loss: float) -> float:
+    """Returns the value of a metric at a loss of ``_losses``."""
+    if metric.name.endswith("_db"):
+        return -10 * math.log10(loss) if loss > 0 else math.inf
+    return 1 - loss if metric.bound == "min" else loss
+
+
+def of_labels(
+    score: Score,
+    samples: int,
+    value: Callable[[Sequence[int]], float],
+    confidence: float = CONFIDENCE,
+    groups: Groups | None = None,
+) -> Interval | None:
+    """Returns the interval of any metric of labels by the jackknife; None if the limit is met by far.
+
+    It is also None for a single sample, without a limit, or if a value is not finite.
+
+    Args:
+        score: The score of all samples, with its limit.
+        samples: The number of samples.
+        value: Computes the score of some samples, by index. For a limit relative to the baseline, it is the
+            baseline's score of all samples minus the drop on these samples.
+        confidence: The confidence of the interval.
+        groups: The group of each sample; None: no samples belong together.
+    """
+    is_open = not score.passed or score.normalized_loss >= _MIN_LOSS
+    if score.limit is None or not is_open or not math.isfinite(score.value):
+        return None
+    order = np.random.default_rng(0).permutation(samples)
+    units = [order] if samples < 2 else np.array_split(order, min(samples, _MAX_UNITS_OF_LABELS))
+    if groups is not None:
+        units = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+    if len(units) < 2:
+        return None
+    everything = np.arange(samples)
+    without = np.array([value(np.delete(everything, unit).tolist()) for unit in units])
+    if not np.isfinite(without).all():
+        return None
+    influence = (len(units) - 1) * (score.value - without)
+    low, high, below = mean_interval(score.value, influence, confidence)
+    kept = below(score.limit) if score.bound == "max" else 1 - below(score.limit)
+    towards_high = score.value < score.limit
+    needed = _needed(
+        samples, high - score.value if towards_high else score.value - low, score.limit - score.value
+    )
+    return _around(score, low, high, kept, confidence, needed)
+
+
+# --- The worst sample
+
+
+def _of_quantile(score: Score, metric: Metric, losses: F64, confidence: float) -> Interval | None:
+    """Returns the exact interval of a quantile of the losses, by order statistics.
+
+    The number of samples worse than the true quantile is binomial (Thompson, 1936).
+    """
+    samples, spared, error = len(losses), metric.spared or 0.0, (1 - confidence) / 2
+    if not samples or np.isnan(losses).any():
+        return None
+    ranked = np.sort(losses)[::-1]
+    ranks = range(samples + 1)
+    fewest = next(k for k in ranks if binomial_cdf(k, samples, spared) > error)
+    most = next(k for k in ranks if binomial_cdf(k, samples, spared) >= 1 - error)
+    worst = ranked[fewest - 1] if fewest else math.inf
+    best = ranked[most] if most < samples else 0.0
+    missing = sum(not replace(score, value=_value(metric, loss)).kept_by_value for loss in ranked.tolist())
+    kept = binomial_cdf(int(spared * samples), samples, missing / samples)
+    needed = needed_for_share(missing, samples, spared, confidence)
+    ends = [_value(metric, float(loss)) if loss < math.inf else _endless(metric) for loss in (best, worst)]
+    return _around(score, min(ends), max(ends), kept, confidence, needed)
+
+
+def _of_worst(score: Score, metric: Metric, losses: F64, confidence: float) -> Interval | None:
+    """Returns the interval of the worst of as many other samples.
+
+    With fewer than ``MIN_TAIL`` samples, or without a tail, the interval has no end on the worse side. Its
+    other end is an order statistic, whatever the distribution: so many of the worst samples are these ones
+    and none of the others with a small probability only.
+    """
+    samples = len(losses)
+    if not samples or np.isnan(losses).any():
+        return None
+    limit = float(_losses(metric, np.array([score.limit]))[0])
+    kept = float((1 - np.mean(losses > limit)) ** samples)
+    found = worst_of_others(losses, confidence)
+    if found is None:
+        chance, rank = 1.0, 0
+        while chance > (1 - confidence) / 2 and rank < samples:
+            chance *= (samples - rank) / (2 * samples - rank)
+            rank += 1
+        surpassed = chance <= (1 - confidence) / 2
+        best = float(np.sort(losses)[-rank]) if surpassed else 0.0
+        ends = [_value(metric, best), _endless(metric)]
+        needed = MIN_TAIL if samples < MIN_TAIL else None
+    else:
+        ends, needed = [_value(metric, loss) for loss in found], None
+    return _around(score, min(ends), max(ends), kept, confidence, needed)
+
+
+def worst_of_others(losses: F64, confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+    """Returns the interval of the greatest loss of as many other samples; None if there is no tail to see.
+
+    The largest losses are taken as Pareto's tail beyond a threshold, whose exponent is Hill's (1975). For
+    tails that are less heavy the interval is too wide. The prediction averages over the exponents that the
+    losses allow, by Wilson and Hilferty's approximation of the gamma distribution (1931).
+
+    Args:
+        losses: The loss of each sample, [samples], at least 0.
+        confidence: The probability that the interval contains the greatest loss.
+    """
+    many = round(_TAIL * math.sqrt(len(losses)))
+    if len(losses) < MIN_TAIL:
+        return None
+    ranked = np.sort(losses)[::-1]
+    threshold = float(ranked[many])
+    if threshold <= 0 or not math.isfinite(float(ranked[0])):
+        return None
+    hill = float(np.mean(np.log(ranked[:many] / threshold)))
+    if hill <= 0:
+        return threshold, threshold
+    exponents = np.maximum(1 - 1 / (9 * many) + _NORMAL / (3 * math.sqrt(many)), 1e-3) ** 3 / hill
+
+    def below(distance: float) -> float:
+        return float(np.mean((1 + np.exp(-distance * exponents)) ** -(many + 1.0)))
+
+    error, farthest = (1 - confidence) / 2, 1e4 * hill
+    low = _bisected(lambda distance: below(distance) >= error, -farthest, farthest)
+    high = _bisected(lambda distance: below(distance) >= 1 - error, -farthest, farthest)
+    return threshold * math.exp(min(low, 700.0)), threshold * math.exp(min(high, 700.0))
+
+
+def _endless(metric: Metric) -> float:
+    return -math.inf if metric.bound == "min" else math.inf
+
+
+# --- Intervals
+
+
+def _needed(samples: int, reach: float, distance: float) -> int | None:
+    """Returns how many samples bring an interval's end to the limit; None if no number does.
+
+    The reach of an interval shrinks with the square root of the number of samples.
+
+    Args:
+        samples: The number of samples now.
+        reach: The distance of the interval's end from the value.
+        distance: The distance of the limit from the value, in the same unit.
+    """
+    if not distance or not math.isfinite(reach):
+        return None
+    needed = samples * (reach / distance) ** 2
+    return math.ceil(needed) if needed <= _MOST_NEEDED else None
+
+
+def _around(
+    score: Score, low: float, high: float, kept: float, confidence: float, needed: int | None
+) -> Interval:
+    """Returns an interval that contains the score's value."""
+    return Interval(min(low, score.value), max(high, score.value), kept, confidence, needed)
+
+
+def repeated(score: Score, others: Sequence[float], farther: float = _FARTHER) -> Interval | None:
+    """Returns the interval of a score that was measured several times; None if a value is nan.
+
+    The interval is wider than the range of the values. On a logarithmic scale of the normalized loss, the
+    distance of each end from the mean grows by the ratio ``farther``.
+    """
+    values = np.array([score.value, *others])
+    if np.isnan(values).any():
+        return None
+    scores = [replace(score, value=value) for value in values.tolist()]
+    normalized_losses = np.array([other.normalized_loss for other in scores])
+    kept = float(np.mean([other.passed for other in scores]))
+    ends = [float(values.min()), float(values.max())]
+    if np.isfinite(values).all() and (normalized_losses > 0).all() and np.isfinite(normalized_losses).all():
+        logs = np.log(normalized_losses)
+        met = [end for end in (logs.min(), logs.max()) if end != logs[0]]
+        ends += [score.at_normalized_loss(math.exp(end + farther * (end - logs.mean()))) for end in met]
+    return Interval(min(ends), max(ends), kept)
