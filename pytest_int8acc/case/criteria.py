@@ -14,6 +14,7 @@ from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.graph.flow import holds_scores, joined
 from pytest_int8acc.graph.layout import output_channel_axis
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.results.scores import CONFIDENCE
 from pytest_int8acc.scores.criteria import (
     MetricLimit,
     OutputLimits,
@@ -22,11 +23,13 @@ from pytest_int8acc.scores.criteria import (
 from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.scores.rows import Tolerance
 from pytest_int8acc.scores.split import NamedParts, Splitter, axis_of
+from pytest_int8acc.scores.statistics import least_detectable, samples_to_detect
 from pytest_int8acc.scores.tasks import LOWER_IS_BETTER, Task
 from pytest_int8acc.scores.user_metric import UserMetric
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.criteria import MetricCriterion, OutputCriterion, TaskName
 from pytest_int8acc.spec.models import Case
+from pytest_int8acc.tensors import Array
 
 
 def load_judge(case: Case, settings: Settings, samples: int, model: Model) -> Judge:
@@ -59,7 +62,29 @@ def load_judge(case: Case, settings: Settings, samples: int, model: Model) -> Ju
         if isinstance(metric, Task):
             with case.at(f"{key}.metric"):
                 metric.check(model.own_outputs, labels)
+            with case.at(f"{key}.min_detectable"):
+                _check_detectable(users[key], metric.labels_of(labels), metric.ignore)
     return Judge(limits, metrics, labels, _splitter(case, model))
+
+
+def _check_detectable(criterion: MetricCriterion, labels: Array, ignore: int | None) -> None:
+    """Raises CriterionError if there are too few labels to show the drop of ``min_detectable``."""
+    drop = criterion.detectable
+    if drop is None:
+        return
+    if labels.ndim > 1:
+        raise CriterionError(
+            f"min_detectable needs one label per sample; found labels of shape {labels.shape}: remove it"
+        )
+    confidence = criterion.confidence or CONFIDENCE
+    samples = len(labels) if ignore is None else int((labels != ignore).sum())
+    needed = samples_to_detect(drop, confidence)
+    if samples < needed:
+        least = least_detectable(samples, confidence)
+        raise CriterionError(
+            f"{samples} labels cannot show a drop of {drop:.3g}: it takes {needed} at least, at a confidence "
+            f"of {confidence:g} and a power of 0.8; the least drop that these show is {least:.3g}"
+        )
 
 
 def _splitter(case: Case, model: Model) -> Splitter:
@@ -156,6 +181,7 @@ def _metric_limit(criterion: MetricCriterion) -> MetricLimit:
         criterion.max,
         lower_is_better=criterion.lower_is_better or criterion.metric in LOWER_IS_BETTER,
         streaming=criterion.streaming,
+        confidence=criterion.confidence or CONFIDENCE,
     )
     amount, relative = criterion.drop or (None, False)
     return replace(limit, max_drop_relative=amount) if relative else replace(limit, max_drop=amount)

@@ -111,8 +111,8 @@ def with_perturbed_inputs(
 
 def _is_scattered(score: Score) -> bool:
     """Whether the normalized loss differs by a factor between the ends of the confidence interval."""
-    if score.interval is None:
-        return False
+    if score.interval is None or not score.normalized_loss:
+        return False  # without any loss, no sample decides the score
     ends = (replace(score, value=end).normalized_loss for end in (score.interval.low, score.interval.high))
     least, most = sorted(ends)
     return most > _MIN_SCATTER * least

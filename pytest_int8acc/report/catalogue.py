@@ -725,11 +725,12 @@ class Caution:
     """Reasons to doubt a verdict. Those about blind criteria and other formats can also fail a case."""
 
     REFUSED = "TensorRT refuses this model: {rules}"
-    UNSTEADY = "unsteady: {score} is {interval} when samples are drawn again, limit {limit}"
-    UNSTEADY_SAMPLES = (
-        "unsteady: {score} is {interval} when samples are drawn again; {heavy} of {samples} samples carry "
+    UNDECIDED = "undecided: {score} may be {interval} on other samples, limit {limit}{needed}"
+    UNDECIDED_SAMPLES = (
+        "undecided: {score} may be {interval} on other samples{needed}; {heavy} of {samples} samples carry "
         "90 % of the error ({worst})"
     )
+    NEEDED = "; about {needed} samples would decide"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
     FIX_FROM_INPUTS = "the fix has its scales from these very inputs: before you ship, run it on others"
     NAN_IN_BOTH = "{output} is NaN in both forms in {share:.2%} of its elements, which are left out"
@@ -939,7 +940,7 @@ class Remedy:
     VERIFIED_ON = ", verified on {backend}"
     VERIFIED = ", verified"
     UNSTEADY_SCORE = ", but {name}{interval} when samples are drawn again"
-    UNSTEADY = "; unsteady"
+    UNSTEADY = "; undecided"
     NOT_VERIFIED = "; not verified"
 
 

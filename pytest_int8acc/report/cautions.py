@@ -64,7 +64,7 @@ def cautions(result: CaseResult) -> list[str]:
     if broken := [f for f in result.findings if f.source == "lint" and f.severity == "error"]:
         rules = [f"{group[0].rule} ({count(len(group), 'node')})" for group in by_rule(broken)]
         texts.append(Caution.REFUSED.format(rules=", ".join(rules)))
-    texts += [_unsteady(result, score) for score in result.unsteady[:1]]
+    texts += [_undecided(result, score) for score in result.unsteady[:1]]
     texts += [*_formats(result), *_deployed(result), *_hidden(result), *_blind_cautions(result)]
     texts += result.warnings
     if result.stopped is not None:
@@ -149,18 +149,29 @@ def stop_text(stop: Stop, low_format: str) -> str:
     return STOPS[stop.kind].sentence.format(seconds=number(stop.max_seconds), left=left or "nothing")
 
 
-def _unsteady(result: CaseResult, score: Score) -> str:
+def _undecided(result: CaseResult, score: Score) -> str:
     """Returns why other samples might reverse the verdict, and which samples carry most of the error."""
-    facts = {"score": name_of(score, NAME), "interval": interval_text(score)}
+    needed = None if score.interval is None else score.interval.needed
+    facts = {
+        "score": name_of(score, NAME),
+        "interval": interval_text(score),
+        "needed": "" if needed is None else Caution.NEEDED.format(needed=_rounded_up(needed)),
+    }
     for output in result.outputs:
         if output.name == score.subject and output.heavy:
-            return Caution.UNSTEADY_SAMPLES.format(
+            return Caution.UNDECIDED_SAMPLES.format(
                 **facts,
                 heavy=len(output.heavy),
                 samples=output.samples,
                 worst=", ".join(map(str, output.heavy[:3])) + (", ..." if len(output.heavy) > 3 else ""),
             )
-    return Caution.UNSTEADY.format(**facts, limit=number(score.limit or 0.0))
+    return Caution.UNDECIDED.format(**facts, limit=number(score.limit or 0.0))
+
+
+def _rounded_up(needed: int) -> int:
+    """Returns a number of samples, rounded up to two significant digits."""
+    step = int(10 ** max(len(str(needed)) - 2, 0))
+    return -(-needed // step) * step
 
 
 def _hidden(result: CaseResult) -> Iterator[str]:

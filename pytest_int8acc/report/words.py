@@ -107,7 +107,7 @@ def relation(score: Score, most: int | None = None) -> str:
 
 
 def interval_text(score: Score) -> str:
-    """Returns the bootstrap interval of a score, like ``17.4 to 23.2``; empty if there is none."""
+    """Returns the confidence interval of a score, like ``17.4 to 23.2``; empty if there is none."""
     if score.interval is None:
         return ""
     return " to ".join(number_pair(score.interval.low, score.interval.high, most=8))

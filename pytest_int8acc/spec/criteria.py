@@ -27,6 +27,8 @@ _KEYS_OF: Mapping[str, tuple[TaskName, ...]] = {
     "ignore": ("top1", "top5", "f1", "miou"),
     "average": ("f1",),
     "data_range": ("ssim", "psnr"),
+    "confidence": ("top1", "top5", "f1", "miou", "wer", "ssim", "psnr"),
+    "min_detectable": ("top1", "top5"),
 }
 #: The keys of a metric criterion that only built-in metrics have.
 _OF_TASKS = ("output", "decode", "label", *_KEYS_OF)
@@ -184,6 +186,14 @@ class MetricCriterion(_Limits):
         "How much worse than the baseline INT8 may be: a number in the metric's own unit, or a "
         "percentage of the baseline's value like '1%'."
     )
+    confidence: fields.Confidence | None = option(
+        "The confidence of the interval that says whether the samples decide the verdict (default: 0.95)."
+    )
+    min_detectable: fields.Share | None = option(
+        "The smallest drop that the labels must be able to show, as a share of the samples like 0.005 or "
+        "'0.5%'. With fewer labels than that takes, the case is an error before anything runs.",
+        examples=["0.5%"],
+    )
     output: fields.GraphName | None = option(
         "For a named metric: the output that it judges (default: the only one)."
     )
@@ -228,6 +238,13 @@ class MetricCriterion(_Limits):
         """The name of the scores: the function as written; ``logits:top1`` where an output is named."""
         name = self.metric if self.average is None else f"{self.metric}_{self.average}"
         return name if self.output is None else f"{self.output}:{name}"
+
+    @property
+    def detectable(self) -> float | None:
+        """``min_detectable`` as a number above 0 and below 1."""
+        if isinstance(self.min_detectable, str):
+            return float(self.min_detectable.rstrip(" %")) / 100
+        return self.min_detectable
 
     @property
     def drop(self) -> MaxDrop | None:

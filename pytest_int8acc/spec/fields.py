@@ -163,6 +163,13 @@ def _growing(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     return value
 
 
+def _some(value: str) -> str:
+    """Return ``value``, a percentage; raises an error if it is 0."""
+    if float(value.rstrip(" %")) == 0:
+        raise _wrong(f"expected {_SHARE}, found {found(value)}")
+    return value
+
+
 def _several(value: tuple[int, ...]) -> tuple[int, ...]:
     """Return ``value``; raises an error if it holds only one size."""
     if len(value) < 2:
@@ -173,6 +180,8 @@ def _several(value: tuple[int, ...]) -> tuple[int, ...]:
 _PRINTABLE = r"^[^\x00-\x1f]+$"
 _PROFILE = "three shapes, smallest, usual and largest, like [[1, 3], [8, 3], [32, 3]]"
 _DROP = "a number of at least 0, or a percentage of the baseline's value like '1%'"
+
+_SHARE = "a share of the samples above 0 and below 1, like 0.005 or '0.5%'"
 
 _text = partial(expect, hint=_text_hint)
 _number = partial(expect, hint=_number_hint)
@@ -239,6 +248,22 @@ Percentile = Annotated[
 Drop = Annotated[
     Annotated[_Float, Field(ge=0), expect(_DROP), Tag("(number)")]
     | Annotated[str, Field(strict=True, pattern=r"^[0-9]+(\.[0-9]+)? ?%$"), _number(_DROP), Tag("(text)")],
+    Discriminator(lambda value: "(text)" if isinstance(value, str) else "(number)"),
+]
+
+
+Confidence = Annotated[
+    float, Field(strict=True, ge=0.5, lt=1), _number("a number of at least 0.5 and less than 1, like 0.95")
+]
+Share = Annotated[
+    Annotated[_Float, Field(gt=0, lt=1), expect(_SHARE), Tag("(number)")]
+    | Annotated[
+        str,
+        Field(strict=True, pattern=r"^[0-9]{1,2}(\.[0-9]+)? ?%$"),
+        AfterValidator(_some),
+        _number(_SHARE),
+        Tag("(text)"),
+    ],
     Discriminator(lambda value: "(text)" if isinstance(value, str) else "(number)"),
 ]
 

@@ -126,3 +126,16 @@ def test_squared_errors_and_tolerances_drive_the_search(digits, limit):
     result.assert_outcomes(passed=1, failed=1)
     said = f"INT8 accuracy: 'logits' {limit.partition(':')[0]} *"
     result.stdout.fnmatch_lines([said, "Fix: *, verified*", "  * (MatMul): *"])
+
+
+def test_too_few_labels_for_the_drop_asked_for_are_an_error_before_anything_runs(digits):
+    criterion = "{{metric: top1, max_drop: 0.01, min_detectable: {drop}}}"
+    cases = f"  - {{{{name: few, {{good}}, criteria: [{criterion}]}}}}\n"
+    write(digits, cases.format(good=GOOD, drop="'0.5%'"))
+    result = digits.runpytest(*LOAD, "--int8acc")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["*digits.int8acc.yaml:*: * labels cannot show a drop of 0.005: it takes 1580 at least,*"]
+    )
+    write(digits, cases.format(good=GOOD, drop="0.9"))
+    digits.runpytest(*LOAD, "--int8acc").assert_outcomes(passed=1)
