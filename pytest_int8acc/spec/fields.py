@@ -181,7 +181,7 @@ _PRINTABLE = r"^[^\x00-\x1f]+$"
 _PROFILE = "three shapes, smallest, usual and largest, like [[1, 3], [8, 3], [32, 3]]"
 _DROP = "a number of at least 0, or a percentage of the baseline's value like '1%'"
 
-_SHARE = "a share of the samples above 0 and below 1, like 0.005 or '0.5%'"
+_SHARE = "a share of the samples above 0 and up to 0.99, like 0.005 or '0.5%'"
 
 _text = partial(expect, hint=_text_hint)
 _number = partial(expect, hint=_number_hint)
@@ -253,10 +253,10 @@ Drop = Annotated[
 
 
 Confidence = Annotated[
-    float, Field(strict=True, ge=0.5, lt=1), _number("a number of at least 0.5 and less than 1, like 0.95")
+    float, Field(strict=True, ge=0.5, le=0.9999), _number("a number from 0.5 to 0.9999, like 0.95")
 ]
 Share = Annotated[
-    Annotated[_Float, Field(gt=0, lt=1), expect(_SHARE), Tag("(number)")]
+    Annotated[_Float, Field(gt=0, le=0.99), expect(_SHARE), Tag("(number)")]
     | Annotated[
         str,
         Field(strict=True, pattern=r"^[0-9]{1,2}(\.[0-9]+)? ?%$"),
