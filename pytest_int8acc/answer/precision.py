@@ -13,6 +13,7 @@ import math
 import time
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import NormalDist
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from pytest_int8acc.results import (
     Tradeoff,
     TradeoffPoint,
 )
+from pytest_int8acc.results.scores import LIKELY
 from pytest_int8acc.results.search import Quantizer
 from pytest_int8acc.runtime.forms import ImplicitForm
 from pytest_int8acc.scores.judge import Verdict
@@ -60,9 +62,6 @@ SPARE = 0.9
 _LEAST_ROOM = 0.05
 #: Minimum share of the MACs that a plan leaves in INT8 or FP8. With less, the fix is nearly the float model.
 _LEAST_SHARE = 0.005
-#: The part of a bootstrap interval, on a logarithmic scale, by which a plan with a reserve beats the limit.
-#: The interval's end is 3.3 standard deviations away; the reserve is 2.05 of them, that is 0.62 of the way.
-_NEARLY = 0.62
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,17 +244,23 @@ def _with_reserve(lab: Lab, found: Found) -> Found:
 
 
 def room_of(verdict: Verdict) -> float:
-    """The error budget that leaves a reserve.
+    """The error budget with which a share of ``LIKELY`` of the resamples would meet the limits.
 
-    It is the least ratio, over all scores, of a score's error to its error in unfavourable bootstrap samples.
+    It is the least ratio, over all scores, of a score's error to its error in unfavourable resamples. The
+    interval's end is farther away than these: on a logarithmic scale both distances are those of a normal
+    distribution, 1.96 and 1.64 standard deviations at a confidence of 0.95.
     """
-    shares = [1.0]
+    least, normal = 1.0, NormalDist()
     for score in verdict.scores:
-        if score.interval is not None:
-            ends = (score.interval.low, score.interval.high)
-            most = max(replace(score, value=end).normalized_loss for end in ends)
-            shares.append(score.normalized_loss / most if 0 < score.normalized_loss < math.inf else 1.0)
-    return max(math.pow(min(shares), _NEARLY), _LEAST_ROOM)
+        if score.interval is None or not 0 < score.normalized_loss < math.inf:
+            continue
+        ends = (score.interval.low, score.interval.high)
+        most = max(replace(score, value=end).normalized_loss for end in ends)
+        if math.isinf(most):  # an open end, of a limit on the worst sample, tells no distance
+            continue
+        part = normal.inv_cdf(LIKELY) / normal.inv_cdf((1 + score.interval.confidence) / 2)
+        least = min(least, math.pow(score.normalized_loss / most, part))
+    return max(least, _LEAST_ROOM)
 
 
 def _certified(lab: Lab, found: Found) -> Found:

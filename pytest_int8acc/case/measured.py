@@ -473,6 +473,7 @@ def _result(
         engines=backend.engines,
         findings=prepared.findings,
         blind_reason=case.accept_blind or ("the inputs are random" if inputs.is_random else ""),
+        random_inputs=inputs.is_random,
         place="engine" if backend.builds_engines else sessions.mode,
         digest=inputs.digest or "",
         float_nan=find_float_nan(prepared.model, verdict.outputs, runs, inputs, sessions, half=baseline.half),

@@ -939,7 +939,7 @@ class Remedy:
     VERIFIED_RUN = ", verified (built and run) on {backend}"
     VERIFIED_ON = ", verified on {backend}"
     VERIFIED = ", verified"
-    UNSTEADY_SCORE = ", but {name}{interval} when samples are drawn again"
+    UNSTEADY_SCORE = ", but {name}{interval} on other samples"
     UNSTEADY = "; undecided"
     NOT_VERIFIED = "; not verified"
 

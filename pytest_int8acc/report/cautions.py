@@ -64,9 +64,11 @@ def cautions(result: CaseResult) -> list[str]:
     if broken := [f for f in result.findings if f.source == "lint" and f.severity == "error"]:
         rules = [f"{group[0].rule} ({count(len(group), 'node')})" for group in by_rule(broken)]
         texts.append(Caution.REFUSED.format(rules=", ".join(rules)))
-    texts += [_undecided(result, score) for score in result.unsteady[:1]]
+    undecided = [_undecided(result, score) for score in result.unsteady[:1]]
+    texts += [] if result.random_inputs else undecided
     texts += [*_formats(result), *_deployed(result), *_hidden(result), *_blind_cautions(result)]
     texts += result.warnings
+    texts += undecided if result.random_inputs else []
     if result.stopped is not None:
         texts.append(stop_text(result.stopped, result.low_format))
     data = [f for f in result.findings if f.source == "data" and f.severity != "note"]

@@ -145,6 +145,8 @@ class CaseResult:
     """
     blind_reason: str = ""
     """The reason that the spec gives for accepting criteria that useless outputs meet; empty without one."""
+    random_inputs: bool = False
+    """Whether the inputs are random numbers. A verdict then says nothing about real data."""
     place: Place = "exact"
     """The kind of session or engine that the candidate ran in for the verdict."""
     digest: str = ""
@@ -204,7 +206,7 @@ class CaseResult:
 
     @property
     def unsteady(self) -> tuple[Score, ...]:
-        """The scores that decide the verdict and whose bootstrap interval contains their limit."""
+        """The scores that decide the verdict and whose confidence interval contains their limit."""
         if self.passed:
             return tuple(score for score in self.scores if not score.steady)
         missed = [score for score in self.scores if not score.passed]
