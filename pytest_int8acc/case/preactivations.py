@@ -158,9 +158,12 @@ class Preactivations:
         """
         if not isinstance(form, ModelForm):
             return backend.open(form, role, inputs)
-        return self.open(
-            role, form.model, lambda model: backend.open(replace(form, model=model), role, inputs)
-        )
+
+        def open_engine(model: Model) -> Engine:
+            wide = form if model is form.model else replace(form, model=model)
+            return backend.open(wide, role, inputs)
+
+        return self.open(role, form.model, open_engine)
 
     def compare(self, outputs: Mapping[Role, Feed]) -> None:
         """Compares the preactivations of the latest batch.
