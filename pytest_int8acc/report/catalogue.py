@@ -752,6 +752,8 @@ class Caution:
         "within the limits before it; leave the input of node {node} unquantized"
     )
 
+    SIMULATED = " in the engine's simulation"
+
     NO_LAYER = "You asked for {format} and 0 of {layers} in it"
     RAN_OTHERWISE = "{share} of the MACs asked for in {format} did not run in it"
     RAN_IN = "{share} of the MACs asked for in {format} ran in {others}"

@@ -190,10 +190,10 @@ def _hidden(result: CaseResult) -> Iterator[str]:
                 score=relation(small.alone, NAME),
             )
         if output.preactivation is not None and output.preactivation.fails and output.passed:
-            yield _squashed(name, output.preactivation)
+            yield _squashed(name, output.preactivation, is_simulated=result.place == "engine")
 
 
-def _squashed(output: str, found: Preactivation) -> str:
+def _squashed(output: str, found: Preactivation, *, is_simulated: bool) -> str:
     """Returns which errors the Softmax or Sigmoid of an output hides, and the criterion that judges them."""
     caution = Caution.SQUASHED if found.is_known else Caution.SQUASHED_UNNAMED
     if found.fails == "pair":
@@ -203,7 +203,7 @@ def _squashed(output: str, found: Preactivation) -> str:
     return caution.format(
         output=output,
         operator=found.operator,
-        score=relation(worst_first(found.scores)[0], NAME),
+        score=relation(worst_first(found.scores)[0], NAME) + Caution.SIMULATED * is_simulated,
         criterion=f"{{tensor: '{tensor}'{limits}}}",
         node=f"'{middle(found.node, NAME)}'",
     )
