@@ -13,6 +13,7 @@ from typing import Any
 
 import onnx
 
+from pytest_int8acc.answer.bodies import try_body_scales
 from pytest_int8acc.answer.causes import explain, narrow_cause
 from pytest_int8acc.answer.layers import engine_errors, layer_errors
 from pytest_int8acc.answer.reproducer import reduce
@@ -50,6 +51,8 @@ from pytest_int8acc.tensors import Feed
 logger = logging.getLogger("pytest_int8acc")
 #: Causes that need no ablation, because the verdict itself is their evidence.
 _SHOWN_BY_VERDICT: tuple[CauseKind, ...] = ("missing-scale", "engine-only", "non-determinism")
+#: Maximum number of culprits in bodies for which other scales are tried.
+_MAX_IN_BODIES = 2
 #: Maximum cost of all ablations, in runs over all samples. They may also not cost more than the search.
 _RUNS = 6.0
 
@@ -80,6 +83,7 @@ def diagnose(
     lines, first = clock.attempt("stages", lambda: _stages(measured), ((), None), late=late)
     if lab is not None and culprits:
         explained = clock.attempt("causes", lambda: _explained(measured, lab, culprits, cost), explained)
+        explained = clock.attempt("causes", lambda: _with_body_scales(lab, explained), explained)
     if lab is not None:
         around = neighbours(lab.network, {culprit.layer for culprit in explained}, lab.int8.rest)
         explained = tuple(replace(culprit, neighbours=around.get(culprit.layer)) for culprit in explained)
@@ -167,6 +171,20 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: 
         if cause.kind in _SHOWN_BY_VERDICT:
             found[layer] = replace(cause, evidence=verdict)
     return tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
+
+
+def _with_body_scales(lab: Lab, culprits: Sequence[Culprit]) -> tuple[Culprit, ...]:
+    """The culprits; the first ones in bodies with what other scales there give back.
+
+    Meanwhile all other culprits are in high precision.
+    """
+    found = list(culprits)
+    inside = [i for i, culprit in enumerate(culprits) if culprit.inside and culprit.cause is None]
+    for i in inside[:_MAX_IN_BODIES] if not lab.is_narrow else ():
+        others = [culprit.layer for culprit in culprits if culprit is not culprits[i]]
+        high = Plan(dict.fromkeys(others, lab.measured.keep))
+        found[i] = replace(culprits[i], body_scales=try_body_scales(lab, [culprits[i].layer], high))
+    return tuple(found)
 
 
 def _causes(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: float) -> dict[str, Cause]:

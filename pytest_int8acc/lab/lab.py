@@ -290,13 +290,17 @@ class Lab:
         normalized_loss = max((score.normalized_loss for score in proof.verdict.scores), default=math.inf)
         return trial.passed and normalized_loss > ENGINE_ROUNDING * trial.loss
 
-    def judged_here(self, plan: Plan) -> Verdict:
+    def judged_here(self, plan: Plan, int8: Int8Form | None = None) -> Verdict:
         """The verdict on a plan that runs in ONNX Runtime, even if the case's own backend is TensorRT.
+
+        Args:
+            plan: The plan.
+            int8: The candidate to which the plan is applied; None for the case's own.
 
         Raises:
             EngineError: The model does not run.
         """
-        measured, form = self.measured, self.int8.under(plan)
+        measured, form = self.measured, (int8 or self.int8).under(plan)
         opened = self.sessions.exact if measured.backend.needs_simulation else self.sessions.configured
         return measured.judged(measured.outputs_of(opened(form.model)))
 

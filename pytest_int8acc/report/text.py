@@ -129,11 +129,11 @@ def _caution_lines(sentences: Sequence[str], room: int, wraps: bool) -> list[str
 
     Args:
         sentences: All cautions.
-        room: The number of lines that are left for them. Each caution has at least one line.
+        room: The number of lines that are left for them. The first caution has a line in any case.
         wraps: Whether lines have at most ``WIDTH`` characters.
     """
     lines: list[str] = []
-    shown_ones = sentences[:_CAUTIONS]
+    shown_ones = sentences[: min(_CAUTIONS, max(room, 1))]
     hidden = len(sentences) - len(shown_ones)
     for place, sentence in enumerate(shown_ones, 1):
         left = len(shown_ones) - place

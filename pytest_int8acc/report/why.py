@@ -10,7 +10,16 @@ from dataclasses import replace
 from pytest_int8acc.report.catalogue import ABLATIONS, CAUSES, FITS, HINT, STAGES, SYMPTOMS, Why
 from pytest_int8acc.report.words import NAME, count, few, middle, number, pairs_text, percent, worst_first
 from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LineFit, OutputResult, StageLine
-from pytest_int8acc.results.causes import Ablation, AddedNode, Cause, Jump, OddRanges, OtherModel, Stage
+from pytest_int8acc.results.causes import (
+    Ablation,
+    AddedNode,
+    BodyScales,
+    Cause,
+    Jump,
+    OddRanges,
+    OtherModel,
+    Stage,
+)
 from pytest_int8acc.results.scores import FloatNan
 from pytest_int8acc.results.search import Quantizer
 
@@ -23,7 +32,7 @@ _FLOAT_STAGES = ("FP16", "engine FP16")
 #: The stages that quantize.
 _QUANTIZED_STAGES = ("Q/DQ in ONNX Runtime", "implicit INT8")
 #: Scales are most of the fault if other scales give back at least this part of the loss.
-_MOST = 0.5
+_MOST_BY_SCALES = 0.5
 #: Below this correlation values hardly follow those of the baseline: more than a third of their power (1 less
 #: the square) is error then, whatever factor and offset they are corrected by.
 _UNRELATED = 0.8
@@ -314,10 +323,14 @@ def _of_scales(result: CaseResult, diagnosis: Diagnosis) -> Iterator[str]:
     layers = count(result.int8_groups, "layer")
     bodies = [Why.IN_BODIES.format(n=n, layers=layers, op_type=op) for op, n in diagnosis.in_bodies.items()]
     inside = " and ".join(bodies)
+    if (body := diagnosis.body_scales) is not None and found is None:
+        template = Why.BY_SCALES_IN_BODIES if is_by_scales(body) else Why.BY_LAYERS_IN_BODIES
+        yield template.format(inside=inside, **_body_facts(body))
+        return
     if found is None:
         yield Why.SCALES_IN_BODIES.format(inside=inside) if inside else Why.SCALES_UNTRIED
         return
-    template = Why.BY_SCALES if found.given_back >= _MOST else Why.BY_LAYERS
+    template = Why.BY_SCALES if found.given_back >= _MOST_BY_SCALES else Why.BY_LAYERS
     tried = template.format(
         format=low,
         tensors=count(found.tensors, "tensor"),
@@ -326,6 +339,13 @@ def _of_scales(result: CaseResult, diagnosis: Diagnosis) -> Iterator[str]:
     )
     yield tried + (Why.AND_IN_BODIES.format(inside=inside) if inside else "")
     yield tried
+
+
+def width_text(scales: BodyScales) -> str:
+    """Returns text like ``4 times as wide`` for the factor with the least loss."""
+    if scales.factor >= 1:
+        return Why.WIDER.format(factor=scales.factor)
+    return Why.NARROWER.format(times=1 / scales.factor)
 
 
 def is_other_model(result: CaseResult) -> OtherModel | None:
@@ -533,6 +553,13 @@ def _of_culprits(culprits: Sequence[Culprit], low_format: str) -> Iterator[str]:
     for kind, n in kinds.most_common():
         parts.append(f"{CAUSES[kind].plural.format(format=low_format)} in {count(n, 'layer')}")
     inside = [culprit for culprit in culprits if culprit.inside and culprit.cause is None]
+    scaled = [culprit for culprit in inside if is_by_scales(culprit.body_scales)]
+    for culprit in scaled:
+        found = culprit.body_scales
+        kind = "saturation" if found is not None and found.factor > 1 else "scale-too-wide"
+        inside.remove(culprit)
+        nodes = culprit.inside
+        parts.append(f"{CAUSES[kind].plural.format(format=low_format)} in 1 layer in the body of {nodes}")
     if inside:
         parts.append(f"{count(len(inside), 'layer')} {_in_body(inside)}")
     yield "; ".join(parts)
@@ -554,7 +581,8 @@ def _of_culprit(culprit: Culprit, low_format: str) -> Iterator[str]:
         full = Why.PAIR.format(at=pair_text(pair) + behind)
         brief = Why.PAIR.format(at=pair_text(pair, NAME))
     if cause is None:
-        yield from (f"{name}, {_in_body([culprit])}" for name in (full, brief))
+        where = _in_body([culprit]) if culprit.body_scales is None else _of_body(culprit, culprit.body_scales)
+        yield from (f"{name}, {where}" for name in (full, brief))
         return
     yield f"{full}: {cause_text(cause, low_format)}"
     short = replace(
@@ -566,6 +594,31 @@ def _of_culprit(culprit: Culprit, low_format: str) -> Iterator[str]:
     )
     yield f"{brief}: {cause_text(short, low_format)}"
     yield f"{brief}: {cause_brief(short, low_format)}"
+
+
+def _of_body(culprit: Culprit, scales: BodyScales) -> str:
+    """Returns what other scales give back of the loss of a layer in a body."""
+    template = Why.IN_BODY_BY_SCALES if is_by_scales(scales) else Why.IN_BODY_BY_LAYER
+    return template.format(nodes=culprit.inside, **_body_facts(scales))
+
+
+def is_by_scales(scales: BodyScales | None) -> bool:
+    """Whether other scales in a body give back most of the loss."""
+    return scales is not None and scales.given_back >= _MOST_BY_SCALES
+
+
+def body_line(scales: BodyScales) -> str:
+    """Returns what other scales in a body give back, in a few words."""
+    return Why.OTHER_SCALES.format(**_body_facts(scales))
+
+
+def _body_facts(scales: BodyScales) -> dict[str, str | float]:
+    return {
+        "how": width_text(scales),
+        "share": percent(scales.given_back),
+        "least": min(scales.least, 1.0),
+        "most": max(scales.most, 1.0),
+    }
 
 
 def _in_body(culprits: Sequence[Culprit]) -> str:

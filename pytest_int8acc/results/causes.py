@@ -438,6 +438,27 @@ class ScaleTrials:
 
 
 @dataclass(frozen=True)
+class BodyScales:
+    """What other scales give back in bodies of Loop, If and Scan, with all layers in the low format.
+
+    All scales of activations there were multiplied by the same factor.
+    """
+
+    factor: float
+    """The factor with the least loss."""
+    given_back: float
+    """The part of the normalized loss that this factor removed, from 0 to 1."""
+    least: float
+    """The least factor that was tried."""
+    most: float
+    """The greatest factor that was tried."""
+    passed: bool
+    """Whether the criteria were met with this factor."""
+    scores: tuple[Score, ...] = ()
+    """The scores with this factor."""
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """The result of a diagnosis: why the case fails, and which remedies meet its criteria."""
 
@@ -472,6 +493,11 @@ class Diagnosis:
     """``If``, ``Loop`` or ``Scan`` to the number of layers in the low format in bodies of such nodes.
 
     No plan changes scales there.
+    """
+    body_scales: BodyScales | None = None
+    """What other scales give back in bodies.
+
+    None if there are none, if the search found layers at fault, or if it was not tried.
     """
     worst: tuple[WorstSample, ...] = ()
     """The worst sample of each of a few failing outputs; empty if no report is written."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from pytest_int8acc.results.causes import Cause
+from pytest_int8acc.results.causes import BodyScales, Cause
 from pytest_int8acc.results.evidence import Evidence
 from pytest_int8acc.results.scores import Score
 
@@ -104,8 +104,10 @@ class Culprit:
     inside: str = ""
     """``If``, ``Loop`` or ``Scan`` if the layer lies in the body of such a node; empty in the main graph.
 
-    Causes are not looked for in bodies.
+    Causes are not looked for in bodies, but other scales are tried there.
     """
+    body_scales: BodyScales | None = None
+    """What other scales give back of the loss of a layer in a body; None if they were not tried."""
     quantizer: Quantizer | None = None
     """The only Q/DQ pair of a layer that computes nothing; None for layers that compute."""
 

@@ -273,6 +273,25 @@ def unexplained(**facts: Any) -> Plain:
     )
 
 
+#: Other scales in bodies, which meet the criteria.
+BODY_SCALES: Plain = {
+    "factor": 16.0,
+    "given_back": 0.997,
+    "least": 0.125,
+    "most": 64.0,
+    "passed": True,
+    "scores": [replace(MISSED, value=0.9991)],
+}
+
+
+def scaled_in_body(layers: int, **facts: Any) -> Plain:
+    """A case with a layer at fault in the body of a Loop, of which other scales were tried, and others."""
+    result = in_bodies("loop/conv", causes=[NOISE] * (layers - 1))
+    first, *others = result["search"]["culprits"][:layers] if layers > 1 else result["search"]["culprits"]
+    first = replace(first, body_scales=replace(BODY_SCALES, **facts))
+    return replace(result, search=replace(result["search"], culprits=[first, *others]))
+
+
 def float_nan(*, half: bool = True, **facts: Any) -> Plain:
     """A case whose baseline holds NaN, so that nothing can be compared."""
     problem = "NaN in 83.33% of the elements, in the baseline as well: nothing to judge"
@@ -433,6 +452,13 @@ RESULTS: dict[str, Plain] = {
     ),
     "quantized-in-bodies": unexplained(in_bodies={"Loop": 9}),
     "quantized-untried": unexplained(),
+    "quantized-by-scales-in-bodies": unexplained(in_bodies={"Loop": 9}, body_scales=BODY_SCALES),
+    "quantized-by-layers-in-bodies": unexplained(
+        in_bodies={"Loop": 9}, body_scales=replace(BODY_SCALES, given_back=0.12, factor=0.125, passed=False)
+    ),
+    "a-body-by-its-scales": scaled_in_body(1, factor=0.0625),
+    "a-body-by-its-scales-and-a-layer": scaled_in_body(2),
+    "a-body-by-its-layer": scaled_in_body(1, given_back=0.02, passed=False),
     "by-the-last-digit": case(
         score("logits", "top1_agreement", 0.6999999999999997, limit=0.7),
         score("logits", "agreement", 0.7, limit=0.6999999999999997),
