@@ -14,10 +14,9 @@ from pytest_int8acc.answer.scales import activations
 from pytest_int8acc.errors import EngineError, listed
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.graph.plan import computed_floats
-from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.forms import ModelForm
-from pytest_int8acc.scores.judge import Verdict
 
 
 def fewest_outputs(
@@ -36,22 +35,22 @@ def fewest_outputs(
         judged on all samples, if possible with a reserve. With a reserve, none of the tensors can be left
         out, unless the sentence says that the search ended early.
     """
-    tried: dict[tuple[str, ...], Verdict | None] = {}
+    tried: dict[tuple[str, ...], Proof | None] = {}
 
     def holds(outputs: tuple[str, ...]) -> bool:
         if outputs not in tried and not spent():
             try:
-                tried[outputs] = lab.prove(replace(plan, outputs=outputs)).verdict
+                tried[outputs] = lab.prove(replace(plan, outputs=outputs))
             except EngineError:  # TensorRT 8.6 builds no INT8 network of which every tensor is an output
                 tried[outputs] = None
-        verdict = tried.get(outputs)
-        return verdict is not None and verdict.holds
+        proof = tried.get(outputs)
+        return proof is not None and proof.holds
 
     enough = next((tensors for tensors in _sets(lab, culprits) if holds(tensors)), ())
     if enough:
         fewest_that(holds, enough)
     early = ", stopped early: the budget of builds or time is spent" if spent() else ""
-    mended = [outputs for outputs, verdict in tried.items() if verdict is not None and verdict.passed]
+    mended = [outputs for outputs, proof in tried.items() if proof is not None and proof.passed]
     if not mended:
         return (), (
             "the engine fails where its model passes, and more outputs, which break fusions up, do not mend "
@@ -70,12 +69,12 @@ def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
         levels.append(str(level))
         form = replace(lab.int8.under(plan), level=level)
         try:
-            verdict = lab.judged(form)
+            judgement = lab.judged(form)
         except EngineError:  # at some levels TensorRT finds no kernel
             continue
-        if verdict.holds:
-            return _mended(lab, form, "verified")
-        if verdict.passed and not mended:
+        if judgement.holds:
+            return _mended(lab, form, "verified" if judgement.is_verified else "with a reserve")
+        if judgement.passed and not mended:
             mended = _mended(lab, form, "without a reserve")
     return mended or (f"; nor do the optimization levels {' and '.join(levels)}" if levels else "")
 

@@ -1,9 +1,10 @@
 """Searches the groups that must leave the low format by simulation, and proves the plan by building it.
 
     lab.simulated ──→ strategy ──→ plan ──→ lab.prove ──→ verified
-    (four fifths of the samples)            (all samples)
+    (samples that choose)                   (all samples, and those that choose nothing)
 
-If the built model contradicts the simulation, a note says so, and the search goes on with built models.
+If the built model contradicts the simulation, a note says so, and the search goes on with built models. If it
+fails on the samples that choose nothing, stricter plans are searched.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from pytest_int8acc.graph.layout import moves_values
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Group
 from pytest_int8acc.lab.evaluators import Simulated
-from pytest_int8acc.lab.inputs import split
-from pytest_int8acc.lab.lab import Lab, Proof
+from pytest_int8acc.lab.lab import Judgement, Lab, Proof
+from pytest_int8acc.lab.split import LEAST
 from pytest_int8acc.results import (
     Certificate,
     Cost,
@@ -41,7 +42,6 @@ from pytest_int8acc.results import (
 from pytest_int8acc.results.scores import LIKELY
 from pytest_int8acc.results.search import Quantizer
 from pytest_int8acc.runtime.forms import ImplicitForm
-from pytest_int8acc.scores.judge import Verdict
 from pytest_int8acc.search.strategies import certify, fewest, search
 from pytest_int8acc.search.types import SearchResult
 
@@ -72,8 +72,6 @@ class Found:
     evaluator: Simulated
     """The evaluator that judged the plans of the search."""
     proof: Proof | None
-    held_out: int
-    """The number of samples that the search did not use."""
     notes: tuple[str, ...] = ()
     certificate: Certificate | None = None
     joined: tuple[str, ...] = ()
@@ -86,7 +84,7 @@ class Found:
     @property
     def verified(self) -> bool:
         """Whether the plan was built and met the criteria."""
-        return self.proof is not None and self.proof.verdict.passed
+        return self.proof is not None and self.proof.passed
 
     @property
     def fix(self) -> Proof | None:
@@ -106,7 +104,7 @@ def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
     found = _find(lab)
     if lab.measured.settings.certify and found.fix is not None:
         found = clock.attempt("certification", partial(_certified, lab, found), found)
-    if found.fix is not None and not found.fix.verdict.holds:
+    if found.proof is not None and found.result.high and not found.proof.has_reserve:
         found = clock.attempt("reserve", partial(_with_reserve, lab, found), found)
     if lab.is_narrow and found.fix is not None and found.reserved is None:
         found = clock.attempt("fewer-layers", partial(_joined, lab, found), found)
@@ -117,33 +115,41 @@ def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
 
 
 def _find(lab: Lab) -> Found:
-    """Search on a part of the samples and prove the plan on all.
+    """Search on the samples that choose, and prove the plan on all.
 
-    If the proof fails, the search is repeated on all samples, and at last with built models.
+    If the simulation and the built model disagree, the search goes on with built models. They disagree if
+    the built model fails on the samples on which the simulation passes.
     """
-    seen, held = split(len(lab.simulator.inputs))
-    found = _searched(lab, lab.simulated(seen), len(lab.simulator.inputs.rows(held)))
-    if found.verified and held and found.result.ending.kind != "cut-short":
-        return lab.clock.attempt("fewer-layers", partial(_slimmer, lab, found), found)
+    found = _searched(lab, lab.simulated())
     if found.proof is None or found.verified or lab.clock.over:
         return found
-    notes: list[str] = []
-    if held:
-        notes.append(f"a plan that passed on {len(seen)} samples failed on all: searched again on all")
-        found = _searched(lab, lab.simulated(), 0)
-    if found.proof is not None and not found.verified:
-        notes.append(
-            "the simulation and the built model disagree: the plan passes in the one, and "
-            f"{_worst_of(found.proof)} in the other; searched on by building"
-        )
-        found = _searched_by_building(lab, found.evaluator)
-    return replace(found, notes=tuple(notes))
+    if lab.judged_as_chosen(found.proof).passed:
+        note = "the plan passes on the samples that chose it, and fails on those that it has not seen"
+        return replace(found, notes=(note,))
+    note = (
+        "the simulation and the built model disagree: the plan passes in the one, and "
+        f"{_worst_of(found.proof)} in the other; searched on by building"
+    )
+    return replace(_searched_by_building(lab, found.evaluator), notes=(note,))
 
 
-def _searched(lab: Lab, evaluator: Simulated, held_out: int) -> Found:
+def _searched(lab: Lab, evaluator: Simulated) -> Found:
     """The cheapest plan according to the simulation, and its proof."""
     result = _result(lab, evaluator, _budget(lab))
-    return Found(result, evaluator, _proof(lab, evaluator, result), held_out)
+    if result.passed and not result.minimal and result.ending.kind != "cut-short":
+        result = lab.clock.attempt("fewer-layers", partial(_slimmer, lab, evaluator, result), result)
+    return Found(result, evaluator, _proof(lab, evaluator, result))
+
+
+def _slimmer(lab: Lab, evaluator: Simulated, result: SearchResult) -> SearchResult:
+    """The result without needless layers, for strategies that find more layers than are needed."""
+    slim = certify(evaluator, evaluator.indices(result.high), budget=Budget(clock=lab.clock))
+    if lab.clock.over:
+        lab.clock.leave("fewer-layers")
+        return result
+    if not slim.passed:
+        return result
+    return replace(result, high=slim.high, price=slim.price, minimal=slim.minimal, ending=slim.ending)
 
 
 def _budget(lab: Lab, spent: float = 0.0, *, once: bool = False) -> Budget:
@@ -169,7 +175,7 @@ def _searched_by_building(lab: Lab, evaluator: Simulated) -> Found:
     """The result of a search whose verdicts come from built models, and its rankings from simulation."""
     budget = Budget(lab.clock, max_trials=_builds_left(lab))
     result = _result(lab, lab.built(evaluator), budget)
-    return Found(result, evaluator, _proof(lab, evaluator, result), 0)
+    return Found(result, evaluator, _proof(lab, evaluator, result))
 
 
 def _proof(lab: Lab, evaluator: Simulated, result: SearchResult) -> Proof | None:
@@ -183,26 +189,6 @@ def _proof(lab: Lab, evaluator: Simulated, result: SearchResult) -> Proof | None
         return lab.clock.attempt("proof", lambda: lab.prove(plan), None, late=not lab.clock.interrupted)
 
 
-def _slimmer(lab: Lab, found: Found) -> Found:
-    """The result without layers that the searched samples need in high precision but all samples do not."""
-    settings = lab.measured.settings
-    everything = lab.simulated()
-    high = everything.indices(found.result.high)
-    result = certify(everything, high, budget=Budget(clock=lab.clock))
-    if lab.clock.over:
-        lab.clock.leave("fewer-layers")
-        return found
-    if not result.passed or len(result.high) >= len(high) or lab.builds >= settings.max_builds:
-        return found
-    kept = replace(
-        found.result, high=result.high, price=result.price, minimal=result.minimal, ending=result.ending
-    )
-    proof = _proof(lab, everything, kept)
-    note = f"on all samples {len(result.high)} of the {len(high)} layers found suffice"
-    slim = replace(found, result=kept, proof=proof, notes=(*found.notes, note))
-    return slim if slim.verified else found
-
-
 def _joined(lab: Lab, found: Found) -> Found:
     """The result with layers between culprits in high precision, if that saves Cast nodes and passes."""
     joined = fewer_casts(lab.network, found.result.high)
@@ -210,7 +196,7 @@ def _joined(lab: Lab, found: Found) -> Found:
         return found
     evaluator = lab.simulated()
     proof = lab.prove(evaluator.plan(evaluator.indices((*found.result.high, *joined))))
-    good = proof.verdict.passed and (proof.verdict.holds or not (found.proof and found.proof.verdict.holds))
+    good = proof.passed and (proof.has_reserve or not (found.proof and found.proof.has_reserve))
     return replace(found, proof=proof, joined=joined) if good else found
 
 
@@ -225,41 +211,44 @@ def _casts(lab: Lab, found: Found) -> int | None:
 
 def _with_reserve(lab: Lab, found: Found) -> Found:
     """The result with a plan that has a reserve, so that it would also pass on other samples."""
-    proof, room, spent = found.fix, 1.0, found.result.cost
-    # For large models only the samples of the search run, because their error vectors are remembered.
-    samples = found.evaluator.seen.samples if lab.simulator.takes_time(REFINES) else None
+    proof, room, spent = found.proof, 1.0, found.result.cost
     for _ in range(STRICTER):
         if proof is None or lab.builds >= lab.measured.settings.max_builds:
             break
-        room *= SPARE * room_of(proof.verdict)
-        evaluator = lab.simulated(samples, room=room)
+        room *= SPARE * room_of(proof)
+        evaluator = lab.simulated(room=room)
         result = _result(lab, evaluator, _budget(lab, spent, once=True))
         spent += result.cost
         if len(result.high) == len(lab.groups):
             break  # a plan that leaves nothing in the low format is no fix
         proof = _proof(lab, evaluator, result)
-        if proof is not None and proof.verdict.holds:
-            return replace(found, reserved=proof, room=room_of(proof.verdict))
+        if proof is not None and proof.has_reserve:
+            return replace(found, reserved=proof, room=room_of(proof))
     return replace(found, room=room)
 
 
-def room_of(verdict: Verdict) -> float:
-    """The error budget with which a share of ``LIKELY`` of the resamples would meet the limits.
+def room_of(proof: Judgement) -> float:
+    """The error budget with which enough of the resamples would meet the limits, as a share of the limits.
 
     It is the least ratio, over all scores, of a score's error to its error in unfavourable resamples. The
     interval's end is farther away than these: on a logarithmic scale both distances are those of a normal
-    distribution, 1.96 and 1.64 standard deviations at a confidence of 0.95.
+    distribution, 1.96 and 1.64 standard deviations at a confidence of 0.95. For a score that misses its
+    limit, the limit takes the place of its error.
     """
     least, normal = 1.0, NormalDist()
-    for score in verdict.scores:
-        if score.interval is None or not 0 < score.normalized_loss < math.inf:
+    parts = [(proof.verdict, LIKELY)]
+    if proof.unseen is not None:
+        parts.append((proof.unseen, proof.confidence))
+    for score, share in ((score, share) for verdict, share in parts for score in verdict.scores):
+        loss = score.normalized_loss
+        if score.interval is None or not 0 < loss < math.inf:
             continue
         ends = (score.interval.low, score.interval.high)
         most = max(replace(score, value=end).normalized_loss for end in ends)
         if math.isinf(most):  # an open end, of a limit on the worst sample, tells no distance
             continue
-        part = normal.inv_cdf(LIKELY) / normal.inv_cdf((1 + score.interval.confidence) / 2)
-        least = min(least, math.pow(score.normalized_loss / most, part))
+        part = normal.inv_cdf(share) / normal.inv_cdf((1 + score.interval.confidence) / 2)
+        least = min(least, math.pow(min(loss / most, 1.0), part) / max(loss, 1.0))
     return max(least, _LEAST_ROOM)
 
 
@@ -311,7 +300,8 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
         culprits=_culprits(lab, found) if result.passed else (),
         found=result.passed,
         minimal=result.minimal,
-        verified=proof is not None and proof.verdict.holds,
+        verified=proof is not None and proof.is_verified,
+        holds=proof is not None and proof.holds,
         fixed=proof.verdict.scores if proof else (),
         ending=result.ending,
         trials=result.trials,
@@ -320,7 +310,9 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
         builds=lab.builds,
         seconds=seconds,
         int8_share=1.0 - lab.share(found.reserved.plan.high if found.reserved else result.high),
-        held_out=found.held_out,
+        held_out=len(lab.split.proving),
+        more_samples=max(LEAST - (lab.measured.inputs.samples or 0), 0),
+        unseen=proof.unseen.scores if proof is not None and proof.unseen is not None else (),
         notes=found.notes,
         table=result.table,
         price_ms=_price_ms(lab) if found.fix is not None else None,

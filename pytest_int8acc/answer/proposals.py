@@ -31,10 +31,9 @@ from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.graph.norms import find_norms
 from pytest_int8acc.graph.plan import activation_scales
-from pytest_int8acc.lab.lab import Lab, Source
+from pytest_int8acc.lab.lab import Lab, Proof, Source
 from pytest_int8acc.results import Migration, SearchOutcome
 from pytest_int8acc.results.causes import Rescale
-from pytest_int8acc.scores.judge import Verdict
 from pytest_int8acc.search.strategies import certify, fewest
 from pytest_int8acc.tensors import Array
 
@@ -114,9 +113,9 @@ class Known:
         """Chooses scales that improve on a starting point."""
         return Chooser(self.lab.simulator, base.plan, base.own, self.budget)
 
-    def verdict(self, plan: Plan) -> Verdict | None:
-        """The verdict on a plan whose model was built; None if the model was not built."""
-        return self.lab.prove(plan).verdict if self.lab.is_proved(plan) else None
+    def proof(self, plan: Plan) -> Proof | None:
+        """The proof of a plan whose model was built; None if the model was not built."""
+        return self.lab.prove(plan) if self.lab.is_proved(plan) else None
 
     def log(self, text: str, *numbers: object) -> None:
         """Log a message after the name of the case."""
@@ -161,10 +160,10 @@ def fuse_norms(known: Known) -> Iterator[Proposal]:
             if plan is None:
                 break
             yield Proposal(plan)
-            verdict = known.verdict(plan)
-            if verdict is None or not verdict.passed:
+            proof = known.proof(plan)
+            if proof is None or not proof.passed:
                 break
-            error_budget *= SPARE * room_of(verdict)
+            error_budget *= SPARE * room_of(proof)
 
 
 def _fewest_high_with_norms(known: Known, norms: tuple[str, ...], error_budget: float) -> Plan | None:
@@ -274,7 +273,7 @@ def keep_high(known: Known) -> Iterator[Proposal]:
     found = known.found
     if found.fix is not None and keeps_low(known.lab, known.outcome):
         yield Proposal(found.fix.plan, chosen_on=found.evaluator.seen.samples, joined=found.joined)
-    if found.reserved is not None and found.proof is not None:
+    if found.reserved is not None and found.verified and found.proof is not None:
         yield Proposal(found.proof.plan, chosen_on=found.evaluator.seen.samples)
 
 
@@ -333,7 +332,7 @@ def _are_like(known: Known, tensors: Sequence[str]) -> bool:
     """
     lab, ranges = known.lab, known.best.ranges
     few = {tensor: lab.meter.measured[tensor][0] for tensor in tensors}
-    return Ranges(few).like(ranges) and ranges.reaches(lab.values(lab.measured.inputs).maxima(tensors))
+    return Ranges(few).like(ranges) and ranges.reaches(lab.values(lab.inputs).maxima(tensors))
 
 
 def _base(known: Known, source: Source, ranges: Ranges, odd_ones: Sequence[str]) -> Base:

@@ -152,7 +152,7 @@ class _Loop:
         """Try the remedy of a row, unless it does not apply or an earlier one is verified."""
         remedy, known = REMEDIES[place], self.known
         self.began = known.lab.cost
-        answered = any(repair.verified for repair, _ in self.shown)
+        answered = any(proof.holds for _, proof in self.shown)
         if not remedy.applies(known) or (answered and not remedy.is_searched):
             return
         later = [other.reserve for other in REMEDIES[place + 1 :] if other.applies(known)]
@@ -191,10 +191,11 @@ class _Loop:
             if not remedy.is_late:
                 lab.clock.check()
         proof = lab.prove(plan)
-        if proof.verdict.passed:
+        if proof.passed:
             return self._keep(remedy, proposal, proof)
+        where = "as built" if not lab.judged_as_chosen(proof).passed else "on samples that it has not seen"
         self.known.notes.append(
-            f"a plan of the remedy '{remedy.kind}' passes in the simulation and fails as built"
+            f"a plan of the remedy '{remedy.kind}' passes in the simulation and fails {where}"
         )
         return False
 
@@ -209,11 +210,11 @@ class _Loop:
     def _keep(self, remedy: Remedy, proposal: Proposal, proof: Proof) -> bool:
         """Keep a plan that meets the criteria, and return whether it does so with a reserve."""
         repair = self._repair_of(remedy, proposal, proof)
-        if repair.verified or proof is self.known.found.fix:
+        if proof.holds or proof is self.known.found.fix:
             self.shown.append((repair, proof))
         elif remedy.is_searched or not self.unsteady:
             self.unsteady.append((repair, proof))
-        return repair.verified
+        return proof.holds
 
     def _repair_of(self, remedy: Remedy, proposal: Proposal, proof: Proof) -> Repair:
         lab, outcome = self.known.lab, self.known.outcome
@@ -229,12 +230,15 @@ class _Loop:
             evidence=Evidence(
                 "plan",
                 lab.measured.result.place,
-                lab.sample_set(),
+                lab.measured.result.evidence.proved_on,
                 chosen_on=lab.sample_set(proposal.chosen_on),
+                unseen=lab.unseen,
+                unseen_scores=() if proof.unseen is None else proof.unseen.scores,
                 scores=proof.verdict.scores,
                 cost=cost,
             ),
-            verified=proof.verdict.holds,
+            verified=proof.is_verified,
+            holds=proof.holds,
             price=lab.share(layers),
             precision=outcome.precision,
             culprits=len(outcome.kept),
@@ -251,7 +255,7 @@ class _Loop:
         if any(repair.kind != "high" for repair, _ in shown):  # the search's own plan is timed for comparison
             shown = [(replace(repair, latency=lab.latency(proof.form)), proof) for repair, proof in shown]
             shown = _fastest_first(shown)
-        price = next((repair.price for repair, _ in shown if repair.verified), math.inf)
+        price = next((repair.price for repair, proof in shown if proof.holds), math.inf)
         cheaper = [pair for pair in self.unsteady if pair[0].price < price]
         ordered = [*shown, *cheaper] if price < math.inf else [*cheaper, *shown]
         notes = list(self.known.notes)

@@ -13,10 +13,10 @@ from pytest_int8acc.answer.precision import Found, adds_up, find_precision, keep
 from pytest_int8acc.answer.remedies import Remedied, find_remedies
 from pytest_int8acc.answer.samples import worst_samples
 from pytest_int8acc.case.measured import Measured
-from pytest_int8acc.errors import DataError, Int8accError
+from pytest_int8acc.errors import DataError, Int8accError, listed
 from pytest_int8acc.fix import FixFiles, write_fix
 from pytest_int8acc.graph.model import without_extra_outputs
-from pytest_int8acc.lab.lab import Lab, Proof
+from pytest_int8acc.lab.lab import Lab, Proof, open_lab
 from pytest_int8acc.results import CaseResult, Diagnosis, Part, PhaseName, SearchOutcome
 
 #: For each step after the verdict, the phase whose time includes the step.
@@ -51,24 +51,56 @@ class Steps:
             searches: Whether to search the groups that must leave the low format.
             explained: Whether to look for causes and remedies.
         """
-        measured, settings = self.measured, self.measured.settings
-        lab = None if measured.int8 is None else Lab(measured, measured.int8)
+        measured, lab = self.measured, None
+        if measured.int8 is not None:
+            proves = searches and not measured.int8_passed
+            lab = (open_lab if proves else Lab)(measured, measured.int8)
         if searches and lab is None:
             note = "an engine cannot be searched: name the model it was made from under 'int8: {model: ...}'"
             self.result = replace(self.result, notes=(*self.result.notes, note))
-        if searches and lab is not None:
-            self._take("search", "search", self.search, lab)
-        if explained and (settings.search != "off" or searches):
-            self._take("diagnosis", "causes", self.diagnose, lab)
+        self._answer(lab, searches=searches, explained=explained)
+        if lab is not None and self._is_refuted(lab):
+            lab = Lab(measured, lab.int8)
+            self._answer_anew(lab, explained=explained)
         if explained and searches and lab is not None:
-            self._take("repair", "repair", self.repair, lab)
             self._take("comparison of the fix with a default session", "repair", self.run_by_default)
             if self.folder is not None:
                 self._take("fix as files", "fix", self.write_fix, lab, self.folder)
-            if self.folder is not None and settings.reduce and self.result.search is not None:
+            if self.folder is not None and measured.settings.reduce and self.result.search is not None:
                 self._take("reproducer", "reproducer", self.write_pieces, self.result.search, self.folder)
         if explained and self.folder is not None and not measured.int8_passed:
             self._take("worst samples", "worst-samples", self.show_samples)
+
+    def _answer(self, lab: Lab | None, *, searches: bool, explained: bool) -> None:
+        """Search, look for causes and look for remedies in one lab."""
+        if searches and lab is not None:
+            self._take("search", "search", self.search, lab)
+        if explained and (self.measured.settings.search != "off" or searches):
+            self._take("diagnosis", "causes", self.diagnose, lab)
+        if explained and searches and lab is not None:
+            self._take("repair", "repair", self.repair, lab)
+
+    def _is_refuted(self, lab: Lab) -> bool:
+        """Whether the plan of the search fails on the samples that chose nothing, or none was found."""
+        if not lab.split.proving or self.found is None:
+            return False
+        if self.found.result.ending.kind == "high-fails":
+            return True
+        return self.found.proof is not None and not self.found.proof.passed
+
+    def _answer_anew(self, lab: Lab, *, explained: bool) -> None:
+        """Search in a lab in which all samples choose, and keep the remedies that others have proved."""
+        proved = self.remedied if any(proof.passed for proof in self._proofs()) else None
+        note = "a plan that some samples chose fails on the others, so all samples choose one"
+        self.result = replace(self.result, notes=(*self.result.notes, note))
+        self.found = self.remedied = None
+        self._answer(lab, searches=True, explained=explained and proved is None)
+        if proved is None or not explained:
+            return
+        self._take("diagnosis", "causes", self.diagnose, lab)
+        self.remedied, diagnosis = proved, self.result.diagnosis or Diagnosis()
+        diagnosis = replace(diagnosis, repairs=proved.repairs, notes=(*diagnosis.notes, *proved.notes))
+        self.result = replace(self.result, diagnosis=diagnosis)
 
     def _take(self, what: str, part: Part, step: Callable[..., CaseResult], *facts: object) -> None:
         """Take one step; if it ends with an error, the result gets a warning.
@@ -125,18 +157,17 @@ class Steps:
     def run_by_default(self) -> CaseResult:
         """Add how the recommended fix differs in a default session of ONNX Runtime.
 
-        A fix that fails there is not called verified if that session is what is deployed.
+        Its proof has told that where the default session is deployed.
         """
         proof = next(iter(self._proofs()), None)
-        found = None if proof is None else self.measured.default_session(proof.form)
-        result = replace(self.result, fixed_session=found)
-        if found is None or not found.is_caution:
-            return result
-        if result.diagnosis is not None and result.diagnosis.repairs:
-            first, *others = result.diagnosis.repairs
-            repairs = (replace(first, verified=False), *others)
-            result = replace(result, diagnosis=replace(result.diagnosis, repairs=repairs))
-        return replace(result, search=result.search and replace(result.search, verified=False))
+        if proof is None:
+            return self.result
+        if proof.survived:
+            names = listed(proof.survived)
+            note = f"the fix is written in another form, which ONNX Runtime's optimizer {names} leaves alone"
+            return replace(self.result, notes=(*self.result.notes, note))
+        found = proof.by_default or self.measured.default_session(proof.form)
+        return replace(self.result, fixed_session=found)
 
     def write_fix(self, lab: Lab, folder: Path) -> CaseResult:
         """Write the files of the recommended fix, and of the second best fix in a subfolder."""
@@ -144,7 +175,8 @@ class Steps:
         path = measured.case.path(measured.case.model)
         for name, proof in zip(("", "high"), self._proofs(), strict=False):
             plan, (model, by_flags) = int8.complete(proof.plan), measured.backend.deployed(proof.form)
-            measured.truth.check_form(proof.form, int8.unrounded(proof.plan), model)
+            if not proof.survived:  # the proof has compared the form that was rewritten
+                measured.truth.check_form(proof.form, int8.unrounded(proof.plan), model)
             own = without_extra_outputs(model), plan, int8.every, without_extra_outputs(measured.model), path
             fix = FixFiles(*own, int8.rest, int8.other, by_flags)
             written = (*self.result.written, *write_fix(folder / name, fix, self.root))

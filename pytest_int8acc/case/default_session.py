@@ -15,7 +15,6 @@ from functools import partial
 import numpy as np
 
 from pytest_int8acc.errors import CriterionError, EngineError
-from pytest_int8acc.graph.emulate import holds_fp8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.surviving import surviving
 from pytest_int8acc.results import DefaultSession, Difference, Level, Score
@@ -68,13 +67,11 @@ def compare_default(
         sessions: Opens the model.
         is_target: Whether a default session is what is deployed.
     """
-    if holds_fp8(model):
-        return None
     trial = _Trial(model, batch, judge.of_rows(range(batch.samples)), sessions)
     found = trial()
     if found is None:
         return None
-    kernels = INT8_KERNELS if saturation().saturates else ()
+    kernels = saturating_kernels()
     without = trial(disabled=kernels) if kernels else found
     shown = without or found
     result = DefaultSession(
@@ -94,6 +91,11 @@ def compare_default(
         return replace(result, level="none") if result.kind in ("refused", "fails") else None
     changed = [name for where, name in sessions.optimizers(model) if where == level and name not in kernels]
     return replace(result, level=level, optimizers=_culprits(changed, agrees))
+
+
+def saturating_kernels() -> tuple[str, ...]:
+    """The optimizers that fuse kernels which saturate on this processor; empty if its kernels are exact."""
+    return INT8_KERNELS if saturation().saturates else ()
 
 
 def surviving_form(form: ModelForm, found: DefaultSession) -> ModelForm | None:

@@ -10,7 +10,7 @@ noise; a limit below the noise is useless. Both run on a few samples first, and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
@@ -25,7 +25,7 @@ from pytest_int8acc.case.caveats import (
 )
 from pytest_int8acc.case.criteria import check_outputs, load_judge
 from pytest_int8acc.case.data import check_files, low_of, open_source
-from pytest_int8acc.case.default_session import FirstBatch, compare_default
+from pytest_int8acc.case.default_session import FirstBatch, compare_default, saturating_kernels
 from pytest_int8acc.case.file_truth import FileTruth, candidate_truth
 from pytest_int8acc.case.float_nan import find_float_nan
 from pytest_int8acc.case.forms import (
@@ -46,6 +46,7 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import blaming
 from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.goldens.golden_store import Compared, GoldenStore, open_golden_store
+from pytest_int8acc.graph.emulate import holds_fp8
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
@@ -146,14 +147,26 @@ class Measured(_Prepared):
         """Judge another candidate from its outputs: for each batch the number of samples and the arrays."""
         return self.runs.judged(outputs)
 
-    def proved(self, form: Form) -> Verdict:
-        """Build another candidate, run it on all samples and judge it. Intervals include perturbed inputs.
+    def proved(self, form: Form, unseen: Collection[int] = ()) -> tuple[Verdict, Verdict | None]:
+        """Build another candidate, run it on all samples and judge it.
+
+        Args:
+            form: The candidate.
+            unseen: The indices of the samples that prove the candidate, because nothing was chosen on them.
+
+        Returns:
+            The verdict on all samples, whose intervals include perturbed inputs, and the verdict on the
+            samples of ``unseen``. The second is None if there are no such samples.
 
         Raises:
             EngineError: The candidate does not build or run.
         """
         engine = self.backend.open(form, Role.FIXED, self.inputs)
-        verdict = self.judged(self.outputs_of(engine))
+        verdict, proof = self.runs.judged_with_part(self.outputs_of(engine), unseen)
+        return self._perturbed_too(form, engine, verdict), proof
+
+    def _perturbed_too(self, form: Form, engine: Engine, verdict: Verdict) -> Verdict:
+        """``verdict`` with intervals that include perturbed inputs, if the baseline can run on them."""
         if not self.perturbs:
             return verdict
         if (models := self._in_fp32(form)) is not None:
@@ -190,6 +203,23 @@ class Measured(_Prepared):
             EngineError: The model does not run in an exact session.
         """
         return _default_session(self, self.runs, form)
+
+    def deploys_default(self, form: ModelForm) -> bool:
+        """Whether a default session of ONNX Runtime is deployed, and the case runs in an exact one."""
+        return self.settings.backend == "onnxruntime" and _compares_sessions(self, form)
+
+    def judged_by_default(
+        self, form: ModelForm, unseen: Collection[int] = ()
+    ) -> tuple[Verdict, Verdict | None]:
+        """Judge another candidate in a default session, as ``proved`` does in the session of the case.
+
+        INT8 kernels that saturate on this processor are left out.
+
+        Raises:
+            EngineError: The candidate does not load or run there.
+        """
+        engine = self.sessions.default(form.model, disabled=saturating_kernels())
+        return self.runs.judged_with_part(self.outputs_of(engine), unseen)
 
     def close(self) -> None:
         """Free the engines and the processes of the backend."""
@@ -401,9 +431,7 @@ def _default_session(prepared: _Prepared, runs: Runs, form: Form) -> DefaultSess
     None if it does not differ, or if the case runs in TensorRT, in mode *native*, or not in INT8.
     """
     settings, sessions = prepared.settings, prepared.sessions
-    if prepared.backend.builds_engines or settings.mode != "exact" or low_of(prepared.case) is not INT8:
-        return None
-    if not isinstance(form, ModelForm):
+    if not isinstance(form, ModelForm) or not _compares_sessions(prepared, form):
         return None
     batch = next(prepared.inputs.batches())
 
@@ -422,6 +450,13 @@ def _default_session(prepared: _Prepared, runs: Runs, form: Form) -> DefaultSess
     )
     is_target = settings.backend == "onnxruntime"
     return compare_default(form.model, first, prepared.judge, sessions, is_target=is_target)
+
+
+def _compares_sessions(prepared: _Prepared, form: ModelForm) -> bool:
+    """Whether a form runs in an exact session of ONNX Runtime, which a default session may differ from."""
+    if prepared.backend.builds_engines or prepared.settings.mode != "exact":
+        return False
+    return low_of(prepared.case) is INT8 and not holds_fp8(form.model)
 
 
 def is_explained(case: Case, settings: Settings, *, int8_passed: bool) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -199,10 +199,36 @@ class Runs:
         Args:
             outputs: For each batch of the inputs, the number of samples and the candidate's outputs.
         """
-        comparison = Comparison(self.judge, self.comparisons[Role.BASELINE, Role.INT8])
+        return self.judged_with_part(outputs, ())[0]
+
+    def judged_with_part(
+        self, outputs: Iterable[tuple[int, Feed]], part: Collection[int]
+    ) -> tuple[Verdict, Verdict | None]:
+        """Judge another candidate on all samples and on a part of them.
+
+        Args:
+            outputs: For each batch of the inputs, the number of samples and the candidate's outputs.
+            part: The indices of the samples of the part. Each output must have a row for each sample. If it
+                is empty, the second verdict is None.
+        """
+        whole = Comparison(self.judge, self.comparisons[Role.BASELINE, Role.INT8])
+        alone, start = Comparison(self.judge.of_rows(sorted(part))), 0
         for (_, before), (rows, feed) in zip(_batches(self.kept[Role.BASELINE]), outputs, strict=True):
-            comparison.add(before, feed, rows)
-        return comparison.verdict(self.noise, intervals=True)
+            whole.add(before, feed, rows)
+            chosen = [row for row in range(rows) if start + row in part]
+            start += rows
+            if chosen:
+                alone.add(_rows_of(before, chosen), _rows_of(feed, chosen), len(chosen))
+        noise = self.noise
+        return (
+            whole.verdict(noise, intervals=True),
+            alone.verdict(noise, intervals=True) if part else None,
+        )
+
+
+def _rows_of(outputs: Feed, rows: Sequence[int]) -> Feed:
+    """The outputs of some samples of a batch. Each output must have a row for each sample."""
+    return {name: array[list(rows)] for name, array in outputs.items()}
 
 
 def run_forms(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -192,6 +192,14 @@ class Dataset:
         few.place = self.place
         return few
 
+    def of_rows(self, rows: Collection[int]) -> Dataset:
+        """Return a dataset of some samples, given by index.
+
+        Each batch has the chosen samples of one batch of this dataset, in order. Batches without a chosen
+        sample are left out.
+        """
+        return _SomeSamples(self, rows)
+
     def batches(self) -> Iterator[Batch]:
         """Yield the batches of one pass, with inputs in the model's dtypes.
 
@@ -254,6 +262,31 @@ class Dataset:
 
     def _note(self, text: str) -> None:
         self._notes[f"{self._what}: {text}"] = None
+
+
+class _SomeSamples(Dataset):
+    """Some samples of another dataset."""
+
+    def __init__(self, whole: Dataset, rows: Collection[int]) -> None:
+        self.__dict__.update(vars(whole))
+        self._whole, self._rows = whole, frozenset(rows)
+        self.samples, self.digest = len(self._rows), None
+
+    def first(self, count: int) -> Dataset:
+        """Return a dataset of the first ``count`` of these samples."""
+        return _SomeSamples(self._whole, sorted(self._rows)[:count])
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the batches of one pass; see ``Dataset.batches``."""
+        start, layout, digest = 0, self._layout, _Digest(self._layout)
+        for batch in self._whole.batches():
+            chosen = [row for row in range(batch.rows) if start + row in self._rows]
+            start += batch.rows
+            if chosen:
+                feed = {name: a[chosen] if name in layout.batched else a for name, a in batch.feed.items()}
+                digest.update(feed)
+                yield fill(feed, len(chosen), layout)
+        self.digest = digest.hexdigest()
 
 
 class _Digest:

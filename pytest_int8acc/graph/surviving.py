@@ -127,14 +127,6 @@ def with_clamps_renamed(model: Model) -> Model:
     return editor.done()
 
 
-def with_pairs_as_floats(model: Model) -> Model:
-    """The model whose pairs on activations are float operators, and whose pairs on 4-bit weights are floats.
-
-    Nothing of it is fused into kernels of INT8 or INT4, so it runs at the speed of the float model.
-    """
-    return _with_weights_decoded(_spelled(model, lambda dequantize: True))
-
-
 _FLOATS: Mapping[int, type[np.floating]] = {FLOAT: np.float32, FLOAT16: np.float16}
 
 
@@ -250,43 +242,7 @@ def _float_pair(
         yield cast
 
 
-def _with_weights_decoded(model: Model) -> Model:
-    """The model whose constants in 4 bits are stored as floats."""
-    editor, constants = model.edit(), model.constants()
-    nodes: list[onnx.NodeProto] = []
-    for node in editor.graph.node:
-        codes = constants.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
-        if codes is None or str(codes.dtype) not in ("int4", "uint4") or node.input[1] not in constants:
-            nodes.append(node)
-            continue
-        values = _decoded(node, codes, constants)
-        name = editor.add_constant(f"{node.output[0]}_decoded", values)
-        nodes.append(helper.make_node("Identity", [name], [node.output[0]], node.name))
-    editor.set_nodes(nodes)
-    return editor.done()
-
-
-def _decoded(node: onnx.NodeProto, codes: Array, constants: Mapping[str, Array]) -> Array:
-    scale = constants[node.input[1]]
-    wide = codes.astype(np.float32)
-    zero = constants[node.input[2]].astype(np.float32) if len(node.input) > 2 and node.input[2] else None
-    axis, block = attribute(node, "axis", 1), attribute(node, "block_size", 0)
-
-    def spread(array: Array) -> Array:
-        if array.size == 1:
-            return array.reshape(())
-        if block:
-            return np.repeat(array, block, axis).take(np.arange(codes.shape[axis]), axis)
-        shape = [1] * codes.ndim
-        shape[axis] = -1
-        return array.reshape(shape)
-
-    if zero is not None:
-        wide = wide - spread(zero)
-    return (wide * spread(scale.astype(np.float32))).astype(scale.dtype)
-
-
-#: Optimizer to the change that makes a model survive it; for any other one ``with_pairs_as_floats`` does.
+#: Optimizer to the change that makes a model survive it.
 _SURVIVORS: Mapping[str, Callable[[Model], Model]] = {
     "WeightBiasQuantization": with_biases_as_codes,
     "MatMulAddFusion": with_biases_as_codes,
@@ -297,8 +253,11 @@ _SURVIVORS: Mapping[str, Callable[[Model], Model]] = {
 
 
 def surviving(model: Model, optimizers: Collection[str]) -> Model:
-    """The model in a form that the named optimizers of ONNX Runtime leave as it is."""
-    changes = dict.fromkeys(_SURVIVORS.get(name, with_pairs_as_floats) for name in optimizers)
+    """The model in a form that the named optimizers of ONNX Runtime leave as it is.
+
+    Optimizers for which no such form is known are ignored.
+    """
+    changes = dict.fromkeys(_SURVIVORS[name] for name in optimizers if name in _SURVIVORS)
     for change in changes:
         model = change(model)
     return model

@@ -26,19 +26,6 @@ _RUNS = 16
 _LEAST_ROWS = 4
 
 
-def split(samples: int, held_out: float = 0.2, seed: int = 0) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The samples that a search may use, and the samples that are held out for the proof, both in order.
-
-    Args:
-        samples: The number of samples, at least 1.
-        held_out: The share of samples to hold out, below 1. The number is rounded down, so it may be 0.
-        seed: The seed of the random choice.
-    """
-    order = np.random.default_rng(seed).permutation(samples).tolist()
-    held = int(samples * held_out)
-    return tuple(sorted(order[held:])), tuple(sorted(order[:held]))
-
-
 class Inputs:
     """The inputs of a case, sample by sample.
 

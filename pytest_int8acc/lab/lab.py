@@ -6,26 +6,34 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from pytest_int8acc.case.data import calibration_data
+from pytest_int8acc.case.default_session import surviving_form
 from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.case.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.clock import Budget
 from pytest_int8acc.data import Dataset
+from pytest_int8acc.errors import EngineError, Int8accError
 from pytest_int8acc.graph.macs import inferred_shapes, macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import moved, plan_key
 from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.losses import TensorLoss, group_losses
 from pytest_int8acc.lab.simulator import Simulator
+from pytest_int8acc.lab.split import Split, chosen_rows, has_rows, margins, split
 from pytest_int8acc.observers.edges import EdgeMeter
 from pytest_int8acc.observers.observer import Observer
-from pytest_int8acc.results import Cost, Latency, Place, Role, SampleSet
-from pytest_int8acc.runtime.forms import Form
-from pytest_int8acc.scores.judge import Verdict
+from pytest_int8acc.results import Cost, DefaultSession, Latency, Place, Role, SampleSet
+from pytest_int8acc.results.scores import LIKELY
+from pytest_int8acc.runtime.forms import Form, ModelForm
+from pytest_int8acc.runtime.run import lock_step
+from pytest_int8acc.scores.judge import Verdict, sample_ratios
+from pytest_int8acc.scores.rows import F64
 from pytest_int8acc.search.types import GroupInfo
 from pytest_int8acc.tensors import Feed
 
@@ -35,13 +43,50 @@ logger = logging.getLogger("pytest_int8acc")
 ENGINE_ROUNDING = 1.25
 
 
-@dataclass(frozen=True, eq=False)
-class Proof:
-    """A plan that the case's own backend built, with the verdict on all samples."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Judgement:
+    """The verdicts on a model that the case's own backend built and ran."""
+
+    verdict: Verdict
+    """The verdict on all samples."""
+    unseen: Verdict | None
+    """The verdict on the samples on which nothing was chosen; None if there are no such samples."""
+    confidence: float = LIKELY
+    """The share of resamples that must meet the limits on the unseen samples, 0 to 1."""
+    survives: bool = True
+    """Whether a default session of ONNX Runtime meets the criteria, too. True if none is deployed."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the criteria are met on all samples and on the unseen samples."""
+        return self.verdict.passed and (self.unseen is None or self.unseen.passed)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the criteria are met with a reserve, so that other samples would meet them, too."""
+        return self.has_reserve and self.survives
+
+    @property
+    def has_reserve(self) -> bool:
+        """Whether the criteria are met with a reserve in the session of the case."""
+        return self.verdict.holds and (self.unseen is None or self.unseen.holds_at(self.confidence))
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the criteria are met with a reserve on samples on which nothing was chosen."""
+        return self.holds and self.unseen is not None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Proof(Judgement):
+    """A plan that the case's own backend built, with the verdicts on its model."""
 
     plan: Plan
     form: Form
-    verdict: Verdict
+    by_default: DefaultSession | None = None
+    """How the model differs in the default session that is deployed; None if it does not, or if none is."""
+    survived: tuple[str, ...] = ()
+    """The optimizers of ONNX Runtime that ``form`` was rewritten for, so that they leave it as it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,16 +104,31 @@ class Lab:
     Each property is computed when it is first needed, and is then kept.
     """
 
-    def __init__(self, measured: Measured, int8: Int8Form) -> None:
-        """Keep the measured case and the network of its INT8 candidate. Nothing is run."""
-        self.measured, self.int8 = measured, int8
+    def __init__(self, measured: Measured, int8: Int8Form, split: Split | None = None) -> None:
+        """Keep what the lab works on. Nothing is run.
+
+        Args:
+            measured: The measured case.
+            int8: The network of its INT8 candidate.
+            split: The samples that choose and those that prove; None: all choose, and nothing is proved.
+        """
+        self.measured, self.int8, self.split = measured, int8, split or Split((), ())
         self.network: Network = int8.network
         self.sessions = measured.sessions
         self.clock = measured.clock
         self.builds = 0
+        self.judgements = 0
+        """The number of models that were judged on the unseen samples."""
         self._proofs: dict[object, Proof] = {}
+        self._as_chosen: dict[Proof, Verdict] = {}
         self._fused: dict[tuple[str, ...], Simulator] = {}
         self._values: dict[object, Observer] = {}
+
+    @cached_property
+    def inputs(self) -> Dataset:
+        """The samples on which layers, scales and plans are chosen."""
+        whole, choosing = self.measured.inputs, self.split.choosing
+        return whole.of_rows(choosing) if choosing else whole
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -145,16 +205,20 @@ class Lab:
         Raises:
             DataError: The inputs cannot be read.
         """
-        measured, own = self.measured, self.measured.result.scores
+        measured, choosing = self.measured, self.split.choosing
+        baseline, judge, scores = measured.baseline, measured.judge, measured.result.scores
+        if choosing:
+            baseline = {name: chosen_rows(arrays, choosing) for name, arrays in baseline.items()}
+            judge, scores = judge.of_rows(choosing), ()
         return Simulator(
             self.network,
-            measured.inputs,
-            measured.baseline,
-            measured.judge,
+            self.inputs,
+            baseline,
+            judge,
             groups=self.groups,
             rest=self.int8.rest,
             sessions=self.sessions,
-            scores=() if measured.backend.needs_simulation or self.sessions.mode != "exact" else own,
+            scores=() if measured.backend.needs_simulation or self.sessions.mode != "exact" else scores,
             macs=sum(self._macs.values()) / self._first[1],
         )
 
@@ -200,7 +264,7 @@ class Lab:
         Raises:
             EngineError: The float model does not run.
         """
-        return group_losses(self.network, self.int8.low, self.measured.inputs, self.sessions)
+        return group_losses(self.network, self.int8.low, self.inputs, self.sessions)
 
     @property
     def cost(self) -> Cost:
@@ -211,10 +275,16 @@ class Lab:
         return Cost(self.simulator.meter.runs, time.monotonic(), self.builds)
 
     def sample_set(self, samples: Sequence[int] | None = None) -> SampleSet:
-        """The sample set of the inputs with these indices; None takes all inputs."""
+        """The sample set of the choosing samples with these indices; None takes all of them."""
         inputs = self.simulator.inputs
         rows = inputs.rows(range(len(inputs)) if samples is None else samples)
         return SampleSet(len(rows), self.measured.result.digest)
+
+    @property
+    def unseen(self) -> SampleSet | None:
+        """The samples on which nothing is chosen; None if there are no such samples."""
+        proving = self.split.proving
+        return SampleSet(len(proving), self.measured.result.digest) if proving else None
 
     @property
     def place_here(self) -> Place:
@@ -242,8 +312,9 @@ class Lab:
 
         def outputs(plan: Plan) -> Iterator[Feed]:
             self.builds += 1
-            for _, feed in self.measured.run(self._form(plan)):
-                yield feed
+            engine = self.measured.backend.open(self._form(plan), Role.FIXED, self.measured.inputs)
+            for _, feed in lock_step({"it": engine}, self.inputs):
+                yield feed["it"]
 
         return Built(simulated, outputs)
 
@@ -251,14 +322,19 @@ class Lab:
         logger.info("%s: building a model with %d groups high", self.measured.case.name, len(plan.high))
         return self.int8.under(plan)
 
-    def judged(self, form: Form) -> Verdict:
-        """The verdict on a model that is built and run on all samples. It is judged like a fix.
+    def judged(self, form: Form) -> Judgement:
+        """The verdicts on a model that is built and run on all samples. It is judged like a fix.
+
+        The more models were judged on the unseen samples, the higher is the confidence that is asked for
+        (Bonferroni, 1936): else one of many models would meet the limits by chance.
 
         Raises:
             EngineError: The model does not build or run.
         """
         self.builds += 1
-        return self.measured.proved(form)
+        self.judgements += 1
+        verdict, unseen = self.measured.proved(form, self.split.proving)
+        return Judgement(verdict=verdict, unseen=unseen, confidence=1.0 - (1.0 - LIKELY) / self.judgements)
 
     def prove(self, plan: Plan) -> Proof:
         """Build the model of a plan, run it on all samples and judge it. Each plan is proved once.
@@ -271,8 +347,43 @@ class Lab:
         if key not in self._proofs:
             form = self._form(plan)
             self.measured.truth.check_form(form, self.int8.unrounded(plan))
-            self._proofs[key] = Proof(plan, form, self.judged(form))
+            proof = Proof(plan=plan, form=form, **vars(self.judged(form)))
+            if proof.has_reserve and isinstance(form, ModelForm) and self.measured.deploys_default(form):
+                proof = self._deployed(proof, form)
+            self._proofs[key] = proof
         return self._proofs[key]
+
+    def _deployed(self, proof: Proof, form: ModelForm) -> Proof:
+        """The proof in the default session that is deployed; of another form of the plan if that survives.
+
+        Args:
+            proof: The proof in an exact session, with a reserve.
+            form: Its model.
+        """
+        measured = self.measured
+        missed = self._missed_by_default(proof, form)
+        if missed is None:
+            return proof
+        found = measured.default_session(form) or missed
+        other = surviving_form(form, found)
+        if other is not None:
+            verdict, unseen = measured.proved(other, self.split.proving)
+            again = replace(proof, form=other, verdict=verdict, unseen=unseen, survived=found.optimizers)
+            if again.has_reserve and self._missed_by_default(again, other) is None:
+                return again
+        return replace(proof, survives=False, by_default=found)
+
+    def _missed_by_default(self, proof: Proof, form: ModelForm) -> DefaultSession | None:
+        """How a proved model misses the criteria in a default session; None if it has a reserve there."""
+        samples = self.measured.inputs.samples or 0
+        try:
+            verdict, unseen = self.measured.judged_by_default(form, self.split.proving)
+        except EngineError as error:
+            return DefaultSession("refused", is_target=True, samples=samples, problem=str(error))
+        if replace(proof, verdict=verdict, unseen=unseen).has_reserve:
+            return None
+        worst = max(verdict.scores, key=lambda score: score.normalized_loss, default=None)
+        return DefaultSession("fails", is_target=True, samples=samples, default=worst)
 
     def is_proved(self, plan: Plan) -> bool:
         """Whether the plan was proved before, so that ``prove`` returns at once."""
@@ -286,9 +397,25 @@ class Lab:
     def _is_refuted(self, proof: Proof) -> bool:
         if proof.verdict.passed:
             return False
-        trial = self.simulator.trial(proof.plan)
-        normalized_loss = max((score.normalized_loss for score in proof.verdict.scores), default=math.inf)
+        trial, verdict = self.simulator.trial(proof.plan), self.judged_as_chosen(proof)
+        normalized_loss = max((score.normalized_loss for score in verdict.scores), default=math.inf)
         return trial.passed and normalized_loss > ENGINE_ROUNDING * trial.loss
+
+    def judged_as_chosen(self, proof: Proof) -> Verdict:
+        """The verdict on a proved model on the samples that choose. It runs again if others prove.
+
+        Raises:
+            EngineError: The model does not run.
+        """
+        if not self.split.proving:
+            return proof.verdict
+        if proof not in self._as_chosen:
+            measured, choosing = self.measured, self.split.choosing
+            engine = measured.backend.open(proof.form, Role.FIXED, measured.inputs)
+            _, verdict = measured.runs.judged_with_part(measured.outputs_of(engine), choosing)
+            assert verdict is not None
+            self._as_chosen[proof] = verdict
+        return self._as_chosen[proof]
 
     def judged_here(self, plan: Plan, int8: Int8Form | None = None) -> Verdict:
         """The verdict on a plan that runs in ONNX Runtime, even if the case's own backend is TensorRT.
@@ -311,12 +438,13 @@ class Lab:
         Raises:
             DataError: The calibration data cannot be read.
         """
-        inputs = Source(self.measured.inputs, "")
+        inputs = Source(self.inputs, "")
         data = calibration_data(self.measured.case, self.measured.model)
         if data is not None and self.int8.observed is not None:  # the calibration has read the same data
             data = self.int8.observed.dataset
-        own = () if data is None else (Source(data, data.description),)
-        return (*own, inputs)
+        if data is None or (self.split.proving and data.read_once() == self.measured.inputs.digest):
+            return (inputs,)  # ranges must not be chosen on the samples that prove
+        return Source(data, data.description), inputs
 
     def values(self, dataset: Dataset, plan: Plan | None = None) -> Observer:
         """The observer of the network's tensors on a dataset, after the plan has moved range between tensors.
@@ -340,7 +468,42 @@ class Lab:
     def meter(self) -> EdgeMeter:
         """Measures the quantization error of each quantized tensor, on the values of the tensor."""
         measured = self.measured
-        return EdgeMeter(self.network, measured.model, measured.inputs, self.sessions)
+        return EdgeMeter(self.network, measured.model, self.inputs, self.sessions)
+
+
+def open_lab(measured: Measured, int8: Int8Form) -> Lab:
+    """A lab in which some samples choose and the others prove, if that can be had.
+
+    All samples choose if they are few, if outputs cannot be cut into samples, if the simulated INT8 network
+    meets the criteria on the part that would choose, or if it does not run.
+    """
+    whole = Lab(measured, int8)
+    try:
+        return measured.clock.attempt("search", lambda: _split_lab(measured, int8), None) or whole
+    except Int8accError:  # the search fails likewise, and its error is told
+        return whole
+
+
+def _split_lab(measured: Measured, int8: Int8Form) -> Lab | None:
+    """A lab with split samples; None if there is a reason against it, which ``open_lab`` names."""
+    samples = measured.inputs.samples or 0
+    if not has_rows(measured.baseline, samples):
+        return None
+    parts = split(_errors(measured, samples), margins(measured.baseline, samples))
+    if not parts.proving:
+        return None
+    lab = Lab(measured, int8, parts)
+    return None if lab.simulator.trial(Plan()).passed else lab
+
+
+def _errors(measured: Measured, samples: int) -> F64:
+    """The ratio of error power to signal power of the candidate, the greatest over the outputs, [samples]."""
+    errors = np.zeros(samples)
+    for output in measured.runs.comparisons[Role.BASELINE, Role.INT8].outputs.values():
+        if len(output.errors) == samples:
+            with np.errstate(divide="ignore"):
+                errors = np.fmax(errors, 1.0 / sample_ratios(output.errors))
+    return errors
 
 
 def _is_same(one: Dataset, other: Dataset) -> bool:

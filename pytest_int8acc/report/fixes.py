@@ -231,27 +231,29 @@ def recommended(result: CaseResult) -> Iterator[str]:
     """
     repair, search, low = result.answer, result.search, result.low_format
     if repair is not None:
-        spare = _spare(search) if search is not None and repair.kind == "high" else ()
+        spare = _spare(search, repair.layers) if search is not None and repair.kind == "high" else ()
         texts = _changes(repair, low, spare, _pairs(search))
-        scores, verified, precision = repair.scores, repair.verified, repair.precision
-        share, added_ms = 1 - repair.price, _added_ms(result, repair)
+        evidence, more = repair.evidence, search.more_samples if search is not None else 0
+        samples = 0 if evidence.unseen is None else evidence.unseen.count
+        proof = _Proof(repair.scores, evidence.unseen_scores, samples, more, repair.holds)
+        share, added_ms, precision = 1 - repair.price, _added_ms(result, repair), repair.precision
     elif search is not None and search.found and search.culprits:
-        texts = _kept(search.kept, search.precision, _spare(search), _pairs(search))
-        scores, verified, precision = search.fixed, search.verified, search.precision
-        share, added_ms = search.int8_share, search.price_ms
+        texts = _kept(search.kept, search.precision, _spare(search, search.kept), _pairs(search))
+        proof = _Proof(search.fixed, search.unseen, search.held_out, search.more_samples, search.holds)
+        share, added_ms, precision = search.int8_share, search.price_ms, search.precision
     else:
         return
     share = share_that_stays(result, share)
     starts = [_priced(share, added_ms, precision, low, written=False)]
     if result.written:
         starts.insert(0, _priced(share, added_ms, precision, low, written=True))
-    quoted = _quoted(result, scores)
-    proofs = _proofs(result, scores, quoted, verified=verified)
+    quoted = _quoted(result, proof.scores)
+    proofs = proof.texts(result, quoted)
     for start in starts:
         for text in texts:
             for score in _reached(quoted):
-                yield from (f"{start}{text}{score}{proof}" for proof in proofs)
-    yield f"{starts[-1]}{texts[-1]}{proofs[-1]}"
+                yield from (f"{start}{text}{score}{how}" for how in proofs)
+    yield from (f"{starts[-1]}{texts[-1]}{how}" for how in proofs)
 
 
 def share_that_stays(result: CaseResult, share: float) -> float:
@@ -290,15 +292,12 @@ def _added_ms(result: CaseResult, repair: Repair) -> float | None:
     return None
 
 
-def _spare(search: SearchOutcome) -> tuple[str, ...]:
-    """Returns the layers that a plan keeps high in addition to the culprits, as a reserve.
-
-    The criteria are met without them.
-    """
+def _spare(search: SearchOutcome, layers: Sequence[str]) -> tuple[str, ...]:
+    """Returns those of the layers in high precision that are a reserve: the criteria are met without them."""
     culprits = {culprit.layer for culprit in search.culprits}
-    if not culprits <= {*search.kept}:
+    if not culprits <= {*layers}:
         return ()
-    return tuple(layer for layer in search.kept if layer not in culprits)
+    return tuple(layer for layer in layers if layer not in culprits)
 
 
 def _quoted(result: CaseResult, scores: Sequence[Score]) -> Score | None:
@@ -325,20 +324,52 @@ def _reached(quoted: Score | None) -> list[str]:
     return texts
 
 
-def _proofs(
-    result: CaseResult, scores: Sequence[Score], quoted: Score | None, *, verified: bool
-) -> list[str]:
-    """Returns texts on how a fix was verified, the longest first. The text before them ends in ``quoted``."""
-    if verified:
-        backend = result.backend.partition(",")[0]
-        proofs = (Remedy.VERIFIED_WITH_RESERVE, Remedy.VERIFIED_RUN, Remedy.VERIFIED_ON, Remedy.VERIFIED)
-        return [proof.format(backend=backend) for proof in proofs]
-    unsteady = [score for score in worst_first(scores) if not score.steady]
-    if not unsteady or not all(score.passed for score in scores):
-        return [Remedy.NOT_VERIFIED]
-    name = "" if unsteady[0] == quoted else f"{name_of(unsteady[0], NAME)} is "
-    resampled = Remedy.UNSTEADY_SCORE.format(name=name, interval=interval_text(unsteady[0]))
-    return [resampled, Remedy.UNSTEADY, Remedy.NOT_VERIFIED]
+@dataclass(frozen=True)
+class _Proof:
+    """What proves a fix."""
+
+    scores: Sequence[Score]
+    """The scores on all samples."""
+    unseen: Sequence[Score]
+    """The scores on the samples on which nothing was chosen."""
+    samples: int
+    """The number of samples on which nothing was chosen."""
+    more: int
+    """The number of further samples with which some could prove the fix; 0 if there are enough."""
+    holds: bool
+    """Whether the fix meets the criteria with a reserve."""
+
+    def texts(self, result: CaseResult, quoted: Score | None) -> list[str]:
+        """Returns texts on how the fix was proved, the longest first.
+
+        Args:
+            result: The case.
+            quoted: The score that the text before them quotes.
+        """
+        if self.holds and self.samples:
+            same = _quoted(result, self.unseen)
+            backend = result.backend.partition(",")[0]
+            score = "" if same is None else _value(same)
+            facts = {"samples": self.samples, "backend": backend, "score": score}
+            proofs = [] if same is None else [Remedy.VERIFIED_SCORE]
+            proofs += [Remedy.VERIFIED_BY, Remedy.VERIFIED, Remedy.VERIFIED_BRIEFLY]
+            return [proof.format(**facts) for proof in proofs]
+        if self.holds:
+            more = [Remedy.NOT_PROVED_MORE.format(more=self.more)] if self.more else []
+            return [*more, Remedy.NOT_PROVED]
+        unsteady = [score for score in worst_first([*self.unseen, *self.scores]) if not score.steady]
+        if not unsteady or not all(score.passed for score in (*self.scores, *self.unseen)):
+            return [Remedy.NOT_VERIFIED]
+        name = "" if unsteady[0] == quoted else f"{name_of(unsteady[0], NAME)} is "
+        resampled = Remedy.UNSTEADY_SCORE.format(name=name, interval=interval_text(unsteady[0]))
+        return [resampled, Remedy.UNSTEADY, Remedy.NOT_VERIFIED]
+
+
+def _value(score: Score) -> str:
+    """Returns the value of a score with its metric and its interval, like ``sqnr_db 28.4 (27.1 to 29.6)``."""
+    interval = interval_text(score)
+    value = f"{score.metric} {number(score.value)}"
+    return f"{value} ({interval})" if interval else value
 
 
 def _kept(
@@ -392,7 +423,7 @@ def alternatives(result: CaseResult) -> list[str]:
     lines = []
     for repair in repairs:
         scores = [relation(score) for score in worst_first(repair.scores)[:1]]
-        verified = "verified" if repair.verified else "not verified"
+        verified = "verified" if repair.verified else "not proved" if repair.holds else "not verified"
         start = _priced(
             share_that_stays(result, 1 - repair.price),
             _added_ms(result, repair),

@@ -214,7 +214,7 @@ def _facts(view: CaseView) -> list[tuple[str, object]]:
     result, search = view.result, view.result.search
     facts: list[tuple[str, object]] = [("int8acc.passed", result.passed)]
     if search is not None:
-        fix = "verified" if search.verified else "not verified"
+        fix = "verified" if search.verified else "not proved" if search.holds else "not verified"
         facts += [
             ("int8acc.culprits", " ".join(view.layers)),
             ("int8acc.fix", fix if search.found else "none"),

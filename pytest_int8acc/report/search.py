@@ -116,10 +116,12 @@ def plan_line(outcome: SearchOutcome, low_format: str, share: float) -> str:
     if outcome.price_ms is not None:
         stays += f", {outcome.price_ms:+.2g} ms"
     plan = f"{stays} with {_kept(outcome)} in {outcome.precision.upper()}"
-    if not outcome.verified:
-        return f"Plan of the search, not verified: {plan}"
-    unseen = f", {outcome.held_out} of them not seen by the search" if outcome.held_out else ""
-    return f"Plan of the search, verified (built and run on all samples{unseen}): {plan}"
+    if outcome.verified:
+        unseen = f"{outcome.held_out} of them not seen by the search"
+        return f"Plan of the search, verified (built and run on all samples, {unseen}): {plan}"
+    if outcome.holds:
+        return f"Plan of the search, not proved (built and run on the samples that chose it): {plan}"
+    return f"Plan of the search, not verified: {plan}"
 
 
 def _kept(outcome: SearchOutcome) -> str:

@@ -403,7 +403,7 @@ class CaseView:
 
     @property
     def is_verified(self) -> bool:
-        """Whether the recommended fix was built, run and kept the limits with reserve."""
+        """Whether the recommended fix keeps the limits with a reserve on samples that it has not seen."""
         answer, search = self.result.answer, self.result.search
         return answer.verified if answer is not None else search is not None and search.verified
 
@@ -425,7 +425,7 @@ class CaseView:
         """Reasons to doubt the recommended fix."""
         repair, found = self.result.answer, self.result.fixed_session
         texts = [] if found is None else fix_by_default(found)
-        if self.result.passed or repair is None or repair.data or not repair.rescales:
+        if self.result.passed or repair is None or repair.verified or repair.data or not repair.rescales:
             return texts
         return [*texts, Caution.FIX_FROM_INPUTS]
 

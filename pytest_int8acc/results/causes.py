@@ -314,7 +314,7 @@ class Repair:
     evidence: Evidence
     """The model that was built for the remedy, and its scores."""
     verified: bool
-    """Whether the model met the criteria with a reserve, so that it would also meet them on other samples."""
+    """Whether ``holds`` is true, and some of the samples that proved it had chosen nothing."""
     price: float
     """The share of the model's multiply-accumulates that leaves the low format, from 0 to 1."""
     precision: str = "fp16"
@@ -335,6 +335,8 @@ class Repair:
     """
     fused: tuple[str, ...] = ()
     """The last node of each norm of several nodes that the remedy replaces by one node."""
+    holds: bool = False
+    """Whether the model met the criteria with a reserve, so that it would also meet them on other samples."""
 
     @property
     def scores(self) -> tuple[Score, ...]:

@@ -55,6 +55,13 @@ class Evidence:
 
     None if there was no search.
     """
+    unseen: SampleSet | None = None
+    """The samples among ``proved_on`` on which nothing was chosen: neither layers nor scales nor the plan.
+
+    None if there are no such samples, so that the scores prove nothing about other samples.
+    """
+    unseen_scores: tuple[Score, ...] = ()
+    """The scores on the samples of ``unseen``."""
     scores: tuple[Score, ...] = ()
     """The scores of the model; empty for a trial that only measures the normalized loss."""
     realized: PrecisionContract | None = None

@@ -216,10 +216,7 @@ class SearchOutcome:
     minimal: bool
     """Whether the criteria fail if any one culprit returns to the low format."""
     verified: bool
-    """Whether the case's own backend ran the fixed model on all samples and met the criteria with a reserve.
-
-    With a reserve, the fixed model would also meet the criteria on other samples of the same kind.
-    """
+    """Whether ``holds`` is true, and some of the samples that proved it had chosen nothing."""
     fixed: tuple[Score, ...]
     """The scores of the fixed model; empty if no fixed model was built."""
     ending: Ending
@@ -232,7 +229,16 @@ class SearchOutcome:
     int8_share: float
     """The share of the multiply-accumulates of all layers that stays in the low format, from 0 to 1."""
     held_out: int
-    """The number of samples that the proof used and the search did not use."""
+    """The number of samples on which nothing was chosen, so that they prove the plan."""
+    holds: bool = False
+    """Whether the case's own backend ran the fixed model on all samples and met the criteria with a reserve.
+
+    With a reserve, the fixed model would also meet the criteria on other samples of the same kind.
+    """
+    more_samples: int = 0
+    """The number of further samples with which some could prove the plan; 0 if there are enough samples."""
+    unseen: tuple[Score, ...] = ()
+    """The scores of the fixed model on the samples on which nothing was chosen."""
     notes: tuple[str, ...] = ()
     table: tuple[LayerLine, ...] = ()
     price_ms: float | None = None
@@ -264,14 +270,9 @@ class SearchOutcome:
         early, groups = self.ending.early, self.ending.groups
         ending = self.ending if early else Ending("nothing-left", groups=groups)
         kept = replace(self, culprits=(), with_reserve=(), fixed=(), ending=ending)
-        return replace(kept, found=False, minimal=False, verified=False)
+        return replace(kept, found=False, minimal=False, verified=False, holds=False)
 
     @property
     def kept(self) -> tuple[str, ...]:
         """The layers that the fix keeps in high precision."""
         return self.with_reserve or tuple(culprit.layer for culprit in self.culprits)
-
-    @property
-    def spare(self) -> int:
-        """The number of layers that the fix keeps in high precision in addition to the culprits."""
-        return max(len(self.kept) - len(self.culprits), 0)

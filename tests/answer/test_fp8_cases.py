@@ -61,7 +61,7 @@ def test_a_trial_is_the_model_that_would_be_built(tmp_path: Path, network: str) 
         names, tensor = [g.name for g in lab.network.groups], next(iter(activation_scales(lab.network)))
         for high in ([], names[:1], names[:-1]):
             plan = Plan(dict.fromkeys(high, "fp32"), {tensor: symmetric(0.01)})
-            trial, built = lab.simulator.trial(plan), lab.judged(lab.int8.under(plan))
+            trial, built = lab.simulator.trial(plan), lab.judged(lab.int8.under(plan)).verdict
             assert trial.loss == pytest.approx(max(s.normalized_loss for s in built.scores), rel=1e-3)
     finally:
         case.close()

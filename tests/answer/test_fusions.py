@@ -62,7 +62,7 @@ def test_the_fusion_at_fault_is_broken_up_by_one_output(
     first = result.diagnosis.repairs[0]
     tensor = network.index.nodes[wrong].output[0]
     assert (first.kind, first.outputs, first.layers, first.price) == ("unfuse", (tensor,), (), 0.0)
-    assert first.verified
+    assert first.holds
     assert repair_text(first, "INT8").startswith(
         f"no layer needs FP16: 1 more output of the engine, to be left unread ('{tensor}')"
     )
@@ -106,7 +106,7 @@ def test_within_few_builds_what_mends_is_kept_and_said_to_be_more_than_needed(
     repaired = find_remedies(lab, outcome, found)
     assert lab.builds - before <= 3
     first = repaired.repairs[0]
-    assert (first.kind, first.verified) == ("unfuse", True)
+    assert (first.kind, first.holds) == ("unfuse", True)
     assert any("stopped early: the budget of builds or time is spent" in note for note in repaired.notes)
 
 
@@ -117,7 +117,7 @@ def test_the_only_way_is_timed_too(spec: Path, tmp_path: Path, monkeypatch: pyte
     time = Latency(1.0, 0.9, 1.1, 50)
     monkeypatch.setattr(Lab, "latency", lambda lab, form: time)
     (only,) = find_remedies(lab, outcome, replace(found, proof=None)).repairs
-    assert (only.kind, only.verified, only.latency) == ("unfuse", True, time)
+    assert (only.kind, only.holds, only.latency) == ("unfuse", True, time)
 
 
 def test_an_engine_that_is_a_little_off_has_no_fusion_at_fault(
@@ -138,7 +138,7 @@ def test_an_engine_that_is_a_little_off_has_no_fusion_at_fault(
     ("right_at", "said"),
     [
         (-1, "do not mend it: 3 engines built; nor do the optimization levels 1 and 0"),
-        (0, "'tensorrt: {optimization_level: 0}' in the spec mends it (verified)"),
+        (0, "'tensorrt: {optimization_level: 0}' in the spec mends it (with a reserve)"),
     ],
 )
 def test_where_no_output_helps_that_is_said(
@@ -154,8 +154,8 @@ def test_where_no_output_helps_that_is_said(
     assert said in note
 
 
-@pytest.mark.parametrize(("room_db", "called"), [(0.02, "without a reserve"), (3.0, "verified")])
-def test_another_level_is_verified_only_with_a_reserve(
+@pytest.mark.parametrize(("room_db", "called"), [(0.02, "without a reserve"), (3.0, "with a reserve")])
+def test_another_level_is_said_to_have_a_reserve_only_if_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room_db: float, called: str
 ) -> None:
     """By the score that the level reaches, the limit that close below it."""

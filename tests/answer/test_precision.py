@@ -28,7 +28,7 @@ def test_a_search_that_has_cost_enough_says_that_its_set_may_be_too_large(
     monkeypatch.setattr(precision, "REFINES", 1.0)
     monkeypatch.setattr(simulator, "_LITTLE", 0.0)
     outcome, _ = find_precision(lab_of(measured))
-    assert outcome.verified
+    assert outcome.holds
     assert outcome.minimal == certify
     assert outcome.ending.kind == ("proven" if certify else "cut-short")
     if not certify:
@@ -55,4 +55,4 @@ def test_native_kernels_that_disagree_with_the_simulation_are_said(tmp_path: Pat
     outcome, found = find_precision(Lab(measured, Worse(measured.int8)))  # type: ignore[arg-type]
     assert any("the simulation and the built model disagree" in note for note in outcome.notes)
     assert outcome.builds <= measured.settings.max_builds + 2
-    assert outcome.verified is found.verified is (found.fix is not None)
+    assert outcome.holds is found.verified is (found.fix is not None)

@@ -68,7 +68,7 @@ def test_ctrl_c_before_the_first_step_leaves_the_search_out(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(steps, "Lab", interrupted)
+    monkeypatch.setattr(steps, "open_lab", interrupted)
     case = replace(failing, clock=Clock())
     result = conclude(case)
     assert result.stopped is not None

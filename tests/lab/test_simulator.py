@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from judged import compare_outputs
 from sample_outputs import reject
 from stored_engine import SWITCH, StoredEngine, ids
@@ -25,7 +23,7 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.lab.evaluators import Built, Simulated
-from pytest_int8acc.lab.inputs import Inputs, split
+from pytest_int8acc.lab.inputs import Inputs
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.run import run_together
@@ -236,16 +234,6 @@ def test_built_models_are_judged_on_the_same_samples(name: str, tmp_path: Path) 
     assert builds == [frozenset(), frozenset({0})]
     (probe,) = evaluator.probe([frozenset()], [0])
     assert len(probe.vectors) == len(simulator.targets)
-
-
-@given(st.integers(1, 500), st.floats(0, 0.9), st.integers(0, 9))
-def test_split_sets_a_share_aside(samples: int, share: float, seed: int) -> None:
-    seen, held = split(samples, share, seed)
-    assert sorted([*seen, *held]) == list(range(samples))
-    assert (list(seen), list(held)) == (sorted(seen), sorted(held))
-    assert len(held) == int(samples * share)
-    assert split(samples, share, seed) == (seen, held)
-    assert seen
 
 
 def test_runs_grow_since_most_rejections_come_early(tmp_path: Path) -> None:

@@ -105,8 +105,8 @@ def test_more_is_told_of_layers_methods_and_pieces(project: pytest.Pytester) -> 
 
 @pytest.mark.parametrize("strategy", ["minimal", "bisect", "linear", "worst-first", "forward"])
 def test_every_strategy_finds_the_readers_of_the_range(project: pytest.Pytester, strategy: str) -> None:
-    case = reported(project, f"--int8acc-strategy={strategy}", "-k", "bad", "--int8acc-samples=12")["bad"]
-    assert case["samples"] == 12
+    case = reported(project, f"--int8acc-strategy={strategy}", "-k", "bad", "--int8acc-samples=24")["bad"]
+    assert case["samples"] == 24
     assert {culprit["layer"] for culprit in case["search"]["culprits"]} <= {"conv10", "add15"}
     assert case["search"]["verified"]
 

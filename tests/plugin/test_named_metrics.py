@@ -48,6 +48,7 @@ def test_a_limit_on_top1_alone_is_a_full_spec_and_drives_the_search(digits, work
         [
             "INT8 accuracy: 'top1' 0.* < 0.995 (max_drop 0.005 from the baseline's 1)",
             "Fix: 100 % of the MACs stay in INT8*: other scales for 2 tensors; 'top1' 1 >= 0.995, verified*",
+            "  on 21 samples that it has not seen*",
             "Layers at fault (put any one of them back into INT8, and the criteria fail):",
             "  * (MatMul): *",
             "PASSED digits.int8acc.yaml::good - 'top1' 1 >= 0.995 (margin 0.005), *",

@@ -19,7 +19,7 @@ NETWORKS = {"loop": "loop/", "if": "choice/", "scan": "scan/", "if-in-loop": "lo
 FIT = {"first": 3.0, "even": 9.0, "odd": 1.0, "last": 6.0}
 
 
-def samples(network: str, count: int = 16) -> np.ndarray:
+def samples(network: str, count: int = 24) -> np.ndarray:
     """Inputs of a network: [count, WIDTH], or [count, STEPS, WIDTH] of the Scan."""
     sizes = (count, STEPS, WIDTH) if network == "scan" else (count, WIDTH)
     return np.random.default_rng(1).uniform(-3, 3, sizes).astype(np.float32)

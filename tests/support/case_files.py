@@ -216,7 +216,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "strategy": search.get("strategy"),
         "found": search.get("found"),
         "minimal": search.get("minimal"),
-        "verified": search.get("verified"),
+        "verified": first["verified"] if first else search.get("verified"),
         "kept in": search.get("precision"),
         "certified": (search.get("certificate") or {}).get("passed"),
         "table": len(search.get("table", [])),

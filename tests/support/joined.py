@@ -140,7 +140,7 @@ def with_one_scale(proto: onnx.ModelProto, amax: float, tensor: str = "output0")
     return low
 
 
-def images(samples: int = 16) -> np.ndarray:
+def images(samples: int = 24) -> np.ndarray:
     """Inputs of these networks."""
     return np.random.default_rng(1).normal(size=(samples, 3, 4, 4)).astype(np.float32)
 

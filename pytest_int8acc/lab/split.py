@@ -1,0 +1,97 @@
+"""Splits the samples of a case: some choose layers, scales and plans, and the others prove the result.
+
+A plan that is chosen on some samples is too good on these samples. So its proof needs samples that nothing
+was chosen on (Hastie, Tibshirani and Friedman, The Elements of Statistical Learning, 2009, section 7.10.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pytest_int8acc.scores.rows import F64
+from pytest_int8acc.tensors import Array, Outputs
+
+#: Minimum number of samples that are split. With fewer samples all choose, and nothing is proved.
+LEAST = 24
+#: One in this many samples proves.
+_ONE_IN = 3
+#: The number of classes of margins. Samples of one class are split alike.
+_CLASSES = 3
+
+
+class Split(NamedTuple):
+    """The indices of the samples that choose and of those that prove, each in order.
+
+    Both are empty if all samples choose and none proves.
+    """
+
+    choosing: tuple[int, ...]
+    proving: tuple[int, ...]
+
+
+def split(errors: F64, margins: F64, seed: int = 0) -> Split:
+    """The samples that choose and the samples that prove, alike in margin and in error.
+
+    Samples are sorted by the class of their margin, and within a class by their error. Of each three
+    neighbours one proves, which is drawn by chance. So both parts have easy and hard samples. With fewer than
+    ``LEAST`` samples, both parts are empty.
+
+    Args:
+        errors: The error of the candidate on each sample, [samples]; any measure that orders samples.
+        margins: The difference between the two greatest classes of the baseline, [samples]; equal numbers if
+            no output has classes.
+        seed: The seed of the random choice.
+    """
+    samples = len(errors)
+    if samples < LEAST:
+        return Split((), ())
+    ranks = np.argsort(np.argsort(margins, kind="stable"), kind="stable")
+    classes = ranks * _CLASSES // samples if np.ptp(margins) else np.zeros(samples, np.int64)
+    order = np.lexsort((np.nan_to_num(errors, nan=np.inf), classes))
+    rng = np.random.default_rng(seed)
+    blocks = range(0, samples - _ONE_IN + 1, _ONE_IN)
+    proving = sorted(int(order[start + rng.integers(_ONE_IN)]) for start in blocks)
+    return Split(tuple(sorted(set(range(samples)).difference(proving))), tuple(proving))
+
+
+def has_rows(outputs: Outputs, samples: int) -> bool:
+    """Whether every output has a row for each sample, so that outputs can be cut into samples."""
+    sizes = {tuple(len(array) if array.ndim else 0 for array in arrays) for arrays in outputs.values()}
+    return len(sizes) == 1 and sum(sizes.pop()) == samples
+
+
+def margins(outputs: Outputs, samples: int) -> F64:
+    """The least difference between the two greatest classes, over the outputs that have classes, [samples].
+
+    An output has classes if its arrays have the shape [rows, classes]. Without such an output all are 0.
+
+    Args:
+        outputs: Outputs with a row for each sample, batch by batch.
+        samples: The number of samples.
+    """
+    least = np.full(samples, np.inf)
+    for arrays in outputs.values():
+        if all(array.ndim == 2 and array.shape[1] >= 2 and array.dtype.kind == "f" for array in arrays):
+            top = np.sort(np.concatenate(arrays).astype(np.float64), axis=1)
+            least = np.minimum(least, top[:, -1] - top[:, -2])
+    return np.where(np.isfinite(least), least, 0.0)
+
+
+def chosen_rows(arrays: Sequence[Array], rows: Sequence[int]) -> list[Array]:
+    """The chosen rows of each batch of one output, without batches that have none.
+
+    Args:
+        arrays: One array for each batch, with a row for each sample.
+        rows: The indices of the samples over all batches, in order.
+    """
+    found, start = [], 0
+    chosen = np.asarray(rows)
+    for array in arrays:
+        own = chosen[(chosen >= start) & (chosen < start + len(array))] - start
+        start += len(array)
+        if len(own):
+            found.append(array[own])
+    return found

@@ -1,0 +1,66 @@
+"""The samples that choose and those that prove: both are like the whole, and nothing leaks between them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_int8acc.data import open_dataset
+from pytest_int8acc.lab.split import LEAST, split
+from pytest_int8acc.tensors import TensorInfo
+
+
+@given(st.integers(0, 400), st.integers(0, 9), st.booleans())
+def test_the_parts_are_disjoint_and_one_third_proves(samples: int, seed: int, classes: bool) -> None:
+    rng = np.random.default_rng(samples)
+    errors, margins = rng.random(samples), rng.random(samples) if classes else np.zeros(samples)
+    parts = split(errors, margins, seed)
+    if samples < LEAST:
+        assert parts == ((), ())
+        return
+    assert sorted([*parts.choosing, *parts.proving]) == list(range(samples))
+    assert len(parts.proving) == samples // 3
+    assert split(errors, margins, seed) == parts
+
+
+@given(st.integers(LEAST, 400), st.integers(0, 9))
+def test_both_parts_have_samples_of_small_and_of_large_errors(samples: int, seed: int) -> None:
+    errors = np.random.default_rng(seed).permutation(samples).astype(float)
+    parts = split(errors, np.zeros(samples), seed)
+    for part in parts:
+        ranks = np.sort(errors[list(part)])
+        assert ranks[0] < 3
+        assert ranks[-1] >= samples - 5
+        assert np.diff(ranks).max() <= 5
+
+
+def test_errors_that_are_not_finite_are_shared_out() -> None:
+    errors = np.full(30, 0.1)
+    errors[:9] = [np.inf, np.nan] * 4 + [np.inf]
+    parts = split(errors, np.zeros(30))
+    assert 2 <= len({sample for sample in parts.proving if sample < 9}) <= 4
+
+
+@pytest.mark.parametrize("fixed", [None, 4])
+def test_some_samples_of_a_dataset_are_those_samples(tmp_path: Path, fixed: int | None) -> None:
+    values = np.arange(33, dtype=np.float32).reshape(11, 3)
+    np.savez(tmp_path / "data.npz", x=values)
+    inputs = [TensorInfo("x", np.dtype(np.float32), (fixed, 3))]
+    dataset = open_dataset("data.npz", inputs, base=tmp_path, batch=fixed or 5)
+    chosen = (0, 2, 3, 9)
+    some = dataset.of_rows(chosen)
+    for _ in range(2):
+        batches = list(some.batches())
+        got = np.concatenate([batch.feed["x"][: batch.rows] for batch in batches])
+        np.testing.assert_array_equal(got, values[list(chosen)])
+        assert {len(batch.feed["x"]) for batch in batches} <= ({fixed} if fixed else {1, 3})
+    assert some.samples == len(chosen)
+    assert some.digest not in (None, dataset.digest)
+    first = some.first(2)
+    np.testing.assert_array_equal(
+        np.concatenate([b.feed["x"][: b.rows] for b in first.batches()]), values[[0, 2]]
+    )
