@@ -9,9 +9,10 @@ Each case draws samples from a distribution whose true score is known. Its limit
 which is the hardest limit to judge. A draw counts as covered if the true score lies within the interval. A
 draw is a false pass if the whole interval meets the limit, and a false alarm if the whole interval misses it.
 
-The cases and the coverage asked for were fixed before any method was chosen, and ``--seed 0`` draws what the
-methods were chosen on. ``FRESH`` and the seed of ``SEED`` were fixed after that, before anything was run on
-them: no method has been chosen by them.
+The cases and the coverage asked for were fixed before any method was chosen. ``--seed 0`` draws what the
+methods were chosen on. ``FRESH`` and seed 1 were fixed after that, before anything was run on them. On seed 1
+two faults were seen and mended: the lower end of an interval of the worst sample, and drops without an
+interval. Seed 2 was fixed after that: no method has been chosen by it.
 
 Two more tables follow. The first one draws as many samples as ``min_detectable`` asks for. The second one
 draws as many samples as an undecided verdict says would decide.
@@ -50,8 +51,8 @@ from pytest_int8acc.scores.statistics import (
 F64 = NDArray[np.float64]
 #: Draws of each case.
 DRAWS = 10_000
-#: The seed of all draws, beside the name of the case. The methods were chosen on seed 0.
-SEED = 1
+#: The seed of all draws, beside the name of the case. Methods were chosen on seeds 0 and 1.
+SEED = 2
 #: Coverage asked for: of exact intervals, of other intervals, and of limits on the worst sample. Intervals
 #: have a nominal coverage of 95 %.
 EXACT, OTHER, TAIL = 0.94, 0.93, 0.90

@@ -346,17 +346,31 @@ def interval(
     """
     if score.limit is None or not math.isfinite(score.value):
         return None
-    if groups is not None:
-        rows = np.stack([metric.measure.pool(rows[groups == group]) for group in np.unique(groups)])
-    compared = rows[metric.measure.compared(rows)]
+    is_compared = metric.measure.compared(rows)
+    if groups is None:
+        groups = np.arange(len(rows))
     is_open = not score.passed or score.normalized_loss >= _MIN_LOSS
     if metric.spared is not None or metric.takes_worst(rows):
         if not is_open:
             return None
-        losses = _losses(metric, metric.each(compared))
+        losses = _losses(metric, _values(metric, rows[is_compared]))
         if metric.spared:
-            return _of_quantile(score, metric, losses, confidence)
-        return _of_worst(score, metric, losses, confidence)
+            units = len(np.unique(groups[is_compared]))
+            return _of_quantile(score, metric, losses, units, confidence)
+        order, starts = _sorted(groups[is_compared])
+        return _of_worst(score, metric, np.maximum.reduceat(losses[order], starts), confidence)
+    samples, rows = len(rows), _pooled(rows, metric, *_sorted(groups))
+    found = _of_sum(score, rows, metric, confidence, is_open=is_open)
+    if found is None or found.needed is None:
+        return found
+    return replace(found, needed=math.ceil(found.needed * samples / len(rows)))
+
+
+def _of_sum(
+    score: Score, rows: F64, metric: Metric, confidence: float, *, is_open: bool
+) -> Interval | None:
+    """Returns the interval of a score of all samples together, whose rows, [units, columns], are added."""
+    compared = rows[metric.measure.compared(rows)]
     if metric.measure in (TOP1, TOP5, UNEQUAL):
         right = compared[:, 0] if metric.measure is not UNEQUAL else compared[:, COUNTED] - compared[:, 0]
         wrong = int((right < compared[:, COUNTED]).sum())
@@ -367,12 +381,38 @@ def interval(
     return _of_pooled(score, rows, metric, confidence)
 
 
+def _sorted(groups: Groups) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Returns the samples in the order of their groups, and where each group starts in this order."""
+    order = np.argsort(groups, kind="stable")
+    return order, np.unique(groups[order], return_index=True)[1]
+
+
+def _pooled(rows: F64, metric: Metric, order: NDArray[np.intp], starts: NDArray[np.intp]) -> F64:
+    """Returns one row for each unit, [units, columns]: the pooled rows of its samples.
+
+    Args:
+        rows: The rows of the metric's measure, [samples, columns].
+        metric: The metric.
+        order: The samples in an order in which those of a unit stand together.
+        starts: Where each unit starts in this order.
+    """
+    pooled = np.add.reduceat(rows[order], starts, axis=0)
+    for column in metric.measure.greatest:
+        pooled[:, column] = np.maximum.reduceat(rows[order, column], starts)
+    return np.asarray(pooled)
+
+
+def _values(metric: Metric, rows: F64) -> F64:
+    """Returns the value of each row by itself."""
+    with np.errstate(all="ignore"):  # inf and nan are results here
+        return np.array([metric.value(row) for row in rows], np.float64)
+
+
 def _lots(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
-    """Returns at most ``_MAX_UNITS`` rows, each of which stands for one sample or several drawn by chance."""
+    """Returns at most ``_MAX_UNITS`` rows, each of which stands for one unit or several drawn by chance."""
     order = rng.permutation(len(rows))
-    if len(rows) <= _MAX_UNITS:
-        return np.asarray(rows[order])
-    return np.stack([metric.measure.pool(rows[lot]) for lot in np.array_split(order, _MAX_UNITS)])
+    starts = np.arange(min(len(rows), _MAX_UNITS)) * len(rows) // min(len(rows), _MAX_UNITS)
+    return _pooled(rows, metric, order, starts)
 
 
 def resampled(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
@@ -391,7 +431,7 @@ def resampled(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
         pooled = times @ rows
     for column in metric.measure.greatest:
         pooled[:, column] = rows[:, column][choices].max(axis=1)
-    return np.array([metric.of_row(row) for row in pooled])
+    return _values(metric, pooled)
 
 
 def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float) -> Interval | None:
@@ -405,7 +445,7 @@ def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float) -> In
     without = np.concatenate([after[1:2], before[:-2] + after[2:], before[-2:-1]])
     for column in metric.measure.greatest:
         without[1:-1, column] = np.maximum(before[:-2, column], after[2:, column])
-    losses = _losses(metric, np.array([metric.of_row(row) for row in without]))
+    losses = _losses(metric, _values(metric, without))
     loss = float(_losses(metric, np.array([score.value]))[0])
     limit = float(_losses(metric, np.array([score.limit]))[0])
     if not np.isfinite(losses).all() or not math.isfinite(loss) or loss <= 0 or limit <= 0:
@@ -420,8 +460,8 @@ def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float) -> In
     ends = [_value(metric, math.exp(min(end, 700.0))) for end in (low, high)]
     reach = high - loss if loss <= limit else loss - low
     needed = _needed(samples, reach, limit - loss)
-    others = resampled(rows, metric, rng).tolist()
-    kept = float(np.mean([replace(score, value=value).passed for value in (score.value, *others)]))
+    values = np.append(resampled(rows, metric, rng), score.value)
+    kept = float(np.mean(values >= score.limit if score.bound == "min" else values <= score.limit))
     return _around(score, min(ends), max(ends), kept, confidence, needed)
 
 
@@ -454,7 +494,7 @@ def of_labels(
     confidence: float = CONFIDENCE,
     groups: Groups | None = None,
 ) -> Interval | None:
-    """Returns the interval of any metric of labels by the jackknife; None if the limit is met by far.
+    """Returns the interval of any metric of labels by the jackknife; None if a fixed limit is met by far.
 
     It is also None for a single sample, without a limit, or if a value is not finite.
 
@@ -466,15 +506,16 @@ def of_labels(
         confidence: The confidence of the interval.
         groups: The group of each sample; None: no samples belong together.
     """
-    is_open = not score.passed or score.normalized_loss >= _MIN_LOSS
+    # A drop against the baseline may be 0 by chance. Only without a baseline is a small loss far from a limit.
+    is_open = not score.passed or score.baseline is not None or score.normalized_loss >= _MIN_LOSS
     if score.limit is None or not is_open or not math.isfinite(score.value):
         return None
-    order = np.random.default_rng(0).permutation(samples)
-    units = [order] if samples < 2 else np.array_split(order, min(samples, _MAX_UNITS_OF_LABELS))
-    if groups is not None:
-        units = [np.flatnonzero(groups == group) for group in np.unique(groups)]
-    if len(units) < 2:
+    numbers = np.arange(samples) if groups is None else np.unique(groups, return_inverse=True)[1]
+    order = np.random.default_rng(0).permutation(int(numbers.max(initial=0)) + 1)
+    if len(order) < 2:
         return None
+    lots = np.array_split(order, min(len(order), _MAX_UNITS_OF_LABELS))
+    units = [np.flatnonzero(np.isin(numbers, lot)) for lot in lots]
     everything = np.arange(samples)
     without = np.array([value(np.delete(everything, unit).tolist()) for unit in units])
     if not np.isfinite(without).all():
@@ -492,20 +533,23 @@ def of_labels(
 # --- The worst sample
 
 
-def _of_quantile(score: Score, metric: Metric, losses: F64, confidence: float) -> Interval | None:
+def _of_quantile(
+    score: Score, metric: Metric, losses: F64, units: int, confidence: float
+) -> Interval | None:
     """Returns the exact interval of a quantile of the losses, by order statistics.
 
-    The number of samples worse than the true quantile is binomial (Thompson, 1936).
+    The number of samples worse than the true quantile is binomial (Thompson, 1936). Samples that belong
+    together count as one sample, as if they were equal: the interval is then too wide rather than too narrow.
     """
     samples, spared, error = len(losses), metric.spared or 0.0, (1 - confidence) / 2
     if not samples or np.isnan(losses).any():
         return None
     ranked = np.sort(losses)[::-1]
-    ranks = range(samples + 1)
-    fewest = next(k for k in ranks if binomial_cdf(k, samples, spared) > error)
-    most = next(k for k in ranks if binomial_cdf(k, samples, spared) >= 1 - error)
-    worst = ranked[fewest - 1] if fewest else math.inf
-    best = ranked[most] if most < samples else 0.0
+    ranks = range(units + 1)
+    fewest = next(k for k in ranks if binomial_cdf(k, units, spared) > error)
+    most = next(k for k in ranks if binomial_cdf(k, units, spared) >= 1 - error)
+    worst = ranked[fewest * samples // units - 1] if fewest else math.inf
+    best = ranked[-(-most * samples // units)] if most < units else 0.0
     missing = sum(not replace(score, value=_value(metric, loss)).kept_by_value for loss in ranked.tolist())
     kept = binomial_cdf(int(spared * samples), samples, missing / samples)
     needed = needed_for_share(missing, samples, spared, confidence)
@@ -514,62 +558,71 @@ def _of_quantile(score: Score, metric: Metric, losses: F64, confidence: float) -
 
 
 def _of_worst(score: Score, metric: Metric, losses: F64, confidence: float) -> Interval | None:
-    """Returns the interval of the worst of as many other samples.
+    """Returns the interval of the worst of as many other units, from the loss of the worst sample of each.
 
-    With fewer than ``MIN_TAIL`` samples, or without a tail, the interval has no end on the worse side. Its
-    other end is an order statistic, whatever the distribution: so many of the worst samples are these ones
-    and none of the others with a small probability only.
+    The better end holds whatever the distribution. The worse end is that of the tail; with fewer than
+    ``MIN_TAIL`` units, or without a tail, there is none.
     """
-    samples = len(losses)
-    if not samples or np.isnan(losses).any():
+    units = len(losses)
+    if not units or np.isnan(losses).any():
         return None
     limit = float(_losses(metric, np.array([score.limit]))[0])
-    kept = float((1 - np.mean(losses > limit)) ** samples)
-    found = worst_of_others(losses, confidence)
-    if found is None:
-        chance, rank = 1.0, 0
-        while chance > (1 - confidence) / 2 and rank < samples:
-            chance *= (samples - rank) / (2 * samples - rank)
-            rank += 1
-        surpassed = chance <= (1 - confidence) / 2
-        best = float(np.sort(losses)[-rank]) if surpassed else 0.0
-        ends = [_value(metric, best), _endless(metric)]
-        needed = MIN_TAIL if samples < MIN_TAIL else None
-    else:
-        ends, needed = [_value(metric, loss) for loss in found], None
-    return _around(score, min(ends), max(ends), kept, confidence, needed)
+    kept = float((1 - np.mean(losses > limit)) ** units)
+    best, worst = least_of_others(losses, confidence), most_of_others(losses, confidence)
+    ends = [_value(metric, best), _value(metric, worst) if worst < math.inf else _endless(metric)]
+    return _around(score, min(ends), max(ends), kept, confidence, MIN_TAIL if units < MIN_TAIL else None)
 
 
-def worst_of_others(losses: F64, confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """Returns the interval of the greatest loss of as many other samples; None if there is no tail to see.
+def least_of_others(losses: F64, confidence: float = CONFIDENCE) -> float:
+    """Returns the lower end of the interval of the greatest loss of as many other samples, at least 0.
 
-    The largest losses are taken as Pareto's tail beyond a threshold, whose exponent is Hill's (1975). For
-    tails that are less heavy the interval is too wide. The prediction averages over the exponents that the
-    losses allow, by Wilson and Hilferty's approximation of the gamma distribution (1931).
+    It is an order statistic. Of both sets of samples together, the ``rank`` greatest losses are all in this
+    set with a small probability only, whatever the distribution.
 
     Args:
         losses: The loss of each sample, [samples], at least 0.
         confidence: The probability that the interval contains the greatest loss.
     """
+    samples, chance = len(losses), 1.0
+    for rank in range(samples):
+        chance *= (samples - rank) / (2 * samples - rank)
+        if chance <= (1 - confidence) / 2:
+            return float(np.sort(losses)[samples - rank - 1])
+    return 0.0
+
+
+def most_of_others(losses: F64, confidence: float = CONFIDENCE) -> float:
+    """Returns the upper end of the interval of the greatest loss of as many other samples.
+
+    The largest losses are taken as Pareto's tail beyond a threshold, whose exponent is Hill's (1975). For
+    tails that are less heavy the end is too far out. The prediction averages over the exponents that the
+    losses allow, by Wilson and Hilferty's approximation of the gamma distribution (1931).
+
+    Args:
+        losses: The loss of each sample, [samples], at least 0.
+        confidence: The probability that the interval contains the greatest loss.
+
+    Returns:
+        The end; inf if there is no tail to see, or with fewer than ``MIN_TAIL`` samples.
+    """
     many = round(_TAIL * math.sqrt(len(losses)))
     if len(losses) < MIN_TAIL:
-        return None
+        return math.inf
     ranked = np.sort(losses)[::-1]
     threshold = float(ranked[many])
     if threshold <= 0 or not math.isfinite(float(ranked[0])):
-        return None
+        return math.inf
     hill = float(np.mean(np.log(ranked[:many] / threshold)))
     if hill <= 0:
-        return threshold, threshold
+        return threshold
     exponents = np.maximum(1 - 1 / (9 * many) + _NORMAL / (3 * math.sqrt(many)), 1e-3) ** 3 / hill
 
-    def below(distance: float) -> float:
-        return float(np.mean((1 + np.exp(-distance * exponents)) ** -(many + 1.0)))
+    def is_beyond(distance: float) -> bool:
+        below = np.mean((1 + np.exp(-distance * exponents)) ** -(many + 1.0))
+        return bool(below >= (1 + confidence) / 2)
 
-    error, farthest = (1 - confidence) / 2, 1e4 * hill
-    low = _bisected(lambda distance: below(distance) >= error, -farthest, farthest)
-    high = _bisected(lambda distance: below(distance) >= 1 - error, -farthest, farthest)
-    return threshold * math.exp(min(low, 700.0)), threshold * math.exp(min(high, 700.0))
+    farthest = 1e4 * hill
+    return threshold * math.exp(min(_bisected(is_beyond, -farthest, farthest), 700.0))
 
 
 def _endless(metric: Metric) -> float:
