@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import cast
+
+import numpy as np
 
 from pytest_int8acc.data import load_labels
 from pytest_int8acc.data.scripts import UserFunction, load_function
-from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.errors import CriterionError, DataError
 from pytest_int8acc.graph.flow import holds_scores, joined
 from pytest_int8acc.graph.layout import output_channel_axis
 from pytest_int8acc.graph.model import Model
@@ -23,8 +26,8 @@ from pytest_int8acc.scores.criteria import (
 from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.scores.rows import Tolerance
 from pytest_int8acc.scores.split import NamedParts, Splitter, axis_of
-from pytest_int8acc.scores.statistics import least_detectable, samples_to_detect
-from pytest_int8acc.scores.tasks import LOWER_IS_BETTER, Task
+from pytest_int8acc.scores.statistics import Groups, least_detectable, samples_to_detect
+from pytest_int8acc.scores.tasks import LOWER_IS_BETTER, Labels, Task
 from pytest_int8acc.scores.user_metric import UserMetric
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.criteria import MetricCriterion, OutputCriterion, TaskName
@@ -58,13 +61,48 @@ def load_judge(case: Case, settings: Settings, samples: int, model: Model) -> Ju
         with case.at("labels"):
             limited = settings.samples is not None
             labels = load_labels(case.labels, samples, case.path(""), limited=limited, most=case.most_bytes)
+    groups = _groups(case, settings, samples, labels)
     for key, (_, metric) in zip(users, metrics, strict=True):
         if isinstance(metric, Task):
             with case.at(f"{key}.metric"):
                 metric.check(model.own_outputs, labels)
             with case.at(f"{key}.min_detectable"):
                 _check_detectable(users[key], metric.labels_of(labels), metric.ignore)
-    return Judge(limits, metrics, labels, _splitter(case, model))
+    return Judge(limits, metrics, labels, _splitter(case, model), groups)
+
+
+def _groups(case: Case, settings: Settings, samples: int, labels: Labels) -> Groups | None:
+    """Returns the number of each sample's group, [samples]; None if no samples belong together.
+
+    Raises:
+        DataError: The groups cannot be read, or are not one number or name for each sample.
+    """
+    source = case.groups
+    if source is None:
+        return None
+    with case.at("groups"):
+        if Path(source).suffix in (".npy", ".npz", ".txt", ".py") or ".py:" in source:
+            limited = settings.samples is not None
+            found: Labels = load_labels(
+                source, samples, case.path(""), limited=limited, most=case.most_bytes, key="groups"
+            )
+        elif isinstance(labels, Mapping):
+            found = labels.get(source)
+        else:
+            found = None
+        if found is None:
+            arrays = ", ".join(map(repr, labels)) if isinstance(labels, Mapping) else "no named arrays"
+            raise DataError(
+                f"groups: {source} is neither a file (.npy, .npz, .txt, file.py:function) nor an array of "
+                f"'labels', which hold {arrays}"
+            )
+        if isinstance(found, Mapping) or found.ndim != 1:
+            shape = f"{len(found)} arrays" if isinstance(found, Mapping) else f"shape {found.shape}"
+            raise DataError(f"groups: {source}: expected one number or name for each sample, found {shape}")
+        groups = np.unique(found, return_inverse=True)[1]
+        if len(groups) and not groups.any():
+            raise DataError(f"groups: {source}: all {samples} samples are one group; at least two are needed")
+    return np.asarray(groups)
 
 
 def _check_detectable(criterion: MetricCriterion, labels: Array, ignore: int | None) -> None:

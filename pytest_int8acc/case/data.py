@@ -53,7 +53,7 @@ def check_files(case: Case) -> None:
     """Raise DataError, with the place in the spec, for a path to a pipe or device that may never end."""
     source, int8 = case.source, case.int8
     baseline = case.baseline if isinstance(case.baseline, BaselineModel) else None
-    named = {key: getattr(case, key) for key in ("model", "inputs", "labels", "reference", "plan")}
+    named = {key: getattr(case, key) for key in ("model", "inputs", "labels", "groups", "reference", "plan")}
     named |= {f"{source.where}.{key}": getattr(source, key) for key in ("scales", "model")}
     named |= {f"baseline.{key}": getattr(baseline, key, None) for key in ("model", "engine")}
     named |= {"int8.engine": int8.engine, "int8.implicit.cache": int8.implicit and int8.implicit.cache}

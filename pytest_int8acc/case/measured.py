@@ -508,6 +508,7 @@ def _result(
         engines=backend.engines,
         findings=prepared.findings,
         blind_reason=case.accept_blind or ("the inputs are random" if inputs.is_random else ""),
+        fails_undecided=case.undecided == "fail",
         random_inputs=inputs.is_random,
         place="engine" if backend.builds_engines else sessions.mode,
         digest=inputs.digest or "",

@@ -17,7 +17,13 @@ from pytest_int8acc.tensors import Array
 
 
 def load_labels(
-    source: str, samples: int, base: Path, *, limited: bool = False, most: int = MOST_BYTES
+    source: str,
+    samples: int,
+    base: Path,
+    *,
+    limited: bool = False,
+    most: int = MOST_BYTES,
+    key: str = "labels",
 ) -> Array | dict[str, Array]:
     """Return labels with one entry per sample on axis 0: one array, or several by name.
 
@@ -29,17 +35,18 @@ def load_labels(
         base: The folder that ``source`` is relative to.
         limited: Whether only the first ``samples`` of the inputs are used. If so, further labels are ignored.
         most: Maximum bytes of an .npz unpacked, and of a text file.
+        key: The key of the spec that names the source. Errors begin with it, and count what it names.
 
     Raises:
         DataError: The labels cannot be read, or are too few or too many.
     """
-    where = f"labels: {source}"
+    where = f"{key}: {source}"
     found = _read(source, base, where, most)
     with looking_at(source):
         if not isinstance(found, dict):
-            return _to_array(found, source, samples, limited, where)
+            return _to_array(found, source, samples, limited, where, key)
         return {
-            str(name): _to_array(item, source, samples, limited, f"{where}: '{name}'")
+            str(name): _to_array(item, source, samples, limited, f"{where}: '{name}'", key)
             for name, item in found.items()
         }
 
@@ -140,7 +147,7 @@ def _read_text(path: Path, where: str, most: int) -> str:
         raise DataError(f"{where}: cannot be read as text in UTF-8: {error_text(error)}") from error
 
 
-def _to_array(value: Any, source: str, samples: int, limited: bool, where: str) -> Array:
+def _to_array(value: Any, source: str, samples: int, limited: bool, where: str, key: str) -> Array:
     """Return the labels ``value`` as an array with one entry per sample on axis 0.
 
     Raises:
@@ -153,7 +160,7 @@ def _to_array(value: Any, source: str, samples: int, limited: bool, where: str) 
     count = len(array) if array.ndim else 0
     if count < samples or (count > samples and not limited):
         raise DataError(
-            f"{where}: {count} labels (shape {array.shape}) for {samples} samples; "
-            f"axis 0 must hold one label per sample, in the order of the inputs"
+            f"{where}: {count} {key} (shape {array.shape}) for {samples} samples; "
+            f"axis 0 must hold one {key.removesuffix('s')} per sample, in the order of the inputs"
         )
     return array[:samples]

@@ -855,6 +855,7 @@ class Advice:
         "report these layers to NVIDIA, or judge them with 'backend: onnxruntime'; or accept the engine as "
         "it is: 'realized: warn'"
     )
+    DECIDE = "give {samples}, or a limit that these decide; 'undecided: score' lets the score decide"
     LOOK_AT_PAIRS = (
         "look at the Q/DQ around these layers (both inputs, one scale per activation), raise "
         "'optimization_level', allow more 'tactic_sources'; or accept the engine as it is: 'realized: warn'"

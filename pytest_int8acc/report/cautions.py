@@ -50,11 +50,14 @@ _NAMED_LAYERS = 2
 def problems(result: CaseResult) -> list[str]:
     """Returns the reasons, other than missed limits, why a case fails.
 
-    These are a wrong format of the engine, and criteria that accept useless outputs.
+    These are a wrong format of the engine, criteria that accept useless outputs, and too few samples if the
+    spec asks for enough.
     """
     found = []
     if result.precision is not None and result.precision.is_broken:
         found.append(_refuted(result.precision))
+    if result.is_undecided:
+        found.append(_undecided(result, result.unsteady[0], needed=None))
     return [*found, *_blind_problems(result)]
 
 
@@ -64,7 +67,9 @@ def cautions(result: CaseResult) -> list[str]:
     if broken := [f for f in result.findings if f.source == "lint" and f.severity == "error"]:
         rules = [f"{group[0].rule} ({count(len(group), 'node')})" for group in by_rule(broken)]
         texts.append(Caution.REFUSED.format(rules=", ".join(rules)))
-    undecided = [_undecided(result, score) for score in result.unsteady[:1]]
+    undecided = []
+    if result.unsteady and not result.is_undecided:
+        undecided.append(_undecided(result, result.unsteady[0], needed_samples(result.unsteady[:1])))
     texts += [] if result.random_inputs else undecided
     texts += [*_formats(result), *_deployed(result), *_hidden(result), *_blind_cautions(result)]
     texts += result.warnings
@@ -151,13 +156,12 @@ def stop_text(stop: Stop, low_format: str) -> str:
     return STOPS[stop.kind].sentence.format(seconds=number(stop.max_seconds), left=left or "nothing")
 
 
-def _undecided(result: CaseResult, score: Score) -> str:
+def _undecided(result: CaseResult, score: Score, needed: int | None) -> str:
     """Returns why other samples might reverse the verdict, and which samples carry most of the error."""
-    needed = None if score.interval is None else score.interval.needed
     facts = {
         "score": name_of(score, NAME),
         "interval": interval_text(score),
-        "needed": "" if needed is None else Caution.NEEDED.format(needed=_rounded_up(needed)),
+        "needed": "" if needed is None else Caution.NEEDED.format(needed=needed),
     }
     for output in result.outputs:
         if output.name == score.subject and output.heavy:
@@ -170,8 +174,16 @@ def _undecided(result: CaseResult, score: Score) -> str:
     return Caution.UNDECIDED.format(**facts, limit=number(score.limit or 0.0))
 
 
-def _rounded_up(needed: int) -> int:
-    """Returns a number of samples, rounded up to two significant digits."""
+def needed_samples(undecided: Sequence[Score]) -> int | None:
+    """Returns how many samples would decide all of these scores, rounded up to two significant digits.
+
+    It is None if no number is known for one of them.
+    """
+    found = [None if score.interval is None else score.interval.needed for score in undecided]
+    known = [number for number in found if number is not None]
+    if not known or len(known) < len(found):
+        return None
+    needed = max(known)
     step = int(10 ** max(len(str(needed)) - 2, 0))
     return -(-needed // step) * step
 

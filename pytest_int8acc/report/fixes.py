@@ -16,7 +16,7 @@ from pytest_int8acc.report.catalogue import (
     NoFix,
     Remedy,
 )
-from pytest_int8acc.report.cautions import is_lost, is_mismatch, is_users, layers_text
+from pytest_int8acc.report.cautions import is_lost, is_mismatch, is_users, layers_text, needed_samples
 from pytest_int8acc.report.search import reason
 from pytest_int8acc.report.why import first_line, is_jumpy, is_other_model, width_text
 from pytest_int8acc.report.words import (
@@ -105,6 +105,9 @@ def _before_layers(result: CaseResult) -> str:
         return _fix_of_share(contract)
     if result.blind is not None and result.kept and result.is_blind:
         return _fix_of_criteria(result.blind, result.low_format)
+    if result.is_undecided:
+        needed = needed_samples(result.unsteady)
+        return Advice.DECIDE.format(samples="more samples" if needed is None else f"about {needed} samples")
     return "" if result.float_nan is None else _fix_of_nan(result.float_nan)
 
 

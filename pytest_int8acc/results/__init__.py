@@ -145,6 +145,8 @@ class CaseResult:
     """
     blind_reason: str = ""
     """The reason that the spec gives for accepting criteria that useless outputs meet; empty without one."""
+    fails_undecided: bool = False
+    """Whether the case fails if other samples may reverse its verdict, as the spec's key 'undecided' says."""
     random_inputs: bool = False
     """Whether the inputs are random numbers. A verdict then says nothing about real data."""
     place: Place = "exact"
@@ -207,7 +209,7 @@ class CaseResult:
     @property
     def unsteady(self) -> tuple[Score, ...]:
         """The scores that decide the verdict and whose confidence interval contains their limit."""
-        if self.passed:
+        if self._is_met:
             return tuple(score for score in self.scores if not score.steady)
         missed = [score for score in self.scores if not score.passed]
         certain = any(score.steady for score in missed) or any(output.problem for output in self.outputs)
@@ -229,6 +231,16 @@ class CaseResult:
         return self.blind is not None and self.blind.fatal and not self.blind_reason
 
     @property
-    def passed(self) -> bool:
+    def _is_met(self) -> bool:
         """Whether limits are met, the engine ran as requested, and criteria reject useless outputs."""
         return self.kept and not self.is_misbuilt and not self.is_blind
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the case fails only because other samples may reverse its verdict."""
+        return self.fails_undecided and self._is_met and bool(self.unsteady)
+
+    @property
+    def passed(self) -> bool:
+        """Whether ``_is_met`` holds, and the samples decide the verdict if the spec asks for that."""
+        return self._is_met and not self.is_undecided

@@ -41,7 +41,7 @@ from pytest_int8acc.scores.rows import (
     samples_in,
 )
 from pytest_int8acc.scores.split import Splitter
-from pytest_int8acc.scores.statistics import interval
+from pytest_int8acc.scores.statistics import Groups, interval
 from pytest_int8acc.scores.tasks import Labels
 from pytest_int8acc.scores.user_metric import MetricRun, UserMetric, metric_scores, of_samples
 from pytest_int8acc.tensors import Array, Feed, Outputs, Part
@@ -105,12 +105,16 @@ class Judge:
     splitter: Splitter = field(default_factory=Splitter)
     """Decides which outputs are judged by their parts. All comparisons of a case use the same splitter."""
 
+    groups: Groups | None = None
+    """The group of each sample, [samples]; None if no samples belong together."""
+
     def of_rows(self, rows: Sequence[int]) -> Judge:
-        """Returns a copy of this judge that has the labels of some samples only.
+        """Returns a copy of this judge that has the labels and the groups of some samples only.
 
         ``rows`` are the samples' indices.
         """
-        return replace(self, labels=of_samples(self.labels, rows))
+        groups = None if self.groups is None else self.groups[list(rows)]
+        return replace(self, labels=of_samples(self.labels, rows), groups=groups)
 
     def on(self, outputs: Collection[str]) -> Judge:
         """Returns a copy of this judge that has only the limits on these outputs, and no metrics."""
@@ -285,7 +289,8 @@ class Comparison:
         """Returns the results of all outputs. The arguments are those of ``verdict``."""
         reruns = noise.outputs if noise is not None else {}
         return tuple(
-            output.result(reruns.get(name), intervals=intervals) for name, output in self.outputs.items()
+            output.result(reruns.get(name), intervals=intervals, groups=self.judge.groups)
+            for name, output in self.outputs.items()
         )
 
     def verdict(self, noise: Comparison | None = None, *, intervals: bool = False) -> Verdict:
@@ -306,7 +311,9 @@ class Comparison:
             reruns = noise.metrics
         scores: list[Score] = []
         for run, own, rerun in zip(self.metrics, self.baseline_metrics, reruns, strict=True):
-            scores += metric_scores(run, own, rerun, steady=steady, intervals=intervals)
+            scores += metric_scores(
+                run, own, rerun, steady=steady, intervals=intervals, groups=self.judge.groups
+            )
         return Verdict(outputs, tuple(scores))
 
 
@@ -487,7 +494,9 @@ class OutputRows:
         rows = self.rows(metric.measure.key(options))
         return metric(rows if samples is None else rows[list(samples)]) if len(rows) else math.nan
 
-    def result(self, noise: OutputRows | None = None, *, intervals: bool = False) -> OutputResult:
+    def result(
+        self, noise: OutputRows | None = None, *, intervals: bool = False, groups: Groups | None = None
+    ) -> OutputResult:
         """Returns the result of the output: first a score for each limit, then scores without a limit.
 
         If baseline and candidate cannot be compared, scores with a limit are nan, and ``problem`` or ``note``
@@ -496,6 +505,7 @@ class OutputRows:
         Args:
             noise: The baseline compared with its second run, on these samples or on others.
             intervals: Whether the interval of each score is computed.
+            groups: The group of each sample, [samples]; None if no samples belong together.
 
         Raises:
             CriterionError: Nothing was run, or the output has a limit and is not finite in the baseline.
@@ -515,7 +525,9 @@ class OutputRows:
                 score = replace(score, limit=limit)
                 if intervals:
                     rows = self.rows(metric.measure.key(limits.options))
-                    score = replace(score, interval=interval(score, rows, metric))
+                    # An output without an axis of samples has a row for each batch, of no one group.
+                    of_rows = groups if groups is not None and len(groups) == len(rows) else None
+                    score = replace(score, interval=interval(score, rows, metric, groups=of_rows))
                 scores.append(score)
         if obstacle.comparable:
             usual = OutputLimits(self.name)

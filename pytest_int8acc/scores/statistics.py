@@ -359,16 +359,12 @@ def interval(
             return _of_quantile(score, metric, losses, units, confidence)
         order, starts = _sorted(groups[is_compared])
         return _of_worst(score, metric, np.maximum.reduceat(losses[order], starts), confidence)
-    samples, rows = len(rows), _pooled(rows, metric, *_sorted(groups))
-    found = _of_sum(score, rows, metric, confidence, is_open=is_open)
-    if found is None or found.needed is None:
-        return found
-    return replace(found, needed=math.ceil(found.needed * samples / len(rows)))
+    pooled = _pooled(rows, metric, *_sorted(groups))
+    found = _of_sum(score, pooled, metric, confidence, is_open=is_open)
+    return in_samples(found, len(rows) / max(len(pooled), 1))
 
 
-def _of_sum(
-    score: Score, rows: F64, metric: Metric, confidence: float, *, is_open: bool
-) -> Interval | None:
+def _of_sum(score: Score, rows: F64, metric: Metric, confidence: float, *, is_open: bool) -> Interval | None:
     """Returns the interval of a score of all samples together, whose rows, [units, columns], are added."""
     compared = rows[metric.measure.compared(rows)]
     if metric.measure in (TOP1, TOP5, UNEQUAL):
@@ -506,7 +502,7 @@ def of_labels(
         confidence: The confidence of the interval.
         groups: The group of each sample; None: no samples belong together.
     """
-    # A drop against the baseline may be 0 by chance. Only without a baseline is a small loss far from a limit.
+    # A drop against the baseline may be 0 by chance. Without a baseline, a small loss is far from the limit.
     is_open = not score.passed or score.baseline is not None or score.normalized_loss >= _MIN_LOSS
     if score.limit is None or not is_open or not math.isfinite(score.value):
         return None
@@ -533,9 +529,7 @@ def of_labels(
 # --- The worst sample
 
 
-def _of_quantile(
-    score: Score, metric: Metric, losses: F64, units: int, confidence: float
-) -> Interval | None:
+def _of_quantile(score: Score, metric: Metric, losses: F64, units: int, confidence: float) -> Interval | None:
     """Returns the exact interval of a quantile of the losses, by order statistics.
 
     The number of samples worse than the true quantile is binomial (Thompson, 1936). Samples that belong
@@ -630,6 +624,13 @@ def _endless(metric: Metric) -> float:
 
 
 # --- Intervals
+
+
+def in_samples(found: Interval | None, each: float) -> Interval | None:
+    """Returns an interval of groups, with ``each`` samples on average, whose ``needed`` counts samples."""
+    if found is None or found.needed is None:
+        return found
+    return replace(found, needed=math.ceil(found.needed * each))
 
 
 def _needed(samples: int, reach: float, distance: float) -> int | None:

@@ -18,7 +18,7 @@ from pytest_int8acc.data.scripts import UserFunction, looking_at, run_user
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import Bound, Interval, Score
 from pytest_int8acc.scores.criteria import MetricLimit, kind_of
-from pytest_int8acc.scores.statistics import of_drop, of_labels, of_wrong
+from pytest_int8acc.scores.statistics import Groups, in_samples, of_drop, of_labels, of_wrong
 from pytest_int8acc.scores.tasks import Labels, Task, TaskRun
 from pytest_int8acc.tensors import Array, Feed
 
@@ -33,6 +33,7 @@ def metric_scores(
     *,
     steady: bool = False,
     intervals: bool = False,
+    groups: Groups | None = None,
 ) -> tuple[Score, ...]:
     """Returns one score for each limit of a metric, or one score without a limit if the metric has none.
 
@@ -46,6 +47,7 @@ def metric_scores(
             value.
         steady: Whether it is known that a second run of the baseline gives the same outputs.
         intervals: Whether intervals are computed. This is done only for a metric that is computed fast.
+        groups: The group of each sample, [samples]; None if no samples belong together.
     """
     limit, reference = candidate.limit, baseline.reference("the baseline's outputs")
     value, notes = candidate.int8_value()
@@ -57,12 +59,15 @@ def metric_scores(
     for bar, bound, text in _bars(limit, reference):
         one = replace(score, limit=bar, bound=bound, note="; ".join(filter(None, [text, *notes])))
         if intervals:
-            one = replace(one, interval=_interval(one, candidate, baseline if text else None))
+            relative = baseline if text else None
+            one = replace(one, interval=_interval(one, candidate, relative, groups))
         scores.append(one)
     return tuple(scores)
 
 
-def _interval(score: Score, candidate: MetricRun, baseline: MetricRun | None) -> Interval | None:
+def _interval(
+    score: Score, candidate: MetricRun, baseline: MetricRun | None, groups: Groups | None
+) -> Interval | None:
     """Returns the interval of the score; None if it cannot be computed.
 
     Args:
@@ -70,6 +75,7 @@ def _interval(score: Score, candidate: MetricRun, baseline: MetricRun | None) ->
         candidate: The metric of the candidate's outputs.
         baseline: The metric of the baseline's outputs if the limit is relative to the baseline's value;
             otherwise None.
+        groups: The group of each sample, [samples]; None if no samples belong together.
     """
     own, confidence = candidate.drawable, candidate.limit.confidence
     if own is None:
@@ -77,16 +83,20 @@ def _interval(score: Score, candidate: MetricRun, baseline: MetricRun | None) ->
     other = None if baseline is None else baseline.drawable
     if score.bound == "min" and own.right is not None:
         right = own.right[~np.isnan(own.right)]
-        if other is None:
-            return of_wrong(score, int((right == 0).sum()), len(right), confidence)
-        lost, gained = flips(own, other)
-        return of_drop(score, lost, gained, len(right), confidence)
+        lost, gained = (int((right == 0).sum()), 0) if other is None else flips(own, other)
+        units = len(right) if groups is None else len(np.unique(groups))
+        # Without a disagreement the exact interval holds for groups, too: each counts as one sample.
+        if groups is None or not lost + gained:
+            found = of_drop(score, lost, gained, units, confidence)
+            if other is None:
+                found = of_wrong(score, lost, units, confidence)
+            return in_samples(found, own.samples / units) if units else None
 
     def value(samples: Sequence[int]) -> float:
         drop = 0.0 if other is None else other.value(samples) - (score.baseline or 0.0)
         return own.value(samples) - drop
 
-    return of_labels(score, own.samples, value, confidence)
+    return of_labels(score, own.samples, value, confidence, groups)
 
 
 def flips(candidate: TaskRun, baseline: TaskRun) -> tuple[int, int]:

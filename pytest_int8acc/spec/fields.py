@@ -209,6 +209,9 @@ MarkName = Annotated[
 ]
 DataPath = Annotated[_Place, _text("a file, a folder, 'file.py:function' or {random: {samples: N}}")]
 LabelsPath = Annotated[_Place, _text("a .npy, .npz, .txt or .json file, or 'file.py:function'")]
+GroupsPath = Annotated[
+    _Place, _text("a .npy, .npz or .txt file, 'file.py:function', or the name of an array of 'labels'")
+]
 
 Count = Annotated[int, Field(strict=True, ge=1), _number("a whole number of at least 1")]
 Level = Annotated[int, Field(strict=True, ge=0, le=5), _number("a whole number from 0 to 5")]

@@ -21,6 +21,7 @@ from pytest_int8acc.spec.fields import Closed, expect_list, one_of, option
 from pytest_int8acc.spec.int8 import Baseline, Fp8, Int8, Low, Quantized, Source
 
 Keep = Literal["fp16", "fp32"]
+Undecided = Literal["score", "fail"]
 GoldenType = Literal["float32", "float16"]
 
 
@@ -201,6 +202,17 @@ class Case(Closed):
         "What INT8 must keep to. An output that none of them names must keep an SQNR of 20 dB, or 99 % "
         "equal elements where it holds no floats, unless a metric of your own judges.",
         (),
+    )
+    groups: fields.GroupsPath | None = option(
+        "Which samples belong together, like the frames of a video: a .npy, .npz or .txt file with a number "
+        "or name for each sample, 'file.py:function', or the name of an array of 'labels'. Confidence "
+        "intervals count a group as one sample.",
+        examples=["data/videos.txt"],
+    )
+    undecided: Annotated[Undecided, one_of(Undecided)] = option(
+        "What becomes of a case that passes, but that other samples may reverse. score: it passes, and the "
+        "report says so; fail.",
+        "score",
     )
     unjudged: Annotated[tuple[fields.GraphName, ...], expect_list("output names or patterns")] = option(
         "Outputs that no criterion judges, by name or pattern (*, ?, [seq]); the report says so.", ()
