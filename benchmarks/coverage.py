@@ -10,9 +10,9 @@ which is the hardest limit to judge. A draw counts as covered if the true score 
 draw is a false pass if the whole interval meets the limit, and a false alarm if the whole interval misses it.
 
 The cases and the coverage asked for were fixed before any method was chosen. ``--seed 0`` draws what the
-methods were chosen on. ``FRESH`` and seed 1 were fixed after that, before anything was run on them. On seed 1
-two faults were seen and mended: the lower end of an interval of the worst sample, and drops without an
-interval. Seed 2 was fixed after that: no method has been chosen by it.
+methods were chosen on. ``FRESH`` and seed 1 were fixed after that, before anything was run on them. Trial
+draws and seed 1 showed two faults, which were mended: the lower end of an interval of the worst sample, and
+drops without an interval. Seed 2 was fixed after that: no method has been chosen by it.
 
 Two more tables follow. The first one draws as many samples as ``min_detectable`` asks for. The second one
 draws as many samples as an undecided verdict says would decide.
