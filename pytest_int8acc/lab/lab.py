@@ -489,7 +489,8 @@ def _split_lab(measured: Measured, int8: Int8Form) -> Lab | None:
     samples = measured.inputs.samples or 0
     if not has_rows(measured.baseline, samples):
         return None
-    parts = split(_errors(measured, samples), margins(measured.baseline, samples))
+    groups = measured.judge.groups
+    parts = split(_errors(measured, samples), margins(measured.baseline, samples), groups=groups)
     if not parts.proving:
         return None
     lab = Lab(measured, int8, parts)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_int8acc.scores.rows import F64
+from pytest_int8acc.scores.statistics import Groups
 from pytest_int8acc.tensors import Array, Outputs
 
 #: Minimum number of samples that are split. With fewer samples all choose, and nothing is proved.
@@ -32,7 +33,7 @@ class Split(NamedTuple):
     proving: tuple[int, ...]
 
 
-def split(errors: F64, margins: F64, seed: int = 0) -> Split:
+def split(errors: F64, margins: F64, seed: int = 0, groups: Groups | None = None) -> Split:
     """The samples that choose and the samples that prove, alike in margin and in error.
 
     Samples are sorted by the class of their margin, and within a class by their error. Of each three
@@ -44,7 +45,17 @@ def split(errors: F64, margins: F64, seed: int = 0) -> Split:
         margins: The difference between the two greatest classes of the baseline, [samples]; equal numbers if
             no output has classes.
         seed: The seed of the random choice.
+        groups: The group of each sample, [samples]. A group stays together: it counts as one sample, with its
+            largest error and its least margin. None if no samples belong together.
     """
+    if groups is not None:
+        numbers = np.unique(groups, return_inverse=True)[1]
+        members = [np.flatnonzero(numbers == number) for number in range(int(numbers.max(initial=-1)) + 1)]
+        largest = np.array([errors[group].max() for group in members])
+        least = np.array([margins[group].min() for group in members])
+        units = split(largest, least, seed)
+        choosing, proving = (np.flatnonzero(np.isin(numbers, part)).tolist() for part in units)
+        return Split(tuple(choosing), tuple(proving))
     samples = len(errors)
     if samples < LEAST:
         return Split((), ())

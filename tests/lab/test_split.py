@@ -38,6 +38,17 @@ def test_both_parts_have_samples_of_small_and_of_large_errors(samples: int, seed
         assert np.diff(ranks).max() <= 5
 
 
+@given(st.integers(0, 60), st.integers(1, 9), st.integers(0, 9))
+def test_samples_that_belong_together_choose_or_prove_together(groups: int, each: int, seed: int) -> None:
+    rng = np.random.default_rng(groups)
+    of = rng.permutation(np.arange(groups).repeat(each))
+    parts = split(rng.random(len(of)), rng.random(len(of)), seed, of)
+    choosing, proving = ({int(of[sample]) for sample in part} for part in parts)
+    assert not choosing & proving
+    assert len(proving) == (groups // 3 if groups >= LEAST else 0)
+    assert len(parts.proving) == len(proving) * each
+
+
 def test_errors_that_are_not_finite_are_shared_out() -> None:
     errors = np.full(30, 0.1)
     errors[:9] = [np.inf, np.nan] * 4 + [np.inf]

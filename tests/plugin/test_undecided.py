@@ -109,3 +109,12 @@ def test_undecided_is_one_of_two_words(digits):
     (digits.path / "digits.int8acc.yaml").write_text(SPEC + "undecided: maybe\n")
     result = digits.runpytest(*LOAD, "--int8acc")
     result.stdout.fnmatch_lines("digits.int8acc.yaml:8:12: undecided: expected one of score, fail*")
+
+
+def test_a_fix_is_proved_on_groups_that_chose_nothing(digits):
+    (digits.path / "videos.txt").write_text("".join(f"video {i // 2}\n" for i in range(64)))
+    spec = SPEC.replace("{calibrate: {method: minmax}}", "{scales: ranges.json}") + "groups: videos.txt\n"
+    (digits.path / "digits.int8acc.yaml").write_text(spec)
+    result = digits.runpytest(*LOAD, "--int8acc")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines("Fix: *")
