@@ -255,7 +255,8 @@ def of_drop(
     kept = NormalDist(drop, spread).cdf(allowed + 0.5 / samples) if spread else float(drop <= allowed)
     reach = high - drop if drop <= allowed else drop - low
     needed = _needed(samples, reach, allowed - drop)
-    return _around(score, score.baseline - high, score.baseline - low, kept, confidence, needed)
+    worst, best = max(score.baseline - high, 0.0), min(score.baseline - low, 1.0)
+    return _around(score, worst, best, kept, confidence, needed)
 
 
 def least_detectable(samples: int, confidence: float = CONFIDENCE) -> float:
