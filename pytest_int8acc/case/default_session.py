@@ -19,7 +19,7 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.surviving import surviving
 from pytest_int8acc.results import DefaultSession, Difference, Level, Score
 from pytest_int8acc.runtime.forms import ModelForm
-from pytest_int8acc.runtime.onnxruntime import QUANTIZER_RULES, Sessions, saturation
+from pytest_int8acc.runtime.onnxruntime import CRASH, CRASHING, QUANTIZER_RULES, Sessions, saturation
 from pytest_int8acc.scores.judge import Comparison, Judge, Verdict
 from pytest_int8acc.tensors import Feed
 
@@ -67,6 +67,10 @@ def compare_default(
         sessions: Opens the model.
         is_target: Whether a default session is what is deployed.
     """
+    if is_target and sessions.crashes(model):
+        return DefaultSession(
+            "refused", is_target, batch.samples, problem=CRASH, level="all", optimizers=(CRASHING,)
+        )
     trial = _Trial(model, batch, judge.of_rows(range(batch.samples)), sessions)
     found = trial()
     if found is None:

@@ -43,7 +43,7 @@ from pytest_int8acc.case.preflight import missed, preflight, preflight_of_golden
 from pytest_int8acc.case.runs import Preflight, Runs, check_interface, read_reference, run_forms
 from pytest_int8acc.clock import Clock, current
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.errors import blaming
+from pytest_int8acc.errors import EngineError, blaming
 from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.goldens.golden_store import Compared, GoldenStore, open_golden_store
 from pytest_int8acc.graph.emulate import holds_fp8
@@ -53,7 +53,7 @@ from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.graph.outputs import fitting_metric
 from pytest_int8acc.results import CaseResult, DefaultSession, Finding, Role, Score
 from pytest_int8acc.runtime.forms import Form, ImplicitForm, ModelForm
-from pytest_int8acc.runtime.onnxruntime import Sessions, sessions_of
+from pytest_int8acc.runtime.onnxruntime import CRASH, Sessions, sessions_of
 from pytest_int8acc.runtime.open import open_backend
 from pytest_int8acc.runtime.protocol import Backend, Engine
 from pytest_int8acc.runtime.run import cut, lock_step
@@ -218,6 +218,8 @@ class Measured(_Prepared):
         Raises:
             EngineError: The candidate does not load or run there.
         """
+        if self.sessions.crashes(form.model):
+            raise EngineError(CRASH)
         engine = self.sessions.default(form.model, disabled=saturating_kernels())
         return self.runs.judged_with_part(self.outputs_of(engine), unseen)
 

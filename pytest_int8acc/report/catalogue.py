@@ -746,6 +746,9 @@ class Caution:
     )
     NEEDED = "; about {needed} samples would decide"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
+    FIX_UNDECIDED = (
+        "{samples} samples prove the fix: {score} may be {interval} on others, limit {limit}{needed}"
+    )
     FIX_FROM_INPUTS = "the fix has its scales from these very inputs: before you ship, run it on others"
     NAN_IN_BOTH = "{output} is NaN in both forms in {share:.2%} of its elements, which are left out"
     SMALL_SAMPLES = (

@@ -30,6 +30,7 @@ from pytest_int8acc.results import (
     Finding,
     LayerShare,
     PrecisionContract,
+    Repair,
     Role,
     Score,
     Stop,
@@ -120,13 +121,36 @@ def default_session_text(found: DefaultSession) -> str:
 
 def fix_by_default(found: DefaultSession) -> list[str]:
     """Returns why the recommended fix is in doubt in a default session; nothing if it keeps its limits."""
-    if found.kind == "refused":
-        return [Caution.FIX_REFUSED]
-    if found.kind != "fails":
+    if found.kind not in ("refused", "fails"):
         return []
     if found.optimizers:
         return [Caution.FIX_FAILS_BY.format(optimizers=", ".join(map(repr, found.optimizers)))]
+    if found.kind == "refused":
+        return [Caution.FIX_REFUSED]
     return [Caution.FIX_FAILS.format(score=_by_default(found))]
+
+
+def fix_undecided(repair: Repair, samples: int) -> list[str]:
+    """Returns what a verified fix may reach on other samples, if that is beyond a limit.
+
+    Args:
+        repair: The fix.
+        samples: The number of all samples, of which those that prove are a part.
+    """
+    unseen, undecided = repair.evidence.unseen, [s for s in repair.evidence.unseen_scores if not s.steady]
+    if unseen is None or not undecided or not repair.verified:
+        return []
+    worst = max(undecided, key=lambda score: needed_samples([score]) or math.inf)
+    needed = needed_samples([worst])
+    total = None if needed is None else round(float(f"{needed * samples / unseen.count:.2g}"))
+    facts = {
+        "samples": unseen.count,
+        "score": name_of(worst, NAME),
+        "interval": interval_text(worst),
+        "limit": number(worst.limit or 0.0),
+        "needed": "" if total is None else Caution.NEEDED.format(needed=total),
+    }
+    return [Caution.FIX_UNDECIDED.format(**facts)]
 
 
 def _by_default(found: DefaultSession) -> str:

@@ -21,6 +21,7 @@ from pytest_int8acc.report.cautions import (
     cautions,
     default_session_text,
     fix_by_default,
+    fix_undecided,
     precision_text,
     precision_why,
     problems,
@@ -425,7 +426,10 @@ class CaseView:
         """Reasons to doubt the recommended fix."""
         repair, found = self.result.answer, self.result.fixed_session
         texts = [] if found is None else fix_by_default(found)
-        if self.result.passed or repair is None or repair.verified or repair.data or not repair.rescales:
+        if self.result.passed or repair is None:
+            return texts
+        texts += fix_undecided(repair, self.result.samples)
+        if repair.verified or repair.data or not repair.rescales:
             return texts
         return [*texts, Caution.FIX_FROM_INPUTS]
 

@@ -29,6 +29,7 @@ from pytest_int8acc.graph.emulate import casts_to_half, emulate_half, holds_fp8,
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.index import all_graphs, refill
 from pytest_int8acc.graph.model import Model, make_model, save_model
+from pytest_int8acc.graph.types import FLOAT16, value_types
 from pytest_int8acc.results import Level, Role
 from pytest_int8acc.runtime.forms import EngineForm, Form, ModelForm
 from pytest_int8acc.runtime.protocol import Backend, Engine, check_names
@@ -60,6 +61,11 @@ options = onnxruntime.SessionOptions()
 options.log_severity_level = 0
 onnxruntime.InferenceSession(sys.argv[2], options, sys.argv[3:])
 """
+#: The optimizer of convolutions that crashes on some models with Transpose, Cast from FP16 and MatMul
+#: (microsoft/onnxruntime#28392, seen in 1.32).
+CRASHING = "NchwcTransformer"
+#: The problem of a model that it crashes on.
+CRASH = f"loading it crashes the process in {CRASHING} (microsoft/onnxruntime#28392)"
 #: Maximum time in seconds for the process that logs what the optimizers do.
 _MAX_LOG_SECONDS = 120.0
 #: Matches the log's line before the optimizers of a level; level 1 is *basic*, 2 is *extended*.
@@ -137,6 +143,8 @@ class OrtEngine:
         options = _options(runtime, mode, threads, optimized)
         if optimized:
             options.graph_optimization_level = _level(runtime, level)
+        if mode == "native" and _may_crash(model):
+            disabled = (*disabled, CRASHING)
         self._session = _session(runtime, model, mode, options, providers, disabled)
         self._passed_through = {i.name for i in self.inputs} & set(self._names)
         if self._session.get_providers()[0] != providers[0][0]:
@@ -218,23 +226,9 @@ class Sessions:
         ONNX Runtime names them only in its log, which goes to stderr. So another process loads the model.
         The result is empty if the process fails, or if the log has another form.
         """
-        with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as folder:
-            path = Path(folder) / "model.onnx"
-            save_model(model, path, external_weights=model.nbytes > INLINE_BYTES)
-            providers = [name for name, _ in _providers(_runtime(), self.provider)]
-            paths = os.pathsep.join(sys.path)
-            command = [sys.executable, "-I", "-c", _LOGGED_SESSION, paths, str(path), *providers]
-            try:
-                run = subprocess.run(
-                    command,
-                    capture_output=True,
-                    text=True,
-                    errors="replace",
-                    timeout=_MAX_LOG_SECONDS,
-                    check=False,
-                )
-            except (OSError, subprocess.TimeoutExpired):
-                return ()
+        run = self._logged(model)
+        if run is None:
+            return ()
         found: dict[tuple[Level, str], None] = {}
         level: Level = "basic"
         for line in run.stderr.splitlines():
@@ -244,9 +238,40 @@ class Sessions:
                 found.setdefault((level, said[1]))
         return tuple(found)
 
+    def crashes(self, model: Model) -> bool:
+        """Whether a default session of a model crashes. Another process loads a model that may do so."""
+        run = self._logged(model) if _may_crash(model) else None
+        return run is not None and run.returncode < 0
+
+    def _logged(self, model: Model) -> subprocess.CompletedProcess[str] | None:
+        """The process that has loaded a model in a default session, with its log; None if it does not end."""
+        with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as folder:
+            path = Path(folder) / "model.onnx"
+            save_model(model, path, external_weights=model.nbytes > INLINE_BYTES)
+            providers = [name for name, _ in _providers(_runtime(), self.provider)]
+            paths = os.pathsep.join(sys.path)
+            command = [sys.executable, "-I", "-c", _LOGGED_SESSION, paths, str(path), *providers]
+            try:
+                return subprocess.run(
+                    command,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    timeout=_MAX_LOG_SECONDS,
+                    check=False,
+                )
+            except (OSError, subprocess.TimeoutExpired):
+                return None
+
     def configured(self, model: Model) -> OrtEngine:
         """A session in the mode of the settings; raises EngineError if the model does not load."""
         return OrtEngine(model, self.mode, self.provider)
+
+
+def _may_crash(model: Model) -> bool:
+    """Whether a model has the operators on which ``CRASHING`` crashes: Transpose, and tensors in FP16."""
+    has_transpose = any(node.op_type == "Transpose" for node in model.graph.node)
+    return has_transpose and FLOAT16 in value_types(model).values()
 
 
 #: Sessions with the default settings.

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from statistics import NormalDist
 from typing import Any
 
@@ -255,8 +255,16 @@ def of_drop(
     kept = NormalDist(drop, spread).cdf(allowed + 0.5 / samples) if spread else float(drop <= allowed)
     reach = high - drop if drop <= allowed else drop - low
     needed = _needed(samples, reach, allowed - drop)
+    if not lost and not gained and allowed > 0:  # the reach shrinks with the number, not with its root
+        decides = partial(_shows_no_drop, allowed=allowed, confidence=confidence)
+        needed = math.ceil(_bisected(decides, 1.0, float(_MOST_NEEDED)))
     worst, best = max(score.baseline - high, 0.0), min(score.baseline - low, 1.0)
     return _around(score, worst, best, kept, confidence, needed)
+
+
+def _shows_no_drop(samples: float, *, allowed: float, confidence: float) -> bool:
+    """Whether so many samples without a disagreement show that the drop is at most the allowed one."""
+    return drop_interval(0, 0, math.ceil(samples), confidence)[1] <= allowed
 
 
 def least_detectable(samples: int, confidence: float = CONFIDENCE) -> float:
