@@ -102,8 +102,8 @@ def saturating_kernels() -> tuple[str, ...]:
     return INT8_KERNELS if saturation().saturates else ()
 
 
-def surviving_form(form: ModelForm, found: DefaultSession) -> ModelForm | None:
-    """Another form of the same plan that the optimizers in ``found`` leave as it is.
+def surviving_form(form: ModelForm, optimizers: Collection[str]) -> ModelForm | None:
+    """Another form of the same plan that the optimizers leave as it is.
 
     Its model has the same plan, scales and codes. An exact session gives the same results, but for rounding
     in the last bit of FP32. Whether a default session agrees must be proved, see
@@ -111,12 +111,12 @@ def surviving_form(form: ModelForm, found: DefaultSession) -> ModelForm | None:
 
     Args:
         form: A candidate or a fix, as it runs. Only ``model`` changes in the result.
-        found: How the form differs in a default session.
+        optimizers: The optimizers that change the results of the form in a default session.
 
     Returns:
         The other form; None if no optimizer is known, or if no part of the model has another form.
     """
-    model = surviving(form.model, found.optimizers)
+    model = surviving(form.model, optimizers)
     if list(model.graph.node) == list(form.model.graph.node):
         return None
     return replace(form, model=model)

@@ -204,9 +204,11 @@ class Measured(_Prepared):
         """
         return _default_session(self, self.runs, form)
 
-    def deploys_default(self, form: ModelForm) -> bool:
+    @property
+    def deploys_default(self) -> bool:
         """Whether a default session of ONNX Runtime is deployed, and the case runs in an exact one."""
-        return self.settings.backend == "onnxruntime" and _compares_sessions(self, form)
+        is_exact = self.settings.mode == "exact" and not self.backend.builds_engines
+        return self.settings.backend == "onnxruntime" and is_exact and low_of(self.case).takes_scales
 
     def judged_by_default(
         self, form: ModelForm, unseen: Collection[int] = ()

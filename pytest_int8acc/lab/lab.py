@@ -19,6 +19,7 @@ from pytest_int8acc.case.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.clock import Budget
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import EngineError, Int8accError
+from pytest_int8acc.graph.emulate import holds_fp8
 from pytest_int8acc.graph.macs import inferred_shapes, macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import moved, plan_key
@@ -38,6 +39,8 @@ from pytest_int8acc.search.types import GroupInfo
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
+#: The optimizers that drop a Relu or Clip in front of a QuantizeLinear to FP8, though FP8 clips otherwise.
+FP8_REWRITES = ("ReluQuantRewrite", "ClipQuantRewrite")
 #: An engine may have up to this many times the normalized loss of its ONNX model (1 dB), because TensorRT
 #: rounds differently. More is a fault of the engine.
 ENGINE_ROUNDING = 1.25
@@ -348,7 +351,7 @@ class Lab:
             form = self._form(plan)
             self.measured.truth.check_form(form, self.int8.unrounded(plan))
             proof = Proof(plan=plan, form=form, **vars(self.judged(form)))
-            if proof.has_reserve and isinstance(form, ModelForm) and self.measured.deploys_default(form):
+            if proof.has_reserve and isinstance(form, ModelForm) and self.measured.deploys_default:
                 proof = self._deployed(proof, form)
             self._proofs[key] = proof
         return self._proofs[key]
@@ -365,10 +368,11 @@ class Lab:
         if missed is None:
             return proof
         found = measured.default_session(form) or missed
-        other = surviving_form(form, found)
+        optimizers = FP8_REWRITES if holds_fp8(form.model) else found.optimizers
+        other = surviving_form(form, optimizers)
         if other is not None:
             verdict, unseen = measured.proved(other, self.split.proving)
-            again = replace(proof, form=other, verdict=verdict, unseen=unseen, survived=found.optimizers)
+            again = replace(proof, form=other, verdict=verdict, unseen=unseen, survived=optimizers)
             if again.has_reserve and self._missed_by_default(again, other) is None:
                 return again
         return replace(proof, survives=False, by_default=found)

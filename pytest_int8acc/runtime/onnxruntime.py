@@ -105,6 +105,7 @@ class OrtEngine:
             for any graph, and runs slower.
         level: The level of the optimizers, if ``optimized`` is set.
         disabled: Names of further optimizers that are switched off.
+        takes_fp8: Whether *native* opens FP8 as well, which ONNX Runtime computes in FP32.
 
     Raises:
         EngineError: ONNX Runtime or the provider is missing, or ONNX Runtime refuses the model or computes it
@@ -121,6 +122,7 @@ class OrtEngine:
         optimized: bool = True,
         level: Level = "all",
         disabled: Collection[str] = (),
+        takes_fp8: bool = False,
     ) -> None:
         runtime = _runtime()
         if mode == "exact":
@@ -130,7 +132,7 @@ class OrtEngine:
                     f"{model.name}: holds FP8 or INT4, and ONNX Runtime {runtime.__version__} drops a Relu "
                     "in front of such a QuantizeLinear, whatever it is told: install another version"
                 )
-        elif holds_fp8(model):
+        elif holds_fp8(model) and not takes_fp8:
             raise EngineError(
                 f"{model.name}: holds FP8, in which ONNX Runtime computes nothing: leave out 'mode: native'"
             )
@@ -218,7 +220,7 @@ class Sessions:
         Raises:
             EngineError: The model does not load.
         """
-        return OrtEngine(model, "native", self.provider, level=level, disabled=disabled)
+        return OrtEngine(model, "native", self.provider, level=level, disabled=disabled, takes_fp8=True)
 
     def optimizers(self, model: Model) -> tuple[tuple[Level, str], ...]:
         """The optimizers that change the graph in a default session: level and name, in the order of use.

@@ -14,6 +14,7 @@ from onnx import numpy_helper
 from optimizers import PLANTED
 from plugin_support import LOAD
 
+from benchmarks.unseen import judged
 from pytest_int8acc import Settings, load_spec
 from pytest_int8acc.case.default_session import surviving_form
 from pytest_int8acc.case.measured import measure
@@ -57,7 +58,7 @@ def test_another_form_of_the_plan_survives_the_optimizer(tmp_path: Path, name: s
     assert found is not None
     assert isinstance(candidate, ModelForm)
     assert measured.default_session(candidate) == found
-    other = surviving_form(candidate, found)
+    other = surviving_form(candidate, found.optimizers)
     if name == WITHOUT_OTHER_FORM:
         assert other is None
         measured.close()
@@ -124,6 +125,13 @@ def test_a_fix_without_another_form_is_not_verified_where_it_is_shipped(pytester
     assert not case["search"]["verified"]
     assert "not verified" in text
     assert f"the fix fails without disabled_optimizers=['{optimizer}']" in text
+
+
+def test_a_fix_in_fp8_keeps_its_relu_in_a_default_session() -> None:
+    """ONNX Runtime drops a Relu in front of a QuantizeLinear to FP8; the fix has Max in its place."""
+    found = judged("fp8_gone_mlp", 96, 0)
+    assert found is not None
+    assert (found.word, found.exact, found.default) == ("verified", True, True)
 
 
 def test_a_target_elsewhere_gets_a_note(pytester: pytest.Pytester) -> None:
