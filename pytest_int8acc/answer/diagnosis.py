@@ -225,7 +225,7 @@ def _layers(measured: Measured, lab: Lab | None) -> tuple[tuple[LayerError, ...]
     clock = measured.clock
 
     def found() -> tuple[LayerError, ...]:
-        return layer_errors(lab.simulator.board(Plan()).as_run, lab.inputs, measured.sessions)
+        return layer_errors(lab.simulator.board(Plan()).as_run, measured.inputs, measured.sessions)
 
     layers = clock.attempt("layers", found, ())
     if not layers or (not asked and not _is_engine_only(measured)):
