@@ -55,7 +55,7 @@ def test_what_joins_no_scores_with_others_is_judged_as_a_whole(
 def test_boxes_as_labels_are_judged_by_coco_map(pytester: pytest.Pytester) -> None:
     pytest.importorskip("faster_coco_eval")
     np.savez(pytester.path / "images.npz", image=images())
-    boxes = np.zeros((16, 2, 5), np.float32)
+    boxes = np.zeros((24, 2, 5), np.float32)
     boxes[:, 0, :4] = [100, 100, 500, 500]
     boxes[:, 1, 4] = -1
     np.save(pytester.path / "labels.npy", boxes)

@@ -200,7 +200,7 @@ def test_noise_before_a_pair_is_told(pytester: pytest.Pytester) -> None:
     """The Sigmoid reads a DequantizeLinear."""
     project(pytester.path, ENDS["sigmoid"], **NOISY_FILE)
     quantized(pytester.path, logits=12.0)
-    case, text = run(pytester)
+    case, text = run(pytester, "-v")
     assert case["verdict"] == "passed"
     assert case["outputs"][0]["preactivation"]["fails"] == "tensor"
     assert "add to 'criteria:' {tensor: 'logits', sqnr_db: 20}" in text
@@ -261,7 +261,7 @@ def test_on_engines_the_simulation_is_compared(
 def test_a_golden_in_place_of_the_baseline_is_no_obstacle(pytester: pytest.Pytester) -> None:
     project(pytester.path, ENDS["sigmoid"], **HIDDEN["sigmoid"], baseline="golden")
     pytester.runpytest(*LOAD, "--int8acc", "--int8acc-update=all").assert_outcomes(passed=1)
-    case, text = run(pytester)
+    case, text = run(pytester, "-v")
     assert case["verdict"] == "passed"
     assert case["outputs"][0]["preactivation"]["fails"] == "tensor"
     assert "add to 'criteria:' {tensor: 'logits', sqnr_db: 20}" in text
