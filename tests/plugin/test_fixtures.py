@@ -192,8 +192,7 @@ def test_a_test_that_fails_shows_what_its_case_says(
     result.stdout.fnmatch_lines_random(
         [
             "INT8 accuracy: 'logits' cosine 0.9* < 0.998 (+3 more missed)",
-            "Fix: 100 % of the MACs stay in INT8: other scales for *",
-            "*verified on 21 samples that it has not seen*",
+            "Fix: 100 % *, verified on*",
             "Layers at fault *",
         ]
     )
