@@ -15,7 +15,6 @@ from pytest_int8acc import CaseResult, Settings
 from pytest_int8acc.answer import conclude, precision, steps
 from pytest_int8acc.answer import diagnosis as diagnosis
 from pytest_int8acc.answer.scales import Chooser
-from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.clock import Clock, OutOfTime, current
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.simulator import Simulator
@@ -85,7 +84,7 @@ def at(patch: pytest.MonkeyPatch, place: Place, happens: Callable[[], None]) -> 
 
 def counted(patch: pytest.MonkeyPatch) -> tuple[list[int], list[int]]:
     """Calls of trials and of builds."""
-    trial, build = Place(Simulator, "trial", "search", call=-1), Place(Measured, "run", "proof", call=-1)
+    trial, build = Place(Simulator, "trial", "search", call=-1), Place(Lab, "_form", "proof", call=-1)
     return at(patch, trial, pytest.fail), at(patch, build, pytest.fail)
 
 
@@ -179,12 +178,12 @@ def test_the_best_plan_so_far_is_proved_after_time_is_up(
     failing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = fresh(failing, strategy="bisect-reverse")
-    place = replace(PLACES["search"], call=3)
+    place = replace(PLACES["search"], call=4)
     at(monkeypatch, place, lambda: monkeypatch.setattr(measured.clock, "_end", 0.0))
     result = conclude(measured, tmp_path)
     assert result.search is not None
     assert result.search.ending.kind == "seconds-spent"
-    assert result.search.found
+    assert result.search.verified
     assert not result.search.minimal
     assert any(name.endswith("fixed.onnx") for name in result.written)
     assert result.stopped is not None

@@ -167,8 +167,12 @@ def _result(lab: Lab, evaluator: Simulated, budget: Budget) -> SearchResult:
     """The plan that a search finds: by the settings' strategy, or in FP16 and BF16 by ``fewest``."""
     strategy, suspects = lab.measured.settings.strategy, lab.suspects
     if suspects is not None and strategy == "minimal":
-        return fewest(evaluator, suspects, budget=budget)
-    return search(evaluator, strategy, budget=budget)
+        result = fewest(evaluator, suspects, budget=budget)
+    else:
+        result = search(evaluator, strategy, budget=budget)
+    if result.ending.kind in ("seconds-spent", "interrupted"):
+        lab.clock.leave("search")
+    return result
 
 
 def _searched_by_building(lab: Lab, evaluator: Simulated) -> Found:
@@ -180,8 +184,6 @@ def _searched_by_building(lab: Lab, evaluator: Simulated) -> Found:
 
 def _proof(lab: Lab, evaluator: Simulated, result: SearchResult) -> Proof | None:
     """The proof of a plan; None if the search found no plan. It is proved even after the time is up."""
-    if result.ending.kind in ("seconds-spent", "interrupted"):
-        lab.clock.leave("search")
     if not result.passed:
         return None
     plan = evaluator.plan(evaluator.indices(result.high))
