@@ -39,7 +39,8 @@ class Inputs:
         Args:
             dataset: All samples.
             inputs: The inputs of the model.
-            baseline: The baseline's outputs of all samples, as ``run_together`` returns them.
+            baseline: The baseline's outputs of all samples, as ``run_together`` returns them, or an array for
+                each sample.
 
         Raises:
             DataError: The dataset cannot be read.
@@ -133,9 +134,11 @@ class Inputs:
         }
 
     def cut(self, outputs: Outputs) -> SampleOutputs:
-        """The outputs of the whole dataset, given batch by batch, cut into samples."""
+        """The outputs of the whole dataset, given batch by batch or sample by sample, cut into samples."""
+        if not self._by_row:
+            return {name: list(arrays) for name, arrays in outputs.items()}
         return {
-            name: [arrays[b][r : r + 1] if self._by_row else arrays[b] for b, r in self._places]
+            name: [array[r : r + 1] for array in arrays for r in range(len(array))]
             for name, arrays in outputs.items()
         }
 
@@ -169,11 +172,12 @@ class Inputs:
 
 
 def _have_rows(outputs: Outputs, counts: Sequence[int]) -> bool:
-    """Whether every output has one row for each sample of each batch."""
+    """Whether every output has a row for each sample of each batch, or one array of one row per sample."""
+    single = [1] * sum(counts)
     return all(
         array.ndim > 0 and array.shape[0] == count
         for arrays in outputs.values()
-        for array, count in zip(arrays, counts, strict=True)
+        for array, count in zip(arrays, counts if len(arrays) == len(counts) else single, strict=True)
     )
 
 
