@@ -82,14 +82,14 @@ class Found:
     """The error budget that leaves a reserve, as a share of the error that the limits allow."""
 
     @property
-    def verified(self) -> bool:
+    def passed(self) -> bool:
         """Whether the plan was built and met the criteria."""
         return self.proof is not None and self.proof.passed
 
     @property
     def fix(self) -> Proof | None:
         """The proof of the plan to recommend; None if no plan is needed, or none was verified."""
-        return self.reserved or (self.proof if self.verified and self.result.high else None)
+        return self.reserved or (self.proof if self.passed and self.result.high else None)
 
 
 def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
@@ -121,7 +121,7 @@ def _find(lab: Lab) -> Found:
     the built model fails on the samples on which the simulation passes.
     """
     found = _searched(lab, lab.simulated())
-    if found.proof is None or found.verified or lab.clock.over:
+    if found.proof is None or found.passed or lab.clock.over:
         return found
     if lab.judged_as_chosen(found.proof).passed:
         note = "the plan passes on the samples that chose it, and fails on those that it has not seen"

@@ -273,7 +273,7 @@ def keep_high(known: Known) -> Iterator[Proposal]:
     found = known.found
     if found.fix is not None and keeps_low(known.lab, known.outcome):
         yield Proposal(found.fix.plan, chosen_on=found.evaluator.seen.samples, joined=found.joined)
-    if found.reserved is not None and found.verified and found.proof is not None:
+    if found.reserved is not None and found.passed and found.proof is not None:
         yield Proposal(found.proof.plan, chosen_on=found.evaluator.seen.samples)
 
 

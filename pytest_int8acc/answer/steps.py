@@ -81,7 +81,11 @@ class Steps:
             self._take("repair", "repair", self.repair, lab)
 
     def _is_refuted(self, lab: Lab) -> bool:
-        """Whether the plan of the search fails on the samples that chose nothing, or none was found."""
+        """Whether the samples that chose nothing may give another answer than those that chose.
+
+        They do if the plan of the search fails on them. They may if the others miss the criteria with all
+        layers in high precision.
+        """
         if not lab.split.proving or self.found is None:
             return False
         if self.found.result.ending.kind == "high-fails":
@@ -91,8 +95,9 @@ class Steps:
     def _answer_anew(self, lab: Lab, *, explained: bool) -> None:
         """Search in a lab in which all samples choose, and keep the remedies that others have proved."""
         proved = self.remedied if any(proof.passed for proof in self._proofs()) else None
-        note = "a plan that some samples chose fails on the others, so all samples choose one"
-        self.result = replace(self.result, notes=(*self.result.notes, note))
+        if self.found is not None and self.found.proof is not None:
+            note = "a plan that some samples chose fails on the others, so all samples choose one"
+            self.result = replace(self.result, notes=(*self.result.notes, note))
         self.found = self.remedied = None
         self._answer(lab, searches=True, explained=explained and proved is None)
         if proved is None or not explained:
@@ -162,8 +167,8 @@ class Steps:
         proof = next(iter(self._proofs()), None)
         if proof is None:
             return self.result
-        if proof.survived:
-            names = listed(proof.survived)
+        if proof.rewritten_for:
+            names = listed(proof.rewritten_for)
             note = f"the fix is written in another form, which ONNX Runtime's optimizer {names} leaves alone"
             return replace(self.result, notes=(*self.result.notes, note))
         found = proof.by_default or self.measured.default_session(proof.form)
@@ -175,7 +180,7 @@ class Steps:
         path = measured.case.path(measured.case.model)
         for name, proof in zip(("", "high"), self._proofs(), strict=False):
             plan, (model, by_flags) = int8.complete(proof.plan), measured.backend.deployed(proof.form)
-            if not proof.survived:  # the proof has compared the form that was rewritten
+            if not proof.rewritten_for:  # the proof has compared the form that was rewritten
                 measured.truth.check_form(proof.form, int8.unrounded(proof.plan), model)
             own = without_extra_outputs(model), plan, int8.every, without_extra_outputs(measured.model), path
             fix = FixFiles(*own, int8.rest, int8.other, by_flags)

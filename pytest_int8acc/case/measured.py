@@ -207,8 +207,8 @@ class Measured(_Prepared):
     @property
     def deploys_default(self) -> bool:
         """Whether a default session of ONNX Runtime is deployed, and the case runs in an exact one."""
-        is_exact = self.settings.mode == "exact" and not self.backend.builds_engines
-        return self.settings.backend == "onnxruntime" and is_exact and low_of(self.case).takes_scales
+        is_target = self.settings.backend == "onnxruntime" and low_of(self.case).takes_scales
+        return is_target and _runs_exact(self)
 
     def judged_by_default(
         self, form: ModelForm, unseen: Collection[int] = ()
@@ -457,10 +457,13 @@ def _default_session(prepared: _Prepared, runs: Runs, form: Form) -> DefaultSess
 
 
 def _compares_sessions(prepared: _Prepared, form: ModelForm) -> bool:
-    """Whether a form runs in an exact session of ONNX Runtime, which a default session may differ from."""
-    if prepared.backend.builds_engines or prepared.settings.mode != "exact":
-        return False
-    return low_of(prepared.case) is INT8 and not holds_fp8(form.model)
+    """Whether a form in INT8 runs in an exact session, which a default session may differ from."""
+    return _runs_exact(prepared) and low_of(prepared.case) is INT8 and not holds_fp8(form.model)
+
+
+def _runs_exact(prepared: _Prepared) -> bool:
+    """Whether the case runs in exact sessions of ONNX Runtime."""
+    return prepared.settings.mode == "exact" and not prepared.backend.builds_engines
 
 
 def is_explained(case: Case, settings: Settings, *, int8_passed: bool) -> bool:

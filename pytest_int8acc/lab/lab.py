@@ -88,8 +88,8 @@ class Proof(Judgement):
     form: Form
     by_default: DefaultSession | None = None
     """How the model differs in the default session that is deployed; None if it does not, or if none is."""
-    survived: tuple[str, ...] = ()
-    """The optimizers of ONNX Runtime that ``form`` was rewritten for, so that they leave it as it is."""
+    rewritten_for: tuple[str, ...] = ()
+    """The optimizers of ONNX Runtime for which ``form`` was rewritten, so that they leave it as it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -372,7 +372,7 @@ class Lab:
         other = surviving_form(form, optimizers)
         if other is not None:
             verdict, unseen = measured.proved(other, self.split.proving)
-            again = replace(proof, form=other, verdict=verdict, unseen=unseen, survived=optimizers)
+            again = replace(proof, form=other, verdict=verdict, unseen=unseen, rewritten_for=optimizers)
             if again.has_reserve and self._missed_by_default(again, other) is None:
                 return again
         return replace(proof, survives=False, by_default=found)

@@ -79,21 +79,21 @@ def beta_cdf(x: float, a: float, b: float) -> float:
         return 1 - beta_cdf(1 - x, b, a)
     front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     tiny, c = 1e-300, 1.0
-    d = 1 / _apart(1 - (a + b) * x / (a + 1), tiny)
+    d = 1 / _nonzero(1 - (a + b) * x / (a + 1), tiny)
     fraction = d
     for m in range(1, 10_000):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         for term in (even, odd):
-            d = 1 / _apart(1 + term * d, tiny)
-            c = _apart(1 + term / c, tiny)
+            d = 1 / _nonzero(1 + term * d, tiny)
+            c = _nonzero(1 + term / c, tiny)
             fraction *= c * d
         if abs(c * d - 1) < 1e-14:
             break
     return min(math.exp(front) * fraction / a, 1.0)
 
 
-def _apart(value: float, tiny: float) -> float:
+def _nonzero(value: float, tiny: float) -> float:
     return value if abs(value) > tiny else tiny
 
 

@@ -55,4 +55,4 @@ def test_native_kernels_that_disagree_with_the_simulation_are_said(tmp_path: Pat
     outcome, found = find_precision(Lab(measured, Worse(measured.int8)))  # type: ignore[arg-type]
     assert any("the simulation and the built model disagree" in note for note in outcome.notes)
     assert outcome.builds <= measured.settings.max_builds + 2
-    assert outcome.holds is found.verified is (found.fix is not None)
+    assert outcome.holds is found.passed is (found.fix is not None)

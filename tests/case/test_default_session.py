@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +222,19 @@ def test_a_default_session_that_crashes_is_told_and_takes_nothing_down(
     result = pytester.runpytest_subprocess(*LOAD, "--int8acc", "--int8acc-report=out", "-v")
     result.assert_outcomes(passed=1)
     (case,) = json.loads((pytester.path / "out/report.json").read_text(encoding="utf-8"))["cases"]
-    if backend == "onnxruntime" and case["default_session"] is not None:  # other versions may not crash
+    if backend == "onnxruntime" and a_transpose_crashes(pytester.path):
         assert case["default_session"]["kind"] == "refused"
         assert "disabled_optimizers=['NchwcTransformer']" in " ".join(result.stdout.str().split())
+    else:
+        assert case["default_session"] is None
+
+
+def a_transpose_crashes(folder: Path) -> bool:
+    """Whether this ONNX Runtime dies of the pattern on this processor; a process of its own finds out."""
+    head = '<ir_version: 10, opset_import: ["": 19]> net (float16[N, 5, 4] x) => (float16[5, N, 4] y)'
+    model = onnx.parser.parse_model(f"{head} {{ t = Transpose <perm = [1, 0, 2]> (x) y = MatMul(t, v) }}")
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 4), np.float16), "v"))
+    onnx.save(model, folder / "transpose.onnx")
+    load = "import onnxruntime, sys; onnxruntime.InferenceSession(sys.argv[1], providers=[sys.argv[2]])"
+    command = [sys.executable, "-c", load, str(folder / "transpose.onnx"), "CPUExecutionProvider"]
+    return subprocess.run(command, check=False, capture_output=True).returncode < 0
