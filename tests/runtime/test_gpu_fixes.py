@@ -24,7 +24,7 @@ NETWORKS = {"migrate": "migrate", "mixed": "mixed, with room"}
 
 
 #: Samples of a case: a third of them proves the second fix, too, with more confidence than the first.
-SAMPLES = 96
+SAMPLES = 64
 
 
 @pytest.fixture(scope="module")
