@@ -56,8 +56,7 @@ KINDS: dict[str, tuple[Callable[[], Network], dict[str, float]]] = {
     "recalibrate": (lambda: planted("cnn", factors={WIDE: 50}), {"sqnr_db": 20}),
     "migrate": (outliers, {"cosine": 0.999}),
     "mixed": (lambda: planted("cnn", factors={WIDE: 50}), {"sqnr_db": 41}),
-    # Of 64 samples: scales alone give 0.4 dB less, with one layer high 3 dB more, which others prove.
-    "mixed, with room": (cubed, {"sqnr_db": 33}),
+    "mixed, with room": (cubed, {"sqnr_db": 33.5}),  # no plan is within 1 dB of it, as engines may be
     "high": (lambda: planted("cnn"), {"sqnr_db": 46}),  # less than the noise of INT8 itself
 }
 
