@@ -27,7 +27,6 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Group
 from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.lab import Judgement, Lab, Proof
-from pytest_int8acc.lab.split import LEAST
 from pytest_int8acc.results import (
     Certificate,
     Cost,
@@ -239,8 +238,8 @@ def room_of(proof: Judgement) -> float:
     """
     least, normal = 1.0, NormalDist()
     parts = [(proof.verdict, LIKELY)]
-    if proof.unseen is not None:
-        parts.append((proof.unseen, proof.confidence))
+    if proof.held_out is not None:
+        parts.append((proof.held_out, proof.confidence))
     for score, share in ((score, share) for verdict, share in parts for score in verdict.scores):
         loss = score.normalized_loss
         if score.interval is None or not 0 < loss < math.inf:
@@ -312,9 +311,7 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
         builds=lab.builds,
         seconds=seconds,
         int8_share=1.0 - lab.share(found.reserved.plan.high if found.reserved else result.high),
-        held_out=len(lab.split.proving),
-        more_samples=max(LEAST - (lab.measured.inputs.samples or 0), 0),
-        unseen=proof.unseen.scores if proof is not None and proof.unseen is not None else (),
+        held_out=lab.held_out(proof),
         notes=found.notes,
         table=result.table,
         price_ms=_price_ms(lab) if found.fix is not None else None,

@@ -86,7 +86,7 @@ class Steps:
         They do if the plan of the search fails on them. They may if the others miss the criteria with all
         layers in high precision.
         """
-        if not lab.split.proving or self.found is None:
+        if not lab.split.held_out or self.found is None:
             return False
         if self.found.result.ending.kind == "high-fails":
             return True

@@ -147,22 +147,22 @@ class Measured(_Prepared):
         """Judge another candidate from its outputs: for each batch the number of samples and the arrays."""
         return self.runs.judged(outputs)
 
-    def proved(self, form: Form, unseen: Collection[int] = ()) -> tuple[Verdict, Verdict | None]:
+    def proved(self, form: Form, held_out: Collection[int] = ()) -> tuple[Verdict, Verdict | None]:
         """Build another candidate, run it on all samples and judge it.
 
         Args:
             form: The candidate.
-            unseen: The indices of the samples that prove the candidate, because nothing was chosen on them.
+            held_out: The indices of the samples that prove the candidate, because nothing was chosen on them.
 
         Returns:
             The verdict on all samples, whose intervals include perturbed inputs, and the verdict on the
-            samples of ``unseen``. The second is None if there are no such samples.
+            samples of ``held_out``. The second is None if there are no such samples.
 
         Raises:
             EngineError: The candidate does not build or run.
         """
         engine = self.backend.open(form, Role.FIXED, self.inputs)
-        verdict, proof = self.runs.judged_with_part(self.outputs_of(engine), unseen)
+        verdict, proof = self.runs.judged_with_part(self.outputs_of(engine), held_out)
         return self._perturbed_too(form, engine, verdict), proof
 
     def _perturbed_too(self, form: Form, engine: Engine, verdict: Verdict) -> Verdict:
@@ -211,7 +211,7 @@ class Measured(_Prepared):
         return is_target and _runs_exact(self)
 
     def judged_by_default(
-        self, form: ModelForm, unseen: Collection[int] = ()
+        self, form: ModelForm, held_out: Collection[int] = ()
     ) -> tuple[Verdict, Verdict | None]:
         """Judge another candidate in a default session, as ``proved`` does in the session of the case.
 
@@ -223,7 +223,7 @@ class Measured(_Prepared):
         if self.sessions.crashes(form.model):
             raise EngineError(CRASH)
         engine = self.sessions.default(form.model, disabled=saturating_kernels())
-        return self.runs.judged_with_part(self.outputs_of(engine), unseen)
+        return self.runs.judged_with_part(self.outputs_of(engine), held_out)
 
     def close(self) -> None:
         """Free the engines and the processes of the backend."""

@@ -26,10 +26,10 @@ from pytest_int8acc.graph.plan import moved, plan_key
 from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.losses import TensorLoss, group_losses
 from pytest_int8acc.lab.simulator import Simulator
-from pytest_int8acc.lab.split import Split, chosen_rows, has_rows, margins, split
+from pytest_int8acc.lab.split import LEAST, Split, chosen_rows, has_rows, margins, split
 from pytest_int8acc.observers.edges import EdgeMeter
 from pytest_int8acc.observers.observer import Observer
-from pytest_int8acc.results import Cost, DefaultSession, Latency, Place, Role, SampleSet
+from pytest_int8acc.results import Cost, DefaultSession, HeldOut, Latency, Place, Role, SampleSet
 from pytest_int8acc.results.scores import LIKELY
 from pytest_int8acc.runtime.forms import Form, ModelForm
 from pytest_int8acc.runtime.run import lock_step
@@ -52,17 +52,17 @@ class Judgement:
 
     verdict: Verdict
     """The verdict on all samples."""
-    unseen: Verdict | None
+    held_out: Verdict | None
     """The verdict on the samples on which nothing was chosen; None if there are no such samples."""
     confidence: float = LIKELY
-    """The share of resamples that must meet the limits on the unseen samples, 0 to 1."""
+    """The share of resamples that must meet the limits on the held-out samples, 0 to 1."""
     survives: bool = True
     """Whether a default session of ONNX Runtime meets the criteria, too. True if none is deployed."""
 
     @property
     def passed(self) -> bool:
-        """Whether the criteria are met on all samples and on the unseen samples."""
-        return self.verdict.passed and (self.unseen is None or self.unseen.passed)
+        """Whether the criteria are met on all samples and on those held out."""
+        return self.verdict.passed and (self.held_out is None or self.held_out.passed)
 
     @property
     def holds(self) -> bool:
@@ -72,12 +72,12 @@ class Judgement:
     @property
     def has_reserve(self) -> bool:
         """Whether the criteria are met with a reserve in the session of the case."""
-        return self.verdict.holds and (self.unseen is None or self.unseen.holds_at(self.confidence))
+        return self.verdict.holds and (self.held_out is None or self.held_out.holds_at(self.confidence))
 
     @property
     def is_verified(self) -> bool:
         """Whether the criteria are met with a reserve on samples on which nothing was chosen."""
-        return self.holds and self.unseen is not None
+        return self.holds and self.held_out is not None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -121,7 +121,7 @@ class Lab:
         self.clock = measured.clock
         self.builds = 0
         self.judgements = 0
-        """The number of models that were judged on the unseen samples."""
+        """The number of models that were judged on the held-out samples."""
         self._proofs: dict[object, Proof] = {}
         self._as_chosen: dict[Proof, Verdict] = {}
         self._fused: dict[tuple[str, ...], Simulator] = {}
@@ -283,11 +283,11 @@ class Lab:
         rows = inputs.rows(range(len(inputs)) if samples is None else samples)
         return SampleSet(len(rows), self.measured.result.digest)
 
-    @property
-    def unseen(self) -> SampleSet | None:
-        """The samples on which nothing is chosen; None if there are no such samples."""
-        proving = self.split.proving
-        return SampleSet(len(proving), self.measured.result.digest) if proving else None
+    def held_out(self, judged: Judgement | None) -> HeldOut:
+        """The samples on which nothing is chosen, and the scores that a model has on them."""
+        missing = max(LEAST - (self.measured.inputs.samples or 0), 0)
+        verdict = None if judged is None else judged.held_out
+        return HeldOut(len(self.split.held_out), missing, verdict.scores if verdict is not None else ())
 
     @property
     def place_here(self) -> Place:
@@ -328,7 +328,7 @@ class Lab:
     def judged(self, form: Form) -> Judgement:
         """The verdicts on a model that is built and run on all samples. It is judged like a fix.
 
-        The more models were judged on the unseen samples, the higher is the confidence that is asked for
+        The more models were judged on the held-out samples, the higher is the confidence that is asked for
         (Bonferroni, 1936): else one of many models would meet the limits by chance.
 
         Raises:
@@ -336,8 +336,10 @@ class Lab:
         """
         self.builds += 1
         self.judgements += 1
-        verdict, unseen = self.measured.proved(form, self.split.proving)
-        return Judgement(verdict=verdict, unseen=unseen, confidence=1.0 - (1.0 - LIKELY) / self.judgements)
+        verdict, held_out = self.measured.proved(form, self.split.held_out)
+        return Judgement(
+            verdict=verdict, held_out=held_out, confidence=1.0 - (1.0 - LIKELY) / self.judgements
+        )
 
     def prove(self, plan: Plan) -> Proof:
         """Build the model of a plan, run it on all samples and judge it. Each plan is proved once.
@@ -371,8 +373,8 @@ class Lab:
         optimizers = FP8_REWRITES if holds_fp8(form.model) else found.optimizers
         other = surviving_form(form, optimizers)
         if other is not None:
-            verdict, unseen = measured.proved(other, self.split.proving)
-            again = replace(proof, form=other, verdict=verdict, unseen=unseen, rewritten_for=optimizers)
+            verdict, held_out = measured.proved(other, self.split.held_out)
+            again = replace(proof, form=other, verdict=verdict, held_out=held_out, rewritten_for=optimizers)
             if again.has_reserve and self._missed_by_default(again, other) is None:
                 return again
         return replace(proof, survives=False, by_default=found)
@@ -381,10 +383,10 @@ class Lab:
         """How a proved model misses the criteria in a default session; None if it has a reserve there."""
         samples = self.measured.inputs.samples or 0
         try:
-            verdict, unseen = self.measured.judged_by_default(form, self.split.proving)
+            verdict, held_out = self.measured.judged_by_default(form, self.split.held_out)
         except EngineError as error:
             return DefaultSession("refused", is_target=True, samples=samples, problem=str(error))
-        if replace(proof, verdict=verdict, unseen=unseen).has_reserve:
+        if replace(proof, verdict=verdict, held_out=held_out).has_reserve:
             return None
         worst = max(verdict.scores, key=lambda score: score.normalized_loss, default=None)
         return DefaultSession("fails", is_target=True, samples=samples, default=worst)
@@ -411,7 +413,7 @@ class Lab:
         Raises:
             EngineError: The model does not run.
         """
-        if not self.split.proving:
+        if not self.split.held_out:
             return proof.verdict
         if proof not in self._as_chosen:
             measured, choosing = self.measured, self.split.choosing
@@ -446,7 +448,7 @@ class Lab:
         data = calibration_data(self.measured.case, self.measured.model)
         if data is not None and self.int8.observed is not None:  # the calibration has read the same data
             data = self.int8.observed.dataset
-        if data is None or (self.split.proving and data.read_once() == self.measured.inputs.digest):
+        if data is None or (self.split.held_out and data.read_once() == self.measured.inputs.digest):
             return (inputs,)  # ranges must not be chosen on the samples that prove
         return Source(data, data.description), inputs
 
@@ -495,7 +497,7 @@ def _split_lab(measured: Measured, int8: Int8Form) -> Lab | None:
         return None
     groups = measured.judge.groups
     parts = split(_errors(measured, samples), margins(measured.baseline, samples), groups=groups)
-    if not parts.proving:
+    if not parts.held_out:
         return None
     lab = Lab(measured, int8, parts)
     return None if lab.simulator.trial(Plan()).passed else lab

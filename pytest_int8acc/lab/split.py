@@ -30,7 +30,7 @@ class Split(NamedTuple):
     """
 
     choosing: tuple[int, ...]
-    proving: tuple[int, ...]
+    held_out: tuple[int, ...]
 
 
 def split(errors: F64, margins: F64, seed: int = 0, groups: Groups | None = None) -> Split:
@@ -54,8 +54,8 @@ def split(errors: F64, margins: F64, seed: int = 0, groups: Groups | None = None
         largest = np.array([errors[group].max() for group in members])
         least = np.array([margins[group].min() for group in members])
         units = split(largest, least, seed)
-        choosing, proving = (np.flatnonzero(np.isin(numbers, part)).tolist() for part in units)
-        return Split(tuple(choosing), tuple(proving))
+        choosing, held_out = (np.flatnonzero(np.isin(numbers, part)).tolist() for part in units)
+        return Split(tuple(choosing), tuple(held_out))
     samples = len(errors)
     if samples < LEAST:
         return Split((), ())
@@ -64,8 +64,8 @@ def split(errors: F64, margins: F64, seed: int = 0, groups: Groups | None = None
     order = np.lexsort((np.nan_to_num(errors, nan=np.inf), classes))
     rng = np.random.default_rng(seed)
     blocks = range(0, samples - _ONE_IN + 1, _ONE_IN)
-    proving = sorted(int(order[start + rng.integers(_ONE_IN)]) for start in blocks)
-    return Split(tuple(sorted(set(range(samples)).difference(proving))), tuple(proving))
+    held_out = sorted(int(order[start + rng.integers(_ONE_IN)]) for start in blocks)
+    return Split(tuple(sorted(set(range(samples)).difference(held_out))), tuple(held_out))
 
 
 def has_rows(outputs: Outputs, samples: int) -> bool:

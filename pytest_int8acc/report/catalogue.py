@@ -965,7 +965,7 @@ class Remedy:
     VERIFIED_SCORE = ", verified on {samples} samples that it has not seen, {score}, by {backend}"
     VERIFIED_BY = ", verified on {samples} samples that it has not seen, by {backend}"
     VERIFIED = ", verified on {samples} samples that it has not seen"
-    VERIFIED_BRIEFLY = ", verified on {samples} unseen samples"
+    VERIFIED_BRIEFLY = ", verified on {samples} held-out samples"
     NOT_PROVED_MORE = "; passes on the samples compared, not proved: give {more} more"
     NOT_PROVED = "; passes on the samples compared, not proved"
     UNSTEADY_SCORE = ", but {name}{interval} on other samples"

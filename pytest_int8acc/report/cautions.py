@@ -137,14 +137,15 @@ def fix_undecided(repair: Repair, samples: int) -> list[str]:
         repair: The fix.
         samples: The number of all samples, of which those that prove are a part.
     """
-    unseen, undecided = repair.evidence.unseen, [s for s in repair.evidence.unseen_scores if not s.steady]
-    if unseen is None or not undecided or not repair.verified:
+    held_out = repair.evidence.held_out
+    undecided = [] if held_out is None else [score for score in held_out.scores if not score.steady]
+    if held_out is None or not undecided or not repair.verified:
         return []
     worst = max(undecided, key=lambda score: needed_samples([score]) or math.inf)
     needed = needed_samples([worst])
-    total = None if needed is None else round(float(f"{needed * samples / unseen.count:.2g}"))
+    total = None if needed is None else round(float(f"{needed * samples / held_out.count:.2g}"))
     facts = {
-        "samples": unseen.count,
+        "samples": held_out.count,
         "score": name_of(worst, NAME),
         "interval": interval_text(worst),
         "limit": number(worst.limit or 0.0),

@@ -37,6 +37,7 @@ from pytest_int8acc.report.words import (
 from pytest_int8acc.results import (
     BlindSpots,
     CaseResult,
+    HeldOut,
     PrecisionContract,
     Repair,
     Role,
@@ -236,13 +237,11 @@ def recommended(result: CaseResult) -> Iterator[str]:
     if repair is not None:
         spare = _spare(search, repair.layers) if search is not None and repair.kind == "high" else ()
         texts = _changes(repair, low, spare, _pairs(search))
-        evidence, more = repair.evidence, search.more_samples if search is not None else 0
-        samples = 0 if evidence.unseen is None else evidence.unseen.count
-        proof = _Proof(repair.scores, evidence.unseen_scores, samples, more, repair.holds)
+        proof = _Proof(repair.scores, repair.evidence.held_out or HeldOut(), repair.holds)
         share, added_ms, precision = 1 - repair.price, _added_ms(result, repair), repair.precision
     elif search is not None and search.found and search.culprits:
         texts = _kept(search.kept, search.precision, _spare(search, search.kept), _pairs(search))
-        proof = _Proof(search.fixed, search.unseen, search.held_out, search.more_samples, search.holds)
+        proof = _Proof(search.fixed, search.held_out, search.holds)
         share, added_ms, precision = search.int8_share, search.price_ms, search.precision
     else:
         return
@@ -333,12 +332,8 @@ class _Proof:
 
     scores: Sequence[Score]
     """The scores on all samples."""
-    unseen: Sequence[Score]
-    """The scores on the samples on which nothing was chosen."""
-    samples: int
-    """The number of samples on which nothing was chosen."""
-    more: int
-    """The number of further samples with which some could prove the fix; 0 if there are enough."""
+    held_out: HeldOut
+    """The samples on which nothing was chosen, with the scores on them."""
     holds: bool
     """Whether the fix meets the criteria with a reserve."""
 
@@ -349,19 +344,22 @@ class _Proof:
             result: The case.
             quoted: The score that the text before them quotes.
         """
-        if self.holds and self.samples:
-            same = _quoted(result, self.unseen)
+        held_out = self.held_out
+        if self.holds and held_out.count:
+            same = _quoted(result, held_out.scores)
             backend = result.backend.partition(",")[0]
             score = "" if same is None else _value(same)
-            facts = {"samples": self.samples, "backend": backend, "score": score}
+            facts = {"samples": held_out.count, "backend": backend, "score": score}
             proofs = [] if same is None else [Remedy.VERIFIED_SCORE]
             proofs += [Remedy.VERIFIED_BY, Remedy.VERIFIED, Remedy.VERIFIED_BRIEFLY]
             return [proof.format(**facts) for proof in proofs]
         if self.holds:
-            more = [Remedy.NOT_PROVED_MORE.format(more=self.more)] if self.more else []
+            missing = held_out.missing
+            more = [Remedy.NOT_PROVED_MORE.format(more=missing)] if missing else []
             return [*more, Remedy.NOT_PROVED]
-        unsteady = [score for score in worst_first([*self.unseen, *self.scores]) if not score.steady]
-        if not unsteady or not all(score.passed for score in (*self.scores, *self.unseen)):
+        scores = worst_first([*held_out.scores, *self.scores])
+        unsteady = [score for score in scores if not score.steady]
+        if not unsteady or not all(score.passed for score in scores):
             return [Remedy.NOT_VERIFIED]
         name = "" if unsteady[0] == quoted else f"{name_of(unsteady[0], NAME)} is "
         resampled = Remedy.UNSTEADY_SCORE.format(name=name, interval=interval_text(unsteady[0]))

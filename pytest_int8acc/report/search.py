@@ -117,8 +117,8 @@ def plan_line(outcome: SearchOutcome, low_format: str, share: float) -> str:
         stays += f", {outcome.price_ms:+.2g} ms"
     plan = f"{stays} with {_kept(outcome)} in {outcome.precision.upper()}"
     if outcome.verified:
-        unseen = f"{outcome.held_out} of them not seen by the search"
-        return f"Plan of the search, verified (built and run on all samples, {unseen}): {plan}"
+        held_out = f"{outcome.held_out.count} of them not seen by the search"
+        return f"Plan of the search, verified (built and run on all samples, {held_out}): {plan}"
     if outcome.holds:
         return f"Plan of the search, not proved (built and run on the samples that chose it): {plan}"
     return f"Plan of the search, not verified: {plan}"

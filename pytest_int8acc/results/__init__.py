@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from pytest_int8acc.results.causes import CalibrationLine, Diagnosis, LayerError, Migration, Repair, StageLine
 from pytest_int8acc.results.course import Doing, Part, Phase, PhaseName, Stop
 from pytest_int8acc.results.engines import EngineInfo, EngineLayer, Latency, Role
-from pytest_int8acc.results.evidence import Cost, Evidence, Place, SampleSet
+from pytest_int8acc.results.evidence import Cost, Evidence, HeldOut, Place, SampleSet
 from pytest_int8acc.results.precision import LayerShare, PrecisionContract
 from pytest_int8acc.results.samples import View, WorstSample
 from pytest_int8acc.results.scores import (
@@ -40,7 +40,7 @@ __all__ = ["CaseResult", "Finding", "Severity", "by_rule"]
 __all__ += ["CalibrationLine", "Diagnosis", "LayerError", "Migration", "Repair", "StageLine"]
 __all__ += ["Doing", "Part", "Phase", "PhaseName", "Stop"]
 __all__ += ["EngineInfo", "EngineLayer", "Latency", "Role"]
-__all__ += ["Cost", "Evidence", "Place", "SampleSet"]
+__all__ += ["Cost", "Evidence", "HeldOut", "Place", "SampleSet"]
 __all__ += ["LayerShare", "PrecisionContract"]
 __all__ += ["View", "WorstSample"]
 __all__ += ["Acceptance", "BlindSpots", "Bound", "FloatNan", "Interval", "LineFit", "OutputResult", "Score"]

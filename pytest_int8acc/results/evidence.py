@@ -28,6 +28,18 @@ class SampleSet:
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """The samples on which nothing was chosen: neither layers nor scales nor the plan that they prove."""
+
+    count: int = 0
+    """The number of samples; 0 if there are none, so that the scores prove nothing about other samples."""
+    missing: int = 0
+    """The number of further samples with which some could be held out; 0 if there are enough."""
+    scores: tuple[Score, ...] = ()
+    """The scores on these samples; empty if no model was built."""
+
+
+@dataclass(frozen=True)
 class Cost:
     """The cost of a trial, a search or a verdict."""
 
@@ -55,13 +67,8 @@ class Evidence:
 
     None if there was no search.
     """
-    unseen: SampleSet | None = None
-    """The samples among ``proved_on`` on which nothing was chosen: neither layers nor scales nor the plan.
-
-    None if there are no such samples, so that the scores prove nothing about other samples.
-    """
-    unseen_scores: tuple[Score, ...] = ()
-    """The scores on the samples of ``unseen``."""
+    held_out: HeldOut | None = None
+    """The samples among ``proved_on`` on which nothing was chosen; None for what needs no proof."""
     scores: tuple[Score, ...] = ()
     """The scores of the model; empty for a trial that only measures the normalized loss."""
     realized: PrecisionContract | None = None

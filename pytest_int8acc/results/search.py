@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from pytest_int8acc.results.causes import BodyScales, Cause
-from pytest_int8acc.results.evidence import Evidence
+from pytest_int8acc.results.evidence import Evidence, HeldOut
 from pytest_int8acc.results.scores import Score
 
 #: The reason why a search ended before its strategy finished. ``cut-short``: a plan passes, and a cheaper
@@ -228,17 +228,13 @@ class SearchOutcome:
     seconds: float
     int8_share: float
     """The share of the multiply-accumulates of all layers that stays in the low format, from 0 to 1."""
-    held_out: int
-    """The number of samples on which nothing was chosen, so that they prove the plan."""
+    held_out: HeldOut
+    """The samples on which nothing was chosen, and the scores of the fixed model on them."""
     holds: bool = False
     """Whether the case's own backend ran the fixed model on all samples and met the criteria with a reserve.
 
     With a reserve, the fixed model would also meet the criteria on other samples of the same kind.
     """
-    more_samples: int = 0
-    """The number of further samples with which some could prove the plan; 0 if there are enough samples."""
-    unseen: tuple[Score, ...] = ()
-    """The scores of the fixed model on the samples on which nothing was chosen."""
     notes: tuple[str, ...] = ()
     table: tuple[LayerLine, ...] = ()
     price_ms: float | None = None

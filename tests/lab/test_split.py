@@ -22,8 +22,8 @@ def test_the_parts_are_disjoint_and_one_third_proves(samples: int, seed: int, cl
     if samples < LEAST:
         assert parts == ((), ())
         return
-    assert sorted([*parts.choosing, *parts.proving]) == list(range(samples))
-    assert len(parts.proving) == samples // 3
+    assert sorted([*parts.choosing, *parts.held_out]) == list(range(samples))
+    assert len(parts.held_out) == samples // 3
     assert split(errors, margins, seed) == parts
 
 
@@ -43,17 +43,17 @@ def test_samples_that_belong_together_choose_or_prove_together(groups: int, each
     rng = np.random.default_rng(groups)
     of = rng.permutation(np.arange(groups).repeat(each))
     parts = split(rng.random(len(of)), rng.random(len(of)), seed, of)
-    choosing, proving = ({int(of[sample]) for sample in part} for part in parts)
-    assert not choosing & proving
-    assert len(proving) == (groups // 3 if groups >= LEAST else 0)
-    assert len(parts.proving) == len(proving) * each
+    choosing, held_out = ({int(of[sample]) for sample in part} for part in parts)
+    assert not choosing & held_out
+    assert len(held_out) == (groups // 3 if groups >= LEAST else 0)
+    assert len(parts.held_out) == len(held_out) * each
 
 
 def test_errors_that_are_not_finite_are_shared_out() -> None:
     errors = np.full(30, 0.1)
     errors[:9] = [np.inf, np.nan] * 4 + [np.inf]
     parts = split(errors, np.zeros(30))
-    assert 2 <= len({sample for sample in parts.proving if sample < 9}) <= 4
+    assert 2 <= len({sample for sample in parts.held_out if sample < 9}) <= 4
 
 
 @pytest.mark.parametrize("fixed", [None, 4])
