@@ -16,30 +16,20 @@ import json
 import random
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import yaml
 
+from benchmarks.held_out import outcome
 from benchmarks.regressions.corpus import corpus
 from benchmarks.regressions.data import pixels, samples
 from benchmarks.regressions.entry import Entry, Planted, write
 from benchmarks.regressions.networks import VALIDATION
 from benchmarks.tables import table
-from pytest_int8acc.answer import conclude
-from pytest_int8acc.case.measured import Measured, measure
-from pytest_int8acc.errors import Int8accError
-from pytest_int8acc.graph.load import read_model
-from pytest_int8acc.results import CaseResult, Role
-from pytest_int8acc.runtime.onnxruntime import OrtEngine
-from pytest_int8acc.runtime.protocol import Engine
-from pytest_int8acc.scores.judge import Comparison
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Feed
 
 #: Samples that a case gets, one number for each kind of case.
@@ -48,8 +38,6 @@ SIZES = (24, 48, 96)
 DRAWS = 2
 #: The seed of the first draw.
 SEED = 20261129
-#: Samples of a run of the judge.
-_ROWS = 32
 
 
 @dataclass(frozen=True)
@@ -80,25 +68,10 @@ def judged(name: str, size: int, draw: int) -> Judged | None:
         spec = write(entry, replace(planted, inputs=given), Path(folder))
         text = yaml.safe_load(spec.read_text())
         spec.write_text(yaml.safe_dump({**text, "samples": size}, sort_keys=False))
-        (case,) = load_spec(spec)
-        try:
-            measured = measure(case, Settings(backend="onnxruntime", lint="warn"))
-        except Int8accError:
-            return None
-        if measured.result.passed:
-            return None
-        result = conclude(measured, Path(folder) / "report")
-        fixed = Path(folder) / "report" / "fixed.onnx"
-        word = _word(result)
-        if word == "none" or not fixed.exists():
-            return Judged(name, size, draw, "none")
-        session = onnxruntime.InferenceSession(fixed, providers=["CPUExecutionProvider"])
-        names = [output.name for output in session.get_outputs()]
-        engines: list[Engine] = [
-            OrtEngine(read_model(fixed)),
-            lambda feed: dict(zip(names, session.run(None, feed), strict=True)),  # type: ignore[list-item]
-        ]
-        return Judged(name, size, draw, word, *(_passes(measured, engine, other) for engine in engines))
+        found = outcome(spec, other)
+    if found.verdict != "failed":
+        return None
+    return Judged(name, size, draw, found.word, found.exact, found.default)
 
 
 def _pool(entry: Entry, planted: Planted) -> Feed:
@@ -107,31 +80,6 @@ def _pool(entry: Entry, planted: Planted) -> Feed:
     if any(not np.array_equal(array, planted.inputs.get(name)) for name, array in own.items()):
         return planted.inputs
     return samples(entry.network, "validation", len(pixels("validation")))
-
-
-def _word(result: CaseResult) -> str:
-    answer = result.answer
-    if answer is None:
-        return "none"
-    return "verified" if answer.verified else "not proved" if answer.holds else "not verified"
-
-
-def _passes(measured: Measured, tested: Engine, feed: Feed) -> bool:
-    baseline = measured.backend.open(measured.reference, Role.BASELINE, measured.inputs)
-    comparison = Comparison(measured.judge)
-    for rows, batch in _batches(feed):
-        one, two = baseline(batch), tested(batch)
-        cut = [{name: array[:rows] for name, array in outputs.items()} for outputs in (one, two)]
-        comparison.add(cut[0], {name: cut[1][name] for name in cut[0]}, rows)
-    return comparison.verdict().passed
-
-
-def _batches(feed: Feed) -> Iterator[tuple[int, Feed]]:
-    """Batches of ``_ROWS`` samples; the last sample fills the last batch."""
-    count = len(next(iter(feed.values())))
-    for start in range(0, count, _ROWS):
-        places = np.minimum(np.arange(start, start + _ROWS), count - 1)
-        yield min(_ROWS, count - start), {name: array[places] for name, array in feed.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

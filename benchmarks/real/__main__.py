@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import subprocess
 import sys
 import tempfile
@@ -21,17 +20,13 @@ from typing import Any
 import numpy as np
 import onnx
 import yaml
-from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
 from benchmarks.first_specs import PYTEST, models
 from benchmarks.real.claims import Claim, Opinion, claims
+from benchmarks.real.quantizers import by_onnxruntime
 from benchmarks.real.samples import COUNT, SAMPLES
 from benchmarks.real.second import runner
-from benchmarks.regressions.quantizer import LEGAL, Reader
 from pytest_int8acc.tensors import Feed
-
-#: Operators that ONNX Runtime's quantizer gives Q/DQ, at their inputs alone.
-_OPERATORS = ["Conv", "Gemm", "MatMul"]
 
 
 @dataclass(frozen=True)
@@ -103,32 +98,13 @@ def written(entry: Entry, source: Path, folder: Path) -> tuple[Path, Feed]:
     np.savez(folder / "inputs.npz", **inputs)
     spec: dict[str, Any] = {"model": "model.onnx", "inputs": "inputs.npz", "batch": entry.rows}
     if entry.candidate == "int8":
-        quantize(folder, calibration)
+        by_onnxruntime(folder / "model.onnx", folder / "int8.onnx", calibration)
         spec |= {"int8": {"model": "int8.onnx"}, "baseline": entry.baseline}
     else:
         spec["candidate"] = entry.candidate
     path = folder / f"{entry.name}.int8acc.yaml"
     path.write_text(yaml.safe_dump(spec | {"criteria": [dict(entry.limit)]}, sort_keys=False))
     return path, inputs
-
-
-def quantize(folder: Path, calibration: Feed) -> None:
-    """``int8.onnx`` of ``model.onnx`` by ONNX Runtime's quantizer, as TensorRT takes it."""
-    logging.disable(logging.WARNING)
-    try:
-        quantize_static(
-            folder / "model.onnx",
-            folder / "int8.onnx",
-            Reader(calibration),
-            quant_format=QuantFormat.QDQ,
-            op_types_to_quantize=_OPERATORS,
-            per_channel=True,
-            activation_type=QuantType.QInt8,
-            weight_type=QuantType.QInt8,
-            extra_options={**LEGAL, "OpTypesToExcludeOutputQuantization": _OPERATORS},
-        )
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def reported(spec: Path) -> dict[str, Any]:

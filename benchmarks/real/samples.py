@@ -31,13 +31,13 @@ def text_lines(_: Path) -> Array:
     return ((np.repeat(grey, 3, 1) - 0.5) / 0.5).astype(np.float32)
 
 
-def files(_: Path) -> Array:
-    """First and last bytes of files of Python's own library: int32 [96, 2048]."""
+def files(_: Path, count: int = 2 * COUNT) -> Array:
+    """First and last bytes of files of Python's own library: int32 [count, 2048]."""
     root = Path(sysconfig.get_paths()["stdlib"])
     paths = sorted(p for p in root.rglob("*.*") if "site-packages" not in p.parts and p.is_file())
     random.Random(0).shuffle(paths)
     contents = (path.read_bytes() for path in paths if path.stat().st_size > 64)
-    rows = np.full((2 * COUNT, 2 * _ENDS), _NONE, np.int32)
+    rows = np.full((count, 2 * _ENDS), _NONE, np.int32)
     for row, content in zip(rows, contents, strict=False):
         head, tail = content[:_ENDS].lstrip(), content[-_ENDS:].rstrip()
         row[: len(head)] = np.frombuffer(head, np.uint8)
