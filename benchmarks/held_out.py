@@ -38,6 +38,8 @@ class Outcome:
     None without a fix."""
     default: bool | None = None
     """The same in a default session of ONNX Runtime."""
+    ending: str = ""
+    """How the search ended: the kind of its ``Ending``."""
     seconds: float = 0.0
     """Wall time of the case, without that of the other samples."""
     error: str = ""
@@ -61,7 +63,8 @@ def outcome(spec: Path, other: Feed, rows: int = 32, max_seconds: int = 300) -> 
         return Outcome(
             "error", seconds=time.perf_counter() - began, error=f"{type(error).__name__}: {error}"[:500]
         )
-    found = Outcome("failed", _word(result), seconds=time.perf_counter() - began)
+    ending = result.search.ending.kind if result.search else ""
+    found = Outcome("failed", _word(result), ending=ending, seconds=time.perf_counter() - began)
     fixed = spec.parent / "report" / "fixed.onnx"
     if found.word == "none" or not fixed.exists():
         return replace(found, word="none")
