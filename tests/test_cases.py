@@ -6,7 +6,18 @@ import pytest
 from case_files import CaseFile, case_files, differences, facts, merged, run, write
 
 #: Keys of a later step that change the project.
-WRITTEN = {"network", "graph", "weights", "models", "data", "calibration", "ranges", "qdq", "files"}
+WRITTEN = {
+    "network",
+    "graph",
+    "weights",
+    "models",
+    "data",
+    "calibration",
+    "proving",
+    "ranges",
+    "qdq",
+    "files",
+}
 
 
 @pytest.mark.parametrize("case", list(case_files()), ids=str)

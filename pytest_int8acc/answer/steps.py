@@ -55,6 +55,8 @@ class Steps:
         if measured.int8 is not None:
             proves = searches and not measured.int8_passed
             lab = (open_lab if proves else Lab)(measured, measured.int8)
+            if lab.own is not None and lab.own.warning:
+                self.result = replace(self.result, warnings=(*self.result.warnings, lab.own.warning))
         if searches and lab is None:
             note = "an engine cannot be searched: name the model it was made from under 'int8: {model: ...}'"
             self.result = replace(self.result, notes=(*self.result.notes, note))

@@ -61,7 +61,8 @@ def load_judge(case: Case, settings: Settings, samples: int, model: Model) -> Ju
         with case.at("labels"):
             limited = settings.samples is not None
             labels = load_labels(case.labels, samples, case.path(""), limited=limited, most=case.most_bytes)
-    groups = _groups(case, settings, samples, labels)
+    limited = settings.samples is not None
+    groups = load_groups(case, "groups", case.groups, samples, labels, limited=limited)
     for key, (_, metric) in zip(users, metrics, strict=True):
         if isinstance(metric, Task):
             with case.at(f"{key}.metric"):
@@ -71,18 +72,26 @@ def load_judge(case: Case, settings: Settings, samples: int, model: Model) -> Ju
     return Judge(limits, metrics, labels, _splitter(case, model), groups)
 
 
-def _groups(case: Case, settings: Settings, samples: int, labels: Labels) -> Groups | None:
+def load_groups(
+    case: Case, key: str, source: str | None, samples: int, labels: Labels, *, limited: bool
+) -> Groups | None:
     """Returns the number of each sample's group, [samples]; None if no samples belong together.
+
+    Args:
+        case: The case.
+        key: The key of the spec that names the groups.
+        source: A file, a function, or the name of an array of ``labels``; None if there are no groups.
+        samples: The number of samples.
+        labels: The labels of the samples.
+        limited: Whether there may be more groups than samples.
 
     Raises:
         DataError: The groups cannot be read, or are not one number or name for each sample.
     """
-    source = case.groups
     if source is None:
         return None
-    with case.at("groups"):
+    with case.at(key):
         if Path(source).suffix in (".npy", ".npz", ".txt", ".py") or ".py:" in source:
-            limited = settings.samples is not None
             found: Labels = load_labels(
                 source, samples, case.path(""), limited=limited, most=case.most_bytes, key="groups"
             )

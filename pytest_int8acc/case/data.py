@@ -26,6 +26,7 @@ from pytest_int8acc.spec.int8 import (
     Calibration,
     CalibrationMethod,
     ImplicitCalibration,
+    Prove,
     Source,
 )
 from pytest_int8acc.spec.int8 import RandomSource as RandomSpec
@@ -54,6 +55,10 @@ def check_files(case: Case) -> None:
     source, int8 = case.source, case.int8
     baseline = case.baseline if isinstance(case.baseline, BaselineModel) else None
     named = {key: getattr(case, key) for key in ("model", "inputs", "labels", "groups", "reference", "plan")}
+    if isinstance(case.prove, Prove):
+        named |= {f"prove.{key}": getattr(case.prove, key) for key in ("inputs", "labels", "groups")}
+    else:
+        named["prove"] = case.prove
     named |= {f"{source.where}.{key}": getattr(source, key) for key in ("scales", "model")}
     named |= {f"baseline.{key}": getattr(baseline, key, None) for key in ("model", "engine")}
     named |= {"int8.engine": int8.engine, "int8.implicit.cache": int8.implicit and int8.implicit.cache}
@@ -64,13 +69,13 @@ def check_files(case: Case) -> None:
 
 
 def open_source(case: Case, source: Source, model: Model, what: str, samples: int | None) -> Dataset:
-    """Open the dataset that the spec names under ``inputs`` or ``calibrate.data``; ``what`` is that key."""
+    """Open the dataset that the spec names under ``what``: a key, or ``calibrate.data``."""
     base = case.path("")
     expected_text = (
         RandomSource(source.random.samples, source.random.seed) if isinstance(source, RandomSpec) else source
     )
     under = "int8.implicit" if case.int8.implicit else case.source.where
-    key = what if what == "inputs" else f"{under}.{what}"
+    key = f"{under}.{what}" if what.startswith("calibrate") else what
     with case.at(key):
         opened = open_dataset(
             expected_text,

@@ -36,6 +36,7 @@ from pytest_int8acc.case.forms import (
     load_float,
     with_named,
 )
+from pytest_int8acc.case.own_samples import OwnSamples, Proving, open_proving, run_baseline
 from pytest_int8acc.case.perturbation import PerturbedOutputs, with_perturbed_inputs
 from pytest_int8acc.case.preactivations import Preactivations
 from pytest_int8acc.case.precision import engine_scores, precision_contract
@@ -65,6 +66,8 @@ from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed, Outputs
 
 logger = logging.getLogger("pytest_int8acc")
+#: Samples on which nothing is chosen: some of the inputs, by index, or samples of their own.
+HeldOutSamples = Collection[int] | OwnSamples
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -78,6 +81,8 @@ class _Prepared:
     model: Model
     """The float model. Tensors that criteria name are among its outputs."""
     inputs: Dataset
+    proving: Proving | None
+    """The samples of the key ``prove``, on which nothing is chosen; None if the spec has no such key."""
     int8: Int8Form | None
     """The quantized network.
 
@@ -147,12 +152,13 @@ class Measured(_Prepared):
         """Judge another candidate from its outputs: for each batch the number of samples and the arrays."""
         return self.runs.judged(outputs)
 
-    def proved(self, form: Form, held_out: Collection[int] = ()) -> tuple[Verdict, Verdict | None]:
+    def proved(self, form: Form, held_out: HeldOutSamples = ()) -> tuple[Verdict, Verdict | None]:
         """Build another candidate, run it on all samples and judge it.
 
         Args:
             form: The candidate.
-            held_out: The indices of the samples that prove the candidate, because nothing was chosen on them.
+            held_out: The samples that prove the candidate, because nothing was chosen on them: some of the
+                inputs, by index, or samples of their own.
 
         Returns:
             The verdict on all samples, whose intervals include perturbed inputs, and the verdict on the
@@ -162,8 +168,14 @@ class Measured(_Prepared):
             EngineError: The candidate does not build or run.
         """
         engine = self.backend.open(form, Role.FIXED, self.inputs)
-        verdict, proof = self.runs.judged_with_part(self.outputs_of(engine), held_out)
+        verdict, proof = self._judged_with(engine, held_out)
         return self._perturbed_too(form, engine, verdict), proof
+
+    def _judged_with(self, engine: Engine, held_out: HeldOutSamples) -> tuple[Verdict, Verdict | None]:
+        """The verdict on all inputs and on the held-out samples."""
+        if isinstance(held_out, OwnSamples):
+            return self.judged(self.outputs_of(engine)), held_out.judged(engine)
+        return self.runs.judged_with_part(self.outputs_of(engine), held_out)
 
     def _perturbed_too(self, form: Form, engine: Engine, verdict: Verdict) -> Verdict:
         """``verdict`` with intervals that include perturbed inputs, if the baseline can run on them."""
@@ -204,6 +216,18 @@ class Measured(_Prepared):
         """
         return _default_session(self, self.runs, form)
 
+    def own_samples(self) -> OwnSamples | None:
+        """Run the baseline on the samples of the key ``prove``; None without such a key.
+
+        Raises:
+            DataError: The samples cannot be read.
+            EngineError: The baseline does not run on them.
+        """
+        if self.proving is None:
+            return None
+        engine = self.backend.open(self.reference, Role.BASELINE, self.inputs)
+        return run_baseline(self.case, self.proving, self.inputs, engine, self.runs.noise)
+
     @property
     def deploys_default(self) -> bool:
         """Whether a default session of ONNX Runtime is deployed, and the case runs in an exact one."""
@@ -211,7 +235,7 @@ class Measured(_Prepared):
         return is_target and _runs_exact(self)
 
     def judged_by_default(
-        self, form: ModelForm, held_out: Collection[int] = ()
+        self, form: ModelForm, held_out: HeldOutSamples = ()
     ) -> tuple[Verdict, Verdict | None]:
         """Judge another candidate in a default session, as ``proved`` does in the session of the case.
 
@@ -223,7 +247,7 @@ class Measured(_Prepared):
         if self.sessions.crashes(form.model):
             raise EngineError(CRASH)
         engine = self.sessions.default(form.model, disabled=saturating_kernels())
-        return self.runs.judged_with_part(self.outputs_of(engine), held_out)
+        return self._judged_with(engine, held_out)
 
     def close(self) -> None:
         """Free the engines and the processes of the backend."""
@@ -294,6 +318,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
     if backend.builds_engines or not calibrates:  # engines of baseline and candidate build in parallel
         early_candidate, int8, scale_findings = _candidate(case, settings, backend, model)
     judge = golden_store.tighten(own_judge, model)
+    proving = open_proving(case, model, judge)
     has_golden = golden_store.replaces_baseline
     watch = Preactivations(model, own_judge, backend, sessions.mode, has_golden=has_golden)
     golden_outputs = golden_store.cutter() if golden_store.replaces_baseline else None
@@ -349,6 +374,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
         golden_store=golden_store,
         model=model,
         inputs=inputs,
+        proving=proving,
         int8=int8,
         own_judge=own_judge,
         judge=judge,

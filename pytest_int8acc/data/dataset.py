@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -192,13 +192,28 @@ class Dataset:
         few.place = self.place
         return few
 
-    def of_rows(self, rows: Collection[int]) -> Dataset:
+    def of_rows(self, rows: Collection[int], size: int | None = None) -> Dataset:
         """Return a dataset of some samples, given by index.
 
         Each batch has the chosen samples of one batch of this dataset, in order. Batches without a chosen
         sample are left out.
+
+        Args:
+            rows: The indices of the samples.
+            size: The number of rows that each batch has; the last sample is repeated to fill the last batch.
+                None, or a model without a batch axis, keeps the batches.
         """
-        return _SomeSamples(self, rows)
+        return _SomeSamples(self, rows, size)
+
+    def digests(self) -> list[str]:
+        """Return the digest of each sample, in order; equal samples have equal digests. All data are read."""
+        found = []
+        for batch in self.batches():
+            for row in range(batch.rows):
+                digest = _Digest(self._layout)
+                digest.update(self._layout.cut(batch.feed, row, row + 1))
+                found.append(digest.hexdigest())
+        return found
 
     def batches(self) -> Iterator[Batch]:
         """Yield the batches of one pass, with inputs in the model's dtypes.
@@ -267,26 +282,36 @@ class Dataset:
 class _SomeSamples(Dataset):
     """Some samples of another dataset."""
 
-    def __init__(self, whole: Dataset, rows: Collection[int]) -> None:
+    def __init__(self, whole: Dataset, rows: Collection[int], size: int | None = None) -> None:
         self.__dict__.update(vars(whole))
         self._whole, self._rows = whole, frozenset(rows)
+        self._size = size if self._layout.batched else None
         self.samples, self.digest = len(self._rows), None
 
     def first(self, count: int) -> Dataset:
         """Return a dataset of the first ``count`` of these samples."""
-        return _SomeSamples(self._whole, sorted(self._rows)[:count])
+        return _SomeSamples(self._whole, sorted(self._rows)[:count], self._size)
 
     def batches(self) -> Iterator[Batch]:
         """Yield the batches of one pass; see ``Dataset.batches``."""
-        start, layout, digest = 0, self._layout, _Digest(self._layout)
+        digest = _Digest(self._layout)
+        if self._size is None:
+            for feed in self._chosen(digest):
+                yield fill(feed, self._layout.rows(feed), self._layout)
+        else:
+            yield from rechunk(self._chosen(digest), replace(self._layout, size=self._size), self._size)
+        self.digest = digest.hexdigest()
+
+    def _chosen(self, digest: _Digest) -> Iterator[Feed]:
+        """Yield the chosen samples of each batch that has some, and add them to ``digest``."""
+        start, batched = 0, self._layout.batched
         for batch in self._whole.batches():
             chosen = [row for row in range(batch.rows) if start + row in self._rows]
             start += batch.rows
             if chosen:
-                feed = {name: a[chosen] if name in layout.batched else a for name, a in batch.feed.items()}
+                feed = {name: a[chosen] if name in batched else a for name, a in batch.feed.items()}
                 digest.update(feed)
-                yield fill(feed, len(chosen), layout)
-        self.digest = digest.hexdigest()
+                yield feed
 
 
 class _Digest:

@@ -14,7 +14,8 @@ import numpy as np
 from pytest_int8acc.case.data import calibration_data
 from pytest_int8acc.case.default_session import surviving_form
 from pytest_int8acc.case.forms import Int8Form
-from pytest_int8acc.case.measured import Measured
+from pytest_int8acc.case.measured import HeldOutSamples, Measured
+from pytest_int8acc.case.own_samples import OwnSamples
 from pytest_int8acc.case.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.clock import Budget
 from pytest_int8acc.data import Dataset
@@ -26,7 +27,7 @@ from pytest_int8acc.graph.plan import moved, plan_key
 from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.losses import TensorLoss, group_losses
 from pytest_int8acc.lab.simulator import Simulator
-from pytest_int8acc.lab.split import LEAST, Split, chosen_rows, has_rows, margins, split
+from pytest_int8acc.lab.split import LEAST, LEAST_HELD_OUT, Split, chosen_rows, has_rows, margins, split
 from pytest_int8acc.observers.edges import EdgeMeter
 from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.results import Cost, DefaultSession, HeldOut, Latency, Place, Role, SampleSet
@@ -107,15 +108,23 @@ class Lab:
     Each property is computed when it is first needed, and is then kept.
     """
 
-    def __init__(self, measured: Measured, int8: Int8Form, split: Split | None = None) -> None:
+    def __init__(
+        self,
+        measured: Measured,
+        int8: Int8Form,
+        split: Split | None = None,
+        own: OwnSamples | None = None,
+    ) -> None:
         """Keep what the lab works on. Nothing is run.
 
         Args:
             measured: The measured case.
             int8: The network of its INT8 candidate.
-            split: The samples that choose and those that prove; None: all choose, and nothing is proved.
+            split: The samples that choose and those that prove; None: all choose.
+            own: Samples of the user's own that prove, so that all others choose; None if there are none.
         """
         self.measured, self.int8, self.split = measured, int8, split or Split((), ())
+        self.own = own
         self.network: Network = int8.network
         self.sessions = measured.sessions
         self.clock = measured.clock
@@ -285,9 +294,20 @@ class Lab:
 
     def held_out(self, judged: Judgement | None) -> HeldOut:
         """The samples on which nothing is chosen, and the scores that a model has on them."""
-        missing = max(LEAST - (self.measured.inputs.samples or 0), 0)
         verdict = None if judged is None else judged.held_out
-        return HeldOut(len(self.split.held_out), missing, verdict.scores if verdict is not None else ())
+        scores = verdict.scores if verdict is not None else ()
+        if self.own is None:
+            missing = max(LEAST - (self.measured.inputs.samples or 0), 0)
+            return HeldOut(len(self.split.held_out), missing, scores=scores)
+        missing = max(LEAST_HELD_OUT - self.own.units, 0)
+        return HeldOut(0 if missing else self.own.count, missing, "prove", scores)
+
+    @property
+    def _proving(self) -> HeldOutSamples:
+        """The samples that prove, if they are enough."""
+        if self.own is None:
+            return self.split.held_out
+        return self.own if self.own.units >= LEAST_HELD_OUT else ()
 
     @property
     def place_here(self) -> Place:
@@ -336,7 +356,7 @@ class Lab:
         """
         self.builds += 1
         self.judgements += 1
-        verdict, held_out = self.measured.proved(form, self.split.held_out)
+        verdict, held_out = self.measured.proved(form, self._proving)
         return Judgement(
             verdict=verdict, held_out=held_out, confidence=1.0 - (1.0 - LIKELY) / self.judgements
         )
@@ -373,7 +393,7 @@ class Lab:
         optimizers = FP8_REWRITES if holds_fp8(form.model) else found.optimizers
         other = surviving_form(form, optimizers)
         if other is not None:
-            verdict, held_out = measured.proved(other, self.split.held_out)
+            verdict, held_out = measured.proved(other, self._proving)
             again = replace(proof, form=other, verdict=verdict, held_out=held_out, rewritten_for=optimizers)
             if again.has_reserve and self._missed_by_default(again, other) is None:
                 return again
@@ -383,7 +403,7 @@ class Lab:
         """How a proved model misses the criteria in a default session; None if it has a reserve there."""
         samples = self.measured.inputs.samples or 0
         try:
-            verdict, held_out = self.measured.judged_by_default(form, self.split.held_out)
+            verdict, held_out = self.measured.judged_by_default(form, self._proving)
         except EngineError as error:
             return DefaultSession("refused", is_target=True, samples=samples, problem=str(error))
         if replace(proof, verdict=verdict, held_out=held_out).has_reserve:
@@ -448,7 +468,10 @@ class Lab:
         data = calibration_data(self.measured.case, self.measured.model)
         if data is not None and self.int8.observed is not None:  # the calibration has read the same data
             data = self.int8.observed.dataset
-        if data is None or (self.split.held_out and data.read_once() == self.measured.inputs.digest):
+        proving = self.measured.inputs.digest if self.split.held_out else None
+        if self.own is not None:
+            proving = self.own.digest
+        if data is None or (proving is not None and data.read_once() == proving):
             return (inputs,)  # ranges must not be chosen on the samples that prove
         return Source(data, data.description), inputs
 
@@ -480,10 +503,18 @@ class Lab:
 def open_lab(measured: Measured, int8: Int8Form) -> Lab:
     """A lab in which some samples choose and the others prove, if that can be had.
 
-    All samples choose if they are few, if outputs cannot be cut into samples, if the simulated INT8 network
-    meets the criteria on the part that would choose, or if it does not run.
+    If the spec names samples under ``prove``, these prove, and all others choose. Else all samples choose if
+    they are few, if outputs cannot be cut into samples, if the simulated INT8 network meets the criteria on
+    the part that would choose, or if it does not run.
+
+    Raises:
+        DataError: The samples under ``prove`` cannot be read.
+        EngineError: The baseline does not run on them.
     """
     whole = Lab(measured, int8)
+    if measured.proving is not None:
+        own = measured.clock.attempt("search", measured.own_samples, None)
+        return Lab(measured, int8, own=own)
     try:
         return measured.clock.attempt("search", lambda: _split_lab(measured, int8), None) or whole
     except Int8accError:  # the search fails likewise, and its error is told

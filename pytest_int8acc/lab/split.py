@@ -19,6 +19,8 @@ from pytest_int8acc.tensors import Array, Outputs
 LEAST = 24
 #: One in this many samples proves.
 _ONE_IN = 3
+#: Minimum number of samples that prove, also of a user's own.
+LEAST_HELD_OUT = LEAST // _ONE_IN
 #: The number of classes of margins. Samples of one class are split alike.
 _CLASSES = 3
 

@@ -355,8 +355,13 @@ class _Proof:
             return [proof.format(**facts) for proof in proofs]
         if self.holds:
             missing = held_out.missing
-            more = [Remedy.NOT_PROVED_MORE.format(more=missing)] if missing else []
+            text = Remedy.NOT_PROVED_MORE if held_out.key == "inputs" else Remedy.NOT_PROVED_MORE_OWN
+            more = [text.format(more=missing)] if missing else []
             return [*more, Remedy.NOT_PROVED]
+        missed = [score for score in worst_first(held_out.scores) if not score.passed]
+        if missed and all(score.passed for score in self.scores):
+            facts = {"samples": held_out.count, "score": relation(missed[0], NAME)}
+            return [text.format(**facts) for text in (Remedy.FAILS_PROOF_SCORE, Remedy.FAILS_PROOF)]
         scores = worst_first([*held_out.scores, *self.scores])
         unsteady = [score for score in scores if not score.steady]
         if not unsteady or not all(score.passed for score in scores):

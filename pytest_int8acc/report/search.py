@@ -118,6 +118,8 @@ def plan_line(outcome: SearchOutcome, low_format: str, share: float) -> str:
     plan = f"{stays} with {_kept(outcome)} in {outcome.precision.upper()}"
     if outcome.verified:
         held_out = f"{outcome.held_out.count} of them not seen by the search"
+        if outcome.held_out.key == "prove":
+            held_out = f"and on {outcome.held_out.count} not seen by the search"
         return f"Plan of the search, verified (built and run on all samples, {held_out}): {plan}"
     if outcome.holds:
         return f"Plan of the search, not proved (built and run on the samples that chose it): {plan}"

@@ -35,6 +35,8 @@ class HeldOut:
     """The number of samples; 0 if there are none, so that the scores prove nothing about other samples."""
     missing: int = 0
     """The number of further samples with which some could be held out; 0 if there are enough."""
+    key: Literal["inputs", "prove"] = "inputs"
+    """The key of the spec that names these samples."""
     scores: tuple[Score, ...] = ()
     """The scores on these samples; empty if no model was built."""
 

@@ -208,6 +208,7 @@ MarkName = Annotated[
     _text("the name of a pytest mark (letters, digits and '_')"),
 ]
 DataPath = Annotated[_Place, _text("a file, a folder, 'file.py:function' or {random: {samples: N}}")]
+ProvePath = Annotated[_Place, _text("a file, a folder, 'file.py:function' or {inputs: FILE, labels: FILE}")]
 LabelsPath = Annotated[_Place, _text("a .npy, .npz, .txt or .json file, or 'file.py:function'")]
 GroupsPath = Annotated[
     _Place, _text("a .npy, .npz or .txt file, 'file.py:function', or the name of an array of 'labels'")

@@ -59,6 +59,24 @@ Source = Annotated[
 ]
 
 
+class Prove(Closed):
+    """Samples that prove fixes, and on which nothing is chosen."""
+
+    where = "prove"
+    expected = "a file of samples, or a mapping like {inputs: test.npz, labels: test_labels.npy}"
+
+    inputs: Source = Field(description="The samples, given like 'inputs'.", examples=["data/test.npz"])
+    labels: fields.LabelsPath | None = option("Their labels, where the case has 'labels'.")
+    groups: fields.GroupsPath | None = option("Which of them belong together, where the case has 'groups'.")
+    samples: fields.Count | None = option("Use only the first N samples.")
+
+
+ProveWish = Annotated[
+    Annotated[fields.ProvePath, Tag("(text)")] | Annotated[Prove, Tag("(mapping)")],
+    _text_or("inputs", "labels", "groups", "samples"),
+]
+
+
 class Calibration(Closed):
     """Scales from running the float model over samples."""
 

@@ -18,7 +18,7 @@ from pytest_int8acc.settings import Backend, Mode, Provider, Strategy, When, to_
 from pytest_int8acc.spec import fields
 from pytest_int8acc.spec.criteria import Criterion
 from pytest_int8acc.spec.fields import Closed, expect_list, one_of, option
-from pytest_int8acc.spec.int8 import Baseline, Fp8, Int8, Low, Quantized, Source
+from pytest_int8acc.spec.int8 import Baseline, Fp8, Int8, Low, Prove, ProveWish, Quantized, Source
 
 Keep = Literal["fp16", "fp32"]
 Undecided = Literal["score", "fail"]
@@ -131,6 +131,24 @@ def _conflicts_of_low(given: Mapping[str, Any]) -> Iterator[tuple[str | None, st
         yield "search", f"with 'candidate: {low}', layers are kept in FP32: remove 'keep'"
 
 
+def _conflicts_of_prove(given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
+    """Yield messages on ``prove`` without the outputs, labels or groups that its samples need."""
+    prove = given.get("prove")
+    if prove is not None and given.get("baseline") == "golden":
+        yield "prove", "'baseline: golden' keeps no outputs for the samples of 'prove': remove one of them"
+    for key in ("labels", "groups"):
+        has = isinstance(prove, dict) and prove.get(key) is not None
+        if prove is not None and not has and _is_file(given.get(key)):
+            yield "prove", f"the case has '{key}': write 'prove: {{inputs: FILE, {key}: FILE}}'"
+        elif has and key not in given:
+            yield "prove", f"'prove' has {key}, and the case has none: remove them, or add '{key}'"
+
+
+def _is_file(value: object) -> bool:
+    """Whether a value under ``labels`` or ``groups`` is a file, and not the name of an array of labels."""
+    return isinstance(value, str) and "." in value
+
+
 class Case(Closed):
     """A model, its data, how it is quantized, and the criteria that it must meet."""
 
@@ -151,6 +169,11 @@ class Case(Closed):
     labels: fields.LabelsPath | None = option(
         "Labels for metrics: a .npy or .npz file, .txt with a line per sample, .json of COCO's boxes, or "
         "'file.py:function'."
+    )
+    prove: ProveWish | None = option(
+        "Samples that prove fixes, given like 'inputs' or as {inputs: FILE, labels: FILE, groups: FILE}. All "
+        "samples of 'inputs' then choose (default: a third of 24 inputs or more proves).",
+        examples=["data/test.npz"],
     )
     batch: fields.Count | None = option("Samples per run where the model leaves its batch size open.")
     samples: fields.Count | None = option("Use only the first N samples.")
@@ -265,6 +288,9 @@ class Case(Closed):
             yield "realized", f"'realized' {text}: use the criterion {{int8_share: 0.9}}"
         if "plan" in given and "engine" in sources:
             yield "plan", "'plan' has no effect on 'int8: {engine: ...}': name the model it was made from"
+        if "prove" in given and "engine" in sources:
+            yield "prove", "'prove' has no effect on 'int8: {engine: ...}': name the model it was made from"
+        yield from _conflicts_of_prove(given)
         if "plan" in given and "implicit" in sources:
             yield "plan", "'plan' has no effect on 'int8: {implicit: ...}': use 'int8: {calibrate: {}}'"
 
@@ -276,6 +302,11 @@ class Case(Closed):
     def source(self) -> Quantized:
         """The section 'int8' or 'fp8'; an empty section where the case is in FP16 or BF16."""
         return self.int8 if self.fp8 is None else self.fp8
+
+    @property
+    def proving(self) -> Prove | None:
+        """The samples under 'prove' with their labels and groups; None where the case has no such key."""
+        return Prove(inputs=self.prove) if isinstance(self.prove, str) else self.prove
 
     @property
     def file(self) -> Path:

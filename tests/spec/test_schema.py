@@ -18,6 +18,8 @@ UNSEEN = {
     *("candidate against fp16", "candidate that keeps fp16", "candidate with int8 layers"),
     *("fp8 with int8 layers", "fp8 with a share of int8", "fp8 percentile of minmax"),
     "realized of an engine",
+    *("added: prove without labels", "added: prove without groups", "added: prove with labels alone"),
+    "added: prove with golden",
     *(
         "added: duplicate key",
         "added: duplicate in depth",

@@ -38,6 +38,7 @@ KEYS = {
     "models",
     "data",
     "calibration",
+    "proving",
     "ranges",
     "without ranges",
     "qdq",
@@ -99,6 +100,8 @@ def write(folder: Path, said: Mapping[str, Any]) -> None:
     np.savez(folder / "data.npz", **feed)
     if "calibration" in said:
         np.savez(folder / "calibration.npz", **case_networks.samples(proto, said["calibration"], seed=2))
+    if "proving" in said:
+        np.savez(folder / "proving.npz", **case_networks.samples(proto, said["proving"], seed=3))
     if said.get("ranges") is not None or "qdq" in said:
         factors = said.get("ranges") or {}
         found = case_networks.held(proto, feed)
@@ -217,6 +220,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "found": search.get("found"),
         "minimal": search.get("minimal"),
         "verified": first["verified"] if first else search.get("verified"),
+        "held out": {key: value for key, value in search.get("held_out", {}).items() if key != "scores"},
         "kept in": search.get("precision"),
         "certified": (search.get("certificate") or {}).get("passed"),
         "table": len(search.get("table", [])),

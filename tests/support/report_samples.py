@@ -519,6 +519,19 @@ RESULTS: dict[str, Plain] = {
         holds=False,
     ),
     "a-reserve": searched(ending("first", 13, 20), with_reserve=("/conv5/Conv", "/fc/Gemm", "/pool")),
+    "proved-by-own-samples": searched(
+        ending("proven", 2, 20), held_out={**FOUND["held_out"], "count": 40, "key": "prove"}
+    ),
+    "too-few-own-samples": searched(
+        ending("proven", 2, 20), held_out={"missing": 3, "key": "prove"}, verified=False
+    ),
+    "too-few-samples": searched(ending("proven", 2, 20), held_out={"missing": 4}, verified=False),
+    "fails-its-proof": searched(
+        ending("proven", 2, 20),
+        held_out={"count": 40, "key": "prove", "scores": [replace(MISSED, value=0.9931)]},
+        verified=False,
+        holds=False,
+    ),
     "another-plan": searched(ending("last", 13, 20), with_reserve=("/fc/Gemm", "/pool")),
     "most-leaves": searched(ending("worst", 3, 20), int8_share=0.3),
     "not-worth-shipping": searched(ending("first", 2, 20), int8_share=0.14),
