@@ -15,6 +15,7 @@ from pytest_int8acc.answer.samples import worst_samples
 from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.errors import DataError, Int8accError, listed
 from pytest_int8acc.fix import FixFiles, write_fix
+from pytest_int8acc.graph.interface import with_own_interface
 from pytest_int8acc.graph.model import without_extra_outputs
 from pytest_int8acc.lab.lab import Lab, Proof, open_lab
 from pytest_int8acc.results import CaseResult, Diagnosis, Part, PhaseName, SearchOutcome
@@ -184,7 +185,10 @@ class Steps:
             plan, (model, by_flags) = int8.complete(proof.plan), measured.backend.deployed(proof.form)
             if not proof.rewritten_for:  # the proof has compared the form that was rewritten
                 measured.truth.check_form(proof.form, int8.unrounded(proof.plan), model)
-            own = without_extra_outputs(model), plan, int8.every, without_extra_outputs(measured.model), path
+            model = without_extra_outputs(model)
+            if int8.file is not None:
+                model = with_own_interface(model, int8.file)
+            own = model, plan, int8.every, without_extra_outputs(measured.model), path
             fix = FixFiles(*own, int8.rest, int8.other, by_flags)
             written = (*self.result.written, *write_fix(folder / name, fix, self.root))
             self.result = replace(self.result, written=written)

@@ -15,6 +15,7 @@ import onnx
 from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import EngineError, ModelError, listed
+from pytest_int8acc.graph.interface import with_interface_of
 from pytest_int8acc.graph.model import Model, giving, put_constant
 from pytest_int8acc.graph.opsets import LEAST_OPSET
 from pytest_int8acc.graph.plan import apply
@@ -241,7 +242,8 @@ def candidate_truth(
     if int8 is None or not isinstance(form, ModelForm):
         return truth
     if int8.file is not None:
-        own = FileTruth(int8.file, truth.inputs, sessions, notes=truth.notes)
+        file = with_interface_of(int8.file, int8.every.model)
+        own = FileTruth(file, truth.inputs, sessions, notes=truth.notes)
         if not case.source.exclude:
             own.check(apply(int8.every))
         base = unrounded(int8.every.model, ())

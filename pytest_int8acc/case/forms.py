@@ -12,6 +12,7 @@ from pytest_int8acc.errors import CriterionError, EngineError, ModelError, SpecE
 from pytest_int8acc.graph.formats import FP8, INT8, Format
 from pytest_int8acc.graph.half_network import low_network
 from pytest_int8acc.graph.index import inner_names
+from pytest_int8acc.graph.interface import with_interface_of
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import lift, load_model
 from pytest_int8acc.graph.model import Model, is_marked_fix, with_extra_outputs, without_extra_outputs
@@ -27,6 +28,11 @@ from pytest_int8acc.spec.criteria import OutputCriterion
 from pytest_int8acc.spec.int8 import BaselineModel, Implicit
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import did_you_mean
+
+#: A note on a model whose inputs and outputs have other float types than those of the case's float model.
+_ADDED_CASTS = (
+    "{model} has inputs or outputs of another float type than the float model: the data are converted there"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +128,8 @@ def baseline_form(case: Case, model: Model) -> Form:
             return EngineForm(model, f"engine {baseline.engine}", place=place, path=path)
         assert baseline.model is not None  # the spec demands one of both
         with case.at("baseline.model"):
-            given = like(load_model(case.path(baseline.model)), model)
+            loaded = with_interface_of(load_model(case.path(baseline.model)), model)
+            given = like(loaded, model)
             form = ModelForm.as_it_is(given, f"{baseline.model} as it is")
             return replace(form, place=case.place("baseline.model"))
     if case.candidate is not None:  # a case in FP16 or BF16 has an FP32 baseline
@@ -182,11 +189,14 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
             raise SpecError("fp8: ONNX Runtime has no FP8 kernels to deploy: leave out 'mode: native'")
     if given.model is not None:
         with case.at(f"{key}.model"):
-            quantized = load_model(case.path(given.model))
+            stored = load_model(case.path(given.model))
+            quantized = with_interface_of(stored, model)
             network = read_qdq(quantized, original=model, exclude=given.exclude, low=low)
             network = replace(network, model=like(network.model, model))
         notes, source, observed = network.notes, f"read from {given.model}", None
-        file, is_own_fix = quantized.file, is_marked_fix(quantized)
+        file, is_own_fix = stored.file, is_marked_fix(quantized)
+        if quantized is not stored:
+            notes += (_ADDED_CASTS.format(model=given.model),)
     else:
         with case.at("model"):
             model = lift(model, low.opset)

@@ -492,20 +492,29 @@ TRT_FP8 = {"TRT_FP8QuantizeLinear": "QuantizeLinear", "TRT_FP8DequantizeLinear":
 _TRT_DOMAIN = "trt"
 
 
+def is_trt_fp8(node: onnx.NodeProto) -> bool:
+    """Whether the node quantizes to or from FP8 by an operator of TensorRT's own.
+
+    ModelOpt 0.47 exports QuantizeLinear and DequantizeLinear of the domain ``trt``; older versions and
+    Transformer Engine export operators with names of their own.
+    """
+    return node.op_type in TRT_FP8 or (node.domain == _TRT_DOMAIN and node.op_type in TRT_FP8.values())
+
+
 def holds_trt_fp8(model: Model) -> bool:
     """Whether the model has TensorRT's own FP8 operators, also inside If, Loop and Scan."""
-    return any(node.op_type in TRT_FP8 for node in all_nodes(model.graph))
+    return any(is_trt_fp8(node) for node in all_nodes(model.graph))
 
 
 def standard_fp8(model: Model) -> Model:
     """``model``, of opset 19 or later, with ONNX operators in place of TensorRT's own FP8 operators."""
     editor, constants = model.edit(), model.constants()
     for node in all_nodes(editor.graph):
-        if node.op_type in TRT_FP8:
-            node.op_type, node.domain = TRT_FP8[node.op_type], ""
-            if len(node.input) == 2:
-                scale = constants.get(node.input[1], np.zeros(()))
-                node.input.append(editor.add_constant(f"{node.name}_zero_point", FP8.zeros(scale)))
+        if is_trt_fp8(node):
+            node.op_type, node.domain = TRT_FP8.get(node.op_type, node.op_type), ""
+            scale = constants.get(node.input[1], np.zeros(()))
+            zero_point = editor.add_constant(f"{node.name}_zero_point", FP8.zeros(scale))
+            refill(node.input, [*node.input[:2], zero_point])
     # Stored types of inner tensors are removed: they are UINT8 for codes that are FP8 now.
     for graph in all_graphs(editor.graph):
         del graph.value_info[:]

@@ -450,8 +450,9 @@ def _weights(
             continue
         weight = theirs.get((edge.node, edge.index))
         stand_in = mine[edge.tensor]
-        if weight is None or weight.shape != stand_in.shape or weight.dtype != stand_in.dtype:
+        if weight is None or weight.shape != stand_in.shape:
             continue
+        weight = weight.astype(stand_in.dtype, copy=False)
         (fitting if _fits(weight, quantization) else others)[edge.tensor] = weight
     return fitting, others
 

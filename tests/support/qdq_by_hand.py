@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import quantization
 
 WEIGHTED = ("Conv", "Gemm", "MatMul")
@@ -26,6 +27,8 @@ def quantized(
     leave: Collection[str] = (),
     also: Collection[str] = (),
     unread: Collection[str] = (),
+    fp8: bool = False,
+    half: bool = False,
 ) -> onnx.ModelProto:
     """Pairs before weighted nodes but those to ``leave``, and before nodes that are named in ``also``.
 
@@ -35,6 +38,9 @@ def quantized(
     the codes as they were for the right scales; ``axis``: scales along another axis; ``one``: one scale.
     ``activations``: by tensor, ``scale``, ``zero`` (zero point) and ``type`` in place of what is right.
     ``unread``: tensors with a pair that no node reads.
+    ``fp8``: in FP8 by TensorRT's operators, as ModelOpt 0.47 exports from PyTorch: the domain ``trt``, one
+    scale for each weight, no zero point at DequantizeLinear.
+    ``half``: all that is FP32 becomes FP16, inputs and outputs too.
     """
     made = onnx.ModelProto.FromString(proto.SerializeToString())
     constants = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
@@ -74,7 +80,62 @@ def quantized(
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del made.graph.node[:]
     made.graph.node.extend(copies)
+    if fp8:
+        _in_fp8(made)
+    if half:
+        _halved(made)
     return made
+
+
+def _in_fp8(model: onnx.ModelProto) -> None:
+    constants = {t.name: t for t in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+            continue
+        scale = constants[node.input[1]]
+        if node.op_type == "DequantizeLinear":
+            if node.input[0] in constants:
+                codes = constants[node.input[0]]
+                scales = numpy_helper.to_array(scale).reshape([-1, *[1] * (len(codes.dims) - 1)])
+                if [a.i for a in node.attribute] == [1]:
+                    scales = scales.reshape(1, -1)
+                weight = numpy_helper.to_array(codes) * scales
+                step = np.float32(np.abs(weight).max() / 448)
+                as_fp8 = (weight / step).astype(ml_dtypes.float8_e4m3fn)
+                codes.CopyFrom(
+                    helper.make_tensor(
+                        codes.name, TensorProto.FLOAT8E4M3FN, weight.shape, as_fp8.tobytes(), True
+                    )
+                )
+                scale.CopyFrom(numpy_helper.from_array(np.asarray(step), scale.name))
+            else:
+                reach = numpy_helper.to_array(scale) * np.float32(127 / 448)
+                scale.CopyFrom(numpy_helper.from_array(np.asarray(reach, np.float32), scale.name))
+            del node.input[2:]
+        else:
+            zero = constants[node.input[2]]
+            zero.CopyFrom(helper.make_tensor(zero.name, TensorProto.FLOAT8E4M3FN, [1], [0.0]))
+        node.domain = "trt"
+        del node.attribute[:]
+    model.opset_import.append(helper.make_opsetid("trt", 1))
+    _at_least(model, 19)
+
+
+def _halved(model: onnx.ModelProto) -> None:
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            array = numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    for value in (*model.graph.input, *model.graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    del model.graph.value_info[:]
+    _at_least(model, 19)
+
+
+def _at_least(model: onnx.ModelProto, opset: int) -> None:
+    model.opset_import[0].version = max(opset, model.opset_import[0].version)
+    model.ir_version = max(9, model.ir_version)
 
 
 def _constant(model: onnx.ModelProto, name: str, array: Array) -> str:

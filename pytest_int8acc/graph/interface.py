@@ -1,0 +1,113 @@
+"""Gives a model the float types of another model's inputs and outputs, and takes them back.
+
+ModelOpt and other exporters convert a model to FP16 with its inputs and outputs. It can be compared with a
+float model in FP32 if Casts stand at its inputs and outputs, as a caller would convert its own data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import onnx
+from onnx import helper
+
+from pytest_int8acc.graph.index import all_graphs, all_nodes, refill
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16
+
+#: Element type to the name of the format, for names of tensors.
+_FLOATS = {FLOAT: "fp32", FLOAT16: "fp16", BFLOAT16: "bf16"}
+
+
+def with_interface_of(model: Model, other: Model) -> Model:
+    """``model`` with a Cast at each input and output whose float type differs from that of ``other``.
+
+    Inputs and outputs are matched by name. What was an FP16 input ``x`` is the inner tensor ``x_fp16`` then.
+    The model as it is stored in its file, ``Model.file``, gets the same Casts.
+
+    Args:
+        model: Any model.
+        other: The model whose FP32, FP16 and BF16 inputs and outputs are to be had.
+    """
+    types = _types(other)
+    if not any(_differ(value, types) for value in (*model.graph.input, *model.graph.output)):
+        return model
+    file = None if model.file is None else _cast(model.file, types)
+    return replace(_cast(model, types), file=file)
+
+
+def with_own_interface(model: Model, own: Model) -> Model:
+    """``model`` without the Casts at its ends, where ``own`` has the types that they convert to or from.
+
+    Args:
+        model: A model that was made of one that ``with_interface_of`` returned.
+        own: The model before its inputs and outputs were converted.
+    """
+    types, index = _types(own), model.index
+    editor, dropped = model.edit(), set[str]()
+    names: dict[str, str] = {}
+    for value in editor.graph.input:
+        cast = index.only_reader(value.name)
+        if _differ(value, types) and cast is not None and _converts(cast, types[value.name]):
+            value.type.tensor_type.elem_type = types[value.name]
+            dropped.add(cast.name)
+            names[cast.output[0]] = value.name
+    for value in editor.graph.output:
+        cast = index.producer.get(value.name)
+        if _differ(value, types) and cast is not None and _converts(cast, value.type.tensor_type.elem_type):
+            value.type.tensor_type.elem_type = types[value.name]
+            dropped.add(cast.name)
+            names[cast.input[0]] = value.name
+    if not dropped:
+        return model
+    editor.set_nodes([node for node in editor.graph.node if node.name not in dropped])
+    _rename(editor.graph, names)
+    return replace(editor.done(), extra_outputs=model.extra_outputs)
+
+
+def _types(model: Model) -> dict[str, int]:
+    values = (*model.graph.input, *model.graph.output)
+    return {value.name: value.type.tensor_type.elem_type for value in values}
+
+
+def _differ(value: onnx.ValueInfoProto, types: dict[str, int]) -> bool:
+    """Whether both types of an input or output are known floats, and not the same."""
+    both = {value.type.tensor_type.elem_type, types.get(value.name)}
+    return len(both) > 1 and both <= _FLOATS.keys()
+
+
+def _converts(node: onnx.NodeProto, kind: int) -> bool:
+    return node.op_type == "Cast" and node.attribute[0].i == kind
+
+
+def _cast(model: Model, types: dict[str, int]) -> Model:
+    editor = model.edit()
+    graph = editor.graph
+    ends = [(value, False) for value in graph.input] + [(value, True) for value in graph.output]
+    before, after, names = list[onnx.NodeProto](), list[onnx.NodeProto](), dict[str, str]()
+    for value, is_output in ends:
+        if not _differ(value, types):
+            continue
+        name, kind = value.name, value.type.tensor_type.elem_type
+        inner = names[name] = editor.unique(f"{name}_{_FLOATS[kind]}")
+        cast = editor.unique(f"{name}_cast")
+        if is_output:
+            after.append(helper.make_node("Cast", [inner], [name], cast, to=types[name]))
+        else:
+            before.append(helper.make_node("Cast", [name], [inner], cast, to=kind))
+        value.type.tensor_type.elem_type = types[name]
+    _rename(graph, names)
+    editor.set_nodes([*before, *graph.node, *after])
+    return replace(editor.done(), extra_outputs=model.extra_outputs)
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Give tensors new names wherever nodes of the graph, or of graphs inside it, read or compute them."""
+    for node in all_nodes(graph):
+        refill(node.input, [names.get(name, name) for name in node.input])
+        refill(node.output, [names.get(name, name) for name in node.output])
+    for inner in all_graphs(graph):
+        if inner is not graph:
+            for value in inner.output:
+                value.name = names.get(value.name, value.name)
