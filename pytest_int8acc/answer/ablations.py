@@ -46,6 +46,9 @@ class Suspect:
     """The values of an activation; None for a constant, whose values are in the model."""
     trial: TakenKind | None
     """The ablation that proves the symptom; None if the symptom has no ablation of its own."""
+    by_channel: Cause | None = None
+    """The cause by single channels, for a tensor that shows no symptom as a whole. It counts only if an
+    ablation shows that the tensor is at fault."""
 
 
 #: Returns the cause if the operators around a layer do not suit INT8, otherwise None. Its arguments are the
@@ -164,8 +167,11 @@ class _Tests:
         taken, guilty = max(freed, key=lambda pair: pair[0].share)
         if taken.share < _LEAST:
             return None
-        cause = guilty.cause if guilty.held is None else self._of_activation(guilty, placed)
-        return self._with_trial(cause, taken)
+        if guilty.held is None:
+            return self._with_trial(self._alone(guilty.by_channel or guilty.cause, taken), taken)
+        if guilty.by_channel is not None and self.rescaled(guilty, "per-channel") >= _PART * taken.share:
+            return self._with_trial(guilty.by_channel, self._known(guilty, "per-channel"))
+        return self._with_trial(self._alone(self._of_activation(guilty, placed), taken), taken)
 
     def _of_activation(self, guilty: Suspect, placed: Placed) -> Cause:
         """The cause if no other scale of an activation helps: its neighbouring operators, or its values."""
@@ -174,6 +180,14 @@ class _Tests:
             cause = replace(cause, kind="accumulated-noise", symptom="noise-adds-up")
         self.rescaled(guilty, "range")
         return placed(cause, [guilty.tensor]) or cause
+
+    def _alone(self, cause: Cause, taken: Ablation) -> Cause:
+        """``rounding`` in place of ``accumulated-noise`` if one tensor makes half of the whole loss."""
+        if cause.kind != "accumulated-noise" or not self.trials.may_go_on:
+            return cause
+        if taken.share * self.trials.loss(self.group) < _PART * self.trials.whole:
+            return cause
+        return cause.showing("rounding", "too-coarse")
 
     def _remedy(self, suspect: Suspect) -> Ablation | None:
         """The ablation that proves a suspect's symptom; None if it was not run."""

@@ -32,7 +32,7 @@ from pytest_int8acc.graph.network import Edge, Group, Precision
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.losses import SAMPLES
-from pytest_int8acc.observers.edges import EdgeMeter, reach
+from pytest_int8acc.observers.edges import EdgeMeter
 from pytest_int8acc.results import Cost, Culprit, Evidence
 from pytest_int8acc.results.causes import Cause, CauseKind, Symptom, TakenKind
 from pytest_int8acc.tensors import did_you_mean
@@ -110,15 +110,32 @@ NARROW: tuple[Diagnostic[NarrowFacts], ...] = (
     Diagnostic("cancelling", "cancellation", symptoms.cancelling),
     Diagnostic("needs-digits", "rounding", symptoms.needs_digits),
 )
+#: Symptoms of single channels. They count only if an ablation shows that the tensor is at fault, because
+#: channels whose error reaches no output show them, too.
+ACTIVATION_CHANNELS: tuple[Diagnostic[ActivationFacts], ...] = (
+    Diagnostic("uneven-channels", "mismatched-scales", symptoms.uneven_channels, "per-channel"),
+)
+WEIGHT_CHANNELS: tuple[Diagnostic[WeightFacts], ...] = (
+    Diagnostic("coarse-channels", "weight-scale", symptoms.coarse_channels, "constants"),
+)
 WHOLE_CASE: tuple[Diagnostic[None], ...] = (
     Diagnostic("no-scale", "missing-scale"),
     Diagnostic("noise-adds-up", "accumulated-noise"),
+    Diagnostic("too-coarse", "rounding"),
     Diagnostic("engine-differs", "engine-only"),
     Diagnostic("engine-rounds", "engine-only"),
     Diagnostic("within-noise", "non-determinism"),
     Diagnostic("fp16-around", "fp16-around", trial="fp32"),
 )
-DIAGNOSTICS: tuple[Diagnostic[Any], ...] = (*ACTIVATIONS, *WEIGHTS, *PLACES, *NARROW, *WHOLE_CASE)
+DIAGNOSTICS: tuple[Diagnostic[Any], ...] = (
+    *ACTIVATIONS,
+    *WEIGHTS,
+    *PLACES,
+    *NARROW,
+    *ACTIVATION_CHANNELS,
+    *WEIGHT_CHANNELS,
+    *WHOLE_CASE,
+)
 _TRIALS = {row.symptom: row.trial for row in DIAGNOSTICS}
 
 
@@ -237,33 +254,17 @@ class _Explainer:
     def _suspect(self, edge: Edge, group: Group) -> Suspect:
         """A tensor that the group quantizes, its symptom, and the ablation that would prove it."""
         if edge.quantization.values is not None:
-            cause, values = self._weight(edge, group), None
+            node = self.graph.index.nodes[edge.node]
+            weight = weight_facts(edge, node, self.sources, self._energy(edge, group))
+            cause = _first_shown(WEIGHTS, weight, weight.cause()) or weight.cause()
+            by_channel, values = _first_shown(WEIGHT_CHANNELS, weight, cause), None
         else:
-            cause, values = self._activation(edge), self.measured[edge.tensor][0]
-        return Suspect(edge.tensor, cause, values, _TRIALS[cause.symptom])
-
-    def _weight(self, edge: Edge, group: Group) -> Cause:
-        """The cause that a quantized constant shows; ``accumulated-noise`` if it has no symptom."""
-        node = self.graph.index.nodes[edge.node]
-        facts = weight_facts(edge, node, self.sources, self._energy(edge, group))
-        cause = facts.cause()
-        return _first_shown(WEIGHTS, facts, cause) or cause
-
-    def _activation(self, edge: Edge) -> Cause:
-        """The cause that an activation shows; ``accumulated-noise`` if it has no symptom."""
-        values, quantizations = self.measured[edge.tensor]
-        stats = quantizations[id(edge.quantization)]
-        facts = ActivationFacts(edge, values, stats, self.rest, self.graph, self.measured)
-        cause = Cause(
-            "accumulated-noise",
-            "noise-adds-up",
-            tensor=edge.tensor,
-            numbers=dict(facts.numbers.items()),
-            histogram=values.report(),
-            amax=values.amax,
-            reach=reach(edge.quantization),
-        )
-        return _first_shown(ACTIVATIONS, facts, cause) or cause
+            values, quantizations = self.measured[edge.tensor]
+            stats = quantizations[id(edge.quantization)]
+            facts = ActivationFacts(edge, values, stats, self.rest, self.graph, self.measured)
+            cause = _first_shown(ACTIVATIONS, facts, facts.cause()) or facts.cause()
+            by_channel = _first_shown(ACTIVATION_CHANNELS, facts, cause)
+        return Suspect(edge.tensor, cause, values, _TRIALS[cause.symptom], by_channel)
 
     def _energy(self, weight: Edge, group: Group) -> NDArray[np.float64] | None:
         """The sum of squares of each channel of the activation that a weight multiplies; None if unknown."""

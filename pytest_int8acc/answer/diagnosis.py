@@ -53,7 +53,8 @@ logger = logging.getLogger("pytest_int8acc")
 _SHOWN_BY_VERDICT: tuple[CauseKind, ...] = ("missing-scale", "engine-only", "non-determinism")
 #: Maximum number of culprits in bodies for which other scales are tried.
 _MAX_IN_BODIES = 2
-#: Maximum cost of all ablations, in runs over all samples. They may also not cost more than the search.
+#: Maximum cost of all ablations, in runs over all samples. It is raised for small models, but not beyond the
+#: cost of the search.
 _RUNS = 6.0
 
 
@@ -71,7 +72,7 @@ def diagnose(
         measured: The measured case.
         lab: The laboratory of the case; None if its layers are not known.
         culprits: The culprits that a search found; empty if it found none, or the case passes.
-        cost: The cost of the search, in runs over all samples. Causes may not cost more.
+        cost: The cost of the search, in runs over all samples; a limit for causes of small models.
         high_fails: Whether the search found that the criteria fail with all layers in high precision.
 
     Raises:
@@ -192,7 +193,7 @@ def _causes(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: flo
     engine_only = _is_engine_only(measured)
     if lab.is_narrow:
         return {c.layer: narrow_cause(lab, c, engine_only=engine_only) for c in culprits}
-    budget = lab.budget(_RUNS, most=cost)
+    budget = lab.budget(_RUNS, most=max(cost, _RUNS))
     missed = [score for score in measured.result.scores if not score.passed]
     layers = [culprit.layer for culprit in culprits]
     return explain(

@@ -412,9 +412,9 @@ _RUNS = 2.0
 
 
 def adds_up(outcome: SearchOutcome) -> bool:
-    """Whether a culprit has no cause of its own, because the noise of many layers adds up."""
+    """Whether rounding itself, alone or with that of other layers, is the cause of a culprit."""
     causes = (culprit.cause for culprit in outcome.culprits)
-    return any(cause is not None and cause.kind == "accumulated-noise" for cause in causes)
+    return any(cause is not None and cause.symptom in ("noise-adds-up", "too-coarse") for cause in causes)
 
 
 def tradeoff(lab: Lab, found: Found) -> Tradeoff | None:

@@ -117,6 +117,18 @@ class ActivationFacts:
             "p99.99": values.quantile(0.9999),
         }
 
+    def cause(self) -> Cause:
+        """The cause ``accumulated-noise``, which an activation without a symptom has."""
+        return Cause(
+            "accumulated-noise",
+            "noise-adds-up",
+            tensor=self.edge.tensor,
+            numbers=dict(self.numbers.items()),
+            histogram=self.values.report(),
+            amax=self.values.amax,
+            reach=reach(self.edge.quantization),
+        )
+
     @property
     def has_wrong_range(self) -> bool:
         """Whether another range would lose far less, and the calibration did not clip on purpose."""
@@ -197,6 +209,18 @@ def uneven_parts(facts: ActivationFacts) -> Shown | None:
     return {"numbers": numbers, "node": joint.name, "op_type": joint.op_type}
 
 
+def uneven_channels(facts: ActivationFacts) -> Shown | None:
+    """Recognises channels of very different ranges in a tensor with one scale."""
+    amax = facts.values.channel_amax
+    if amax is None or facts.edge.quantization.axis is not None or not amax.any():
+        return None
+    amax = amax[amax > 0]
+    below = amax[amax * OUTLIER_RATIO <= amax.max()]
+    if not below.size:
+        return None
+    return {"numbers": {"channel_amax": float(amax.max()), "other_amax": float(below.max())}}
+
+
 def large_channels(facts: ActivationFacts) -> Shown | None:
     """Recognises a few channels with far larger values than the median channel."""
     values, amax = facts.values, facts.values.channel_amax
@@ -235,6 +259,10 @@ class WeightFacts:
     sqnr_db: float
     best_db: float
     """The SQNR, in dB, with scales computed from the constant's own values."""
+    channels_db: NDArray[np.float64]
+    """The SQNR, in dB, of each output channel without channels of zeros, [channels]; [0] without an axis."""
+    best_channels_db: NDArray[np.float64]
+    """The same with scales computed from the constant's own values, [channels]."""
 
     @cached_property
     def factors(self) -> NDArray[np.float64]:
@@ -312,9 +340,15 @@ def weight_facts(
         axis = scales_axis(node, edge.index, weight.ndim)
     best = quantize_weight(weight.astype(np.float32), axis, quantization.format.symmetric).dequantize()
     shares = _shares(energy, axis, weight)
-    signal = float((shares * weight**2).sum())
-    sqnr, best_db = (decibels(signal, float((shares * (weight - w) ** 2).sum())) for w in (given, best))
-    return WeightFacts(name, quantization, weight, axis, shares, sqnr, min(best_db, CEILING_DB))
+    signal = _by_channel(shares * weight**2, axis)
+    noises = [_by_channel(shares * (weight - w) ** 2, axis) for w in (given, best)]
+    sqnr, best_db = (decibels(float(signal.sum()), float(noise.sum())) for noise in noises)
+    used = signal > 0 if axis is not None else np.zeros(1, np.bool_)
+    by_channel = [
+        np.array([min(decibels(a, b), CEILING_DB) for a, b in zip(signal[used], noise[used], strict=True)])
+        for noise in noises
+    ]
+    return WeightFacts(name, quantization, weight, axis, shares, sqnr, min(best_db, CEILING_DB), *by_channel)
 
 
 def vanishing_weight_scale(facts: WeightFacts) -> Shown | None:
@@ -363,6 +397,22 @@ def weight_scales_off(facts: WeightFacts) -> Shown | None:
     return {"numbers": {"scales": factors.size, "scales_off": int(off), "factor": most}}
 
 
+def coarse_channels(facts: WeightFacts) -> Shown | None:
+    """Recognises output channels whose weights keep little, while the weights as a whole keep much."""
+    lost = facts.best_channels_db - facts.channels_db >= LOST_DB
+    coarse = lost & (facts.channels_db < sound_db(facts.quantization.format))
+    if not coarse.any():
+        return None
+    worst = int(np.argmin(np.where(coarse, facts.channels_db, np.inf)))
+    numbers: Mapping[NumberName, float] = {
+        "scales": facts.channels_db.size,
+        "scales_off": int(coarse.sum()),
+        "channel_db": float(facts.channels_db[worst]),
+        "best_channel_db": float(facts.best_channels_db[worst]),
+    }
+    return {"numbers": numbers}
+
+
 def large_idle_weights(facts: WeightFacts) -> Shown | None:
     """Recognises large weights whose inputs are next to 0, so that they widen the range in vain."""
     is_idle = facts.amax_in_use < float(np.abs(facts.weight).max()) / 2
@@ -373,6 +423,13 @@ def large_weights(facts: WeightFacts) -> Shown | None:
     """Recognises weights so large that even the best scale keeps too few codes for other weights."""
     usual = float(np.quantile(np.abs(facts.weight), 0.999))
     return {"numbers": {"p99.9": usual}} if facts.has_large_values else None
+
+
+def _by_channel(squares: NDArray[np.float64], axis: int | None) -> NDArray[np.float64]:
+    """The sum over each channel along ``axis``, [channels]; over all elements, [1], without an axis."""
+    if axis is None:
+        return np.array([squares.sum()])
+    return np.asarray(np.moveaxis(squares, axis, 0).reshape(squares.shape[axis], -1).sum(1))
 
 
 def _shares(

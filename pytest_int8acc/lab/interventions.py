@@ -84,6 +84,11 @@ class Interventions:
         """Whether nodes that are not quantized run in FP16."""
         return self._case.int8.rest == "fp16"
 
+    @cached_property
+    def whole(self) -> float:
+        """The model's loss with all layers in the low format; 1 is at the limit of the criteria."""
+        return self._tried(self._case.simulator, frozenset())
+
     def as_it_is(self, group: str) -> float:
         """The model's loss with this culprit in INT8 and unchanged; 1 is at the limit of the criteria."""
         if group not in self._known:

@@ -182,6 +182,14 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
             "'{tensor}', where {op_type} '{node}' joins them"
         ),
     ),
+    "uneven-channels": SymptomWords(
+        family="mismatched-scales",
+        clause="channels with ranges up to {channel_amax:.3g} and {other_amax:.3g} share one scale",
+        sentence=(
+            "channels with ranges up to {channel_amax:.3g} and {other_amax:.3g} share one scale in '{tensor}'"
+        ),
+        advice="keep the layer in FP16, or scale the channels alike in the model",
+    ),
     "range-of-partner": SymptomWords(
         family="mismatched-scales",
         clause="its values reach {amax:.3g}, its scale is for {partner_amax:.3g}",
@@ -201,6 +209,14 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         clause="weight scales {how_far}",
         sentence=(
             "{many_scales} {how_far}: it keeps {sqnr_db:.3g} dB, scales from its channels {best_sqnr_db:.3g}"
+        ),
+    ),
+    "coarse-channels": SymptomWords(
+        family="weight-scale",
+        clause="the weight's small output channels keep {channel_db:.3g} dB, {scales_off:g} of {scales:g}",
+        sentence=(
+            "{scales_off:g} of {scales:g} output channels of weight '{tensor}' are too small for their "
+            "scale: the worst keeps {channel_db:.3g} dB, with a scale of its own {best_channel_db:.3g}"
         ),
     ),
     "scales-of-other-axis": SymptomWords(
@@ -268,6 +284,15 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
             "nothing stands out: '{tensor}' keeps {sqnr_db:.3g} dB, {below_best:.2g} dB from the best "
             "that {format} can do; the noise of several layers adds up"
         ),
+    ),
+    "too-coarse": SymptomWords(
+        family="rounding",
+        clause="its readers need more than {format} holds: {short_left}",
+        sentence=(
+            "no scale is off: '{tensor}' keeps {sqnr_db:.3g} dB, {below_best:.2g} dB from the best that "
+            "{format} can do, and what follows it needs more"
+        ),
+        advice="keep the layer in FP16, or train with quantization (QAT)",
     ),
     "engine-differs": SymptomWords(
         family="engine-only",
@@ -419,7 +444,7 @@ CAUSES: Mapping[CauseKind, CauseWords] = {
         advice="keep it in FP32, or have the model subtract before it squares or sums",
     ),
     "rounding": CauseWords(
-        plural="digits that are needed",
+        plural="digits that {format} lacks",
         advice="keep it in FP32",
     ),
 }
@@ -874,14 +899,15 @@ class Advice:
     )
     ADD_LIMIT_OF_LOST = "add to 'criteria:' {criterion} and run again: it fails then, and layers are searched"
     ADD_METRIC = (
-        "add to 'criteria:' a limit on the metric of your task, like {metrics}, with 'labels: FILE'. To "
-        "accept weak criteria, write 'accept_blind: REASON' in the spec, beside 'model:'"
+        "add to 'criteria:' a limit on the metric of your task, like {metrics}, and 'labels: FILE' beside "
+        "'model:' (docs/specs.md, 'Metrics of labels'). To accept weak criteria, write "
+        "'accept_blind: REASON' there"
     )
     OTHER_INPUTS = (
-        "no 'sqnr_db' limit works here: only {limit:g} dB and more would catch shuffled outputs, and "
-        "{format} has {sqnr_db} dB. Use inputs that differ more, or a metric of your task, like {metric}, "
-        "with 'labels: FILE'. To accept weak criteria, write 'accept_blind: REASON' in the spec, beside "
-        "'model:'"
+        "the outputs of all samples are alike: only an 'sqnr_db' of {limit:g} dB and more would catch "
+        "shuffled outputs, and {format} has {sqnr_db} dB. Look whether the inputs are alike, too, and take "
+        "others; or limit a metric of your task, like {metric}, with 'labels: FILE' beside 'model:' "
+        "(docs/specs.md, 'Metrics of labels'). To accept weak criteria, write 'accept_blind: REASON' there"
     )
     #: A metric of the user, which fits any task.
     OWN_METRIC = "{{metric: FILE.py:FUNCTION, max_drop: 1%}}"
@@ -1031,6 +1057,8 @@ NUMBERS: Mapping[str, Label] = {
     "factor_least": Label("Least range / weights", "times", "of all channels, reach over greatest weight"),
     "factor_most": Label("Greatest range / weights", "times", "of all channels, reach over greatest weight"),
     "best_factor": Label("Range / best range", "times", "reach of the scale over that of the best scale"),
+    "channel_db": Label("Worst channel", "dB", "SQNR of the output channel that loses most"),
+    "best_channel_db": Label("Worst channel, best scale", "dB", "its SQNR with a scale of its own"),
     "channel_gain_db": Label("Gain by channel scales", "dB", "SQNR that a scale per channel would add"),
     "channel_ratio": Label(
         "Largest / usual channel", "times", "its greatest value over the median of all channels"

@@ -101,7 +101,7 @@ def _ablation_text(cause: Cause, *, named: bool = False) -> str:
         "of_it": f" of {name}" if name else "",
         "channels": _channels(cause),
         "explain": "explains" if len(cause.channels) == 1 else "explain",
-        "scales": "a scale for each part" if cause.symptom == "uneven-parts" else "one scale per channel",
+        "scales": "a scale for each part" if cause.symptom == "uneven-parts" else "a scale for each channel",
     }
     chance = ", so chance has a part in it" if ablation.beyond else ""
     text = f"{ABLATIONS[ablation.kind].format_map(facts)} {share_text(ablation)}{chance}"

@@ -22,7 +22,7 @@ Stage = Literal[
     "engine INT8",
     "implicit INT8",
 ]
-#: Why a layer loses accuracy. The last four are causes in FP16 and BF16.
+#: Why a layer loses accuracy. The last four are causes in FP16 and BF16; ``rounding`` is one in INT8, too.
 CauseKind = Literal[
     "scale-too-wide",
     "saturation",
@@ -56,9 +56,11 @@ Symptom = Literal[
     "large-values",
     "stretched-range",
     "uneven-parts",
+    "uneven-channels",
     "range-of-partner",
     "few-codes",
     "weight-scales-off",
+    "coarse-channels",
     "scales-of-other-axis",
     "one-scale-for-channels",
     "large-weights",
@@ -69,6 +71,7 @@ Symptom = Literal[
     "product-of-activations",
     "decoding",
     "noise-adds-up",
+    "too-coarse",
     "engine-differs",
     "engine-rounds",
     "within-noise",
@@ -105,6 +108,8 @@ NumberName = Literal[
     "least_scale",
     "scales",
     "scales_off",
+    "channel_db",
+    "best_channel_db",
     "channel_gain_db",
     "channel_ratio",
     "channel_amax",
