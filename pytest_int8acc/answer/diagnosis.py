@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,9 @@ from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.names import digest, file_name
 from pytest_int8acc.observers.edges import LOST_DB, EdgeMeter, lost_db, reach
-from pytest_int8acc.observers.methods import CANDIDATES
+from pytest_int8acc.observers.methods import CANDIDATES, METHODS, Options
 from pytest_int8acc.observers.ranges import ENTROPY_BINS
+from pytest_int8acc.observers.values import TensorValues
 from pytest_int8acc.results import (
     CalibrationLine,
     Cost,
@@ -91,13 +92,15 @@ def diagnose(
     layers, notes = _layers(measured, lab)
     ranges = None
     if lab is not None and not lab.is_narrow and not measured.int8_passed:
-        ranges = clock.attempt("ranges", lambda: odd_ranges(survey(lab.meter)), None)
+        ranges = clock.attempt("ranges", lambda: _odd_ranges(lab), None)
     diagnosis = Diagnosis(
         met=measured.int8_passed,
         stages=lines,
         first_stage=first,
         ranges=ranges,
-        preprocessing_mismatch=decisive_mismatch(measured.result.findings, explained, ranges),
+        preprocessing_mismatch=clock.attempt(
+            "causes", lambda: _decisive_mismatch(lab, measured.result.findings, explained, ranges), ""
+        ),
         fixed_pairs=measured.int8.network.fixed_pairs if measured.int8 is not None else (),
         layers=layers,
         calibrations=_calibrations(lab) if lab is not None and measured.settings.calibrations else (),
@@ -373,28 +376,71 @@ def survey(meter: EdgeMeter) -> tuple[Range, ...]:
     )
 
 
-def odd_ranges(ranges: Sequence[Range]) -> OddRanges | None:
-    """The wrong ranges of a network, if at least a third of its ranges is wrong; None otherwise."""
+def _odd_ranges(lab: Lab) -> OddRanges | None:
+    """The wrong ranges of a case, beside the calibration data if the spec has it calibrated."""
+    calibration, source = lab.measured.case.source.calibrate, lab.sources[0]
+    if calibration is None:
+        return odd_ranges(survey(lab.meter))
+    held = lab.values(source.data)
+    return odd_ranges(survey(lab.meter), calibration.method, held.maxima)
+
+
+def odd_ranges(
+    ranges: Sequence[Range],
+    method: str = "",
+    maxima: Callable[[Sequence[str]], Mapping[str, TensorValues]] | None = None,
+) -> OddRanges | None:
+    """The wrong ranges of a network, if at least a third of its ranges is wrong; None otherwise.
+
+    Args:
+        ranges: All ranges.
+        method: The calibration method that made them; empty if it is not known.
+        maxima: Returns what tensors hold for the calibration data; None without any.
+    """
     bad = [r for r in ranges if r.lost_db >= LOST_DB and r.amax > 0 and r.reach > 0]
-    wide = tuple(r.reach / r.amax for r in bad if r.reach >= _ODD * r.amax)
-    narrow = tuple(r.amax / r.reach for r in bad if r.amax >= r.reach)
-    if len(bad) < 2 or len(wide) + len(narrow) < max(2, len(ranges) / 3):
+    wide = [r for r in bad if r.reach >= _ODD * r.amax]
+    narrow = [r for r in bad if r.amax >= r.reach]
+    odd = (*wide, *narrow)
+    if len(bad) < 2 or len(odd) < max(2, len(ranges) / 3):
         return None
+    known = {} if maxima is None else maxima([r.tensor for r in odd])
     values = Counter(float(f"{r.reach:.4g}") for r in ranges)
     by_hand = len(ranges) >= _BY_HAND * len(values)
     common = tuple(value for value, _ in values.most_common(3)) if by_hand else ()
-    return OddRanges(len(ranges), wide, narrow, common)
+    return OddRanges(
+        len(ranges),
+        tuple(r.reach / r.amax for r in wide),
+        tuple(r.amax / r.reach for r in narrow),
+        common,
+        method,
+        tuple(known[r.tensor].amax / r.amax for r in odd) if known else (),
+    )
 
 
-def decisive_mismatch(
-    findings: Sequence[Finding], culprits: Sequence[Culprit], ranges: OddRanges | None
+def _decisive_mismatch(
+    lab: Lab | None, findings: Sequence[Finding], culprits: Sequence[Culprit], ranges: OddRanges | None
 ) -> str:
     """The rule of the finding on the calibration data that explains the loss; empty if there is none."""
     narrow = ranges is not None and bool(ranges.narrow)
     cut_off = narrow or any(c.cause is not None and c.cause.kind == "saturation" for c in culprits)
     mismatches = [f.rule for f in findings if f.source == "data" and f.severity == "warning"]
     strong = [rule for rule in mismatches if rule not in _WEAK_MISMATCHES]
-    return next(iter(strong or (mismatches if cut_off else [])), "")
+    if strong or not mismatches or not cut_off or lab is None or lab.is_narrow:
+        return next(iter(strong), "")
+    return mismatches[0] if _other_samples_help(lab) else ""
+
+
+def _other_samples_help(lab: Lab) -> bool:
+    """Whether ranges by the case's own method, but from the inputs, give back half of the loss."""
+    calibration = lab.measured.case.source.calibrate
+    if calibration is None:
+        return False
+    method, options = METHODS[calibration.method], Options(calibration.percentile, calibration.top_k)
+    held = lab.values(lab.inputs).of(activations(lab.network))
+    ranges = {t: method.amax(values, options) for t, values in held.items() if values.is_counted}
+    scales = {t: symmetric(amax / held[t].low.levels) for t, amax in ranges.items()}
+    loss = lab.simulator.normalized_loss
+    return loss(Plan(scales=scales)) <= loss(Plan()) / 2
 
 
 #: Maximum number of tensors that a drawing shows on each side of a culprit.

@@ -17,6 +17,7 @@ from pytest_int8acc.answer.migration import best_first, uneven_sites
 from pytest_int8acc.answer.precision import SPARE, STRICTER, Found, keeps_low, room_of
 from pytest_int8acc.answer.scales import (
     ENOUGH,
+    MANY,
     NEAR,
     Choice,
     Chooser,
@@ -32,6 +33,7 @@ from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.graph.norms import find_norms
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab, Proof, Source
+from pytest_int8acc.observers.methods import CANDIDATES
 from pytest_int8acc.results import Migration, SearchOutcome
 from pytest_int8acc.results.causes import Rescale
 from pytest_int8acc.search.strategies import certify, fewest
@@ -53,6 +55,8 @@ class Proposal:
     weights: tuple[str, ...] = ()
     """Constants whose scales were computed again."""
     migration: Migration | None = None
+    method: str = ""
+    """The keys of the spec that calibrate every activation as the plan does; empty for other plans."""
     data: str = ""
     """A description of the calibration data from which ranges were taken; empty for the compared inputs."""
     chosen_on: Sequence[int] | None = None
@@ -181,6 +185,36 @@ def _fewest_high_with_norms(known: Known, norms: tuple[str, ...], error_budget: 
     if not result.passed or len(result.high) == len(simulated.groups):
         return None
     return simulated.plan(simulated.indices(result.high))
+
+
+def calibrate_otherwise(known: Known) -> Iterator[Proposal]:
+    """Plans that give every activation the range of one other calibration method, best first.
+
+    The ranges are those of the case's own calibration data, so that the spec's key ``method`` does the same.
+    Slow methods are tried for few activations only.
+    """
+    source = known.lab.sources[0]
+    if not source.description:
+        return  # calibrated on the inputs, some of which prove
+    network, tensors = known.lab.network, activations(known.lab.network)
+    ranges = Ranges(known.lab.values(source.data).of(tensors))
+    chosen_units = units(network, tensors, ranges)
+    chooser = Chooser(known.lab.simulator, Plan(), activation_scales(network), known.budget)
+    tried: list[tuple[str, Choice]] = []
+    for name, (method, options) in CANDIDATES.items():
+        if known.budget.empty or (method.is_slow and len(tensors) > MANY):
+            continue
+        choice = Choice()
+        for unit in chosen_units:
+            choice = choice.plus(unit.choice(name))
+        tried.append((method.in_spec(options), chooser.weighed(choice, {})))
+        if tried[-1][1].normalized_loss <= ENOUGH:
+            break
+    for keys, choice in sorted(tried, key=lambda each: each[1].normalized_loss):
+        if choice.normalized_loss > NEAR:
+            return
+        plan = chooser.plan(choice)
+        yield Proposal(plan, method=keys, data=source.description, chosen_on=known.lab.simulator.few)
 
 
 def recalibrate(known: Known) -> Iterator[Proposal]:

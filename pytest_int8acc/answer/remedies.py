@@ -1,6 +1,7 @@
 """The register of remedies, and the loop that tries them until a failing case meets its criteria.
 
-    unfuse or fuse ─fails→ recalibrate ─fails→ migrate ─fails→ all scales ─fails→ mixed; the search's own plan
+    unfuse or fuse ─fails→ another method ─fails→ recalibrate ─fails→ migrate ─fails→ all scales
+    ─fails→ mixed; the search's own plan
 
 The loop takes the plans that a remedy proposes, simulates each on all samples, builds it with the case's own
 backend and judges it. It stops at the first plan that meets the criteria with a reserve. The order of the
@@ -17,6 +18,7 @@ from pytest_int8acc.answer.precision import Found
 from pytest_int8acc.answer.proposals import (
     Known,
     Proposal,
+    calibrate_otherwise,
     fuse_norms,
     keep_high,
     migrate_ranges,
@@ -48,6 +50,11 @@ def _quantizes(known: Known) -> bool:
 def _fuses(known: Known) -> bool:
     """Whether the case's backend builds engines, which fuse layers."""
     return _quantizes(known) and known.lab.measured.backend.builds_engines
+
+
+def _calibrates(known: Known) -> bool:
+    """Whether the spec has the case calibrated, so that it can name another method."""
+    return _quantizes(known) and known.lab.measured.case.source.calibrate is not None
 
 
 def _rescales_all(known: Known) -> bool:
@@ -88,6 +95,7 @@ class Remedy:
 REMEDIES: tuple[Remedy, ...] = (
     Remedy("unfuse", unfuse, _fuses),
     Remedy("fuse", fuse_norms, lambda known: known.lab.is_narrow, is_late=True),
+    Remedy("method", calibrate_otherwise, _calibrates),
     Remedy("recalibrate", recalibrate, _quantizes),
     Remedy("migrate", migrate_ranges, _quantizes),
     Remedy("recalibrate", rescale_all, _rescales_all),
@@ -243,6 +251,7 @@ class _Loop:
             culprits=len(outcome.kept),
             weights=proposal.weights,
             migration=proposal.migration,
+            method=proposal.method,
             data=proposal.data,
             outputs=proposal.plan.outputs,
             fused=proposal.plan.fused,

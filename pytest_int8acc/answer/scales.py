@@ -41,7 +41,7 @@ NEAR = 1.6
 #: Maximum number of rounds in which the scales of all tensors are changed one by one.
 _SWEEPS = 2
 #: Maximum number of tensors for which slow methods are tried.
-_MANY = 8
+MANY = 8
 #: Scales whose relative difference is at most this number count as equal.
 _SAME = 1e-6
 #: SQNR in dB above which differences between scales are ignored.
@@ -218,7 +218,7 @@ class Chooser:
         start: Choice,
         high: Mapping[str, Precision] | None = None,
         least: float = 0.0,
-        most: int = _MANY,
+        most: int = MANY,
     ) -> Choice:
         """The best choice that gives all units the range of one method, or leaves all scales as they are.
 

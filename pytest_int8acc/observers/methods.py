@@ -66,6 +66,11 @@ class Method:
         """The text that names the method and its parameters in reports."""
         return (self.label or self.name).format_map(vars(options))
 
+    def in_spec(self, options: Options) -> str:
+        """The keys of a spec's ``calibrate`` that choose the method and its parameters, as YAML."""
+        own = f", percentile: {options.percentile:g}" if self.name == "percentile" else ""
+        return f"method: {self.name}{own}"
+
     def described(self, options: Options) -> str:
         """The text that names the method and its parameters in :attr:`Scales.source`."""
         return (self.source or self.label or self.name).format_map(vars(options))

@@ -567,7 +567,7 @@ FITS: Mapping[Meaning, FitWords] = {
 
 
 #: A change that a remedy makes, by the field of ``Repair`` that holds it.
-ChangeKind = Literal["fused", "outputs", "rescales", "weights", "migration"]
+ChangeKind = Literal["fused", "outputs", "method", "rescales", "weights", "migration"]
 #: Words for the changes that a remedy makes.
 CHANGES: Mapping[ChangeKind, ChangeWords] = {
     "fused": ChangeWords(
@@ -577,6 +577,10 @@ CHANGES: Mapping[ChangeKind, ChangeWords] = {
     "outputs": ChangeWords(
         clause="{outputs}, to be left unread, against a wrong fusion",
         sentence="{outputs} of the engine, to be left unread ({names}), breaks a wrong fusion",
+    ),
+    "method": ChangeWords(
+        clause="write '{method}' under 'calibrate:'",
+        sentence="all activations calibrated by '{method}', under 'calibrate:' of the spec",
     ),
     "rescales": ChangeWords(
         clause="other scales for {tensors}",
@@ -744,7 +748,11 @@ class Why:
     WIDE_RANGES = "{many} ranges are {span} times what the data reaches"
     NARROW_RANGES = "{many} ranges cut values off that reach {span} times as far"
     RANGES_BY_HAND = "{ranges}: the tensors share {few} ({values}), {fault}"
-    RANGES_OF_OTHERS = "{ranges}: the dynamic ranges are {fault}, as from other data or another model"
+    RANGES_OF_OTHERS = (
+        "{ranges}: the dynamic ranges are {fault}; which data and method made them is not known here"
+    )
+    CLIPPED_RANGES = "{ranges}: method '{method}' clips them, the calibration data reach as far as the inputs"
+    OTHER_DATA = "{ranges}: the calibration data reach {span} times as far as the inputs there"
     IDENTICAL = "the outputs are the baseline's bit for bit, so nothing was rounded to {format}"
     OTHER_FORMAT = "the scores say little about {format}: {layers}"
     FASTEST_FORMAT = "the scores say little about {format}: TensorRT takes what it times as fastest: {layers}"

@@ -557,6 +557,8 @@ def _changed(repair: Repair) -> Iterator[tuple[ChangeKind, dict[str, str | float
         if moved.inserted:
             places.append(f"{len(moved.inserted)} Mul inserted, one more elementwise pass over a tensor each")
         yield "migration", {"alpha": moved.alpha, "places": "; ".join(places)}
+    if repair.method:
+        yield "method", {"method": repair.method}
     if repair.rescales:
         methods = ", ".join(dict.fromkeys(rescale.method for rescale in repair.rescales))
         yield "rescales", {"tensors": count(len(repair.rescales), "tensor"), "methods": methods}

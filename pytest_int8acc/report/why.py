@@ -36,6 +36,8 @@ _MOST_BY_SCALES = 0.5
 #: Below this correlation values hardly follow those of the baseline: more than a third of their power (1 less
 #: the square) is error then, whatever factor and offset they are corrected by.
 _UNRELATED = 0.8
+#: Two datasets reach about as far if their greatest values differ by less than this factor.
+_SAME_REACH = 1.4
 
 
 class _Number(float):
@@ -521,6 +523,10 @@ def _of_ranges(ranges: OddRanges) -> str:
         parts.append(Why.NARROW_RANGES.format(many=many, span=_span(ranges.narrow)))
         faults.append("too narrow")
     said, fault = ", ".join(parts), " and ".join(faults)
+    if ranges.calibrated:
+        if not ranges.wide and min(ranges.calibrated) > 1 / _SAME_REACH:
+            return Why.CLIPPED_RANGES.format(ranges=said, method=ranges.method)
+        return Why.OTHER_DATA.format(ranges=said, span=_span(ranges.calibrated))
     if not ranges.by_hand:
         return Why.RANGES_OF_OTHERS.format(ranges=said, fault=fault)
     values = ", ".join(f"{value:g}" for value in ranges.by_hand)

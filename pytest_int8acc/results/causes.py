@@ -222,6 +222,11 @@ class OddRanges:
     """For each range that is too narrow, the ratio of the tensor's greatest value to the range."""
     by_hand: tuple[float, ...] = ()
     """The most frequent ranges, if many tensors share a few ranges, which suggests ranges set by hand."""
+    method: str = ""
+    """The calibration method; empty if the ranges were not calibrated in this run."""
+    calibrated: tuple[float, ...] = ()
+    """For each tensor in ``wide`` and ``narrow``, in this order, the ratio of the greatest value in the
+    calibration data to the greatest value in the inputs; empty without a calibration."""
 
 
 @dataclass(frozen=True)
@@ -302,10 +307,11 @@ class Migration:
 
 
 #: The change that a remedy makes. ``unfuse``: extra outputs prevent fusions in the engine. ``fuse``: each
-#: norm that consists of several nodes becomes one node. ``recalibrate``: new scales. ``migrate``: range is
-#: moved from activations into weights, with new scales. ``mixed``: new scales for some culprits, high
-#: precision for other culprits. ``high``: high precision for all culprits.
-RemedyKind = Literal["unfuse", "fuse", "recalibrate", "migrate", "mixed", "high"]
+#: norm that consists of several nodes becomes one node. ``method``: another calibration method for all
+#: activations. ``recalibrate``: new scales. ``migrate``: range is moved from activations into weights, with
+#: new scales. ``mixed``: new scales for some culprits, high precision for other culprits. ``high``: high
+#: precision for all culprits.
+RemedyKind = Literal["unfuse", "fuse", "method", "recalibrate", "migrate", "mixed", "high"]
 
 
 @dataclass(frozen=True)
@@ -329,6 +335,8 @@ class Repair:
     weights: tuple[str, ...] = ()
     """The constants that get new scales, which are computed from the values of the constants."""
     migration: Migration | None = None
+    method: str = ""
+    """The keys of the spec's ``calibrate`` that choose another method, as YAML; empty for other remedies."""
     data: str = ""
     """A description of the data that the new scales come from; empty if these are the compared inputs."""
     latency: Latency | None = None
