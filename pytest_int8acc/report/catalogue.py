@@ -907,15 +907,15 @@ class Advice:
     )
     ADD_LIMIT_OF_LOST = "add to 'criteria:' {criterion} and run again: it fails then, and layers are searched"
     ADD_METRIC = (
-        "add to 'criteria:' a limit on the metric of your task, like {metrics}, and 'labels: FILE' beside "
-        "'model:' (docs/specs.md, 'Metrics of labels'). To accept weak criteria, write "
-        "'accept_blind: REASON' there"
+        "add to 'criteria:' a limit on the metric of your task, like {metrics}, with 'labels: FILE' "
+        "(docs/specs.md, 'Metrics of labels'). To accept weak criteria, write 'accept_blind: REASON' in the "
+        "spec, beside 'model:'"
     )
     OTHER_INPUTS = (
         "the outputs of all samples are alike: only an 'sqnr_db' of {limit:g} dB and more would catch "
-        "shuffled outputs, and {format} has {sqnr_db} dB. Look whether the inputs are alike, too, and take "
-        "others; or limit a metric of your task, like {metric}, with 'labels: FILE' beside 'model:' "
-        "(docs/specs.md, 'Metrics of labels'). To accept weak criteria, write 'accept_blind: REASON' there"
+        "shuffled outputs, and {format} has {sqnr_db} dB. Take inputs that differ more, or limit a metric of "
+        "your task, like {metric}, with 'labels: FILE' (docs/specs.md, 'Metrics of labels'). To accept weak "
+        "criteria, write 'accept_blind: REASON' in the spec, beside 'model:'"
     )
     #: A metric of the user, which fits any task.
     OWN_METRIC = "{{metric: FILE.py:FUNCTION, max_drop: 1%}}"

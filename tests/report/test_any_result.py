@@ -35,7 +35,7 @@ NUMBERS = {
     ),
     **dict.fromkeys(("zero_point", "low", "high", "scale", "least_scale", "channel_amax"), 1.2345e-5),
     **dict.fromkeys(("channel_ratio", "codes_left", "p99.9", "other_amax", "partner_amax"), 98765.4),
-    **dict.fromkeys(("lost", "smallest", "share"), 0.012345),
+    **dict.fromkeys(("lost", "smallest", "share", "channel_db", "best_channel_db"), 0.012345),
     **dict.fromkeys(("scales", "scales_off", "axis", "axis_of_scales", "amax_in_use"), 120.0),
 }
 CAUSE = SCHEMA["definitions"]["Cause"]["properties"]

@@ -164,6 +164,10 @@ RANGES = (
         node="plus",
     ),
     cause("zero-scale", "vanishing-weight-scale", {"scale": 0.0}, tensor="{scale} {0}"),
+    taken(
+        cause("mismatched-scales", "uneven-channels", {"channel_amax": 541.0, "other_amax": 1.0}),
+        "per-channel",
+    ),
 )
 #: A weight's scales, and operators.
 WEIGHTS = (
@@ -180,6 +184,14 @@ WEIGHTS = (
     cause("sensitive-op", "after-gelu", others=("g",)),
     cause("sensitive-op", "product-of-activations"),
     cause("sensitive-op", "decoding", op_type="Mul"),
+    taken(
+        cause(
+            "weight-scale",
+            "coarse-channels",
+            {"scales": 32, "scales_off": 16, "channel_db": 0.0, "best_channel_db": 41.8},
+        ),
+        "constants",
+    ),
 )
 #: What no scale explains, and other formats.
 OTHERS = (
@@ -205,6 +217,7 @@ OTHERS = (
     cause("underflow", "vanishing-constant", {"smallest": 2.0**-24}, amax=1e-12, format="fp16"),
     cause("cancellation", "cancelling", {"share": 0.25}, format="bf16"),
     cause("rounding", "needs-digits", format="bf16"),
+    taken(cause("rounding", "too-coarse"), "activation"),
 )
 
 
@@ -345,6 +358,7 @@ REPAIRS = (
     ),
     repair("mixed"),
     repair("high", layers=("a", "b"), price=0.135),
+    repair("method", method="method: percentile, percentile: 99.9", data="calibration.npz"),
 )
 SLIP = replace(FINDINGS[2], rule="data-factor", text="255 times the inputs", remedy="divide by 255")
 JUMPS = (
@@ -602,6 +616,12 @@ RESULTS: dict[str, Plain] = {
     ),
     "ranges-too-wide-and-narrow": blamed(
         RANGES[0], ranges={"count": 9, "wide": [3.0] * 6 + [250.0], "narrow": [4.0, 4.1]}
+    ),
+    "ranges-clipped": blamed(
+        ranges={"count": 3, "narrow": [2.3, 5.4], "method": "entropy", "calibrated": [1.1, 0.98]}
+    ),
+    "ranges-of-other-data": blamed(
+        ranges={"count": 3, "narrow": [2.3, 5.4], "method": "minmax", "calibrated": [0.4, 0.2]}
     ),
     "ranges-by-hand": blamed(ranges={"count": 3, "wide": [20.0, 22.0, 21.0], "by_hand": [10.0, 50.0]}),
     "one-range-by-hand": blamed(ranges={"count": 3, "narrow": [20.0, 22.0, 21.0], "by_hand": [10.0]}),
