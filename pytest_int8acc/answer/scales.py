@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import onnx
 
 from pytest_int8acc.clock import Budget
 from pytest_int8acc.errors import ModelError
@@ -46,6 +47,13 @@ MANY = 8
 _SAME = 1e-6
 #: SQNR in dB above which differences between scales are ignored.
 _SILENT_DB = 300.0
+#: The name of the range of the channels that count for the readers of an activation, as a method.
+IN_USE = "channels in use"
+#: A channel counts for a reader if its greatest product is more than this share of the greatest of all.
+_COUNTS = 1 / 256
+#: The range of the channels in use is wider than their greatest magnitude by this factor, because other
+#: samples reach further.
+_MARGIN = 1.25
 #: A weight gets new scales only if that gains at least this many dB of SQNR.
 _FRESH_DB = 1.0
 #: A weight gets scales that clip it only if that gains at least this many dB of SQNR.
@@ -133,10 +141,22 @@ class Unit:
 
     tensors: tuple[str, ...]
     ranges: Ranges
+    in_use: Mapping[str, float] = field(default_factory=dict)
+    """Tensor to the scale for the channels that count for its readers, if other channels reach further."""
+
+    @property
+    def methods(self) -> Iterator[str]:
+        """The methods that give a scale."""
+        yield from CANDIDATES
+        if self.in_use:
+            yield IN_USE
 
     def scale(self, method: str) -> float:
         """The scale that a calibration method gives the activations: the greatest of their scales."""
-        return max(self.ranges.scale(tensor, method) for tensor in self.tensors if tensor in self.ranges)
+        known = [tensor for tensor in self.tensors if tensor in self.ranges]
+        if method == IN_USE:
+            return max(self.in_use.get(t) or self.ranges.scale(t, "minmax") for t in known)
+        return max(self.ranges.scale(tensor, method) for tensor in known)
 
     def choice(self, method: str) -> Choice:
         """The choice that gives the unit's tensors their scale by one method."""
@@ -257,7 +277,7 @@ class Chooser:
     def _others(self, unit: Unit, best: Choice) -> Iterator[Choice]:
         """The candidates of a unit that differ from each other and from its present scale."""
         seen = [best.scales.get(unit.tensors[0], self.own.get(unit.tensors[0], math.inf))]
-        for method in CANDIDATES:
+        for method in unit.methods:
             scale = unit.scale(method)
             if all(abs(scale - other) > _ALIKE * other for other in seen):
                 seen.append(scale)
@@ -272,13 +292,53 @@ class Chooser:
 
 def units(network: Network, tensors: Iterable[str], ranges: Ranges) -> list[Unit]:
     """The units that contain these tensors; units without a histogram are left out."""
-    shared = _shared(network)
+    shared, in_use = _shared(network), _scales_in_use(network, ranges.held)
     found: dict[frozenset[str], Unit] = {}
     for tensor in tensors:
         together = next((s for s in shared if tensor in s), frozenset({tensor}))
         if together not in found and any(t in ranges for t in together):
-            found[together] = Unit(tuple(sorted(together)), ranges)
+            used = {t: in_use[t] for t in together if t in in_use}
+            found[together] = Unit(tuple(sorted(together)), ranges, used)
     return list(found.values())
+
+
+def _scales_in_use(network: Network, held: Mapping[str, TensorValues]) -> dict[str, float]:
+    """Activation to the scale for the channels that count for its readers, if other channels reach further.
+
+    A channel counts if a weight of a reader makes enough of it. Activations with a reader without constant
+    weights are left out.
+    """
+    counting, unknown, constants = dict[str, Array](), set[str](), network.model.constants()
+    for edge in network.edges:
+        node, channels = network.model.index.nodes.get(edge.node), None
+        if node is not None and node.op_type in _READERS and not edge.index and edge.tensor in held:
+            weight = constants.get(node.input[1])
+            channels = None if weight is None else _counting(held[edge.tensor], node, weight)
+        if channels is None:
+            unknown.add(edge.tensor)
+        else:
+            counting[edge.tensor] = counting.get(edge.tensor, False) | channels
+    found = {}
+    for tensor in counting.keys() - unknown:
+        maxima, channels = held[tensor].channel_amax, counting[tensor]
+        if maxima is None or not channels.any():
+            continue
+        amax = _MARGIN * float(maxima[channels].max())
+        if 0 < amax * _LIKE < float(maxima.max()):
+            found[tensor] = float(np.float32(amax / held[tensor].low.levels))
+    return found
+
+
+def _counting(held: TensorValues, node: onnx.NodeProto, weight: Array) -> Array | None:
+    """Which input channels make a part of a node's products that counts, bool [channels]; None if unknown."""
+    if held.channel_amax is None:
+        return None
+    maxima = held.channel_amax.astype(np.float64)
+    channels = np.broadcast_to(by_weight(np.arange(maxima.size), weight, node), weight.shape)
+    most = np.zeros(maxima.size)
+    np.maximum.at(most, channels.ravel(), np.abs(weight.astype(np.float64)).ravel())
+    parts = most * maxima
+    return np.asarray(parts > _COUNTS * parts.max(initial=0.0))
 
 
 def activations(network: Network, groups: Iterable[str] | None = None) -> list[str]:
