@@ -46,11 +46,11 @@ Key = tuple[str, str, str, int, int]
 
 
 def judged(made: Path, key: Key) -> Outcome | None:
-    """One task; None where there is no file, as the quantizer refused the model."""
+    """One task; None where the quantizer refused the model, or where the model was not made."""
     name, quantizer, limit, size, draw = key
     (model,) = (model for model in MODELS if model.name == name)
     quantized = made / name / quantizer / "int8.onnx"
-    if quantizer != OWN and not quantized.exists():
+    if not (quantized if quantizer != OWN else made / name / "model.onnx").exists():
         return None
     every = load(made / name / "samples.npz")
     count = len(next(iter(every.values())))
