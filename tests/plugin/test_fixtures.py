@@ -13,7 +13,6 @@ from plugin_support import LOAD
 from zoo import ZOO
 
 EXAMPLE = Path(__file__).parents[2] / "example_project"
-PLAIN = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"])
 
 
 CASES = """
@@ -147,57 +146,27 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-@pytest.mark.parametrize(
-    ("arguments", "deselected"), [((), 0), (("-n2",), 0), (("--int8acc", "-k", "py"), 3)], ids=str
-)
-def test_cases_as_objects(project: pytest.Pytester, arguments: tuple[str, ...], deselected: int) -> None:
-    project.makepyfile(CASES)
-    project.runpytest(*LOAD, *arguments).assert_outcomes(passed=3, deselected=deselected)
+VERDICTS = """
+import pytest
 
+@pytest.fixture(scope="module")
+def by_hand(int8acc):
+    return int8acc.load("digits_by_hand.int8acc.yaml").check()
 
-@PLAIN
-def test_a_test_that_fails_shows_what_its_case_says(
-    project: pytest.Pytester, workers: tuple[str, ...]
-) -> None:
-    project.makepyfile(
-        """
-        import pytest
+def test_plain(int8acc):
+    assert int8acc.load("digits_by_hand.int8acc.yaml").measure().passed
 
-        @pytest.fixture(scope="module")
-        def by_hand(int8acc):
-            return int8acc.load("digits_by_hand.int8acc.yaml").check()
+def test_well(int8acc):
+    assert not int8acc.load("digits_by_hand.int8acc.yaml").measure().passed
+    assert int8acc.load("digits_qdq.int8acc.yaml").measure().passed
 
-        def test_plain(int8acc):
-            assert int8acc.load("digits_by_hand.int8acc.yaml").measure().passed
+def test_of_a_fixture(by_hand):
+    assert by_hand.samples
+    assert by_hand.passed
 
-        def test_well(int8acc):
-            assert not int8acc.load("digits_by_hand.int8acc.yaml").measure().passed
-            assert int8acc.load("digits_qdq.int8acc.yaml").measure().passed
-
-        def test_of_a_fixture(by_hand):
-            assert by_hand.samples
-            assert by_hand.passed
-
-        def test_of_its_own():
-            assert False
-        """
-    )
-    result = project.runpytest(*LOAD, *workers)
-    result.assert_outcomes(passed=1, failed=3)
-    result.stdout.fnmatch_lines(
-        ["E*where*= <CaseResult digits_by_hand: failed, 4 of 4 limits missed>.passed"]
-    )
-    titles = [line for line in result.outlines if line.strip("- ") == "int8acc: digits_by_hand"]
-    assert len(titles) == 2
-    result.stdout.fnmatch_lines_random(
-        [
-            "INT8 accuracy: 'logits' cosine 0.9* < 0.998 (+3 more missed)",
-            "Fix: 100 % *, verified on*",
-            "Layers at fault *",
-        ]
-    )
-    assert max(map(len, (line for line in result.outlines if "OutputResult" in line)), default=0) == 0
-
+def test_of_its_own():
+    assert False
+"""
 
 OWN_TESTS = """
 import numpy as np
@@ -233,31 +202,43 @@ def test_fixture(broken):
 """
 
 
-@PLAIN
-def test_what_fails_is_shown_by_the_users_own_line_alone(
-    project: pytest.Pytester, workers: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "deselected"), [(("--int8acc", "-k", "py"), 5), (("-n2",), 0)], ids=["plain", "n2"]
+)
+def test_users_own_tests(project: pytest.Pytester, arguments: tuple[str, ...], deselected: int) -> None:
+    """Cases and engines work, and what fails is shown with what its case says, by the user's own line."""
     (project.path / "two.int8acc.yaml").write_text(TWO)
-    project.makepyfile(OWN_TESTS)
-    result = project.runpytest(*LOAD, *workers, "--int8acc-update=missing")
-    result.assert_outcomes(failed=5, errors=1)
+    project.makepyfile(test_cases=CASES, test_verdicts=VERDICTS, test_own=OWN_TESTS, test_engines=ENGINES)
+    result = project.runpytest(*LOAD, *arguments, "--int8acc-update=missing")
+    result.assert_outcomes(passed=3 + 1 + 10, failed=3 + 5, errors=1, deselected=deselected)
+    for name, count in (("cases", 0), ("verdicts", 3), ("own", 6), ("engines", 0)):
+        failed = [line for line in result.outlines if re.match(rf"(FAILED|ERROR) test_{name}\.py::", line)]
+        assert len(failed) == count
+    result.stdout.fnmatch_lines_random(
+        [
+            "E*where*= <CaseResult digits_by_hand: failed, 4 of 4 limits missed>.passed",
+            "E*where*<case digits_by_hand of digits_by_hand.int8acc.yaml>*",
+            "INT8 accuracy: 'logits' cosine 0.9* < 0.998 (+3 more missed)",
+            "Fix: 100 % *, verified on*",
+            "Layers at fault *",
+        ]
+    )
+    titles = [line for line in result.outlines if line.strip("- ") == "int8acc: digits_by_hand"]
+    assert len(titles) == 3  # of test_plain, test_of_a_fixture and test_verdict
+    assert not [line for line in result.outlines if "OutputResult" in line]
     for what in ("verdict", "spec", "model", "feed", "golden", "fixture"):
         result.stdout.fnmatch_lines([f">*# line of a {what}"])
     locations = [line for line in result.outlines if re.match(r"\S+:\d+: ", line)]
-    assert len(locations) >= 6
-    assert {line.partition(":")[0] for line in locations} == {
-        "test_what_fails_is_shown_by_the_users_own_line_alone.py"
-    }
+    assert len(locations) >= 9
+    assert {line.partition(":")[0] for line in locations} == {"test_own.py", "test_verdicts.py"}
     assert "direct cause" not in result.stdout.str()
-    result.stdout.fnmatch_lines(["E*where*<case digits_by_hand of digits_by_hand.int8acc.yaml>*"])
-    whole = project.runpytest(*LOAD, *workers, "--full-trace", "-k", "model")
-    whole.stdout.fnmatch_lines(["*workbench.py:*: *"])
 
 
-@PLAIN
-def test_engines_of_models(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
-    project.makepyfile(ENGINES)
-    project.runpytest(*LOAD, *workers).assert_outcomes(passed=10)
+def test_the_whole_traceback_is_shown_where_it_is_asked_for(project: pytest.Pytester) -> None:
+    (project.path / "two.int8acc.yaml").write_text(TWO)
+    project.makepyfile(OWN_TESTS)
+    result = project.runpytest(*LOAD, "--full-trace", "-k", "model")
+    result.stdout.fnmatch_lines(["*workbench.py:*: *"])
 
 
 def test_mistakes_are_one_clear_error(project: pytest.Pytester) -> None:
