@@ -6,11 +6,12 @@ import pytest
 from init_projects import dense, saved, write_images
 from plugin_support import LOAD
 
-WORKERS = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"])
 
-
-@WORKERS
-@pytest.mark.parametrize("data", [False, True], ids=["made-up", "images"])
+@pytest.mark.parametrize(
+    ("data", "workers"),
+    [(False, ()), (False, ("-n2",)), (True, ())],
+    ids=["made-up", "made-up-n2", "images"],
+)
 def test_what_is_written_runs(pytester: pytest.Pytester, workers: tuple[str, ...], data: bool) -> None:
     saved(pytester.path, dense(12, "logits", shape=["N", 3, "H", "W"]))
     given: tuple[str, ...] = ()

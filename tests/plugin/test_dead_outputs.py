@@ -58,28 +58,32 @@ def judged(pytester: pytest.Pytester, spec: str, *args: str) -> tuple[str, dict[
     return report["cases"][0]["verdict"], report["cases"][0], result.stdout.str()
 
 
-BLIND = {
-    "cosine": "criteria: [{cosine: -1}]\n",
-    "constant metric": "labels: labels.npy\ncriteria: [{metric: m.py:one, min: 0.9}]\n",
-    "any drop": "labels: labels.npy\ncriteria: [{metric: top1, output: logits, max_drop: 100%}]\n",
-    "an offset": "criteria: [{output: logits, sqnr_db: 30}, {output: features, cosine: -1}]\n",
-}
+BLIND = """
+defaults: {model: net.onnx, inputs: data.npz, int8: {calibrate: {method: minmax}}}
+cases:
+  - {name: cosine, criteria: [{cosine: -1}]}
+  - {name: constant-metric, labels: labels.npy, criteria: [{metric: m.py:one, min: 0.9}]}
+  - {name: any-drop, labels: labels.npy, criteria: [{metric: top1, output: logits, max_drop: 100%}]}
+  - name: an-offset
+    model: offset.onnx
+    criteria: [{output: logits, sqnr_db: 30}, {output: features, cosine: -1}]
+"""
 
 
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"])
-@pytest.mark.parametrize("name", BLIND)
-def test_criteria_that_dead_outputs_keep_are_red(pytester, project, name, workers):
-    if name == "an offset":
-        (project / "offset.onnx").replace(project / "net.onnx")
-    verdict, entry, text = judged(pytester, BLIND[name], *workers)
-    assert verdict == "failed"
-    assert any(
-        said in text
-        for said in ("the criteria are too weak", "the same for shuffled outputs", "no criterion notices")
-    )
-    kinds = {dead["kind"] for dead in entry["blind"]["undetected"]}
-    assert kinds & {"zeros", "shuffled"}
-    assert entry["search"] is None, "no layer is searched where no limit was missed"
+def test_criteria_that_dead_outputs_keep_are_red(pytester, project, workers):
+    (project / "blind.int8acc.yaml").write_text(BLIND)
+    result = pytester.runpytest(*LOAD, *workers, "--int8acc", "--int8acc-report", "report")
+    entries = json.loads((project / "report/report.json").read_text())["cases"]
+    assert len(entries) == 4
+    for entry in entries:
+        assert entry["verdict"] == "failed"
+        kinds = {dead["kind"] for dead in entry["blind"]["undetected"]}
+        assert kinds & {"zeros", "shuffled"}
+        assert entry["search"] is None, "no layer is searched where no limit was missed"
+    text = result.stdout.str()
+    for said in ("the criteria are too weak", "the same for shuffled outputs"):
+        assert said in text
 
 
 def test_the_criterion_that_is_proposed_catches_them_and_passes(pytester, project):

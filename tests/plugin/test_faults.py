@@ -58,8 +58,9 @@ def run(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
 
 @WORKERS
 def test_a_fault_is_told_with_what_to_report(run, workers, pytester: pytest.Pytester):
-    result = run(("good", "crash", "good-later", "bad-later"), *workers, "-rfE", "--int8acc-report=out")
-    result.assert_outcomes(passed=2, failed=1, errors=3)  # what was measured stands beside the error
+    names = ("good", "crash", "good-later", "bad-later", "bad-mute", "good-memory")
+    result = run(names, *workers, "-rfE", "--int8acc-report=out")
+    result.assert_outcomes(passed=3, failed=2, errors=5)  # what was measured stands beside the error
     result.stdout.fnmatch_lines(
         [
             "this is a fault of pytest-int8acc, please report it: RuntimeError in api.py:[0-9]*: a*",
@@ -70,28 +71,20 @@ def test_a_fault_is_told_with_what_to_report(run, workers, pytester: pytest.Pyte
     text = result.stdout.str()
     assert "Traceback" not in text
     assert "raise RuntimeError" not in text
+    assert "Mute in api.py" in text
+    assert "Mute, whose text cannot be made" in text
+    assert "out of memory (Unable to allocate 9 TiB); use fewer samples" in text
     cases = json.loads((pytester.path / "out" / "report.json").read_text())["cases"]
     verdicts = {case["name"]: case["verdict"] for case in cases if "name" in case}
     assert verdicts["good"] == "passed"
     assert (verdicts["good-later"], verdicts["bad-later"]) == ("error", "failed")
 
 
-@WORKERS
-def test_the_traceback_is_shown_where_it_is_asked_for(run, workers):
-    text = run(("crash", "broken"), *workers, "--tb=long").stdout.str()
+def test_the_traceback_is_shown_where_it_is_asked_for(run):
+    text = run(("crash", "broken"), "--tb=long").stdout.str()
     assert 'raise RuntimeError("a mistake of ours")' in text
     assert "The above exception was the direct cause of the following exception" in text
     assert "errors.ModelError" not in text
-
-
-@WORKERS
-def test_an_exception_without_text_and_an_empty_memory(run, workers):
-    result = run(("bad-mute", "good-memory"), *workers)
-    result.assert_outcomes(passed=1, failed=1, errors=2)
-    text = result.stdout.str()
-    assert "Mute in api.py" in text
-    assert "Mute, whose text cannot be made" in text
-    assert "out of memory (Unable to allocate 9 TiB); use fewer samples" in text
 
 
 def test_ctrl_c_and_skips_pass(run, pytester: pytest.Pytester):

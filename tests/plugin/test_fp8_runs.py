@@ -46,9 +46,25 @@ def reported(project: pytest.Pytester, *arguments: str) -> dict[str, Any]:
 
 
 @WORKERS
-def test_reports_speak_of_fp8(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
+def test_reports_and_fixtures_speak_of_fp8(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
+    data = str(Path(project.path) / "data.npz")
+    project.makepyfile(
+        f"""
+        import numpy as np
+
+        def test_a_case(int8acc, int8acc_engine):
+            case = int8acc.load("c.int8acc.yaml", "good")
+            assert case.check().passed
+            (fp8,) = case.outputs("fp8").values()
+            (fp32,) = case.outputs("fp32").values()
+            assert 0 < np.abs(fp8 - fp32).max() < 1
+            feed = {{name: array[:2] for name, array in np.load({data!r}).items()}}
+            (alone,) = int8acc_engine("model.onnx", "fp8", calibrate={data!r}, method="minmax")(feed).values()
+            np.testing.assert_allclose(alone, fp8[:2], rtol=0.01, atol=0.01)
+        """
+    )
     result = run(project, "--int8acc-report=report", "--junitxml=j.xml", "-v", *workers)
-    result.assert_outcomes(passed=1, failed=1)
+    result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines_random(
         [
             "FP8 accuracy: * sqnr_db * < 15",
@@ -66,24 +82,23 @@ def test_reports_speak_of_fp8(project: pytest.Pytester, workers: tuple[str, ...]
     assert {"fixed.onnx", "plan.yaml", "modelopt.sh"} <= written
     guard = ONE + "fp8: {scales: ranges.json}\nplan: report/c/bad/plan.yaml\n" + ACCEPT
     (project.path / "guarded.int8acc.yaml").write_text(guard)
-    run(project, "guarded.int8acc.yaml", *workers).assert_outcomes(passed=1)
+    run(project, "guarded.int8acc.yaml").assert_outcomes(passed=1)
 
 
-@WORKERS
-def test_goldens_and_accepted_scores(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
+def test_goldens_and_accepted_scores(project: pytest.Pytester) -> None:
     (project.path / "c.int8acc.yaml").unlink()
     spec = project.path / "kept.int8acc.yaml"
     criteria = "criteria: [{sqnr_db: 15}, {regression: {sqnr_db: 3}}]\n"
     spec.write_text(
         f"model: model.onnx\ninputs: data.npz\n{criteria}fp8: {{calibrate: {{}}}}\ngolden: true\n{ACCEPT}"
     )
-    assert run(project, *workers).ret == pytest.ExitCode.TESTS_FAILED
-    recorded = run(project, "--int8acc-update=all", *workers)
+    assert run(project).ret == pytest.ExitCode.TESTS_FAILED
+    recorded = run(project, "--int8acc-update=all")
     recorded.stdout.fnmatch_lines(["*recorded * scores and FP16 outputs of 24 samples in *kept.json"])
-    run(project, *workers).assert_outcomes(passed=1)
+    run(project).assert_outcomes(passed=1)
     planted(project.path, {3: 1 / 5})
     spec.write_text(spec.read_text().replace("{calibrate: {}}", "{scales: ranges.json}"))
-    worse = run(project, "--int8acc-search=off", *workers)
+    worse = run(project, "--int8acc-search=off")
     worse.assert_outcomes(failed=1)
     worse.stdout.fnmatch_lines(["FP8 accuracy: *accepted*"])
 
@@ -156,37 +171,15 @@ def test_keys_of_a_spec(project: pytest.Pytester, spec: str) -> None:
     run(project).assert_outcomes(passed=1)
 
 
-@WORKERS
-def test_fixtures(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
-    data = str(Path(project.path) / "data.npz")
-    project.makepyfile(
-        f"""
-        import numpy as np
-
-        def test_a_case(int8acc, int8acc_engine):
-            case = int8acc.load("c.int8acc.yaml", "good")
-            assert case.check().passed
-            (fp8,) = case.outputs("fp8").values()
-            (fp32,) = case.outputs("fp32").values()
-            assert 0 < np.abs(fp8 - fp32).max() < 1
-            feed = {{name: array[:2] for name, array in np.load({data!r}).items()}}
-            (alone,) = int8acc_engine("model.onnx", "fp8", calibrate={data!r}, method="minmax")(feed).values()
-            np.testing.assert_allclose(alone, fp8[:2], rtol=0.01, atol=0.01)
-        """
-    )
-    project.runpytest(*LOAD, *workers).assert_outcomes(passed=1)
-
-
-@WORKERS
-def test_reports_are_merged_and_scales_kept(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
+def test_reports_are_merged_and_scales_kept(project: pytest.Pytester) -> None:
     for name in ("good", "bad"):
         report = f"--int8acc-report={name}"
-        run(project, f"c.int8acc.yaml::{name}", report, "--int8acc-cache-dir=cache", *workers)
+        run(project, f"c.int8acc.yaml::{name}", report, "--int8acc-cache-dir=cache")
     merged = run(project, "--int8acc-merge", "good", "bad", "--int8acc-report=merged")
     assert merged.ret == pytest.ExitCode.TESTS_FAILED
     told = json.loads((project.path / "merged/report.json").read_text())
     assert {case["low"] for case in told["cases"]} == {"fp8"}
     assert "FP8 accuracy: 1 failed, 1 passed" in (project.path / "merged/report.html").read_text()
-    again = run(project, "c.int8acc.yaml::good", "--int8acc-cache-dir=cache", "-vv", *workers)
+    again = run(project, "c.int8acc.yaml::good", "--int8acc-cache-dir=cache", "-vv")
     again.assert_outcomes(passed=1)
     assert "INT8" not in re.sub(r"int8acc\S*|INT8 layers", "", again.stdout.str())

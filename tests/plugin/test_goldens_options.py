@@ -67,12 +67,29 @@ def edit(project: pytest.Pytester, old: str, new: str) -> None:
     spec.write_text(text.replace(old, new))
 
 
+def write_own_test(project: pytest.Pytester) -> None:
+    """A user's own test that keeps two goldens."""
+    (project.path / "test_own.py").write_text(
+        "def test_arrays(int8acc_golden):\n"
+        "    int8acc_golden('first', {'a': [1.0], 'b': [2.0]})\n"
+        "    int8acc_golden('second', [3.0])\n"
+    )
+
+
+OWN_LINES = [
+    "test_own.py::test_arrays: recorded 'a', 'b' in __int8acc__/arrays/first.npz",
+    "    recorded 'array' in __int8acc__/arrays/second.npz",
+]
+
+
 @WORKERS
-def test_goldens_are_recorded_kept_to_and_updated(project, run, workers):
+def test_goldens_are_recorded(project, run, workers):
     if workers:
         pytest.importorskip("xdist")
+    write_own_test(project)
     result = run(*workers, "--int8acc-update=missing", "--int8acc-report=out", "--junitxml=junit.xml")
-    result.assert_outcomes(passed=4)
+    result.assert_outcomes(passed=5)
+    result.stdout.fnmatch_lines(OWN_LINES)
     result.stdout.fnmatch_lines(
         [
             "*= int8acc goldens =*",
@@ -96,7 +113,13 @@ def test_goldens_are_recorded_kept_to_and_updated(project, run, workers):
     said = {case["name"]: case.get("golden", "") for case in report["cases"]}
     assert said["beside"].startswith("recorded 10 scores")
     assert said["none"] == ""
-    # Kept to; the same from the update that a plain run would write.
+    run().assert_outcomes(passed=5)
+    assert files(goldens(project)) == recorded
+
+
+def test_goldens_are_kept_to_and_updated(project, run):
+    run("--int8acc-update=missing")
+    recorded = files(goldens(project))
     result = run("-v")
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines(
@@ -191,6 +214,8 @@ def test_candidates_are_fetched_from_the_report_folder_and_committed(project, ru
         shutil.copytree(candidate, goldens(project) / "net", dirs_exist_ok=True)
     fetched = files(goldens(project))
     run().assert_outcomes(passed=4)
+    if workers:
+        return
     monkeypatch.delenv("CI")
     run("--int8acc-update=all")
     assert files(goldens(project)) == fetched  # the same files as an update would have written
@@ -213,8 +238,7 @@ def test_fp16_that_moved_fails_the_case(project, run):
     assert "Culprits" not in result.stdout.str()  # INT8 is not the problem: nothing is searched
 
 
-@WORKERS
-def test_orphans_are_listed_and_deleted_on_demand_alone(project, run, workers):
+def test_orphans_are_listed_and_deleted_on_demand_alone(project, run):
     run("--int8acc-update=missing")
     assert "int8acc: no orphans among the goldens" in run("--int8acc-prune").stdout.str()
     before = files(goldens(project))
@@ -235,8 +259,7 @@ def test_orphans_are_listed_and_deleted_on_demand_alone(project, run, workers):
     assert files(goldens(project)) == before
     run("--int8acc-update=all")
     assert set(before) < set(files(goldens(project)))  # an update deletes no orphans
-    idle = ("-k", "nothing") if workers else ("--collect-only", "-q")  # no worker need load a model
-    result = run(*workers, *idle, "--int8acc-prune=delete")
+    result = run("--collect-only", "-q", "--int8acc-prune=delete")
     result.stdout.fnmatch_lines(["    deleted models/__int8acc__/net/beside.json: *"])
     assert {name for name in files(goldens(project)) if "/beside." in name} == set()
     assert len(files(goldens(project))) == 5
@@ -248,13 +271,13 @@ def test_prune_takes_no_folder_for_an_answer(project, run):
     result.stderr.fnmatch_lines(["*--int8acc-prune: invalid choice: 'models'*"])
 
 
-@pytest.mark.parametrize(("workers", "url"), [((), False), (("-n2",), True)], ids=["folder", "url-n2"])
-def test_goldens_may_lie_elsewhere(project, run, workers, url):
+@pytest.mark.parametrize("url", [False, True], ids=["folder", "url"])
+def test_goldens_may_lie_elsewhere(project, run, url):
     if url:
         pytest.importorskip("fsspec")
     place = project.path / "kept"
     ini = ("-o", f"int8acc_goldens={place.as_uri() if url else 'kept'}")
-    run(*workers, *ini, "--int8acc-update=missing").assert_outcomes(passed=4)
+    run(*ini, "--int8acc-update=missing").assert_outcomes(passed=4)
     assert not goldens(project).exists()
     assert "models/net/scores.json" in files(place)
     run(*ini).assert_outcomes(passed=4)
@@ -270,25 +293,12 @@ def test_an_update_without_a_case_that_keeps_a_golden_says_so(project, run):
     result.stdout.fnmatch_lines(["int8acc: no golden was recorded: no test that ran keeps one"])
 
 
-@WORKERS
-def test_goldens_that_a_users_own_test_records_are_told(project, run, workers):
-    if workers:
-        pytest.importorskip("xdist")
-    (project.path / "test_own.py").write_text(
-        "def test_arrays(int8acc_golden):\n"
-        "    int8acc_golden('first', {'a': [1.0], 'b': [2.0]})\n"
-        "    int8acc_golden('second', [3.0])\n"
-    )
-    command = (*workers, "--int8acc-update=missing", "test_own.py")
+def test_goldens_that_a_users_own_test_records_are_told(project, run):
+    write_own_test(project)
+    command = ("--int8acc-update=missing", "test_own.py")
     result = run(*command)
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "*= int8acc goldens =*",
-            "test_own.py::test_arrays: recorded 'a', 'b' in __int8acc__/arrays/first.npz",
-            "    recorded 'array' in __int8acc__/arrays/second.npz",
-        ]
-    )
+    result.stdout.fnmatch_lines(["*= int8acc goldens =*", *OWN_LINES])
     assert "no golden was recorded" not in result.stdout.str()
     result = run(*command)
     text = "int8acc: no golden was recorded: no test that ran keeps one that is missing; "

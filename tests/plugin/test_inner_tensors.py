@@ -61,6 +61,8 @@ def test_a_fault_of_it_is_found_mended_and_guarded(
     assert properties["int8acc.scores.sqnr_db"].startswith("4.")
     (fixed,) = (p for p in (pytester.path / "out").rglob("fixed.onnx") if p.parent.name != "high")
     assert [output.name for output in load_model(fixed).outputs] == ["placed"]
+    if "-n2" in workers:
+        return
     plan = fixed.with_name("plan.yaml").relative_to(pytester.path)
     spec.write_text(f"{spec.read_text()}plan: {plan}\n")
     pytester.runpytest(*args).assert_outcomes(passed=1)

@@ -37,13 +37,12 @@ def test_an_engine(int8acc_engine):
 """
 
 
-@LOWS
-@pytest.mark.parametrize("workers", [("-n0",), ("-n2",)], ids=["n0", "n2"])
-def test_fixtures(low: str, workers: tuple[str, ...], pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize(("low", "workers"), [("fp16", "-n0"), ("bf16", "-n2")])
+def test_fixtures(low: str, workers: str, pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     output = put(pytester.path, "plain", low, "")
     pytester.makepyfile(test_own=OWN_TESTS.replace("OUTPUT", output).replace("LOW", low.upper()))
-    pytester.runpytest(*LOAD, *workers, "test_own.py").assert_outcomes(passed=2)
+    pytester.runpytest(*LOAD, workers, "test_own.py").assert_outcomes(passed=2)
 
 
 @LOWS

@@ -37,7 +37,7 @@ def write(digits: pytest.Pytester, cases: str) -> None:
     (digits.path / "digits.int8acc.yaml").write_text(HEAD + cases)
 
 
-@pytest.mark.parametrize("workers", [(), ("-n0",), ("-n2",)], ids=["plain", "n0", "n2"])
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"])
 def test_a_limit_on_top1_alone_is_a_full_spec_and_drives_the_search(digits, workers):
     if workers:
         pytest.importorskip("xdist")

@@ -70,7 +70,7 @@ def test_on_a_terminal_a_line_moves_and_leaves_no_trace(slow: Path, more: tuple[
     assert any(re.fullmatch(r"digits.int8acc.yaml +FF +\[100%\]|FF +\[100%\]|F", line) for line in shown)
 
 
-@pytest.mark.parametrize("more", [pytest.param(("-s",), id="s"), *WORKERS])
+@pytest.mark.parametrize("more", WORKERS)
 def test_elsewhere_a_plain_line_comes_now_and_then(slow: Path, more: tuple[str, ...]) -> None:
     code, written = run(slow, *more, terminal=False)
     assert code == 1
@@ -80,14 +80,12 @@ def test_elsewhere_a_plain_line_comes_now_and_then(slow: Path, more: tuple[str, 
     assert sum(told.fullmatch(line) is not None for line in written.splitlines()) > 1, written
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_very_quiet_runs_tell_nothing(slow: Path, terminal: bool) -> None:
-    _, written = run(slow, "-q", "-q", terminal=terminal)
+def test_very_quiet_runs_tell_nothing(slow: Path) -> None:
+    _, written = run(slow, "-q", "-q", terminal=True)
     assert "so far" not in written
 
 
-@pytest.mark.parametrize("ctrl_c", ["group", "first"])
-@pytest.mark.parametrize("more", WORKERS)
+@pytest.mark.parametrize(("more", "ctrl_c"), [((), "group"), (("-n2",), "group"), (("-n2",), "first")])
 def test_ctrl_c_after_a_verdict_loses_nothing(slow: Path, more: tuple[str, ...], ctrl_c: str) -> None:
     args = ("--int8acc-report", "out", "--junitxml", "junit.xml", *more)
     code, written = run(slow, *args, terminal=True, ctrl_c=ctrl_c)

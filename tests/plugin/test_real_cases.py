@@ -12,11 +12,12 @@ from onnx import TensorProto, helper, numpy_helper
 from plugin_support import LOAD
 
 
-@pytest.mark.parametrize("workers", [(), ("-n0",), ("-n2",)], ids=["plain", "n0", "n2"])
-def test_verdicts_of_real_models(digits, workers):
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"])
+def test_verdicts_of_real_models_and_the_report_folder(digits, workers):
     if workers:
         pytest.importorskip("xdist")
-    result = digits.runpytest(*LOAD, *workers, "--int8acc", "-v", "--junitxml=junit.xml")
+    command = (*LOAD, *workers, "--int8acc", "-v", "--junitxml=junit.xml", "--int8acc-report", "out")
+    result = digits.runpytest(*command)
     result.assert_outcomes(passed=1, failed=1, errors=1, xfailed=1, skipped=1)
     result.stdout.fnmatch_lines(
         [
@@ -34,6 +35,23 @@ def test_verdicts_of_real_models(digits, workers):
     suite = ElementTree.parse(digits.path / "junit.xml").getroot()[0]
     names = {prop.get("name") for prop in suite.find("testcase[@name='calibrated']").iter("property")}
     assert {"int8acc.logits.sqnr_db", "int8acc.metrics.py:top1.top1", "int8acc.summary"} <= names
+    result.stdout.fnmatch_lines(["int8acc: report in *out*report.json"])
+    report = json.loads((digits.path / "out" / "report.json").read_text())
+    verdicts = {case["nodeid"].partition("::")[2]: case["verdict"] for case in report["cases"]}
+    assert verdicts == {
+        "calibrated": "passed",
+        "by-hand": "failed",
+        "by-hand-known": "xfailed",
+        "no-model": "error",
+        "skipped": "skipped",
+    }
+    (failed,) = [case for case in report["cases"] if case["verdict"] == "failed"]
+    assert {culprit["layer"] for culprit in failed["culprits"]} == set(failed["plan"])
+    assert failed["builds"] >= 1
+    assert failed["search"]["verified"]
+    folder = digits.path / "out" / "digits" / "by-hand"
+    assert (folder / "fixed.onnx").is_file()
+    assert (folder / "plan.yaml").is_file()
 
 
 def test_fewer_samples_and_the_other_mode(digits):
@@ -58,28 +76,6 @@ def test_fixtures_of_every_scope_work_on_specs(digits):
     )
     result = digits.runpytest(*LOAD, "--int8acc", "-k", "calibrated")
     result.assert_outcomes(passed=1, deselected=4)
-
-
-@pytest.mark.parametrize("workers", [(), ("-n0",), ("-n2",)], ids=["plain", "n0", "n2"])
-def test_report_folder_holds_the_fix_and_all_cases(digits, workers):
-    result = digits.runpytest(*LOAD, *workers, "--int8acc", "--int8acc-report", "out")
-    result.stdout.fnmatch_lines(["int8acc: report in *out*report.json"])
-    report = json.loads((digits.path / "out" / "report.json").read_text())
-    verdicts = {case["nodeid"].partition("::")[2]: case["verdict"] for case in report["cases"]}
-    assert verdicts == {
-        "calibrated": "passed",
-        "by-hand": "failed",
-        "by-hand-known": "xfailed",
-        "no-model": "error",
-        "skipped": "skipped",
-    }
-    (failed,) = [case for case in report["cases"] if case["verdict"] == "failed"]
-    assert {culprit["layer"] for culprit in failed["culprits"]} == set(failed["plan"])
-    assert failed["builds"] >= 1
-    assert failed["search"]["verified"]
-    folder = digits.path / "out" / "digits" / "by-hand"
-    assert (folder / "fixed.onnx").is_file()
-    assert (folder / "plan.yaml").is_file()
 
 
 def test_report_folder_that_cannot_be_made_is_one_line(digits):

@@ -8,8 +8,6 @@ import pytest
 from plugin_support import LOAD, spec
 from rich_project import RICH
 
-WORKERS = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"])
-
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
@@ -27,7 +25,6 @@ LONG = "a-name-that-alone-takes-more-than-half-of-a-line-of-eighty-characters"
     ("columns", "verbosity", "workers"),
     [
         *((columns, verbosity, ()) for columns in (80, 200) for verbosity in ("-q", "", "-v", "-vv")),
-        (80, "", ("-n2",)),
         (80, "-vv", ("-n2",)),
     ],
 )
@@ -74,14 +71,17 @@ def test_a_narrow_terminal_cuts_nothing(project: pytest.Pytester, monkeypatch: p
     assert fix in " ".join(told[80])
 
 
-@WORKERS
-@pytest.mark.parametrize(("arguments", "ci"), [(("-vv",), ""), ((), "1")], ids=["vv", "ci"])
+@pytest.mark.parametrize(
+    ("arguments", "ci", "workers"),
+    [(("-vv",), "", ()), ((), "1", ()), ((), "1", ("-n2",))],
+    ids=["vv", "ci", "ci-n2"],
+)
 def test_a_failure_is_printed_once(
     project: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
-    workers: tuple[str, ...],
     arguments: tuple[str, ...],
     ci: str,
+    workers: tuple[str, ...],
 ) -> None:
     """pytest's short summary prints whole messages with -vv, and on a CI machine."""
     if workers:

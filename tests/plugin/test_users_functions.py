@@ -151,16 +151,16 @@ def test_how_a_function_may_leave(pytester: pytest.Pytester, leave: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("leave", "workers"),
+    ("place", "leave", "workers"),
     [
-        ("pytest.exit('enough')", ()),
-        ("pytest.exit('enough', 7)", ()),
-        ("raise KeyboardInterrupt", ()),
-        ("pytest.exit('enough')", ("-n1",)),
-        ("raise KeyboardInterrupt", ("-n1",)),
+        ("metric", "pytest.exit('enough')", ()),
+        ("metric", "raise KeyboardInterrupt", ()),
+        ("loader-after-the-verdict", "pytest.exit('enough', 7)", ()),
+        ("loader-after-the-verdict", "raise KeyboardInterrupt", ()),
+        ("metric", "pytest.exit('enough')", ("-n1",)),
+        ("loader-after-the-verdict", "raise KeyboardInterrupt", ("-n1",)),
     ],
 )
-@pytest.mark.parametrize("place", ["metric", "loader-after-the-verdict"])
 def test_what_ends_the_session(
     pytester: pytest.Pytester, place: str, leave: str, workers: tuple[str, ...]
 ) -> None:
