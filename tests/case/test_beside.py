@@ -54,7 +54,7 @@ def test_a_tensor_is_judged_as_an_output_is(tmp_path: Path, form: str, tensor: s
     assert inside["placed"].scores == outside["placed"].scores
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_a_tensor_that_is_an_output_is_the_output(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -80,7 +80,8 @@ def test_digits_that_two_roundings_lead_astray_are_more(tmp_path: Path) -> None:
 
 def test_a_plan_of_many_channels_is_no_spec_too_large(tmp_path: Path) -> None:
     network = zoo_network("plain")
-    text = "version: 4\nmoves: {nowhere: [" + "1.0, " * 300_000 + "1.0]}\n"
+    """A spec may have 1 MiB and 50 000 nodes."""
+    text = "version: 4\nmoves: {nowhere: [" + "1.00000000000000000, " * 55_000 + "1.0]}\n"
     with pytest.raises(SpecError, match="'nowhere' is no tensor of model whose channels can be moved"):
         read_text(tmp_path, text, network)
 

@@ -47,9 +47,12 @@ class Goldens:
     def file(self, number: int, name: str) -> Path:
         return self.pytester.path / "__int8acc__" / f"case{number}" / name
 
-    def run(self, *more: str) -> pytest.RunResult:
-        arguments = (*LOAD, "-p", "no:cacheprovider", "--int8acc-search=off", *more)
-        return self.pytester.runpytest_subprocess("--int8acc", *arguments, timeout=60)
+    def run(self, *more: str, timeout: float | None = None) -> pytest.RunResult:
+        """Runs pytest; a run with a timeout in seconds has a process of its own."""
+        arguments = ("--int8acc", *LOAD, "-p", "no:cacheprovider", "--int8acc-search=off", *more)
+        if timeout is None:
+            return self.pytester.runpytest(*arguments)
+        return self.pytester.runpytest_subprocess(*arguments, timeout=timeout)
 
     def add_cases(self, number: int, names: list[str]) -> None:
         """Cases that are as the one recorded, each with a golden of its own."""
@@ -62,9 +65,9 @@ class Goldens:
             record = {**record, "case": case}
         self.file(number, f"{case}.json").write_text(json.dumps(record))
 
-    def verdicts(self) -> dict[str, tuple[str, str]]:
+    def verdicts(self, timeout: float | None = None) -> dict[str, tuple[str, str]]:
         """Verdict and message of each case."""
-        self.run("-q", "--int8acc-report=out")
+        self.run("-q", "--int8acc-report=out", timeout=timeout)
         report = json.loads((self.pytester.path / "out" / "report.json").read_text())
         cases = {case["nodeid"].rpartition("::")[2]: case for case in report["cases"]}
         return {name: (case["verdict"], case.get("message", "")) for name, case in cases.items()}
@@ -129,7 +132,7 @@ def test_what_is_no_file_is_refused(goldens: Goldens, monkeypatch: pytest.Monkey
         put(goldens.pytester.path / "__int8acc__" / "arrays" / f"{kind}.npz", kind)
     (goldens.pytester.path / "test_arrays.py").write_text(ARRAY_TESTS.replace("NAMES", repr(KINDS)))
     (goldens.pytester.path / "case1.int8acc.yaml").unlink()
-    found = goldens.verdicts()
+    found = goldens.verdicts(timeout=120)  # a read of a FIFO never ends
     assert set(found) == set(names)
     words = {"fifo": "a FIFO", "socket": "a socket", "device": "a device", "folder": "directory"}
     for name, (verdict, message) in found.items():
@@ -137,7 +140,7 @@ def test_what_is_no_file_is_refused(goldens: Goldens, monkeypatch: pytest.Monkey
         assert verdict == "error"
         assert f"{name}.{part}: " in message
         assert words[kind] in message
-    result = goldens.run("test_arrays.py")
+    result = goldens.run("test_arrays.py", timeout=120)
     result.assert_outcomes(failed=len(KINDS))
     for kind in KINDS:
         result.stdout.fnmatch_lines([f"E *arrays/{kind}.npz: *{words[kind]}*"])
