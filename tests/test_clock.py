@@ -126,7 +126,7 @@ def test_nothing_is_left_out_where_there_is_time(whole: CaseResult) -> None:
 def test_ctrl_c_ends_what_follows_and_takes_nothing_away(
     failing: Any, whole: CaseResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    place, measured = PLACES[name], fresh(failing)
+    place, measured = PLACES[name], fresh(failing, calibrations=name == "calibrations")
     trials, builds = counted(monkeypatch)
     before: list[int] = []
 
@@ -153,7 +153,7 @@ def test_ctrl_c_ends_what_follows_and_takes_nothing_away(
 def test_time_that_is_up_lets_one_trial_and_one_build_end(
     failing: Any, whole: CaseResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    place, measured = PLACES[name], fresh(failing)
+    place, measured = PLACES[name], fresh(failing, calibrations=name == "calibrations")
     trials, builds = counted(monkeypatch)
     before: list[int] = []
 

@@ -224,6 +224,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "kept in": search.get("precision"),
         "certified": (search.get("certificate") or {}).get("passed"),
         "table": len(search.get("table", [])),
+        "table shapes": {line["layer"]: line.get("shape", "") for line in search.get("table", [])},
         "tradeoff": bool(search.get("tradeoff")),
         "remedies": [repair["kind"] for repair in repairs if repair["verified"]],
         "hints": sorted(layer for layer, cause in causes.items() if cause["evidence"] is None),
