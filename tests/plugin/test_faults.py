@@ -80,8 +80,9 @@ def test_a_fault_is_told_with_what_to_report(run, workers, pytester: pytest.Pyte
     assert (verdicts["good-later"], verdicts["bad-later"]) == ("error", "failed")
 
 
-def test_the_traceback_is_shown_where_it_is_asked_for(run):
-    text = run(("crash", "broken"), "--tb=long").stdout.str()
+@pytest.mark.parametrize("workers", [(), ("-n1",)], ids=["plain", "n1"])
+def test_the_traceback_is_shown_where_it_is_asked_for(run, workers):
+    text = run(("crash", "broken"), *workers, "--tb=long").stdout.str()
     assert 'raise RuntimeError("a mistake of ours")' in text
     assert "The above exception was the direct cause of the following exception" in text
     assert "errors.ModelError" not in text
