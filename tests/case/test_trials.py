@@ -72,7 +72,7 @@ def runs(draw: st.DrawFn) -> tuple[Samples, Samples]:
     return {"y": baseline}, {"y": candidate}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(runs(), st.data())
 def test_trials_say_what_the_case_would(outputs: tuple[Samples, Samples], data: st.DataObject) -> None:
     baseline, candidate = outputs

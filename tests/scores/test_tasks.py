@@ -62,7 +62,7 @@ def classified(draw):
     return np.moveaxis(scores, -1, axis), labels, options, cuts
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=classified())
 def test_classes_are_counted_as_scikit_learn_counts_them(data):
     sklearn = library("sklearn.metrics", "scikit-learn")

@@ -78,7 +78,7 @@ def compared(draw):
     return tolerance, baseline, (np.rint(wide) if dtype is np.int32 else wide).astype(dtype), cuts
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=compared())
 def test_the_verdict_is_polygraphys_however_the_samples_are_batched(data):
     tolerance, baseline, candidate, cuts = data
