@@ -86,7 +86,7 @@ def renamed(name: str) -> dict[str, Any]:
             return {k: rename(v, k) for k, v in value.items()}
         if isinstance(value, list):
             return [rename(v, key) for v in value]
-        fixed = key in CLOSED or (key in ("kind", "name", "subject") and value in WORDS)
+        fixed = key in CLOSED or (key in ("key", "kind", "name", "subject") and value in WORDS)
         return name if isinstance(value, str) and not fixed and value not in ("inf", "nan") else value
 
     plain = rename(to_plain(restore(case(written=["x"]))))
