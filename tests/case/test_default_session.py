@@ -13,9 +13,9 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import numpy_helper
-from optimizers import PLANTED
 from plugin_support import LOAD
 
+from benchmarks.optimizers import PLANTED
 from benchmarks.unseen import judged
 from pytest_int8acc import Settings, load_spec
 from pytest_int8acc.case.default_session import surviving_form
@@ -23,7 +23,7 @@ from pytest_int8acc.case.measured import measure
 from pytest_int8acc.runtime.forms import ModelForm
 from pytest_int8acc.runtime.onnxruntime import CPU, Saturation
 
-#: Projects whose fix of another fault fails in a default session. The first scale there is gets it.
+#: Projects whose fix of another fault fails in a default session.
 FAULTY = ("bias of a Conv in FP16", "bias of a Gemm in FP16", "bias of a faint channel of a Conv")
 WIDE = ("sa", "sx")
 #: A project of which no other form keeps the format of the weights.

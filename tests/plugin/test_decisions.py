@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
-from optimizers import SAMPLES, Planted
 from plugin_support import LOAD
 
+from benchmarks.optimizers import SAMPLES, Planted
 from pytest_int8acc.scores.rows import Options, changed_classes, top_k
 
 CLASSES, STEP = 12, 0.6

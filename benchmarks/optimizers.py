@@ -1,7 +1,8 @@
 """Projects that pass in an exact session and that one optimizer of ONNX Runtime's default session changes.
 
-Each network has two or three layers, seeded weights and 32 samples. Nothing in it depends on the processor's
-INT8 kernels, so that the optimizer alone makes the difference.
+Each network has two or three layers, seeded weights and 32 samples. Nothing in it depends on whether the
+processor's INT8 kernels saturate, so that the optimizer alone makes the difference. The optimizer of each
+project was written down before the package was tried on it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import yaml
@@ -21,6 +23,8 @@ Array = NDArray[Any]
 SAMPLES = 32
 #: Greatest magnitude of the codes of INT8.
 _CODES = 127
+#: Greatest number of FP8 E4M3.
+_GREATEST_FP8 = 448
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,12 @@ class Planted:
     """The standard deviation of the inputs."""
     limits: Mapping[str, float] = field(default_factory=lambda: {"sqnr_db": 25})
     opset: int = 19
+    form: str = "int8"
+    """The low format: ``int8`` or ``fp8``."""
+    wrong: str = "sx"
+    """The scale of an activation that a second fault changes, which a fix mends."""
+    factor: float = 60.0
+    """The factor of that scale under the second fault."""
 
     def write(self, folder: Path, **more: object) -> Path:
         """Write the project, and return its spec."""
@@ -60,7 +70,7 @@ class Planted:
             "model": "model.onnx",
             "inputs": "inputs.npz",
             "baseline": self.baseline,
-            "int8": {"model": "int8.onnx"},
+            self.form: {"model": "int8.onnx"},
             "criteria": [dict(self.limits)],
             "backend": "onnxruntime",
             "accept_blind": "an untrained network and random inputs",
@@ -76,15 +86,20 @@ class Planted:
         head += ", H, W] y)" if len(self.shape) == 3 else "] y)"
         proto = parser.parse_model(f"{head} {{ {nodes} }}")
         read = {name for node in proto.graph.node for name in node.input}
-        constants = {"z": np.int8(0), **{name: np.float32(value) for name, value in self.scales.items()}}
+        zero: Array = np.zeros((), ml_dtypes.float8_e4m3fn if self.form == "fp8" else np.int8)
+        constants = {"z": zero, **{name: np.float32(value) for name, value in self.scales.items()}}
         for name, array in weights.items():
             constants[name] = array
             if name in self.axes:
                 others = tuple(axis for axis in range(array.ndim) if axis != self.axes[name])
-                scale = np.abs(array).max(others, keepdims=True) / _CODES
-                constants[f"{name}q"] = np.clip(np.rint(array / scale), -_CODES, _CODES).astype(np.int8)
+                greatest = _GREATEST_FP8 if self.form == "fp8" else _CODES
+                scale = np.abs(array).max(others, keepdims=True) / greatest
+                codes = array / scale
+                if self.form == "int8":
+                    codes = np.clip(np.rint(codes), -_CODES, _CODES)
+                constants[f"{name}q"] = codes.astype(zero.dtype)
                 constants[f"{name}s"] = scale.reshape(-1).astype(np.float32)
-                constants[f"{name}z"] = np.zeros(scale.size, np.int8)
+                constants[f"{name}z"] = np.zeros(scale.size, zero.dtype)
         for name, value in constants.items():
             if name in read:
                 proto.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
@@ -156,6 +171,31 @@ def _large_channel(rng: np.random.Generator) -> Mapping[str, Array]:
 
 
 _INT4_WEIGHTS = _int4_weights()
+
+
+def _large_output(*shape: int, axis: int) -> Callable[[np.random.Generator], Mapping[str, Array]]:
+    """Weights of which one output is 300 times as large, and the next layer hardly reads that one."""
+
+    def draw(rng: np.random.Generator) -> Mapping[str, Array]:
+        second = (4, shape[0], 1, 1) if len(shape) == 4 else (shape[1], 4)
+        drawn = dict(_layers(shape, second, shape[axis])(rng))
+        np.moveaxis(drawn["w"], axis, 0)[3] *= 300
+        np.moveaxis(drawn["v"], 1 if len(shape) == 4 else 0, 0)[3] /= 300
+        return drawn
+
+    return draw
+
+
+def _bias_codes(rng: np.random.Generator) -> Mapping[str, Array]:
+    """A bias as codes of 2**-10, which is not the product of the scales of input and weight."""
+    return _layers((16, 8), (8, 4), 8)(rng)
+
+
+def _bias_of_a_gemm() -> dict[str, onnx.TensorProto]:
+    bias = _bias_codes(np.random.default_rng(0))["b"]
+    codes = np.rint(bias * 1024).astype(np.int32)
+    scale = np.float32(1 / 1024)
+    return {"bq": numpy_helper.from_array(codes), "bs": numpy_helper.from_array(np.asarray(scale))}
 
 
 PLANTED: dict[str, Planted] = {
@@ -279,5 +319,109 @@ PLANTED: dict[str, Planted] = {
         constants=_INT4_WEIGHTS,
         limits={"sqnr_db": 10},
         opset=21,
+    ),
+    "float weights of a Conv": Planted(
+        "WeightBiasQuantization",
+        "a = Conv(x, w, b) y = Conv(a, v)",
+        f"{_TO_X} a = Conv(xd, w, b) {_TO_A} {_V0} y = Conv(ad, vd)",
+        (4, 6, 6),
+        _large_output(8, 4, 3, 3, axis=0),
+        {"v": 0},
+        {"sx": 0.03, "sa": 0.06},
+        limits={"sqnr_db": 10},
+    ),
+    "float weights of a MatMul with Add": Planted(
+        "WeightBiasQuantization",
+        "c = MatMul(x, w) a = Add(c, b) y = MatMul(a, v)",
+        f"{_TO_X} c = MatMul(xd, w) a = Add(c, b) {_TO_A} {_V1} y = MatMul(ad, vd)",
+        (16,),
+        _large_output(16, 8, axis=1),
+        {"v": 1},
+        {"sx": 0.03, "sa": 0.06},
+        limits={"sqnr_db": 16},
+    ),
+    "bias codes of a Gemm": Planted(
+        "QDQSelectorActionTransformer",
+        "a = Gemm(x, w, b) y = MatMul(a, v)",
+        f"{_TO_X} {_W1} bd = DequantizeLinear(bq, bs) a = Gemm(xd, wd, bd) {_TO_A} {_V1} y = MatMul(ad, vd)",
+        (16,),
+        _bias_codes,
+        {"w": 1, "v": 1},
+        {"sx": 0.03, "sa": 0.06},
+        constants=_bias_of_a_gemm(),
+    ),
+    "Clip before INT4": Planted(
+        "ClipQuantRewrite",
+        "c = Conv(x, w) a = Clip(c, low, high) y = Conv(a, v)",
+        f"{_TO_X} {_W0} c = Conv(xd, wd) a = Clip(c, low, high) aq = QuantizeLinear(a, sa, z4) "
+        f"ad = DequantizeLinear(aq, sa, z4) {_V0} y = Conv(ad, vd)",
+        (4, 6, 6),
+        _layers((8, 4, 3, 3), (4, 8, 1, 1), 8),
+        {"w": 0, "v": 0},
+        {"sx": 0.03, "sa": 0.3, "low": 0.0, "high": 2.0},
+        constants=_INT4,
+        limits={"sqnr_db": 10},
+        opset=21,
+    ),
+    "Relu before FP8": Planted(
+        "ReluQuantRewrite",
+        "c = Conv(x, w) a = Relu(c) y = Conv(a, v)",
+        f"{_TO_X} {_W0} c = Conv(xd, wd) a = Relu(c) {_TO_A} {_V0} y = Conv(ad, vd)",
+        (4, 6, 6),
+        _layers((8, 4, 3, 3), (4, 8, 1, 1), 8),
+        {"w": 0, "v": 0},
+        {"sx": 0.01, "sa": 0.02},
+        limits={"sqnr_db": 20},
+        form="fp8",
+        factor=1 / 60,
+    ),
+    "Clip before FP8": Planted(
+        "ClipQuantRewrite",
+        "c = Conv(x, w) a = Clip(c, low, high) y = Conv(a, v)",
+        f"{_TO_X} {_W0} c = Conv(xd, wd) a = Clip(c, low, high) {_TO_A} {_V0} y = Conv(ad, vd)",
+        (4, 6, 6),
+        _layers((8, 4, 3, 3), (4, 8, 1, 1), 8),
+        {"w": 0, "v": 0},
+        {"sx": 0.01, "sa": 0.02, "low": 0.0, "high": 2.0},
+        limits={"sqnr_db": 20},
+        form="fp8",
+        factor=1 / 60,
+    ),
+    "Transpose behind a pair, opset 21": Planted(
+        "QDQS8ToU8Transformer",
+        "a = MatMul(x, w) t = Transpose<perm = [0, 2, 1]>(a) f = Flatten(t) y = MatMul(f, v)",
+        f"{_TO_X} {_W1} a = MatMul(xd, wd) {_TO_A} t = Transpose<perm = [0, 2, 1]>(ad) f = Flatten(t) {_V1} "
+        "y = MatMul(f, vd)",
+        (4, 16),
+        _layers((16, 8), (32, 4), 8),
+        {"w": 1, "v": 1},
+        {"sx": 0.03, "sa": 0.03},
+        opset=21,
+    ),
+    "output type of a QuantizeLinear, opset 21": Planted(
+        "QDQS8ToU8Transformer",
+        "a = MatMul(x, w) y = MatMul(a, v)",
+        f"{_TO_X} {_W1} a = MatMul(xd, wd) aq = QuantizeLinear<output_dtype = 3>(a, sa, z) "
+        f"ad = DequantizeLinear(aq, sa, z) {_V1} y = MatMul(ad, vd)",
+        (16,),
+        _layers((16, 8), (8, 4), 8),
+        {"w": 1, "v": 1},
+        {"sx": 0.03, "sa": 0.03},
+        opset=21,
+    ),
+    "two pairs in UINT8": Planted(
+        "DoubleQDQPairsRemover",
+        "a = MatMul(x, w) y = MatMul(a, v)",
+        f"{_TO_X} {_W1} a = MatMul(xd, wd) aq = QuantizeLinear(a, sa, z8) ab = DequantizeLinear(aq, sa, z8) "
+        f"abq = QuantizeLinear(ab, st, z9) ad = DequantizeLinear(abq, st, z9) {_V1} y = MatMul(ad, vd)",
+        (16,),
+        _layers((16, 8), (8, 4), 8),
+        {"w": 1, "v": 1},
+        {"sx": 0.03, "sa": 0.03, "st": 0.026},
+        constants={
+            name: helper.make_tensor(name, TensorProto.UINT8, [], [{"z8": 128, "z9": 100}[name]])
+            for name in ("z8", "z9")
+        },
+        limits={"sqnr_db": 28},
     ),
 }
