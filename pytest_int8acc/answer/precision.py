@@ -122,7 +122,7 @@ def _find(lab: Lab) -> Found:
     found = _searched(lab, lab.simulated())
     if found.proof is None or found.passed or lab.clock.over:
         return found
-    if lab.judged_as_chosen(found.proof).passed:
+    if found.proof.chosen.passed:
         note = "the plan passes on the samples that chose it, and fails on those that it has not seen"
         return replace(found, notes=(note,))
     note = (

@@ -201,7 +201,7 @@ class _Loop:
         proof = lab.prove(plan)
         if proof.passed:
             return self._keep(remedy, proposal, proof)
-        where = "as built" if not lab.judged_as_chosen(proof).passed else "on samples that it has not seen"
+        where = "as built" if not proof.chosen.passed else "on samples that it has not seen"
         self.known.notes.append(
             f"a plan of the remedy '{remedy.kind}' passes in the simulation and fails {where}"
         )

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from typing import NamedTuple
 
 from pytest_int8acc.case.caveats import (
     caveats,
@@ -66,6 +67,19 @@ from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed, Outputs
 
 logger = logging.getLogger("pytest_int8acc")
+
+
+class Verdicts(NamedTuple):
+    """The verdicts on one candidate."""
+
+    verdict: Verdict
+    """The verdict on all inputs."""
+    chosen: Verdict
+    """The verdict on the inputs on which candidates are chosen."""
+    held_out: Verdict | None
+    """The verdict on the samples on which nothing is chosen; None if there are none."""
+
+
 #: Samples on which nothing is chosen: some of the inputs, by index, or samples of their own.
 HeldOutSamples = Collection[int] | OwnSamples
 
@@ -152,7 +166,7 @@ class Measured(_Prepared):
         """Judge another candidate from its outputs: for each batch the number of samples and the arrays."""
         return self.runs.judged(outputs)
 
-    def proved(self, form: Form, held_out: HeldOutSamples = ()) -> tuple[Verdict, Verdict | None]:
+    def proved(self, form: Form, held_out: HeldOutSamples = ()) -> Verdicts:
         """Build another candidate, run it on all samples and judge it.
 
         Args:
@@ -161,21 +175,26 @@ class Measured(_Prepared):
                 inputs, by index, or samples of their own.
 
         Returns:
-            The verdict on all samples, whose intervals include perturbed inputs, and the verdict on the
-            samples of ``held_out``. The second is None if there are no such samples.
+            The verdicts. The intervals of the one on all inputs include perturbed inputs.
 
         Raises:
             EngineError: The candidate does not build or run.
         """
         engine = self.backend.open(form, Role.FIXED, self.inputs)
-        verdict, proof = self._judged_with(engine, held_out)
-        return self._perturbed_too(form, engine, verdict), proof
+        verdicts = self._verdicts(engine, held_out)
+        return verdicts._replace(verdict=self._perturbed_too(form, engine, verdicts.verdict))
 
-    def _judged_with(self, engine: Engine, held_out: HeldOutSamples) -> tuple[Verdict, Verdict | None]:
-        """The verdict on all inputs and on the held-out samples."""
+    def _verdicts(self, engine: Engine, held_out: HeldOutSamples) -> Verdicts:
+        """The verdicts on an engine, from one pass over the inputs and one over samples of their own."""
+        outputs = self.outputs_of(engine)
         if isinstance(held_out, OwnSamples):
-            return self.judged(self.outputs_of(engine)), held_out.judged(engine)
-        return self.runs.judged_with_part(self.outputs_of(engine), held_out)
+            verdict = self.judged(outputs)
+            return Verdicts(verdict, verdict, held_out.judged(engine))
+        if not held_out:
+            verdict = self.judged(outputs)
+            return Verdicts(verdict, verdict, None)
+        choosing = set(range(self.inputs.samples or 0)).difference(held_out)
+        return Verdicts(*self.runs.judged_in_parts(outputs, (choosing, held_out)))
 
     def _perturbed_too(self, form: Form, engine: Engine, verdict: Verdict) -> Verdict:
         """``verdict`` with intervals that include perturbed inputs, if the baseline can run on them."""
@@ -234,9 +253,7 @@ class Measured(_Prepared):
         is_target = self.settings.backend == "onnxruntime" and low_of(self.case).takes_scales
         return is_target and _runs_exact(self)
 
-    def judged_by_default(
-        self, form: ModelForm, held_out: HeldOutSamples = ()
-    ) -> tuple[Verdict, Verdict | None]:
+    def judged_by_default(self, form: ModelForm, held_out: HeldOutSamples = ()) -> Verdicts:
         """Judge another candidate in a default session, as ``proved`` does in the session of the case.
 
         INT8 kernels that saturate on this processor are left out.
@@ -247,7 +264,7 @@ class Measured(_Prepared):
         if self.sessions.crashes(form.model):
             raise EngineError(CRASH)
         engine = self.sessions.default(form.model, disabled=saturating_kernels())
-        return self._judged_with(engine, held_out)
+        return self._verdicts(engine, held_out)
 
     def close(self) -> None:
         """Free the engines and the processes of the backend."""

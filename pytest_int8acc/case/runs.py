@@ -199,31 +199,31 @@ class Runs:
         Args:
             outputs: For each batch of the inputs, the number of samples and the candidate's outputs.
         """
-        return self.judged_with_part(outputs, ())[0]
+        return self.judged_in_parts(outputs, ())[0]
 
-    def judged_with_part(
-        self, outputs: Iterable[tuple[int, Feed]], part: Collection[int]
-    ) -> tuple[Verdict, Verdict | None]:
-        """Judge another candidate on all samples and on a part of them.
+    def judged_in_parts(
+        self, outputs: Iterable[tuple[int, Feed]], parts: Sequence[Collection[int]]
+    ) -> list[Verdict]:
+        """Judge another candidate on all samples, and on parts of them.
 
         Args:
             outputs: For each batch of the inputs, the number of samples and the candidate's outputs.
-            part: The indices of the samples of the part. Each output must have a row for each sample. If it
-                is empty, the second verdict is None.
+            parts: For each part, the indices of its samples. Each output must have a row for each sample.
+
+        Returns:
+            The verdict on all samples, then the verdict on each part.
         """
         whole = Comparison(self.judge, self.comparisons[Role.BASELINE, Role.INT8])
-        alone, start = Comparison(self.judge.of_rows(sorted(part))), 0
+        alone = [Comparison(self.judge.of_rows(sorted(part))) for part in parts]
+        start = 0
         for (_, before), (rows, feed) in zip(_batches(self.kept[Role.BASELINE]), outputs, strict=True):
             whole.add(before, feed, rows)
-            chosen = [row for row in range(rows) if start + row in part]
+            for part, comparison in zip(parts, alone, strict=True):
+                chosen = [row for row in range(rows) if start + row in part]
+                if chosen:
+                    comparison.add(_rows_of(before, chosen), _rows_of(feed, chosen), len(chosen))
             start += rows
-            if chosen:
-                alone.add(_rows_of(before, chosen), _rows_of(feed, chosen), len(chosen))
-        noise = self.noise
-        return (
-            whole.verdict(noise, intervals=True),
-            alone.verdict(noise, intervals=True) if part else None,
-        )
+        return [comparison.verdict(self.noise, intervals=True) for comparison in (whole, *alone)]
 
 
 def _rows_of(outputs: Feed, rows: Sequence[int]) -> Feed:

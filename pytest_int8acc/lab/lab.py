@@ -33,7 +33,6 @@ from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.results import Cost, DefaultSession, HeldOut, Latency, Place, Role, SampleSet
 from pytest_int8acc.results.scores import LIKELY
 from pytest_int8acc.runtime.forms import Form, ModelForm
-from pytest_int8acc.runtime.run import lock_step
 from pytest_int8acc.scores.judge import Verdict, sample_ratios
 from pytest_int8acc.scores.rows import F64
 from pytest_int8acc.search.types import GroupInfo
@@ -53,6 +52,8 @@ class Judgement:
 
     verdict: Verdict
     """The verdict on all samples."""
+    chosen: Verdict
+    """The verdict on the samples that choose."""
     held_out: Verdict | None
     """The verdict on the samples on which nothing was chosen; None if there are no such samples."""
     confidence: float = LIKELY
@@ -132,7 +133,6 @@ class Lab:
         self.judgements = 0
         """The number of models that were judged on the held-out samples."""
         self._proofs: dict[object, Proof] = {}
-        self._as_chosen: dict[Proof, Verdict] = {}
         self._fused: dict[tuple[str, ...], Simulator] = {}
         self._values: dict[object, Observer] = {}
 
@@ -335,9 +335,14 @@ class Lab:
 
         def outputs(plan: Plan) -> Iterator[Feed]:
             self.builds += 1
-            engine = self.measured.backend.open(self._form(plan), Role.FIXED, self.measured.inputs)
-            for _, feed in lock_step({"it": engine}, self.inputs):
-                yield feed["it"]
+            start, choosing = 0, self.split.choosing
+            for rows, feed in self.measured.run(self._form(plan)):
+                chosen = [row for row in range(rows) if start + row in choosing]
+                start += rows
+                if not choosing:
+                    yield feed
+                elif chosen:
+                    yield {name: array[chosen] for name, array in feed.items()}
 
         return Built(simulated, outputs)
 
@@ -356,10 +361,8 @@ class Lab:
         """
         self.builds += 1
         self.judgements += 1
-        verdict, held_out = self.measured.proved(form, self._proving)
-        return Judgement(
-            verdict=verdict, held_out=held_out, confidence=1.0 - (1.0 - LIKELY) / self.judgements
-        )
+        verdicts = self.measured.proved(form, self._proving)
+        return Judgement(confidence=1.0 - (1.0 - LIKELY) / self.judgements, **verdicts._asdict())
 
     def prove(self, plan: Plan) -> Proof:
         """Build the model of a plan, run it on all samples and judge it. Each plan is proved once.
@@ -393,8 +396,8 @@ class Lab:
         optimizers = FP8_REWRITES if holds_fp8(form.model) else found.optimizers
         other = surviving_form(form, optimizers)
         if other is not None:
-            verdict, held_out = measured.proved(other, self._proving)
-            again = replace(proof, form=other, verdict=verdict, held_out=held_out, rewritten_for=optimizers)
+            verdicts = measured.proved(other, self._proving)
+            again = replace(proof, form=other, rewritten_for=optimizers, **verdicts._asdict())
             if again.has_reserve and self._missed_by_default(again, other) is None:
                 return again
         return replace(proof, survives=False, by_default=found)
@@ -403,12 +406,12 @@ class Lab:
         """How a proved model misses the criteria in a default session; None if it has a reserve there."""
         samples = self.measured.inputs.samples or 0
         try:
-            verdict, held_out = self.measured.judged_by_default(form, self._proving)
+            verdicts = self.measured.judged_by_default(form, self._proving)
         except EngineError as error:
             return DefaultSession("refused", is_target=True, samples=samples, problem=str(error))
-        if replace(proof, verdict=verdict, held_out=held_out).has_reserve:
+        if replace(proof, **verdicts._asdict()).has_reserve:
             return None
-        worst = max(verdict.scores, key=lambda score: score.normalized_loss, default=None)
+        worst = max(verdicts.verdict.scores, key=lambda score: score.normalized_loss, default=None)
         return DefaultSession("fails", is_target=True, samples=samples, default=worst)
 
     def is_proved(self, plan: Plan) -> bool:
@@ -423,25 +426,9 @@ class Lab:
     def _is_refuted(self, proof: Proof) -> bool:
         if proof.verdict.passed:
             return False
-        trial, verdict = self.simulator.trial(proof.plan), self.judged_as_chosen(proof)
-        normalized_loss = max((score.normalized_loss for score in verdict.scores), default=math.inf)
+        trial, scores = self.simulator.trial(proof.plan), proof.chosen.scores
+        normalized_loss = max((score.normalized_loss for score in scores), default=math.inf)
         return trial.passed and normalized_loss > ENGINE_ROUNDING * trial.loss
-
-    def judged_as_chosen(self, proof: Proof) -> Verdict:
-        """The verdict on a proved model on the samples that choose. It runs again if others prove.
-
-        Raises:
-            EngineError: The model does not run.
-        """
-        if not self.split.held_out:
-            return proof.verdict
-        if proof not in self._as_chosen:
-            measured, choosing = self.measured, self.split.choosing
-            engine = measured.backend.open(proof.form, Role.FIXED, measured.inputs)
-            _, verdict = measured.runs.judged_with_part(measured.outputs_of(engine), choosing)
-            assert verdict is not None
-            self._as_chosen[proof] = verdict
-        return self._as_chosen[proof]
 
     def judged_here(self, plan: Plan, int8: Int8Form | None = None) -> Verdict:
         """The verdict on a plan that runs in ONNX Runtime, even if the case's own backend is TensorRT.
@@ -504,8 +491,8 @@ def open_lab(measured: Measured, int8: Int8Form) -> Lab:
     """A lab in which some samples choose and the others prove, if that can be had.
 
     If the spec names samples under ``prove``, these prove, and all others choose. Else all samples choose if
-    they are few, if outputs cannot be cut into samples, if the simulated INT8 network meets the criteria on
-    the part that would choose, or if it does not run.
+    they are few, if outputs cannot be cut into samples, if the candidate meets the criteria on the part that
+    would choose, as simulated and as built, or if it does not run.
 
     Raises:
         DataError: The samples under ``prove`` cannot be read.
@@ -531,7 +518,13 @@ def _split_lab(measured: Measured, int8: Int8Form) -> Lab | None:
     if not parts.held_out:
         return None
     lab = Lab(measured, int8, parts)
-    return None if lab.simulator.trial(Plan()).passed else lab
+    if not lab.simulator.trial(Plan()).passed:
+        return lab
+    if not measured.backend.needs_simulation:
+        return None
+    outputs = measured.outputs_of(measured.runs.engines[Role.INT8])
+    _, chosen = measured.runs.judged_in_parts(outputs, (parts.choosing,))
+    return None if chosen.passed else lab
 
 
 def _errors(measured: Measured, samples: int) -> F64:

@@ -62,7 +62,7 @@ def test_the_fusion_at_fault_is_broken_up_by_one_output(
     first = result.diagnosis.repairs[0]
     tensor = network.index.nodes[wrong].output[0]
     assert (first.kind, first.outputs, first.layers, first.price) == ("unfuse", (tensor,), (), 0.0)
-    assert first.holds
+    assert first.verified
     assert repair_text(first, "INT8").startswith(
         f"no layer needs FP16: 1 more output of the engine, to be left unread ('{tensor}')"
     )

@@ -67,5 +67,5 @@ def test_a_fusion_that_is_computed_wrong_is_broken_up(
     print("\n".join(result.diagnosis.notes))
     assert result.diagnosis.first_stage == "engine INT8"
     found = [repair for repair in result.diagnosis.repairs if repair.kind == "unfuse"]
-    assert all(repair.holds and repair.latency for repair in found)
+    assert all(repair.verified and repair.latency for repair in found)
     assert bool(found) != any("do not mend it" in note for note in result.diagnosis.notes)
