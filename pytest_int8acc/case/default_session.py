@@ -75,7 +75,8 @@ def compare_default(
     found = trial()
     if found is None:
         return None
-    kernels = saturating_kernels()
+    # A model that is refused is refused on every processor, whether its kernels saturate or not.
+    kernels = saturating_kernels() if found.kind != "refused" else ()
     without = trial(disabled=kernels) if kernels else found
     shown = without or found
     result = DefaultSession(
@@ -128,7 +129,8 @@ def _culprits(changed: Sequence[str], agrees: Callable[..., bool]) -> tuple[str,
     The optimizers are tried from the last one that changed the graph to the first. Only the last one whose
     absence helps is named, because an earlier one may merely have prepared the graph for it.
     """
-    names = list(dict.fromkeys(reversed(changed)))
+    # A rule that raises an error is not in the log.
+    names = list(dict.fromkeys(reversed(changed))) or list(QUANTIZER_RULES)
     for name in names:
         if agrees(disabled=(name,)):
             rules = QUANTIZER_RULES if name.endswith(_RULES) else ()

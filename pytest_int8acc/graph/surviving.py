@@ -6,82 +6,98 @@ session gives the same results, but for rounding in the last bit of FP32. Only t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper
 
-from pytest_int8acc.graph.formats import INT8, UINT8
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.formats import FP16, INT8, UINT8
 from pytest_int8acc.graph.index import attribute, refill
 from pytest_int8acc.graph.model import Editor, Model
+from pytest_int8acc.graph.opsets import lower_opset
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
 from pytest_int8acc.tensors import Array
 
 #: Operators whose third input is a bias.
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
-#: Float type to the bits of its significand, and the exponent of the least power of two that is a scale.
-_SIGNIFICANDS = {np.dtype(np.float16): (11, -24), np.dtype(np.float32): (24, -126)}
-#: The lowest opset in which DequantizeLinear takes scales in FP16.
-_LOWEST_OPSET_OF_FP16 = 19
+#: Type of a bias to the greatest code that it may have as INT32. Codes are computed in that type, and sums of
+#: products are added to them.
+_GREATEST_BIAS_CODE: Mapping[np.dtype[Any], float] = {
+    np.dtype(np.float16): FP16.highest,
+    np.dtype(np.float32): 2**30,
+}
+#: From the next opset on, QuantizeLinear has the attribute ``output_dtype``.
+_LAST_OPSET_WITHOUT_OUTPUT_TYPE = 20
 
 
-def with_biases_as_codes(model: Model) -> Model:
-    """The model whose float biases next to quantized inputs are INT32 codes with exact scales.
+def without_quantizers_behind(model: Model) -> Model:
+    """The model in which layers whose float constants would be lost do not feed a QuantizeLinear.
 
-    ``WeightBiasQuantization`` quantizes float biases with the product of the scales of input and weight. In
-    FP16 the codes overflow if the bias over this product exceeds 65504. In FP32 the same happens in channels
-    of tiny weights. A bias that is dequantized already is left alone. Each scale here is a power of two, so
-    that codes times scale are the bias bit for bit.
-
-    A Gemm in FP32 gets an Add in place of its bias, because ONNX Runtime fuses a Gemm with codes as bias, and
-    ignores their scale.
+    ``WeightBiasQuantization`` quantizes the float bias of such a Conv, ConvTranspose or Gemm with the product
+    of the scales of input and weight, and float weights with one scale. In FP16 the codes of a bias overflow
+    if the bias over this product exceeds 65504. In FP32 the same happens in channels of tiny weights. It does
+    so only if the result goes to a QuantizeLinear, directly or through Relu and Clip. Here each result goes
+    through a Max with minus infinity first.
     """
-    model = _with_biases_added(model)
     editor, constants, producer = model.edit(), model.constants(), model.index.producer
-    made: dict[str, str] = {}
-    nodes: list[onnx.NodeProto] = []
-    for node in editor.graph.node:
-        for index in _bias_inputs(node, producer):
-            name = node.input[index]
-            bias = constants.get(name)
-            if bias is None or bias.ndim != 1 or bias.dtype not in _SIGNIFICANDS:
-                continue
-            if bias.dtype == np.float16 and model.opset < _LOWEST_OPSET_OF_FP16:
-                continue
-            if name not in made:
-                codes, scale = _exact_codes(bias)
-                inputs = [editor.add_constant(f"{name}_codes", codes)]
-                inputs.append(editor.add_constant(f"{name}_code_scale", scale))
-                made[name] = editor.unique(f"{name}_dequantized")
-                nodes.append(
-                    helper.make_node(
-                        "DequantizeLinear", inputs, [made[name]], editor.unique(f"{name}_Dequantize"), axis=0
-                    )
-                )
-            node.input[index] = made[name]
-        nodes.append(node)
-    editor.set_nodes(nodes)
-    return editor.done()
-
-
-def _with_biases_added(model: Model) -> Model:
-    """The model in which each Gemm in FP32 with quantized inputs and a constant bias has an Add behind it."""
-    editor, constants, producer = model.edit(), model.constants(), model.index.producer
+    types = value_types(model)
     nodes: list[onnx.NodeProto] = []
     for node in editor.graph.node:
         nodes.append(node)
-        bias = constants.get(node.input[2]) if 2 in _bias_inputs(node, producer) else None
-        if node.op_type != "Gemm" or bias is None or bias.dtype != np.float32:
+        dtype = _FLOATS.get(types.get(node.output[0], 0)) if node.output else None
+        if dtype is None or not _loses_constants(node, constants, producer):
             continue
         result = node.output[0]
-        node.output[0] = editor.unique(f"{result}_without_bias")
-        term = editor.add_constant(f"{result}_bias", bias * np.float32(attribute(node, "beta", 1.0)))
-        del node.input[2:]
-        name = editor.unique(f"{node.name}_Add")
-        nodes.append(helper.make_node("Add", [node.output[0], term], [result], name))
+        node.output[0] = editor.unique(f"{result}_unbounded")
+        least = editor.add_constant(f"{result}_least", np.asarray(-np.inf, dtype))
+        nodes.append(
+            helper.make_node("Max", [node.output[0], least], [result], editor.unique(f"{node.name}_Max"))
+        )
     editor.set_nodes(nodes)
     return editor.done()
+
+
+def without_fused_products(model: Model) -> Model:
+    """The model without products that ``QDQSelectorActionTransformer`` fuses with other results.
+
+    It makes one node of a Gemm whose bias is dequantized, and ignores the scale of the bias. Here an Add
+    behind the Gemm has the bias. It also makes one node of a MatMul whose weights are dequantized in blocks,
+    which rounds the activations to INT8. Here an Einsum computes the same.
+    """
+    editor, producer = model.edit(), model.index.producer
+    nodes: list[onnx.NodeProto] = []
+    for node in editor.graph.node:
+        nodes.append(node)
+        if node.op_type == "Gemm" and len(node.input) > 2 and _is_dequantized(node.input[2], producer):
+            if attribute(node, "beta", 1.0) != 1.0:
+                continue
+            result, bias = node.output[0], node.input[2]
+            node.output[0] = editor.unique(f"{result}_without_bias")
+            del node.input[2:]
+            name = editor.unique(f"{node.name}_Add")
+            nodes.append(helper.make_node("Add", [node.output[0], bias], [result], name))
+        elif node.op_type == "MatMul" and _is_dequantized_in_blocks(node.input[1], producer):
+            node.op_type = "Einsum"
+            node.attribute.append(helper.make_attribute("equation", "...i,ij->...j"))
+    editor.set_nodes(nodes)
+    return editor.done()
+
+
+def without_output_types(model: Model) -> Model:
+    """The model in the last opset in which a QuantizeLinear has no attribute for the type of its codes.
+
+    ``QDQS8ToU8Transformer`` makes UINT8 of INT8 and leaves that attribute, also where
+    ``QDQPropagationTransformer`` has set it. ONNX Runtime then refuses the model. A model that needs the
+    newer opset stays as it is.
+    """
+    try:
+        return lower_opset(model, _LAST_OPSET_WITHOUT_OUTPUT_TYPE)
+    except ModelError:
+        return model
 
 
 def without_pairs_in_series(model: Model) -> Model:
@@ -130,28 +146,41 @@ def with_clamps_renamed(model: Model) -> Model:
 _FLOATS: Mapping[int, type[np.floating]] = {FLOAT: np.float32, FLOAT16: np.float16}
 
 
-def _bias_inputs(node: onnx.NodeProto, producer: Mapping[str, onnx.NodeProto]) -> Iterator[int]:
-    """The positions of the node's inputs that ``WeightBiasQuantization`` takes for a bias."""
-
-    def from_qdq(name: str) -> bool:
-        return name in producer and producer[name].op_type == "DequantizeLinear"
-
-    if node.op_type in _BIASED and len(node.input) > 2 and from_qdq(node.input[0]):
-        yield 2
-    elif node.op_type == "Add":  # MatMulAddFusion makes a Gemm of MatMul and Add
-        for place, other in ((0, 1), (1, 0)):
-            matmul = producer.get(node.input[other])
-            if matmul is not None and matmul.op_type == "MatMul" and from_qdq(matmul.input[0]):
-                yield place
+def _is_dequantized(name: str, producer: Mapping[str, onnx.NodeProto]) -> bool:
+    return name in producer and producer[name].op_type == "DequantizeLinear"
 
 
-def _exact_codes(bias: Array) -> tuple[Array, Array]:
-    """INT32 codes and a power of two for each element, [channels], whose products are ``bias``."""
-    bits, least = _SIGNIFICANDS[bias.dtype]
-    _, exponents = np.frexp(bias.astype(np.float64))
-    exponents = np.where(bias == 0, 0, np.maximum(exponents - bits, least))
-    scale = np.ldexp(1.0, exponents)
-    return np.rint(bias.astype(np.float64) / scale).astype(np.int32), scale.astype(bias.dtype)
+def _is_dequantized_in_blocks(name: str, producer: Mapping[str, onnx.NodeProto]) -> bool:
+    return _is_dequantized(name, producer) and bool(attribute(producer[name], "block_size", 0))
+
+
+def _loses_constants(
+    node: onnx.NodeProto, constants: Mapping[str, Array], producer: Mapping[str, onnx.NodeProto]
+) -> bool:
+    """Whether ``WeightBiasQuantization`` quantizes float weights of a layer, or a bias beyond its codes.
+
+    Args:
+        node: A layer with its bias; or an Add behind a MatMul, of which ``MatMulAddFusion`` makes a Gemm.
+        constants: The constants of the model.
+        producer: Tensor to the node that computes it.
+    """
+    if node.op_type == "Add":
+        makers = [producer[name] for name in node.input if name in producer]
+        layer = next((maker for maker in makers if maker.op_type == "MatMul"), None)
+        biases = [constants[name] for name in node.input if name in constants]
+    else:
+        layer = node if node.op_type in _BIASED else None
+        biases = [constants[name] for name in node.input[2:] if name in constants]
+    if layer is None or not _is_dequantized(layer.input[0], producer):
+        return False
+    if not _is_dequantized(layer.input[1], producer):
+        return layer.input[1] in constants
+    scales = [constants.get(producer[name].input[1]) for name in layer.input[:2]]
+    if not biases or scales[0] is None or scales[1] is None:
+        return False
+    with np.errstate(all="ignore"):
+        codes = np.abs(biases[0] / (scales[0] * scales[1]))
+    return not bool((codes <= _GREATEST_BIAS_CODE.get(biases[0].dtype, math.inf)).all())
 
 
 def _bounds(node: onnx.NodeProto, constants: Mapping[str, Array]) -> list[tuple[str, Array]]:
@@ -244,11 +273,13 @@ def _float_pair(
 
 #: Optimizer to the change that makes a model survive it.
 _SURVIVORS: Mapping[str, Callable[[Model], Model]] = {
-    "WeightBiasQuantization": with_biases_as_codes,
-    "MatMulAddFusion": with_biases_as_codes,
+    "WeightBiasQuantization": without_quantizers_behind,
+    "MatMulAddFusion": without_quantizers_behind,
     "DoubleQDQPairsRemover": without_pairs_in_series,
     "ReluQuantRewrite": with_clamps_renamed,
     "ClipQuantRewrite": with_clamps_renamed,
+    "QDQSelectorActionTransformer": without_fused_products,
+    "QDQS8ToU8Transformer": without_output_types,
 }
 
 

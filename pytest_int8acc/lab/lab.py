@@ -20,7 +20,6 @@ from pytest_int8acc.case.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.clock import Budget
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import EngineError, Int8accError
-from pytest_int8acc.graph.emulate import holds_fp8
 from pytest_int8acc.graph.macs import inferred_shapes, macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import moved, plan_key
@@ -39,8 +38,6 @@ from pytest_int8acc.search.types import GroupInfo
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
-#: The optimizers that drop a Relu or Clip in front of a QuantizeLinear to FP8, though FP8 clips otherwise.
-FP8_REWRITES = ("ReluQuantRewrite", "ClipQuantRewrite")
 #: An engine may have up to this many times the normalized loss of its ONNX model (1 dB), because TensorRT
 #: rounds differently. More is a fault of the engine.
 ENGINE_ROUNDING = 1.25
@@ -393,11 +390,10 @@ class Lab:
         if missed is None:
             return proof
         found = measured.default_session(form) or missed
-        optimizers = FP8_REWRITES if holds_fp8(form.model) else found.optimizers
-        other = surviving_form(form, optimizers)
+        other = surviving_form(form, found.optimizers)
         if other is not None:
             verdicts = measured.proved(other, self._proving)
-            again = replace(proof, form=other, rewritten_for=optimizers, **verdicts._asdict())
+            again = replace(proof, form=other, rewritten_for=found.optimizers, **verdicts._asdict())
             if again.has_reserve and self._missed_by_default(again, other) is None:
                 return again
         return replace(proof, survives=False, by_default=found)
