@@ -174,7 +174,9 @@ class Steps:
             names = listed(proof.rewritten_for)
             note = f"the fix is written in another form, which ONNX Runtime's optimizer {names} leaves alone"
             return replace(self.result, notes=(*self.result.notes, note))
-        found = proof.by_default or self.measured.default_session(proof.form)
+        found = proof.by_default
+        if not (self.measured.deploys_default and proof.has_reserve):  # else the proof has run there
+            found = self.measured.default_session(proof.form)
         return replace(self.result, fixed_session=found)
 
     def write_fix(self, lab: Lab, folder: Path) -> CaseResult:
