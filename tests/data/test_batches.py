@@ -167,3 +167,23 @@ def test_a_seeded_loader_passes_every_time(tmp_path: Path) -> None:
 def test_batches_are_frozen() -> None:
     with pytest.raises(AttributeError):
         Batch({}, 1).rows = 2  # type: ignore[misc]
+
+
+def test_some_samples_in_batches_of_another_size(tmp_path: Path) -> None:
+    x = np.arange(40, dtype=np.float32).reshape(20, 2)
+    np.savez(tmp_path / "a.npz", x=x)
+    dataset = open_dataset("a.npz", [tensor("x", "N", 2)], base=tmp_path, batch=8)
+    rows = [0, 3, 7, 8, 11, 12, 19]
+    some = dataset.of_rows(rows, size=3)
+    assert [(batch.rows, batch.padding) for batch in some.batches()] == [(3, 0), (3, 0), (1, 2)]
+    assert np.array_equal(joined(some), x[rows])
+    assert some.read_once() == dataset.of_rows(rows).read_once()
+
+
+def test_equal_samples_have_equal_digests(tmp_path: Path) -> None:
+    x = np.array([[1, 2], [3, 4], [1, 2]], np.float32)
+    np.savez(tmp_path / "a.npz", x=x)
+    one, two, three = open_dataset("a.npz", [tensor("x", "N", 2)], base=tmp_path).digests()
+    assert one == three != two
+    np.savez(tmp_path / "b.npz", x=x[1:])
+    assert open_dataset("b.npz", [tensor("x", "N", 2)], base=tmp_path, batch=1).digests() == [two, one]
