@@ -59,12 +59,12 @@ def histograms(draw: st.DrawFn) -> tuple[Counts, float]:
 
 
 @given(histograms())
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 def test_thresholds_of_any_histogram_are_onnx_runtimes(found: tuple[Counts, float]) -> None:
     assert entropy_amax(*found) == theirs(*found)
 
 
-@pytest.mark.parametrize("name", ["cnn", "inception", "mobilenet", "tcn", "unet", "vit"])
+@pytest.mark.parametrize("name", ["cnn", "mobilenet", "vit"])
 def test_thresholds_of_real_tensors_are_onnx_runtimes(name: str, tmp_path: Path) -> None:
     model = normalize(load_model(MODELS / f"{name}.onnx"))
     tensors = find_groups(model).activations

@@ -20,7 +20,7 @@ PARSERS = [yaml.SafeLoader, *([yaml.CSafeLoader] if hasattr(yaml, "CSafeLoader")
 LINE = re.compile(r"^.+:(\d+):(\d+): .+$")
 BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
-fuzz = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fuzz = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture
