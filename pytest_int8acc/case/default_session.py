@@ -90,7 +90,57 @@ def compare_default(
     )
     if without is None:
         return result
-    agrees = _Agreement(trial, kernels)
+
+    def same(*, level: Level = "all", disabled: Collection[str] = ()) -> bool:
+        return trial(level=level, disabled=(*kernels, *disabled)) is None
+
+    return _located(result, model, sessions, same, kernels)
+
+
+def refused_file(model: Model, samples: int, sessions: Sessions) -> DefaultSession | None:
+    """How a default session, which is deployed, refuses the user's own file.
+
+    None if it takes the file, or if it refuses the file whatever optimizers are switched off.
+
+    Args:
+        model: The file as it is. A candidate that is made of it may be written in another way.
+        samples: The number of samples in the first batch.
+        sessions: Opens the model.
+    """
+
+    def loads(*, level: Level = "all", disabled: Collection[str] = ()) -> bool:
+        try:
+            sessions.default(model, level=level, disabled=disabled)
+        except EngineError:
+            return False
+        return True
+
+    try:
+        sessions.default(model)
+    except EngineError as error:
+        result = DefaultSession("refused", is_target=True, samples=samples, problem=str(error))
+        found = _located(result, model, sessions, loads)
+        return found if found is not None and found.optimizers else None
+    return None
+
+
+def _located(
+    result: DefaultSession,
+    model: Model,
+    sessions: Sessions,
+    same: Callable[..., bool],
+    kernels: Collection[str] = (),
+) -> DefaultSession | None:
+    """A result with the level and the optimizers that make it; None for a harmless result of the kernels.
+
+    Args:
+        result: How a default session differs.
+        model: The model.
+        sessions: Opens it.
+        same: Whether a session with a level and without some optimizers agrees.
+        kernels: The optimizers that are left out of each session.
+    """
+    agrees = _Agreement(same)
     level: Level = next((level for level in _LOWER_LEVELS if not agrees(level=level)), "all")
     if level == "none":  # the kernels differ, for example because a CPU computes FP16 in FP32
         return replace(result, level="none") if result.kind in ("refused", "fails") else None
@@ -148,14 +198,14 @@ def _culprits(changed: Sequence[str], agrees: Callable[..., bool]) -> tuple[str,
 class _Agreement:
     """Tells whether a session agrees with the exact one. It answers False to all when the time is up."""
 
-    def __init__(self, trial: _Trial, kernels: Collection[str]) -> None:
-        self._trial, self._kernels = trial, tuple(kernels)
+    def __init__(self, same: Callable[..., bool]) -> None:
+        self._same = same
         self._end = time.monotonic() + _MAX_SECONDS
 
     def __call__(self, *, level: Level = "all", disabled: Sequence[str] = ()) -> bool:
         if time.monotonic() > self._end:
             return False
-        return self._trial(level=level, disabled=(*self._kernels, *disabled)) is None
+        return self._same(level=level, disabled=disabled)
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from pytest_int8acc.case.caveats import (
 )
 from pytest_int8acc.case.criteria import check_outputs, load_judge
 from pytest_int8acc.case.data import check_files, low_of, open_source
-from pytest_int8acc.case.default_session import FirstBatch, compare_default, saturating_kernels
+from pytest_int8acc.case.default_session import FirstBatch, compare_default, refused_file, saturating_kernels
 from pytest_int8acc.case.file_truth import FileTruth, candidate_truth
 from pytest_int8acc.case.float_nan import find_float_nan
 from pytest_int8acc.case.forms import (
@@ -50,6 +50,7 @@ from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.goldens.golden_store import Compared, GoldenStore, open_golden_store
 from pytest_int8acc.graph.emulate import holds_fp8
 from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.load import read_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.graph.outputs import fitting_metric
@@ -498,8 +499,11 @@ def _default_session(prepared: _Prepared, runs: Runs, form: Form) -> DefaultSess
         exact=exact,
         cut=cut_all,
     )
-    is_target = settings.backend == "onnxruntime"
-    return compare_default(form.model, first, prepared.judge, sessions, is_target=is_target)
+    is_target, file = settings.backend == "onnxruntime", prepared.case.source.model
+    found = compare_default(form.model, first, prepared.judge, sessions, is_target=is_target)
+    if found is None and is_target and file is not None and form is prepared.candidate:
+        return refused_file(read_model(prepared.case.path(file)), batch.rows, sessions)
+    return found
 
 
 def _compares_sessions(prepared: _Prepared, form: ModelForm) -> bool:
