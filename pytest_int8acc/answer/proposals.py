@@ -109,9 +109,9 @@ class Known:
         return self.culprits or None
 
     @property
-    def best(self) -> Base:
-        """The starting point with the least loss."""
-        return min(self.bases, key=lambda base: base.choice.normalized_loss)
+    def best(self) -> Base | None:
+        """The starting point with the least loss; None if no remedy has made one yet."""
+        return min(self.bases, key=lambda base: base.choice.normalized_loss, default=None)
 
     def chooser(self, base: Base) -> Chooser:
         """Chooses scales that improve on a starting point."""
@@ -226,7 +226,8 @@ def recalibrate(known: Known) -> Iterator[Proposal]:
         known.log("looking for other scales, ranges from %s", source.description or "the inputs")
         odd_ones = _not_symmetric(known.lab.network)
         looked_at = with_tied(known.lab.network, [*activations(known.lab.network, known.groups), *odd_ones])
-        if known.bases and known.best.choice.normalized_loss > NEAR and _are_like(known, looked_at):
+        best = known.best
+        if best is not None and best.choice.normalized_loss > NEAR and _are_like(known, best, looked_at):
             return  # the ranges are those of the calibration data, which did not help
         ranges = Ranges(known.lab.values(source.data).of(looked_at))
         base = _base(known, source, ranges, odd_ones)
@@ -241,6 +242,8 @@ def migrate_ranges(known: Known) -> Iterator[Proposal]:
     case's own plan moves already are left as they are.
     """
     base, lab = known.best, known.lab
+    if base is None:
+        return
     movable = [t for t in activations(base.network, known.groups) if t not in lab.int8.given.moves]
     uneven = uneven_sites(base.network, movable, lab.values(base.source.data, base.plan))
     best = base
@@ -259,7 +262,8 @@ def migrate_ranges(known: Known) -> Iterator[Proposal]:
 def rescale_all(known: Known) -> Iterator[Proposal]:
     """Plans with other scales for every activation, without moves of range."""
     unmoved = [base for base in known.bases if base.migration is None]
-    yield from _all_rescaled(known, min(unmoved, key=lambda base: base.choice.normalized_loss))
+    if unmoved:
+        yield from _all_rescaled(known, min(unmoved, key=lambda base: base.choice.normalized_loss))
 
 
 def rescale_all_migrated(known: Known) -> Iterator[Proposal]:
@@ -276,6 +280,8 @@ def mix(known: Known) -> Iterator[Proposal]:
     culprits as possible return to INT8.
     """
     base, high_format = known.best, known.lab.measured.keep
+    if base is None:
+        return
     chooser = known.chooser(base)
     choice = base.choice.only(base.touched)
     all_high = dict.fromkeys(known.culprits, high_format)
@@ -359,12 +365,12 @@ def _confirmed(known: Known, base: Base, choice: Choice, high: Mapping[str, Prec
     )
 
 
-def _are_like(known: Known, tensors: Sequence[str]) -> bool:
-    """Whether the ranges of the inputs are about those of the best base.
+def _are_like(known: Known, base: Base, tensors: Sequence[str]) -> bool:
+    """Whether the ranges of the inputs are about those of a base.
 
     Maxima are compared on all samples, the spread of the values on the first samples.
     """
-    lab, ranges = known.lab, known.best.ranges
+    lab, ranges = known.lab, base.ranges
     few = {tensor: lab.meter.measured[tensor][0] for tensor in tensors}
     return Ranges(few).like(ranges) and ranges.reaches(lab.values(lab.inputs).maxima(tensors))
 

@@ -281,10 +281,11 @@ class _Loop:
         known, lab = self.known, self.known.lab
         if any(culprit.cause is not None or culprit.inside for culprit in known.outcome.culprits):
             return None
-        if not known.bases or not known.budget.trials or lab.clock.over:
+        base = known.best
+        if base is None or not known.budget.trials or lab.clock.over:
             return None
         tensors = activations(lab.network, known.groups)
-        before, best = lab.simulator.normalized_loss(Plan()), known.best.choice
+        before, best = lab.simulator.normalized_loss(Plan()), base.choice
         if not tensors or not 0 < before < math.inf or best.normalized_loss == math.inf:
             return None
         return ScaleTrials(

@@ -14,6 +14,7 @@ from pytest_int8acc import Settings
 from pytest_int8acc.answer import remedies as repairing
 from pytest_int8acc.answer import scales
 from pytest_int8acc.answer.precision import find_precision
+from pytest_int8acc.answer.proposals import recalibrate
 from pytest_int8acc.answer.remedies import find_remedies
 from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.lab import Lab
@@ -116,3 +117,13 @@ def test_what_no_search_found_is_looked_for_in_all_groups(
     repaired = find_remedies(lab, lost, replace(found, proof=None))
     assert [r.kind for r in repaired.repairs] == ["recalibrate"]
     assert any(abs(r.old / r.new) > 40 for r in repaired.repairs[0].rescales)
+
+
+def test_what_starts_from_other_scales_waits_until_some_were_looked_for(
+    wide: Searched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget may be spent before the first scales are looked for."""
+    rows = tuple(remedy for remedy in repairing.REMEDIES if remedy.propose is not recalibrate)
+    assert len(rows) == len(repairing.REMEDIES) - 1
+    monkeypatch.setattr(repairing, "REMEDIES", tuple(replace(row, applies=lambda _: True) for row in rows))
+    assert "high" in [repair.kind for repair in find_remedies(*wide).repairs]
