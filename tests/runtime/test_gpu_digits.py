@@ -36,7 +36,8 @@ def test_the_example_project_passes_and_fails_as_it_should(session: tuple[str, d
     assert "TensorRT" in str(failed["backend"])
     assert {c["layer"] for c in failed["culprits"]} >= {"/block2/conv1/Conv"}
     assert failed["search"]["verified"]
-    repairs = {repair["kind"]: repair for repair in failed["diagnosis"]["repairs"]}
+    # A plan without the reserve may follow the search's own, of the same kind.
+    repairs = {repair["kind"]: repair for repair in reversed(failed["diagnosis"]["repairs"])}
     assert repairs.keys() == {"recalibrate", "high"}
     assert all(repair["verified"] and repair["latency"] for repair in repairs.values())
     engines = {e["role"]: e for e in found["digits"]["engines"]}
