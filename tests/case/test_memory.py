@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -129,6 +130,8 @@ def test_a_case_gives_its_memory_back_when_its_test_ends(project: Path, workers:
     done = subprocess.run(
         [*command, "--int8acc-update=missing", "--int8acc-report=out", "-p", "no:cacheprovider"],
         cwd=project,
+        # Where this test runs in a worker, the run within it is none of that worker's.
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")},
         capture_output=True,
         text=True,
         check=False,
