@@ -17,7 +17,6 @@ from pytest_int8acc.answer.migration import best_first, uneven_sites
 from pytest_int8acc.answer.precision import SPARE, STRICTER, Found, keeps_low, room_of
 from pytest_int8acc.answer.scales import (
     ENOUGH,
-    MANY,
     NEAR,
     Choice,
     Chooser,
@@ -191,7 +190,7 @@ def calibrate_otherwise(known: Known) -> Iterator[Proposal]:
     """Plans that give every activation the range of one other calibration method, best first.
 
     The ranges are those of the case's own calibration data, so that the spec's key ``method`` does the same.
-    Slow methods are tried for few activations only.
+    Slow methods are left out, because a repair runs them with fewer bins than a calibration.
     """
     source = known.lab.sources[0]
     if not source.description:
@@ -202,11 +201,13 @@ def calibrate_otherwise(known: Known) -> Iterator[Proposal]:
     chooser = Chooser(known.lab.simulator, Plan(), activation_scales(network), known.budget)
     tried: list[tuple[str, Choice]] = []
     for name, (method, options) in CANDIDATES.items():
-        if known.budget.empty or (method.is_slow and len(tensors) > MANY):
+        if known.budget.empty or method.is_slow:
             continue
         choice = Choice()
         for unit in chosen_units:
             choice = choice.plus(unit.choice(name))
+        if not chooser.plan(choice).scales:
+            continue  # it is the case's own method
         tried.append((method.in_spec(options), chooser.weighed(choice, {})))
         if tried[-1][1].normalized_loss <= ENOUGH:
             break
