@@ -256,13 +256,15 @@ class _Explainer:
         if edge.quantization.values is not None:
             node = self.graph.index.nodes[edge.node]
             weight = weight_facts(edge, node, self.sources, self._energy(edge, group))
-            cause = _first_shown(WEIGHTS, weight, weight.cause()) or weight.cause()
+            plain = weight.cause()
+            cause = _first_shown(WEIGHTS, weight, plain) or plain
             by_channel, values = _first_shown(WEIGHT_CHANNELS, weight, cause), None
         else:
             values, quantizations = self.measured[edge.tensor]
             stats = quantizations[id(edge.quantization)]
             facts = ActivationFacts(edge, values, stats, self.rest, self.graph, self.measured)
-            cause = _first_shown(ACTIVATIONS, facts, facts.cause()) or facts.cause()
+            plain = facts.cause()
+            cause = _first_shown(ACTIVATIONS, facts, plain) or plain
             by_channel = _first_shown(ACTIVATION_CHANNELS, facts, cause)
         return Suspect(edge.tensor, cause, values, _TRIALS[cause.symptom], by_channel)
 

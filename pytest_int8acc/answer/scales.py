@@ -17,7 +17,7 @@ import onnx
 from pytest_int8acc.clock import Budget
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16, INT8, INT32
-from pytest_int8acc.graph.layout import by_weight, find_groups, quantize_weight
+from pytest_int8acc.graph.layout import by_input, by_weight, find_groups, quantize_weight
 from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, Quantization, TensorScale, symmetric
 from pytest_int8acc.graph.plan import fresh_weights, weight_axis
 from pytest_int8acc.lab.simulator import Simulator
@@ -42,7 +42,7 @@ NEAR = 1.6
 #: Maximum number of rounds in which the scales of all tensors are changed one by one.
 _SWEEPS = 2
 #: Maximum number of tensors for which slow methods are tried.
-MANY = 8
+_MANY = 8
 #: Scales whose relative difference is at most this number count as equal.
 _SAME = 1e-6
 #: SQNR in dB above which differences between scales are ignored.
@@ -238,7 +238,7 @@ class Chooser:
         start: Choice,
         high: Mapping[str, Precision] | None = None,
         least: float = 0.0,
-        most: int = MANY,
+        most: int = _MANY,
     ) -> Choice:
         """The best choice that gives all units the range of one method, or leaves all scales as they are.
 
@@ -331,13 +331,14 @@ def _scales_in_use(network: Network, held: Mapping[str, TensorValues]) -> dict[s
 
 def _counting(held: TensorValues, node: onnx.NodeProto, weight: Array) -> Array | None:
     """Which input channels make a part of a node's products that counts, bool [channels]; None if unknown."""
-    if held.channel_amax is None:
+    maxima = held.channel_amax
+    if maxima is None or (node.op_type != "Conv" and weight.ndim != 2):
         return None
-    maxima = held.channel_amax.astype(np.float64)
-    channels = np.broadcast_to(by_weight(np.arange(maxima.size), weight, node), weight.shape)
-    most = np.zeros(maxima.size)
-    np.maximum.at(most, channels.ravel(), np.abs(weight.astype(np.float64)).ravel())
-    parts = most * maxima
+    ordered = np.abs(by_input(weight, node))  # [groups, outputs, inputs, ...]
+    most = ordered.max(axis=(1, *range(3, ordered.ndim))).ravel()
+    if most.size != maxima.size:
+        return None  # the values were counted along another axis
+    parts = most.astype(np.float64) * maxima
     return np.asarray(parts > _COUNTS * parts.max(initial=0.0))
 
 

@@ -129,6 +129,16 @@ class ActivationFacts:
             reach=reach(self.edge.quantization),
         )
 
+    @cached_property
+    def uneven(self) -> tuple[Array, Array]:
+        """The greatest magnitudes of all channels that are not 0, and of those far below the greatest.
+
+        Both are empty if the channels are not known.
+        """
+        known = self.values.channel_amax
+        amax: Array = np.zeros(0) if known is None else known[known > 0]
+        return amax, amax[amax * OUTLIER_RATIO <= amax.max(initial=0)]
+
     @property
     def has_wrong_range(self) -> bool:
         """Whether another range would lose far less, and the calibration did not clip on purpose."""
@@ -195,29 +205,21 @@ def stretched_range(facts: ActivationFacts) -> Shown | None:
 
 def uneven_parts(facts: ActivationFacts) -> Shown | None:
     """Recognises tensors of very different ranges that a Concat joins with one scale."""
-    joint, amax = facts.graph.concat_before(facts.edge.tensor), facts.values.channel_amax
-    if joint is None or amax is None or not amax.any():
+    joint, (amax, below) = facts.graph.concat_before(facts.edge.tensor), facts.uneven
+    if joint is None or not below.size:
         return None
-    amax = amax[amax > 0]
-    below = amax[amax * OUTLIER_RATIO <= amax.max()]
-    if not below.size or (below.size * 4 < amax.size and below.max() * UNLIKE > amax.max()):
-        return None  # no channel is far below the greatest, or only a few and not far enough
-    numbers: Mapping[NumberName, float] = {
-        "channel_amax": float(amax.max()),
-        "other_amax": float(below.max()),
-    }
-    return {"numbers": numbers, "node": joint.name, "op_type": joint.op_type}
+    if below.size * 4 < amax.size and below.max() * UNLIKE > amax.max():
+        return None  # only a few channels are far below the greatest, and not far enough
+    return {**_ends_of(amax, below), "node": joint.name, "op_type": joint.op_type}
 
 
 def uneven_channels(facts: ActivationFacts) -> Shown | None:
     """Recognises channels of very different ranges in a tensor with one scale."""
-    amax = facts.values.channel_amax
-    if amax is None or facts.edge.quantization.axis is not None or not amax.any():
-        return None
-    amax = amax[amax > 0]
-    below = amax[amax * OUTLIER_RATIO <= amax.max()]
-    if not below.size:
-        return None
+    amax, below = facts.uneven
+    return _ends_of(amax, below) if below.size and facts.edge.quantization.axis is None else None
+
+
+def _ends_of(amax: Array, below: Array) -> Shown:
     return {"numbers": {"channel_amax": float(amax.max()), "other_amax": float(below.max())}}
 
 
