@@ -1,4 +1,4 @@
-"""Findings of lint on Q/DQ, scales and data, and warnings on how reliable a verdict is."""
+"""Findings of lint on Q/DQ, scales and data, and warnings on facts that make a verdict less reliable."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def nothing_compared(zero: Iterable[str]) -> Iterator[str]:
 
 
 def shown_inside(model: Model, backend: Backend) -> Iterator[str]:
-    """Yields a note if engines return tensors inside the model as extra outputs, which changes fusion."""
+    """Yields a note if criteria name tensors inside the model: as an engine's outputs they change fusion."""
     if model.extra_outputs and backend.builds_engines:
         named = listed([output.name for output in model.outputs if output.name in model.extra_outputs])
         yield (
@@ -124,7 +124,8 @@ def not_judged(
         case: The case.
         own_judge: The criteria of the spec, without limits from accepted scores.
         outputs: The judged outputs.
-        recorded: Whether this run writes a golden, which gives outputs a limit in the next run.
+        recorded: Whether this run writes a golden, the stored outputs of the baseline. In the next run
+            outputs are compared with it.
     """
     limited = {o.output for o in outputs if o.problem or any(s.limit is not None for s in o.scores)}
     free = list(dict.fromkeys(o.output for o in outputs if o.output not in limited))
@@ -194,7 +195,7 @@ def caveats(
 
 
 def _not_quantized(network: Network) -> Iterator[str]:
-    """Yields warnings on Q/DQ nodes in bodies that form no pair, and on layers without a scale."""
+    """Yields warnings on unpaired Q/DQ nodes in bodies of Loop, If or Scan, and on layers without a scale."""
     inside = {body.path + node.name for body in bodies(network.model.graph) for node in body.graph.node}
     unread = [name for name in network.fixed_pairs if name in inside]
     if unread:

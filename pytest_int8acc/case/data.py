@@ -36,7 +36,7 @@ from pytest_int8acc.spec.models import Case
 #: memory together. A model with larger outputs runs on fewer samples at once.
 _RUN_ELEMENTS = 1 << 20
 logger = logging.getLogger("pytest_int8acc")
-#: TensorRT's calibration algorithm to the most similar calibration method of this plugin.
+#: For each calibration algorithm of TensorRT, the most similar calibration method of this plugin.
 _LIKE: Mapping[Algorithm, CalibrationMethod] = {
     "entropy2": "entropy",
     "entropy": "entropy",

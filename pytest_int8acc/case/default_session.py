@@ -1,8 +1,8 @@
 """Compares a default session of ONNX Runtime with an exact one, and finds the optimizer that differs.
 
-An exact session leaves Q/DQ unfused. A default session optimizes the graph, fuses Q/DQ into INT8 kernels and
-quantizes biases. Where a model gives other results there, the level of the optimizers is lowered first. Then
-the optimizers that changed the graph are switched off one by one.
+An exact session computes Q/DQ nodes as they stand. A default session optimizes the graph, fuses Q/DQ into
+INT8 kernels and quantizes biases. If a model gives other results in a default session, the level of its
+optimizers is lowered first. Then the optimizers that changed the graph are switched off one by one.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ INT8_KERNELS = ("QDQSelectorActionTransformer", "QDQS8ToU8Transformer")
 _MAX_SECONDS = 60.0
 #: Levels of fewer optimizers than a default session has, in ascending order.
 _LOWER_LEVELS: tuple[Level, ...] = ("none", "basic", "extended")
-#: Ends the name of an optimizer that applies several rules, which have names of their own.
+#: End of an optimizer's name, if the optimizer applies several rules. Each rule has a name of its own.
 _RULES = "_RuleBasedTransformer"
 
 
 @dataclass(frozen=True, eq=False)
 class FirstBatch:
-    """The first batch of a case's inputs, and what the baseline and an exact session make of it."""
+    """The first batch of a case's inputs, with the outputs of the baseline and of an exact session."""
 
     feed: Feed
     samples: int
     baseline: Feed
     exact: Feed
     cut: Callable[[Feed], Feed]
-    """Removes from outputs the rows that only fill the batch."""
+    """Removes from outputs the rows of padding, which only fill the batch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ def compare_default(
         batch: The first batch, and the outputs of the baseline and of the exact session.
         judge: Applies the criteria of the case.
         sessions: Opens the model.
-        is_target: Whether a default session is what is deployed.
+        is_target: Whether users deploy the model in a default session.
     """
     if is_target and sessions.crashes(model):
         return DefaultSession(
@@ -75,7 +75,7 @@ def compare_default(
     found = trial()
     if found is None:
         return None
-    # A model that is refused is refused on every processor, whether its kernels saturate or not.
+    # If a session refuses a model, this does not depend on the processor's kernels.
     kernels = saturating_kernels() if found.kind != "refused" else ()
     without = trial(disabled=kernels) if kernels else found
     shown = without or found
@@ -98,12 +98,13 @@ def compare_default(
 
 
 def refused_file(model: Model, samples: int, sessions: Sessions) -> DefaultSession | None:
-    """How a default session, which is deployed, refuses the user's own file.
+    """How a default session fails to open the user's own file; None if it opens the file.
 
-    None if it takes the file, or if it refuses the file whatever optimizers are switched off.
+    The result is also None if no optimizer is to blame, so that the file fails to open without optimizers,
+    too.
 
     Args:
-        model: The file as it is. A candidate that is made of it may be written in another way.
+        model: The file, unchanged. The candidate is made of it, and its graph may differ.
         samples: The number of samples in the first batch.
         sessions: Opens the model.
     """
@@ -131,13 +132,14 @@ def _located(
     same: Callable[..., bool],
     kernels: Collection[str] = (),
 ) -> DefaultSession | None:
-    """A result with the level and the optimizers that make it; None for a harmless result of the kernels.
+    """Adds to ``result`` the level and the optimizers that cause the difference; None if only kernels differ.
 
     Args:
         result: How a default session differs.
         model: The model.
         sessions: Opens it.
-        same: Whether a session with a level and without some optimizers agrees.
+        same: Returns whether a session with this optimization level and without these optimizers agrees with
+            the exact one.
         kernels: The optimizers that are left out of each session.
     """
     agrees = _Agreement(same)
@@ -154,10 +156,10 @@ def saturating_kernels() -> tuple[str, ...]:
 
 
 def surviving_form(form: ModelForm, optimizers: Collection[str]) -> ModelForm | None:
-    """Another form of the same plan that the optimizers leave as it is.
+    """An equivalent model, written so that the optimizers do not change its results.
 
-    Its model has the same plan, scales and codes. An exact session gives the same results, but for rounding
-    in the last bit of FP32. Whether a default session agrees must be proved, see
+    It has the same layers in low precision, scales and quantized values. An exact session gives the same
+    results, except for rounding in the last bit of FP32. Whether a default session agrees must be proved, see
     ``Measured.default_session``.
 
     Args:

@@ -1,4 +1,4 @@
-"""Checks on one sample in ONNX Runtime that models which replace a user's model file compute the same.
+"""Checks in ONNX Runtime, on one sample, that rewritten models compute the same as the user's model file.
 
 A model with the same operators as the file is not run, even if its nodes have other names.
 """
@@ -26,15 +26,17 @@ from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array, Feed
 
-#: Bytes per number to the maximum relative error, as a ratio of root mean squares, that counts as rounding.
-#: Other kernels and folded constants change FP32 results by 1e-7 to 1e-5.
+#: Key: bytes per number. Value: maximum relative error that counts as rounding, as a ratio of root mean
+#: squares. Other kernels and folded constants change FP32 results by 1e-7 to 1e-5.
 _MAX_RMS_RATIO = {2: 2e-2, 4: 1e-4, 8: 1e-4}
 #: The maximum error of one element, relative to the tensor's greatest value, is this factor times
 #: ``_MAX_RMS_RATIO``.
 _MAX_ELEMENT_FACTOR = 10
-#: Maximum magnitude that counts as rounding if all values of the tensor in the user's model file are 0.
+#: If all values of a tensor are 0 in the user's model, the rewritten model may have values up to this
+#: magnitude. They count as rounding.
 _MAX_IN_PLACE_OF_0 = 1e-7
-#: Bytes per number to the maximum relative perturbation of inputs and weights: a few units in the last place.
+#: Key: bytes per number. Value: maximum relative perturbation of inputs and weights, a few units in the last
+#: place.
 _PERTURBATION = {2: 2e-3, 4: 2e-6, 8: 2e-6}
 #: Number of runs of the user's model with perturbed inputs and weights. One run would miss half of the near
 #: ties, where a perturbation changes a decision such as a TopK.
@@ -65,15 +67,15 @@ class FileTruth:
             inputs: Data for the model.
             sessions: Opens models in ONNX Runtime.
             notes: The list to which notes are added; None makes a new list.
-            made: Whether ``file`` was derived from a model file, so that no file has its name.
+            made: Whether ``file`` was derived from a model file, so that error messages cannot name a file.
         """
         self.inputs = inputs
         self.notes: list[str] = [] if notes is None else notes
         self._file, self._sessions, self._made = file, sessions, made
         self._computations = Computations()
         self._known = [self._computations.of(file)]
-        """For each model that computes the same as the user's file: tensor to the number of its
-        computation."""
+        """For each model that computes the same as the user's file: tensor to the number of its computation.
+        Equal computations have equal numbers."""
 
     def check(self, model: Model) -> None:
         """Compare a model in FP32, or in the types of the user's file, with that file.
@@ -119,7 +121,7 @@ class FileTruth:
         return FileTruth(file, self.inputs, self._sessions, notes=self.notes, made=True)
 
     def _is_known(self, numbers: Mapping[str, int]) -> bool:
-        """Whether the outputs are computed as in the user's file, or as in a model that was found equal."""
+        """Whether the outputs are computed in the same way as in the user's file or a model found equal."""
         outputs = [value.name for value in self._file.graph.output]
         return any(all(known[n] == numbers.get(n) for n in outputs) for known in self._known)
 
@@ -188,7 +190,7 @@ class FileTruth:
 
     @cached_property
     def _unsteady(self) -> set[str]:
-        """Tensors that differ from run to run, or after a perturbation of inputs and weights by rounding.
+        """Tensors that differ from run to run, or after tiny perturbations of inputs and weights.
 
         They are random numbers, or results of operators that amplify the last bit, like TopK or Round.
         """

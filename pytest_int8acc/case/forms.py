@@ -29,7 +29,7 @@ from pytest_int8acc.spec.int8 import BaselineModel, Implicit
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import did_you_mean
 
-#: A note on a model whose inputs and outputs have other float types than those of the case's float model.
+#: A note for a model file whose inputs or outputs have another float type than those of the float model.
 _ADDED_CASTS = (
     "{model} has inputs or outputs of another float type than the float model: the data are converted there"
 )
@@ -37,7 +37,9 @@ _ADDED_CASTS = (
 
 @dataclass(frozen=True, eq=False)
 class Int8Form:
-    """The network of a case in its low format, and the source of its scales. A plan makes a candidate of it.
+    """The network of a case in its low format, and the source of its scales.
+
+    A plan, which says which layers stay in high precision, makes a candidate of it.
 
     The low format is INT8, FP8, FP16 or BF16. In FP16 and BF16 nothing is quantized.
     """
@@ -71,7 +73,7 @@ class Int8Form:
 
     @property
     def every(self) -> Network:
-        """The network without the spec's plan. Plans that ``complete`` returns are plans of this network."""
+        """The network without the spec's plan. The plans that ``complete`` returns apply to this network."""
         return self.network if self.whole is None else self.whole
 
     def complete(self, plan: Plan | None = None) -> Plan:
@@ -79,11 +81,11 @@ class Int8Form:
         return merge(self.every, self.given, plan or Plan())
 
     def unrounded(self, plan: Plan | None = None) -> Model:
-        """The candidate without its rounding: the float model with the ranges that the plans move."""
+        """The candidate without its rounding: the float model with the range moves of the plans."""
         return moved(self.every, self.complete(plan)).model
 
     def under(self, plan: Plan | None = None) -> ModelForm:
-        """The candidate with the changes of the spec's plan and of ``plan``."""
+        """The candidate, changed by the spec's plan and by ``plan``."""
         network, plan = self.every, self.complete(plan)
         if not self.low.takes_scales:
             return self._narrow(moved(network, plan), plan)

@@ -4,7 +4,8 @@
          └── groups + scales ── Q/DQ ──→ candidate ─┴─ same inputs → outputs → scores
 
 An FP32 run shows whether FP16 is already inaccurate, or only INT8. A second run of the baseline shows the
-noise; a limit below the noise is useless. Both run on a few samples first, and on all samples only in doubt.
+noise; a limit below the noise is useless. These two extra runs take a few samples first, and all samples only
+if the few leave a doubt.
 """
 
 from __future__ import annotations
@@ -76,12 +77,12 @@ class Verdicts(NamedTuple):
     verdict: Verdict
     """The verdict on all inputs."""
     chosen: Verdict
-    """The verdict on the inputs on which candidates are chosen."""
+    """The verdict on the inputs by which the search chooses candidates."""
     held_out: Verdict | None
-    """The verdict on the samples on which nothing is chosen; None if there are none."""
+    """The verdict on the held-out samples, which no choice was based on; None if there are none."""
 
 
-#: Samples on which nothing is chosen: some of the inputs, by index, or samples of their own.
+#: Held-out samples, which no choice was based on: indices of inputs, or separate samples.
 HeldOutSamples = Collection[int] | OwnSamples
 
 
@@ -97,7 +98,7 @@ class _Prepared:
     """The float model. Tensors that criteria name are among its outputs."""
     inputs: Dataset
     proving: Proving | None
-    """The samples of the key ``prove``, on which nothing is chosen; None if the spec has no such key."""
+    """The samples of the key ``prove``, which no choice is based on; None if the spec has no such key."""
     int8: Int8Form | None
     """The quantized network.
 
@@ -114,7 +115,7 @@ class _Prepared:
     clock: Clock
     """Measures the time of the case, from its setup on."""
     truth: FileTruth
-    """Compares further candidates, without their rounding, with the user's own model file."""
+    """Checks that later candidates, without their rounding, compute the same as the user's model file."""
     findings: tuple[Finding, ...]
     """Findings of lint, and findings on how calibration samples and inputs differ."""
 
@@ -128,8 +129,8 @@ class Measured(_Prepared):
     int8_passed: bool
     """Whether the INT8 candidate meets the limits on its accuracy.
 
-    Other limits are ignored. Layers in high precision do not make an engine faster, and a difference between
-    baseline and golden is no fault of INT8.
+    Limits on speed and limits against the golden are ignored: layers in high precision do not make an engine
+    faster, and a difference between baseline and golden is no fault of INT8.
     """
     perturbs: bool
     """Whether the baseline can run on perturbed inputs. A golden that replaces the baseline cannot."""
@@ -143,7 +144,10 @@ class Measured(_Prepared):
 
     @property
     def keep(self) -> Precision:
-        """The precision of layers that leave INT8: FP32 if other layers are in FP32, else the spec's."""
+        """The precision of layers that leave INT8: FP32 if other layers are in FP32.
+
+        Otherwise the spec names it.
+        """
         return "fp32" if self.int8 is not None and self.int8.rest == "fp32" else self.case.search.keep
 
     @property
@@ -172,11 +176,12 @@ class Measured(_Prepared):
 
         Args:
             form: The candidate.
-            held_out: The samples that prove the candidate, because nothing was chosen on them: some of the
-                inputs, by index, or samples of their own.
+            held_out: The samples that prove the candidate, because no choice was based on them: indices of
+                inputs, or separate samples.
 
         Returns:
-            The verdicts. The intervals of the one on all inputs include perturbed inputs.
+            The verdicts. The confidence intervals of the verdict on all inputs include scores for perturbed
+            inputs.
 
         Raises:
             EngineError: The candidate does not build or run.
@@ -186,7 +191,7 @@ class Measured(_Prepared):
         return verdicts._replace(verdict=self._perturbed_too(form, engine, verdicts.verdict))
 
     def _verdicts(self, engine: Engine, held_out: HeldOutSamples) -> Verdicts:
-        """The verdicts on an engine, from one pass over the inputs and one over samples of their own."""
+        """The verdicts on an engine, from one pass over the inputs and one over the separate samples."""
         outputs = self.outputs_of(engine)
         if isinstance(held_out, OwnSamples):
             verdict = self.judged(outputs)
@@ -216,8 +221,8 @@ class Measured(_Prepared):
     def _in_fp32(self, form: Form) -> Mapping[Role, Model] | None:
         """The models of a fix and of the baseline with FP32 in place of FP16; None if FP16 runs natively.
 
-        ONNX Runtime emulates FP16 on a CPU, which takes ten times as long. FP32 serves as well for perturbed
-        inputs, because these runs only need some other rounding.
+        ONNX Runtime emulates FP16 on a CPU, which takes ten times as long. FP32 is good enough here: the runs
+        only show how scores vary.
         """
         reference, quantizes = self.reference, self.int8 is not None and self.int8.low.takes_scales
         if self.backend.builds_engines or not quantizes or not reference.half:
@@ -250,7 +255,7 @@ class Measured(_Prepared):
 
     @property
     def deploys_default(self) -> bool:
-        """Whether a default session of ONNX Runtime is deployed, and the case runs in an exact one."""
+        """Whether users deploy a default session of ONNX Runtime, while the case runs in an exact one."""
         is_target = self.settings.backend == "onnxruntime" and low_of(self.case).takes_scales
         return is_target and _runs_exact(self)
 
@@ -265,7 +270,7 @@ class Measured(_Prepared):
         if self.sessions.crashes(form.model):
             raise EngineError(CRASH)
         kernels = saturating_kernels()
-        if kernels:  # what a default session refuses, it refuses on every processor
+        if kernels:  # whether a default session opens a model does not depend on kernels
             self.sessions.default(form.model)
         engine = self.sessions.default(form.model, disabled=kernels)
         return self._verdicts(engine, held_out)
@@ -385,7 +390,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
             reference=reference,
             watch=watch,
         )
-    if isinstance(candidate, ImplicitForm):  # TensorRT has chosen its ranges in the build
+    if isinstance(candidate, ImplicitForm):  # TensorRT has chosen the ranges in the build
         int8 = int8_form(case, model, settings, backend.calibration_cache)
         scale_findings = lint_network(case, int8, settings)
     prepared = _Prepared(
@@ -507,7 +512,7 @@ def _default_session(prepared: _Prepared, runs: Runs, form: Form) -> DefaultSess
 
 
 def _compares_sessions(prepared: _Prepared, form: ModelForm) -> bool:
-    """Whether a quantized form runs in an exact session, which a default session may differ from.
+    """Whether a quantized model ran in an exact session, so that a default session may give other results.
 
     FP8 is compared only where ONNX Runtime is the target, since it computes FP8 in FP32.
     """

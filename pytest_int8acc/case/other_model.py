@@ -18,11 +18,12 @@ from pytest_int8acc.results.causes import AddedNode, OtherModel
 from pytest_int8acc.tensors import Array, Feed
 
 #: Minimum error of a weight or a tensor, as a ratio of root mean squares, that counts as a difference.
-#: Weights that are stored in INT8 are off by up to a few percent, and the values behind them by as much.
+#: Rounding of weights that are stored in INT8 causes errors of a few percent, in weights and in the tensors
+#: behind them.
 _MIN_RATIO = 0.1
 #: Maximum relative difference of an element that counts as rounding.
 _ROUNDING = 1e-3
-#: Operators that give a constant or their input.
+#: Operators that return a constant or their input unchanged.
 _IDLE = ("Constant", "Identity", "Dropout")
 
 
@@ -63,13 +64,13 @@ def other_model(measured: Measured) -> OtherModel | None:
 def _makers(
     tensor: str, models: Sequence[Model], same: Collection[str]
 ) -> tuple[onnx.NodeProto | None, onnx.NodeProto | None]:
-    """The node that makes a tensor, and the nearest earlier node that computes its values.
+    """The node that outputs a tensor, and the nearest earlier node that computed the values.
 
     Args:
         tensor: The tensor; empty if there is none.
-        models: Models that may have it. The first that has it counts.
-        same: Tensors with the same values in both models of a comparison. A node that reads one of them is
-            itself to blame for a difference.
+        models: Models that may have the tensor. The first one that has it counts.
+        same: Tensors with the same values in both compared models. If a node reads one of them, its output
+            differs by its own fault.
 
     Returns:
         Both nodes. The first is None if no model has the tensor. The second is None if the first node itself
@@ -87,13 +88,15 @@ def _makers(
 
 
 def _first_added(measured: Measured, own: Model, other: Model, more: Mapping[str, int]) -> AddedNode | None:
-    """The first node of ``other`` with an operator that it has more of, and what the node changes.
+    """The first node that ``other`` has in addition to the nodes of ``own``, and how it changes values.
+
+    Only operators count of which ``other`` has more nodes than ``own``.
 
     Args:
         measured: The case.
         own: The float model.
         other: The quantized model without rounding.
-        more: Operator to how many more of its nodes ``other`` has.
+        more: Operator to the number of nodes that ``other`` has more than ``own``.
     """
     known = {node.name for node in all_nodes(own.graph)}
     added = (node for node in other.graph.node if more.get(node.op_type, 0) > 0 and node.name not in known)
@@ -131,7 +134,7 @@ def _changed(measured: Measured, model: Model, node: onnx.NodeProto) -> float | 
 
 
 def _operators(model: Model) -> Counter[str]:
-    """The number of nodes of each operator, without those that compute nothing."""
+    """The number of nodes of each operator, without operators that compute nothing."""
     return Counter(node.op_type for node in all_nodes(model.graph) if node.op_type not in _IDLE)
 
 
@@ -160,7 +163,8 @@ def _matrices(model: Model) -> dict[str, Array]:
 def _first_difference(measured: Measured, own: Model, other: Model) -> tuple[str, float, set[str]]:
     """The first tensor of the float model that has other values in the other model, and its relative error.
 
-    The name is empty if no tensor differs. The third result has the tensors before it, which are the same.
+    The name is empty if no tensor differs. The third result has the names of the tensors before it, which are
+    equal in both models.
     """
     feed = next(measured.inputs.first(1).batches()).feed
     types, others = value_types(own), value_types(other)

@@ -1,4 +1,4 @@
-"""The samples under the key ``prove`` of a spec. They prove fixes, and nothing is chosen on them."""
+"""The samples under the key ``prove`` of a spec. They prove fixes; no choice is based on them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OwnSamples:
     units: int
     """The number of groups of samples that belong together; ``count`` if no samples do."""
     digest: str
-    """The digest of all samples under ``prove``, also of those that are left out here."""
+    """The digest of all samples under ``prove``, those that are left out included."""
     warning: str
     """Says which samples are left out; empty if none are."""
 

@@ -29,13 +29,14 @@ _MIN_SCATTER = 3.0
 PERTURBATIONS = 5
 #: Size of a perturbation, divided by the range of the input: a quarter of one of 256 grey levels.
 STEP = 2.0**-10
-#: A score is near its limit if its normalized loss lies between this number and its inverse. A score that is
-#: not near its limit cannot cross it by a perturbation, so inputs are not perturbed for it.
+#: A normalized loss is a score's loss divided by the loss that its limit allows. A score is near its limit if
+#: its normalized loss lies between this number and its inverse. Inputs are perturbed only for such scores: no
+#: perturbation carries other ones across their limits.
 _NEAR = 0.1
-#: A limit is far from a score if no perturbation can carry the score across it. Then no more perturbations
-#: are tried. Distances are measured in logarithms of normalized losses. The limit is far if its distance from
-#: the score exceeds this factor times the greatest distance of a score from the mean of all scores. The first
-#: factor is for one perturbation, the second for two or more.
+#: No more perturbations are tried if the distance from the score to its limit exceeds this factor times the
+#: scatter. The scatter is the greatest distance from the mean among the score and its values for perturbed
+#: inputs. Distances are differences of logarithms of normalized losses. The first factor is for one
+#: perturbation, the second for two or more.
 _FAR_LIMIT = (300.0, 20.0)
 #: Factor on the widening by ``_FARTHER``. If even the interval that is widened this much lies within the
 #: interval of the bootstrap, no more perturbations are tried.
@@ -62,7 +63,6 @@ def with_perturbed_inputs(
     """Return ``verdict`` with confidence intervals that include the scores for perturbed inputs.
 
     Inputs are perturbed only if there are few samples, a score is near its limit, and all intervals lie on
-    one side of their limits.
     one side of their limits.
 
     Args:
@@ -110,7 +110,7 @@ def with_perturbed_inputs(
 
 
 def _is_scattered(score: Score) -> bool:
-    """Whether the normalized loss differs by a factor between the ends of the confidence interval."""
+    """Whether the normalized losses at the two ends of the confidence interval differ by ``_MIN_SCATTER``."""
     if score.interval is None or not score.normalized_loss:
         return False  # without any loss, no sample decides the score
     ends = (replace(score, value=end).normalized_loss for end in (score.interval.low, score.interval.high))
@@ -147,7 +147,7 @@ def _is_settled(score: Score, values: Sequence[float]) -> bool:
 
 
 def _logs(score: Score, values: Sequence[float]) -> Array:
-    """Logarithms of the normalized losses that a score would have with these values; -inf for a loss of 0."""
+    """Logarithms of the normalized losses of ``score`` with these values in its place; -inf for 0."""
     normalized_losses = np.array([replace(score, value=value).normalized_loss for value in values])
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.log(normalized_losses))

@@ -1,6 +1,6 @@
 """Reads and writes ``plan.yaml``: the precisions, scales and other changes that make a failed case pass.
 
-It is written for a failed case, and read if a spec names it by ``plan: FILE``. An example:
+The file is written for a failed case, and read if a spec names it by ``plan: FILE``. An example:
 
     version: 4
     model: {file: resnet50.onnx, graph: HASH, weights: HASH}
@@ -11,8 +11,8 @@ It is written for a failed case, and read if a spec names it by ``plan: FILE``. 
     outputs: [/conv2/Conv_output_0]
 
 A scale that is a single number is symmetric INT8 per tensor. ``zero_point`` and ``dtype`` state another
-quantization. In FP16 and BF16 ``fused: [/norm/Add_1]`` replaces scales and moves. The hashes tie a plan to
-its model. Without ``model:`` the model is not checked.
+quantization. For a case in FP16 or BF16 the key ``fused: [/norm/Add_1]`` replaces ``scales`` and ``moves``.
+The hashes tie a plan to its model. Without ``model:`` the model is not checked.
 """
 
 from __future__ import annotations

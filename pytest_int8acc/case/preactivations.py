@@ -1,9 +1,9 @@
 """Compares the inputs of Softmax and Sigmoid at the end of a model, because the outputs hide their errors.
 
 The sigmoid of -8 and that of -6 are both nearly 0. So an output near 0 meets a limit on its error, whatever
-noise its input has. The inputs are taken from the runs that are made anyway: the models get them as further
-outputs, which nothing else reads. In engines further outputs would change the fusion. In their place the FP32
-model is compared with the simulation of the engine, because both run in ONNX Runtime.
+noise its input has. No extra runs are needed: the models get these inputs as further outputs, which nothing
+else reads. In TensorRT engines further outputs would change the fusion. So the FP32 model and the simulation
+of the engine, which both run in ONNX Runtime, are compared in their place.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from pytest_int8acc.scores.rows import TOP1, TOP5, samples_in
 from pytest_int8acc.settings import Mode
 from pytest_int8acc.tensors import Array, Feed, TensorInfo
 
-#: Metrics of the order of classes, which Softmax and Sigmoid keep.
+#: Metrics that only depend on the order of the classes. Softmax and Sigmoid do not change this order.
 _OF_ORDER = (TOP1, TOP5)
 
 
 class _Tensors(NamedTuple):
-    """The preactivation of one output, as one model names it."""
+    """The tensor that an output's Softmax or Sigmoid reads (its preactivation), by its names in one model."""
 
     read: str
     """The tensor that the operator reads."""
     unquantized: str
-    """The tensor from which a Q/DQ pair makes ``read``; empty if there is no pair."""
+    """The tensor before the Q/DQ pair that outputs ``read``; empty if there is no pair."""
     is_known: bool
-    """Whether the model has a tensor with the name that the float model gives the preactivation."""
+    """Whether this model has the preactivation under the same name as the float model."""
 
 
 @dataclass(eq=False)
@@ -91,7 +91,7 @@ class _Compared:
     """One output whose preactivation is compared."""
 
     found: Preactivation
-    """The preactivation without scores."""
+    """The preactivation; its scores are added later."""
     is_judged: bool
     """Whether the tensor has a criterion of its own, or is an output."""
     read: OutputRows
@@ -101,7 +101,7 @@ class _Compared:
 
 
 class Preactivations:
-    """Opens models so that they give the preactivations of their outputs, and compares these."""
+    """Opens models with the preactivations of their outputs as further outputs, and compares these."""
 
     def __init__(self, model: Model, judge: Judge, backend: Backend, mode: Mode, *, has_golden: bool) -> None:
         """Finds the outputs whose preactivations are compared.
@@ -237,11 +237,11 @@ def _found(model: Model, judge: Judge) -> Iterator[tuple[str, _Compared]]:
 
 
 def _limits(output: str, judge: Judge) -> Mapping[str, float]:
-    """The limits that the criteria of an output set for its preactivation: metric to limit.
+    """The limits for the preactivation that follow from the criteria of its output: metric to limit.
 
-    A ratio of energies has the same limit. Absolute errors have another unit, so the default limit on the
-    SQNR is taken in their place. There is no limit if only the order of classes is judged, or if only metrics
-    of labels judge the output.
+    Limits on SQNR and other ratios of energies are taken over. A limit on an absolute error has another unit,
+    so the default limit on the SQNR replaces it. There is no limit if the criteria judge only the order of
+    classes, or only metrics of labels.
     """
     criteria = limits_for(output, judge.limits)
     if not criteria:
@@ -254,7 +254,7 @@ def _limits(output: str, judge: Judge) -> Mapping[str, float]:
 
 
 def _scores(rows: OutputRows) -> tuple[Score, ...]:
-    """The scores of a preactivation; empty if it was not compared, or cannot be."""
+    """The scores of a preactivation; empty if it was not compared, or cannot be compared."""
     try:
         result = rows.result()
     except CriterionError:  # nothing was compared, or the baseline is not finite

@@ -1,4 +1,4 @@
-"""Compares the precision that a case requests with the precision that ran; judges engine criteria.
+"""Compares the requested precision of layers with the precision in which they ran; judges engine criteria.
 
 Precisions are given as shares of the model's multiply-accumulates (MACs).
 """
@@ -32,11 +32,10 @@ from pytest_int8acc.runtime.trt.inspector import node_formats
 from pytest_int8acc.spec.criteria import EngineCriterion
 from pytest_int8acc.spec.models import Case
 
-#: Minimum share of the MACs that a Q/DQ model or a file of scales requests in INT8. Below, a warning is
-#: shown.
+#: If a Q/DQ model or a file of scales requests INT8 for a smaller share of the MACs, a warning is shown.
 _LEAST_OF_FILES = 0.5
-#: Minimum share of the MACs in INT8 after a calibration by this plugin, which leaves out only layers that the
-#: spec or TensorRT excludes. Below, a warning is shown.
+#: If a calibration by this plugin leaves a smaller share of the MACs in INT8, a warning is shown. The
+#: calibration leaves out only layers that the spec or TensorRT excludes.
 _LEAST = 0.05
 #: Maximum number of layers that a report names.
 _NAMED = 5
@@ -189,9 +188,9 @@ def _layer_share(engine: EngineInfo, limit: float | None) -> Score:
 
 
 def _share_between(metric: str, least: float, most: float, limit: float | None, note: str) -> Score:
-    """The score of a share between ``least`` and ``most``.
+    """The score of a share that is only known to lie between ``least`` and ``most``.
 
-    Its value is nan if the limit lies between them.
+    The score is nan if the limit lies between them.
     """
     if limit is None or limit <= least:
         return Score("engine", metric, least, limit, note=f"at least; {note}")

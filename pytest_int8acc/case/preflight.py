@@ -1,8 +1,8 @@
 """Runs FP32 and the baseline on the first samples of a case, before its calibration.
 
-These runs show whether two runs of the baseline are equal. They also show whether FP16 may be at fault. This
-is so if the baseline misses a limit against FP32, if an output is not finite or only zeros, or if a tensor
-comes near the greatest FP16 number. Otherwise FP32 runs on the other samples only if INT8 fails.
+These runs show whether two runs of the baseline are equal, and whether FP16 may be at fault. FP16 may be at
+fault if the baseline misses a limit against FP32, if an output is not finite or only zeros, or if a tensor
+comes near the greatest FP16 number. FP32 then runs on all samples, and otherwise only if INT8 fails.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from pytest_int8acc.tensors import Feed
 #: Names of outputs that are added to the FP32 model: the greatest and the least value of all its tensors.
 #: Each is computed by two operators: the first reduces one tensor, the second the results for all tensors.
 _PEAKS = {"int8acc/max": ("ReduceMax", "Max"), "int8acc/min": ("ReduceMin", "Min")}
-#: Operators whose results are not greater in magnitude than their inputs, or than 1. Operators that only move
-#: values are not listed.
+#: Operators whose results have at most the magnitude of their inputs, or at most 1. Operators that only move
+#: values have this property, too, but are not listed.
 _WITHIN = frozenset({"Relu", "Clip", "Softmax", "Sigmoid", "Tanh", "Erf", "Concat", "GlobalAveragePool"})
 #: Minimum ratio of the greatest FP16 number to the greatest magnitude in the first samples. With a smaller
 #: ratio another sample may overflow, so FP32 runs on all samples.
@@ -176,7 +176,7 @@ def preflight_of_golden(
 
 
 def _steady(judge: Judge, twice: Sequence[Mapping[Role, Feed]]) -> Comparison | None:
-    """Two runs of the baseline compared, without metrics of labels; None if they differ in any bit."""
+    """Compares two runs of the baseline, without metrics of labels; None if they differ in any bit."""
     comparison = Comparison(judge, metrics=False)
     for found in twice:
         one, again = found[Role.BASELINE], found[Role.BASELINE_AGAIN]
@@ -246,9 +246,8 @@ def compared(
         batches: The outputs of FP32 and of the baseline, batch by batch.
 
     Returns:
-        The comparison, and the outputs that are not finite or nothing but zeros. Scores of outputs that are
-        not
-        finite may raise an error when they are read.
+        The comparison, and the outputs that are not finite or nothing but zeros. Reading the scores of an
+        output that is not finite may raise an error.
     """
     comparison, bad = Comparison(judge, judged_only=True, metrics=False), BadOutputs()
     for found in batches:
@@ -279,7 +278,8 @@ def refuse_overflow(
 ) -> None:
     """Raise ModelError if FP16 overflows or underflows in the baseline. The message names the tensors.
 
-    An inf may never reach an output. A division by inf, for example, gives 0 in the baseline and in INT8.
+    An inf inside the model need not show in the outputs. A division by inf, for example, gives 0, in the
+    baseline and in INT8 alike.
 
     Args:
         lost: The scores of the baseline against FP32 that miss their limits.

@@ -31,7 +31,7 @@ from pytest_int8acc.tensors import Array, Feed, Outputs, describe, did_you_mean
 
 @dataclass(frozen=True, eq=False)
 class Preflight:
-    """What is known after the first samples ran, before the calibration: engines, and doubts about FP16."""
+    """The result of running the first samples, before the calibration: engines, and doubts about FP16."""
 
     baseline: Engine | None = None
     """The engine of the baseline; None if a golden replaces the baseline."""
@@ -44,7 +44,7 @@ class Preflight:
     doubtful: bool = False
     """Whether FP32 must run on all samples, even if the INT8 candidate passes."""
     settled: bool = False
-    """Whether runs on all samples have shown that FP16 does not overflow."""
+    """Whether runs on all samples, not only on the first, have shown that FP16 does not overflow."""
     notes: tuple[str, ...] = ()
 
 
@@ -248,9 +248,9 @@ def run_forms(
 ) -> Runs:
     """Build the candidate, run it and the baseline on the inputs batch by batch, and compare them.
 
-    The baseline's engine comes from ``early``. It runs a second time if its two first runs differed. FP32
-    also runs if it is in doubt whether the baseline is right, or if the spec names outputs of the training
-    framework.
+    The baseline's engine comes from ``early``. The baseline runs a second time on all samples if its two runs
+    on the first samples differed. FP32 also runs if the baseline may be wrong, or if the spec names outputs
+    of the training framework.
 
     Args:
         backend: Builds and runs the models.
@@ -409,7 +409,7 @@ class Reference:
     arrays: Mapping[str, Array]
     """Output name to the training framework's array, with the samples along the first axis."""
     _seen: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Output name to the shape of the model's output, joined over all batches so far."""
+    """Output name to the shape of the model's output over all batches so far, as if they were one array."""
 
     def next(self, like: Feed) -> Feed:
         """The framework's outputs of the next batch; DataError if a shape differs from the model's output.

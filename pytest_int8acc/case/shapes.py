@@ -55,8 +55,8 @@ def group_shapes(network: Network, shapes: Mapping[str, Sequence[int]]) -> dict[
 def macs_of(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, float]:
     """Returns the number of MACs of each node, by node name.
 
-    If shape inference does not find all shapes, the model runs once. If only TensorRT has the model's
-    operators, it cannot run. Then a node without a known shape counts each of its weights once.
+    If shape inference does not find all shapes, the model runs once. A model with operators that only
+    TensorRT has cannot run here. Then a node without a known shape counts as one MAC per weight.
 
     Raises:
         DataError: The inputs cannot be read.

@@ -31,7 +31,7 @@ class JudgedLimit:
     criterion: Criterion
     share: Share
     output: OutputRows
-    """Statistics of the baseline's output, from a comparison of the baseline with itself."""
+    """Statistics of the baseline's output, computed by comparing the baseline with itself."""
     key: Key
     """The key of the statistics from which ``share`` computes the loss of each sample."""
 
@@ -195,7 +195,7 @@ class SampleComparison(Comparison):
         return consistent(loss, score.passed)
 
     def parts(self) -> F64:
-        """The loss that each sample adds to each criterion, [criteria, samples].
+        """The part of each criterion's loss that each sample causes, as an array [criteria, samples].
 
         It is nan for samples that were not added, and for users' metrics.
         """
@@ -216,7 +216,7 @@ class SampleComparison(Comparison):
         return parts
 
     def _spoilt(self, name: str) -> list[int]:
-        """The samples with a value in an output that is not finite, although the baseline's value is."""
+        """The samples in which output ``name`` has a value that is not finite where the baseline's is."""
         lost = self.outputs[name].errors[:, AT["lost"]] > 0
         return [sample for sample, bad in zip(self._order[name], lost, strict=False) if bad]
 

@@ -1,1 +1,1 @@
-"""ONNX in, ONNX out: groups, Q/DQ, FP16 and plans; nothing runs here."""
+"""Reads and rewrites ONNX graphs: groups of layers, Q/DQ, FP16, plans of precisions. No model runs here."""

@@ -3,9 +3,9 @@
 ONNX Runtime computes FP16 operators on the CPU in FP32 and removes the Casts between them. So its results are
 more accurate than those of a TensorRT engine, and do not overflow. In an emulated model, every operator
 computes in FP32. A pair of Cast nodes then rounds the result to FP16, with overflow to inf and with subnormal
-numbers. An engine that accumulates in FP32 gives the same results. Two kinds of results are not rounded.
-Operators that move or select FP16 numbers give FP16 numbers. Results of DequantizeLinear do not exist in an
-engine, because its INT8 kernels scale their integer sums directly.
+numbers. An engine that accumulates in FP32 gives the same results. Two kinds of results are not rounded:
+those of operators that only move or select FP16 numbers, and those of DequantizeLinear. The latter do not
+exist in an engine, because its INT8 kernels scale their integer sums directly.
 
 FP8 is rounded by additions in FP32, which ONNX Runtime computes faster than its own FP8 kernels. Adding g to
 x and subtracting g again rounds x to a multiple of the distance between floats near g. If g = 2^20 |x|, this
@@ -50,7 +50,7 @@ def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
 
     Args:
         model: A model in normal form.
-        rounded_before: Names of nodes that must read rounded values, because their inputs may be quantized.
+        rounded_before: Names of nodes whose inputs must be rounded to 16 bits, because they may be quantized.
     """
     if _is_spelled_out(model):
         return model
@@ -100,7 +100,8 @@ class _Emulation:
         self.wide: dict[str, str] = {}
         """16-bit tensor to the name of the FP32 tensor that replaces it."""
         self.unrounded: set[str] = set()
-        """FP32 tensors that are not rounded, because the output of their only reader is rounded instead."""
+        """FP32 tensors that are not rounded. The output of the only node that reads them is rounded
+        instead."""
 
     def done(self) -> Model:
         self._widen_constants()
@@ -148,7 +149,7 @@ class _Emulation:
         node.input[:] = [self.wide.get(name, name) for name in node.input]
         if follows:
             yield from self._rounded(node, halves)
-        else:  # An attribute of the node sets the type of its outputs.
+        else:  # An attribute of the node sets the type of the node's outputs.
             yield node
             yield from (self._widen(name) for name in halves)
 
@@ -178,8 +179,8 @@ class _Emulation:
     def _left_to_reader(self, name: str) -> bool:
         """Whether the output of the tensor's only reader can be rounded instead of the tensor.
 
-        The reader must keep values, such as a Relu does. Without Casts between them, ONNX Runtime can fuse
-        the two nodes, such as a convolution and its Relu.
+        The reader must keep values, as a Relu does. Without Casts between them, ONNX Runtime can fuse the
+        node that computes the tensor with the reader, such as a convolution with its Relu.
         """
         reader = None if name in self.public else self.index.only_reader(name)
         if reader is None or reader.name in self.rounded_before:

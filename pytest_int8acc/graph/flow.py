@@ -1,4 +1,4 @@
-"""Finds properties of tensors from the graph: signs, effects of NaN, selecting operators, joined outputs."""
+"""Finds properties of tensors in the graph: signs, effects of NaN, selecting operators, Concat outputs."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def _sees_all(node: onnx.NodeProto) -> bool:
 
 
 def choices(model: Model, outputs: Collection[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Name of each selecting node, such as TopK, to two tuples: the floats that it selects by, and outputs.
+    """For each selecting node, such as TopK: the float tensors that it selects by, and model outputs.
 
-    These are the outputs that depend on the node. Selecting nodes that depend on another selecting node are
-    left out, and so are nodes on which no output depends.
+    The outputs are those that depend on the node. Left out are selecting nodes that depend on another
+    selecting node, and those on which no output depends.
     """
     types, index = value_types(model), model.index
     behind: dict[str, frozenset[str]] = {}
@@ -121,13 +121,14 @@ SCORES = "scores"
 _SCORING = frozenset({"Sigmoid", "Softmax", "HardSigmoid"})
 #: Operators whose output holds only elements of their first input.
 _PICKING = frozenset({"Transpose", "Slice", "Split", "Gather", "ReduceMax", "MaxPool", "Expand", "Tile"})
-#: Maximum number of nodes that are visited to find the segments of an output. Beyond it, they stay unknown.
+#: Maximum number of nodes that are visited to find the segments of an output. Beyond this number, the
+#: segments stay unknown.
 _MAX_NODES = 4096
 
 #: Operators that map large differences of their input to small differences of their output. So the output
 #: hides errors of the input. The sigmoid of -8 and that of -6 differ by 0.002.
 _SQUASHING = frozenset({"Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid"})
-#: Operators that keep the value of each element, but for rounding.
+#: Operators that keep the value of each element, except for rounding.
 _ROUNDING = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear"})
 
 _Shape = tuple[Dim, ...]
@@ -191,7 +192,7 @@ def unquantized(model: Model, tensor: str) -> str:
 
 
 def _source(model: Model, tensor: str, skipped: Collection[str]) -> str:
-    """The tensor from which operators in ``skipped`` make ``tensor``; their first inputs are followed."""
+    """The tensor from which operators in ``skipped`` compute ``tensor``; only first inputs are followed."""
     made = model.index.producer
     while (node := made.get(tensor)) is not None and node.op_type in skipped:
         tensor = node.input[0]
@@ -228,7 +229,8 @@ class _Joiner:
         found = None
         if node is not None and depth < MAX_STEPS and self._steps < _MAX_NODES:
             found = self._joined(node, tensor, axis, depth + 1)
-        # An operator between the only segment and the tensor, such as a Sigmoid, may change the kind.
+        # If there is one segment, an operator between it and the tensor, such as a Sigmoid, may change its
+        # kind.
         if found is not None and len(found) == 1:
             name = tensor if _WORD.fullmatch(tensor) else found[0].tensor
             return [replace(found[0], kind=self.kind(tensor), tensor=name)]
@@ -315,7 +317,7 @@ def _cut(segments: Iterable[Segment], start: int, stop: int) -> list[Segment]:
 
 
 def _aligned(rows: Sequence[list[Segment]]) -> list[Segment] | None:
-    """One list of segments for tensors that are concatenated along another axis than that of the segments.
+    """The common segments of tensors that are concatenated along another axis than the segments'.
 
     A segment ends at every index where a segment of one of the tensors ends. It has the kind ``scores`` if
     this range has that kind in all tensors.

@@ -25,7 +25,8 @@ from pytest_int8acc.graph.layout import WEIGHTED
 from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.tensors import Array
 
-#: Numbers up to this one are placeholders for sizes that depend on the inputs; each size has its own number.
+#: Numbers less than or equal to this one are placeholders for sizes that depend on the model's inputs. Each
+#: such size has its own number.
 _OPEN = -(1 << 40)
 #: Maximum number of elements of an array whose values are followed through the graph. Shapes have few
 #: elements.
@@ -261,7 +262,7 @@ def fold_constants(model: Model) -> Model:
 def _folds(node: onnx.NodeProto, constants: Mapping[str, Array], weights: Collection[str]) -> bool:
     if node.domain != "" or any(name not in constants for name in node.input):
         return False
-    # Only weights are folded: an initializer that repeats one value takes memory for nothing.
+    # Constants that repeat one value are not folded, because an initializer would take more memory.
     if node.op_type == "ConstantOfShape":
         return node.output[0] in weights
     if node.op_type in _FOLDED_ARITHMETIC:

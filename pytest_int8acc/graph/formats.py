@@ -39,7 +39,7 @@ class Format:
     is_target: bool = False
     """Whether TensorRT quantizes to this format, as to INT8 and FP8."""
     opset: int = 0
-    """The first opset in which models can run in this format; 0 if every supported opset allows it."""
+    """The first opset in which models can run in this format; 0 if every supported opset allows this."""
     max_filter: float = math.inf
     """A convolution runs in this format only if its filter, such as 3x3, has fewer elements."""
     has_deconvolutions: bool = True
@@ -57,7 +57,7 @@ class Format:
 
     @property
     def codes(self) -> tuple[Format, ...]:
-        """The formats that codes may have in a Q/DQ model that TensorRT would run in this format."""
+        """The formats that Q/DQ pairs may have in a model that TensorRT would run in this format."""
         return tuple(known for known in FORMATS.values() if known.takes_scales and known.symmetric is self)
 
     @property
@@ -178,7 +178,7 @@ def _integers(dtype: DTypeLike, *, is_target: bool = False) -> Format:
 
 
 def _floats(name: str, dtype: DTypeLike, fraction: int, exponent: int, *, opset: int = 0) -> Format:
-    """A format of IEEE 754 whose fraction has ``fraction`` bits, and whose least exponent is ``exponent``."""
+    """A float format as in IEEE 754, with ``fraction`` bits of fraction and least exponent ``exponent``."""
     highest, normal = (2 - 2.0**-fraction) * 2.0 ** (1 - exponent), 2.0**exponent
     return Format(
         name=name,

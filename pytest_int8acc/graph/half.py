@@ -124,7 +124,7 @@ def narrow_nodes(model: Model, low: Format) -> tuple[dict[str, Narrow], dict[str
 
 
 class _Typing:
-    """The types in which each tensor will be computed and read; the model is not changed yet."""
+    """Decides in which types each tensor will be computed and read. The model is not changed here."""
 
     def __init__(self, model: Model, types: dict[str, int], keep_fp32: Collection[str], low: int) -> None:
         self.types = types
@@ -137,7 +137,7 @@ class _Typing:
         """For each node, input position to the element type that the node reads after the conversion. Inputs
         that may have any type are left out."""
         self.public = model.index.public
-        """Tensors whose name must stand for a tensor of the same type as before, such as outputs."""
+        """Tensors that must keep name and type, such as outputs."""
         self.foreign: set[str] = set()
         """Operators without a usable ONNX schema: those of other domains, and nodes that contain graphs."""
         self.bound: set[str] = set()
@@ -179,12 +179,13 @@ class _Typing:
             self.made[node.output[0]] = required[1]
 
     def _bind(self, node: onnx.NodeProto, formals: Signature) -> dict[str, int]:
-        """Type variable of a node's schema to its new float type; empty if the node does not change."""
+        """The new float type of each type variable of a node's schema; empty if the node does not change."""
         kept = node.name in self._keep
         if node.op_type in _SELF_TYPED or _takes_any(node):
             return {}
         if any(name not in self.types for name, _ in pairs(node, formals)):
-            return {}  # A type is unknown for a sequence, or after an operator that ONNX does not know.
+            # The type is unknown: a sequence, or a tensor behind an operator that ONNX does not know.
+            return {}
         if node.op_type == "DequantizeLinear" and self.types[node.input[0]] == TensorProto.INT32:
             return {}  # The scale of a bias is a product of two scales, and often too small for FP16.
         if not kept and not self._shapes.isdisjoint(node.output):
@@ -284,7 +285,7 @@ class _Rewrite:
     def _casts(self, name: str, *, keeps_name: bool) -> Iterator[onnx.NodeProto]:
         """Casts of a tensor to all types in which nodes need it, except the type in which it is computed.
 
-        With ``keeps_name``, the tensor that keeps the name is the one with the type before the conversion.
+        With ``keeps_name``, the tensor in the old type keeps the name.
         """
         typing = self._typing
         made, before = typing.made.get(name, 0), typing.types.get(name, 0)
@@ -327,7 +328,7 @@ class _Rewrite:
 
 
 def _readers(model: Model, typing: _Typing) -> tuple[dict[str, list[str]], set[str]]:
-    """Tensor to the names of the nodes that read it in FP16; and the names of the Q/DQ scales.
+    """The names of the nodes that read each tensor in FP16, by tensor; and the names of the Q/DQ scales.
 
     A Clip that reads a tensor as its bound is left out, because a bound that becomes inf does no harm.
     """

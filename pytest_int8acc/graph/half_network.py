@@ -1,4 +1,4 @@
-"""Makes networks whose groups of layers run in FP16 or BF16, and INT8 networks with all else in FP16."""
+"""Makes networks with groups of layers in FP16 or BF16, and INT8 networks whose other nodes are in FP16."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class _Wiring:
                 self.touched[group or ""].add(tensor)
 
     def savings(self, kept: Collection[str]) -> Iterator[tuple[str, ...]]:
-        """Chains of connected groups that save a Cast if they run in FP32, as the groups ``kept`` do."""
+        """Chains of connected groups that save a Cast if they run in FP32 in addition to ``kept``."""
         for first in self._adjacent(kept, kept):
             run: tuple[str, ...] = (first,)
             while len(run) <= _GAP:
@@ -186,7 +186,7 @@ def emulate_network(network: Network) -> Network:
 
 
 def _mark(model: Model, edges: list[Edge]) -> tuple[Model, dict[_Place, str]]:
-    """``model`` with a marker node before each quantized input; and the place of each input to its marker.
+    """``model`` with a marker node before each quantized input, and the name of each input's marker.
 
     ``to_fp16`` then decides the types before and after each marker. A marker is a Neg, because a Neg keeps
     types and is never folded. The marked model is never run.
@@ -206,7 +206,7 @@ def _mark(model: Model, edges: list[Edge]) -> tuple[Model, dict[_Place, str]]:
 
 
 def _unmark(model: Model, markers: Mapping[_Place, str]) -> tuple[Model, dict[_Place, _Place]]:
-    """``model`` without its marker nodes; and the old place of each quantized input to its new place.
+    """``model`` without its marker nodes, and for each quantized input its new place.
 
     A place is a node's name and an input position. The new place is at the same node, or at a Cast before it.
     """
@@ -241,7 +241,7 @@ def _rewired(network: Network, model: Model, places: Mapping[_Place, _Place]) ->
         tensor = nodes[node].input[index]
         half = types.get(tensor) == FLOAT16
         key = id(edge.quantization), half
-        if key not in known:  # Edges that shared one quantization object still share one.
+        if key not in known:  # Edges that shared one quantization object share one afterwards, too.
             scale = edge.quantization.scale
             own = np.dtype(np.float32) if scale.dtype == np.float16 else scale.dtype
             scale = scale_in(scale, np.float16 if half else own)

@@ -128,12 +128,12 @@ def _bodies(
 
 
 def body_names(graph: onnx.GraphProto) -> dict[str, str]:
-    """Name of each node inside If, Loop or Scan to its path: the containing nodes' names, then its own."""
+    """The path of each node inside If, Loop or Scan: the containing nodes' names, then its own name."""
     return {node.name: body.path + node.name for body in bodies(graph) for node in body.graph.node}
 
 
 def holders(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
-    """Name of each node inside If, Loop or Scan to the node of the main graph that contains it."""
+    """For each node inside If, Loop or Scan, by name, the node of the main graph that contains it."""
     nodes = {node.name: node for node in graph.node}
     return {node.name: nodes[body.holder] for body in bodies(graph) for node in body.graph.node}
 

@@ -1,9 +1,12 @@
-"""The instrument: one model that can run every plan of a network. Also models that measure rounding errors.
+"""The instrument: one model that can run a network under every plan.
 
-The instrument has inputs for the precision of each group of layers, and for the scales of activations. Each
-node that a group quantizes or rounds becomes an ``If``, whose condition is the group's precision. One branch
-computes in the low format, the other one in high precision, and only the chosen branch runs. So a plan is
-tried by one inference without a new session.
+Also models that measure rounding errors.
+
+A plan says which groups of layers run in high precision, and which scales tensors have. The instrument has
+these as inputs: the precision of each group, and the scales of activations. Each node that a group quantizes
+or rounds becomes an ``If``, whose condition is the group's precision. One branch computes in the low format,
+the other one in high precision, and only the chosen branch runs. So one inference tries a plan, without a new
+session.
 
 An ``If`` contains a region: the node and the nodes that ONNX Runtime fuses with it. Convolutions are fast in
 ONNX Runtime's blocked layout (NCHWc), which it uses only inside one branch. A condition for each quantized
@@ -44,14 +47,14 @@ _FUSED_AFTER = frozenset(
     {"Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "BatchNormalization"}
     | {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
 )
-#: Matrix products. Their weights lie outside an If: only there ONNX Runtime packs them and frees the
-#: originals.
+#: Matrix products. Their weights are kept outside of an If, because only there ONNX Runtime packs weights and
+#: frees the originals.
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The plan of one run: read-only values of the inputs that the instrument adds to the model's inputs."""
+    """The plan of one run: read-only values of the instrument's own inputs, which the model lacks."""
 
     inputs: Mapping[str, Array]
 
@@ -90,7 +93,7 @@ class _ScaleInput:
 
 @dataclass(frozen=True, eq=False)
 class Instrument:
-    """A model that can run every plan of a network, with the plan as input."""
+    """A model that can run a network under every plan. The plan is an input."""
 
     network: Network
     as_run: Network
@@ -128,7 +131,7 @@ def build_instrument(network: Network, rest: Precision = "fp32") -> Instrument:
 
     Args:
         network: The network on which plans are tried.
-        rest: The precision of all that is not quantized. FP16 is emulated in FP32.
+        rest: The precision of everything that is not quantized. FP16 is emulated in FP32.
     """
     match rest:
         case "fp32":
@@ -239,18 +242,19 @@ class _Writer(ABC):
         for group, switch in zip(network.groups, switches, strict=True):
             self.switches.update(dict.fromkeys(group.nodes, switch))
         self._outside_constants: dict[object, str] = {}
-        """Key to the name of a constant, for constants in the low format that lie outside of all branches."""
+        """The names of constants in the low format that lie outside of all branches, by the ``key`` of
+        ``low_constant``."""
 
     @abstractmethod
     def regions(self) -> dict[str, list[onnx.NodeProto]]:
-        """Name of the node that an If replaces to the nodes inside the If, in topological order."""
+        """The nodes inside each If in topological order, by the name of the node that the If replaces."""
 
     @abstractmethod
     def connect(self, node: onnx.NodeProto, original: onnx.NodeProto, branch: _Branch) -> None:
         """Set the inputs of ``node``, which is the copy of ``original`` in ``branch``."""
 
     def form(self, original: onnx.NodeProto, branch: _Branch) -> onnx.NodeProto:
-        """The node to copy into ``branch`` for ``original``. Here it is ``original`` itself."""
+        """The node to copy into ``branch`` for ``original``. In this class it is ``original`` itself."""
         return original
 
     def write_region(self, nodes: Sequence[onnx.NodeProto], branch: _Branch) -> None:
@@ -259,7 +263,7 @@ class _Writer(ABC):
             self._copy(node, branch)
 
     def outside(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """The nodes to write for a node that is in no If; here the node itself."""
+        """The nodes to write for a node that no If contains. In this class it is the node itself."""
         yield node
 
     def nodes(self) -> Iterator[onnx.NodeProto]:
@@ -475,7 +479,8 @@ class _CastingWriter(_Writer):
         self.narrow, constants = narrow_nodes(network.model, network.low)
         self.constants |= constants
         self.made = {t: switch for name, switch in self.switches.items() for t in self.narrow[name].outputs}
-        """Tensor that a group can compute in the low format to the tensor that switches the group to it."""
+        """Key: a tensor that a group can compute in the low format. Value: the tensor that switches this
+        group."""
 
     def regions(self) -> dict[str, list[onnx.NodeProto]]:
         regions: dict[str, list[onnx.NodeProto]] = {}
@@ -544,7 +549,7 @@ class _CastingWriter(_Writer):
     def is_movable(self, name: str) -> bool:
         """Whether a constant may be copied into branches of an If.
 
-        Constants that only the model from ``narrow_nodes`` has always may.
+        Constants that only the model from ``narrow_nodes`` has may always be copied.
         """
         return name in self.constants and (name not in self.index.constants or super().is_movable(name))
 
@@ -748,9 +753,9 @@ def _makers(tensor: str, index: Index, first: int) -> set[str]:
     return found
 
 
-#: What :func:`with_rounded_twins` measures of a tensor, in the order of its outputs: the sum of squared
-#: rounding errors, the sum of squared values, the greatest magnitude, and the number of values that rounding
-#: makes 0.
+#: What :func:`with_rounded_twins` measures of each tensor, in the order of the outputs that it adds: the sum
+#: of squared rounding errors, the sum of squared values, the greatest magnitude, and the number of values
+#: that rounding makes 0.
 MEASUREMENTS = ("noise", "signal", "peak", "lost")
 
 

@@ -1,4 +1,4 @@
-"""Gives a model the float types of another model's inputs and outputs, and takes them back.
+"""Converts the float types of a model's inputs and outputs to those of another model, and back.
 
 ModelOpt and other exporters convert a model to FP16 with its inputs and outputs. It can be compared with a
 float model in FP32 if Casts stand at its inputs and outputs, as a caller would convert its own data.
@@ -23,12 +23,12 @@ _FLOATS = {FLOAT: "fp32", FLOAT16: "fp16", BFLOAT16: "bf16"}
 def with_interface_of(model: Model, other: Model) -> Model:
     """``model`` with a Cast at each input and output whose float type differs from that of ``other``.
 
-    Inputs and outputs are matched by name. What was an FP16 input ``x`` is the inner tensor ``x_fp16`` then.
-    The model as it is stored in its file, ``Model.file``, gets the same Casts.
+    Inputs and outputs are matched by name. A former FP16 input ``x`` becomes the inner tensor ``x_fp16``. The
+    model as it is stored in its file, ``Model.file``, gets the same Casts.
 
     Args:
         model: Any model.
-        other: The model whose FP32, FP16 and BF16 inputs and outputs are to be had.
+        other: The model whose input and output types are taken: FP32, FP16 and BF16.
     """
     types = _types(other)
     if not any(_differ(value, types) for value in (*model.graph.input, *model.graph.output)):
@@ -38,10 +38,10 @@ def with_interface_of(model: Model, other: Model) -> Model:
 
 
 def with_own_interface(model: Model, own: Model) -> Model:
-    """``model`` without the Casts at its ends, where ``own`` has the types that they convert to or from.
+    """``model`` without the Casts of ``with_interface_of``: its inputs and outputs have the types of ``own``.
 
     Args:
-        model: A model that was made of one that ``with_interface_of`` returned.
+        model: A model that was made from a result of ``with_interface_of``.
         own: The model before its inputs and outputs were converted.
     """
     types, index = _types(own), model.index

@@ -47,13 +47,14 @@ ALIKE = frozenset(
 RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 #: Operators that scale or shift the elements of one input if the other input is a constant.
 AFFINE = frozenset({"Mul", "Add", "Sub", "Div"})
-#: Operator whose output has one channel for each of its filters or scales, to the channel axis of the output.
+#: Key: an operator whose output has one channel for each of its filters or scales. Value: the channel axis of
+#: the output.
 MADE_CHANNELS = {
     **dict.fromkeys(("Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization"), 1),
     **dict.fromkeys(("Gemm", "MatMul", "LayerNormalization", "RMSNormalization"), -1),
 }
-#: Maximum number of nodes that are followed from an output back towards the inputs. Beyond it, the search
-#: ends.
+#: Maximum number of nodes that are followed from an output back towards the inputs. Beyond this number, the
+#: search ends.
 MAX_STEPS = 64
 
 
@@ -122,7 +123,7 @@ class _Finder:
         self.left_high: dict[str, LeftHigh] = {}
         self.excluded = match_nodes(model, exclude)
         self.in_low: set[str] = set()
-        """The names of the weighted nodes found so far that will be quantized."""
+        """The names of the weighted nodes so far whose inputs will be quantized."""
 
     def slots_of(self, node: onnx.NodeProto) -> tuple[Slot, ...]:
         """The inputs of a node to quantize.
@@ -229,7 +230,7 @@ def _shared_scales(model: Model, slots: Mapping[str, tuple[Slot, ...]]) -> list[
     """Sets of tensors that must have the same scale: those that a Concat joins, and the Concat's output.
 
     If the scales are equal, TensorRT can move a QuantizeLinear before the Concat. Only quantized tensors are
-    in the sets. An input of the Concat that is not quantized elsewhere gets the scale of the output anyway.
+    in the sets. Other inputs of the Concat get the scale of the output in any case.
     """
     quantized = {s.tensor for group in slots.values() for s in group if not s.constant}
     found: list[frozenset[str]] = []
@@ -379,7 +380,7 @@ def output_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
 
 
 def channel_parameters(node: onnx.NodeProto) -> dict[int, int]:
-    """Position of each input that scales or shifts the output channels, to the channel axis of this input.
+    """The inputs that scale or shift the output channels: position to the channel axis of the input.
 
     These inputs are the weights and the bias of a Conv, Gemm or MatMul, and the scale and the bias of a
     normalization. The result is empty for other nodes.
@@ -592,7 +593,7 @@ class ChannelTracer:
         return labels
 
     def parts(self, node: onnx.NodeProto, output: str) -> dict[int, slice] | None:
-        """Axis to the range of indices of the node's first input that an output holds.
+        """Which part of a node's first input an output holds: axis to its range of indices.
 
         None if the node is not a Slice, a Split or a Gather of one index, or if the range is not known.
         """
@@ -660,7 +661,7 @@ def _reshaped_axis(before: tuple[Dim, ...] | None, after: tuple[Dim, ...] | None
             continue
         if _product(before[place + 1 :]) == _product(after[axis + 1 :]) is not None:
             return place
-        # If both are axis 1, the only axis before each of them is axis 0, which counts samples.
+        # An axis 1 that stays axis 1 is kept, too: only axis 0, which counts samples, is before it.
         is_first = before[:place] == after[:axis] or place == axis == 1
         if is_first and axis:
             return place

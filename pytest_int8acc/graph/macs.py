@@ -22,7 +22,7 @@ _COUNTED = WEIGHTED | _RECURRENT
 
 
 def macs(network: Network, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str, float]:
-    """Group name to the multiply-accumulates of its nodes in one run, as :func:`work` counts them.
+    """The multiply-accumulates of each group's nodes in one run, as :func:`work` counts them.
 
     Args:
         network: The network. The nodes of its float model are counted.
@@ -44,7 +44,7 @@ def sized_tensors(network: Network) -> list[str]:
 
 
 def work(model: Model, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str, float]:
-    """Node to its multiply-accumulates in one run; nodes inside Loop, Scan and If are included.
+    """The multiply-accumulates of each node in one run; nodes inside Loop, Scan and If are included.
 
     Conv, ConvTranspose, Gemm, MatMul, GRU, LSTM and RNN are counted. All other operators count 0. A Loop of
     unknown length is taken for one step. The count of an If is that of its most expensive branch, which is
@@ -88,7 +88,7 @@ def inferred_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[s
 def _of_bodies(
     node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array], rows: int
 ) -> dict[str, float]:
-    """Each node inside ``node``, such as in the branches of an If, to its multiply-accumulates.
+    """The multiply-accumulates of each node inside ``node``, such as in the branches of an If.
 
     Only one branch of an If runs. So the count of the most expensive branch is divided among the nodes of all
     branches.
@@ -103,7 +103,7 @@ def _of_bodies(
 def _of_body(
     body: onnx.GraphProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array], rows: int
 ) -> dict[str, float]:
-    """Each node of the graph ``body``, and of graphs inside it, to its multiply-accumulates in one run."""
+    """The multiply-accumulates of each node of the graph ``body``, and of graphs inside it, in one run."""
     own = {**shapes, **{tensor.name: tuple(tensor.dims) for tensor in body.initializer}}
     found: dict[str, float] = {}
     for node in body.node:

@@ -39,16 +39,17 @@ from pytest_int8acc.tensors import Array
 
 @dataclass(frozen=True)
 class Site:
-    """An activation whose channels can be divided by factors, by which something else is multiplied instead.
+    """An activation whose channels can be divided by factors that multiply something else.
 
-    This is the constant weights of the nodes that read the activation, or another activation.
+    The factors multiply the constant weights of the nodes that read the activation, or its partner: the other
+    activation in a product.
     """
 
     tensor: str
     axis: int
     """Channel axis of the activation: 1 for convolutions, -1 for products."""
     rank: int
-    """The rank of the weights, which a convolution's activation has, too; 0 with ``partner``."""
+    """The rank of the weights, and of a convolution's activation; 0 with ``partner``."""
     channels: int
     readers: tuple[str, ...]
     """Names of the nodes that multiply the activation by constant weights, or of one product of two
@@ -56,7 +57,7 @@ class Site:
     partner: str = ""
     """The second activation of a product, such as the key of attention; empty for weights."""
     heads: int = 1
-    """Number of attention heads, on the third to last axis, that have channels of their own."""
+    """Number of attention heads, which lie on the third to last axis. Each head has channels of its own."""
     seen: tuple[str, ...] = ()
     """A tensor in which all channels of the activation lie on one axis, and one for ``partner``. Statistics
     of the channels are collected from these tensors."""
@@ -157,17 +158,16 @@ def migrate(network: Network, factors: Mapping[str, Array]) -> Migrated:
     return Migrated(network, tuple(t for t in touched if t in quantized), tuple(folded), tuple(inserted))
 
 
-#: Operators for which a positive factor of an input element has the same effect as a factor of the output
-#: element.
+#: Operators for which multiplying an input element by a positive factor multiplies the output element by it.
 _HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "Identity", "Dropout"})
-#: Operators for which positive factors of the input channels have the same effect as factors of the output
-#: channels, if the channels are on axis 1.
+#: Operators for which multiplying the input channels by positive factors multiplies the output channels by
+#: them, if the channels are on axis 1.
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
 
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """A tensor between an activation and the node that takes the factors of its channels."""
+    """A tensor between an activation and the earlier node into whose constants the factors are folded."""
 
     tensor: str
     which: Array
@@ -279,7 +279,7 @@ class _Search:
         return [way] if takes else None
 
     def _takes(self, node: onnx.NodeProto, way: Way) -> bool:
-        """Whether the node's output is divided by the factors if constants of the node are."""
+        """Whether dividing constants of the node by the factors divides the node's output by them."""
         if node.op_type in ("Mul", "Div"):
             is_factor = node.op_type == "Mul" or node.input[1] in self.constants
             return is_factor and self._constant_fits(node, way.which)
@@ -314,7 +314,8 @@ class _Search:
         if node.op_type in _HOMOGENEOUS or (node.op_type in _POOLS and way.lies_on(1)):
             yield Way(source, which)
         elif node.op_type == "MatMul" and len(varying) == 2:
-            if which.ndim == 1 or which.shape[-2] == 1:  # columns of the output come from the second input
+            # columns of the output depend on columns of the second input alone
+            if which.ndim == 1 or which.shape[-2] == 1:
                 yield from self._way(varying[1], which)
         elif self._is_number(node) or (node.op_type == "Add" and self._constant_fits(node, which)):
             yield from self._way(varying[0], which)

@@ -267,7 +267,8 @@ def write_model(model: Model, path: Path, *, external_weights: bool = False) -> 
         for tensor in all_initializers(proto.graph):
             if is_external(tensor):
                 array = np.ascontiguousarray(model.weights[tensor.name])
-                stream.write(b"\0" * (-stream.tell() % 4096))  # Aligned, so that readers can map the file.
+                # Aligned, so that the arrays can be memory-mapped from the file.
+                stream.write(b"\0" * (-stream.tell() % 4096))
                 _point(tensor, location=data.name, offset=stream.tell(), length=array.nbytes)
                 array.tofile(stream)
     path.write_bytes(proto.SerializeToString())

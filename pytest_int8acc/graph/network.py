@@ -100,8 +100,7 @@ class Group:
     keep the group in high precision, but cannot change its scales."""
 
 
-#: Kind of a reason why a node stays in high precision to the text of the reason. ``LeftHigh.facts`` fill the
-#: braces.
+#: The texts of the reasons why a node stays in high precision. ``LeftHigh.facts`` fill the braces.
 _LEFT_HIGH: Mapping[LeftHighKind, str] = {
     "no-scale": "no scale for {tensors}",
     "excluded": "excluded by '{0}'",
@@ -141,8 +140,9 @@ class Network:
     notes: tuple[str, ...] = ()
     """Sentences for the report about how the user's Q/DQ model was read."""
     fixed_pairs: tuple[str, ...] = ()
-    """Names of Q/DQ nodes that no plan can remove: with a scale per block, in INT4, or without a partner.
-    If a node lies inside an If, Loop or Scan, the names of the containing nodes come before its name."""
+    """Names of Q/DQ nodes that no plan can remove: those with a scale per block, in INT4, or without a
+    partner. If a node lies inside an If, Loop or Scan, the names of the containing nodes come before its
+    name."""
     low: Format = INT8
     """The low-precision format of the groups: INT8, FP8, FP16 or BF16. A plan can keep groups out of it."""
 
@@ -175,7 +175,7 @@ def symmetric(scale: float) -> TensorScale:
     return TensorScale(np.array(scale, np.float32))
 
 
-#: Metadata of a field of ``Plan``: the order of the field's entries has no meaning.
+#: Metadata that marks fields of ``Plan`` whose entries have no order.
 ANY_ORDER = MappingProxyType({"any_order": True})
 
 

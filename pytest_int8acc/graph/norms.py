@@ -22,7 +22,7 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.opsets import raise_opset
 from pytest_int8acc.tensors import Array, Dim, did_you_mean
 
-#: Operator of a fused normalization to the first opset that has it.
+#: The operators of fused normalizations, and the first opset that has each of them.
 OPSETS = {"LayerNormalization": 17, "RMSNormalization": 23}
 
 
@@ -45,7 +45,7 @@ class Norm:
 
 
 def find_norms(model: Model) -> dict[str, Norm]:
-    """Name to norm of all normalizations in a model that consist of several nodes, in topological order.
+    """All normalizations in a model that consist of several nodes, by name, in topological order.
 
     The model is in normal form. LayerNorm is (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon). RMSNorm
     is x / sqrt(mean(x**2) + epsilon). A square may be a product, the root a power, and the quotient a product
@@ -163,7 +163,7 @@ class _Finder:
         return array.reshape(known)
 
     def _quotients(self, node: onnx.NodeProto) -> Iterator[_Quotient]:
-        """Each way to see a node as a value divided by the root of the mean of its squares plus epsilon."""
+        """The ways to read a node as x / sqrt(mean(x**2) + epsilon), where x is any tensor."""
         if node.op_type not in ("Div", "Mul") or node.domain:
             return
         for value, divisor in _orders(node):

@@ -37,7 +37,7 @@ OLDEST = 7
 LEAST_OPSET = 13
 #: The first opset whose QuantizeLinear and DequantizeLinear take FP16 and FP8 (ONNX operator changelog).
 QDQ_OPSET = 19
-#: Opset to the oldest IR version that models of this opset may have. Old runtimes refuse newer IR versions.
+#: For each opset, the oldest IR version that its models may have. Old runtimes refuse newer IR versions.
 _IR_VERSIONS = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}
 
 
@@ -270,8 +270,8 @@ def _scan(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     )
 
 
-#: Operator to two values: the first opset whose version of the operator needs no conversion to opset 13, and
-#: the function that converts an older version.
+#: Key: an operator. Value: the first opset whose version of the operator needs no conversion to opset 13, and
+#: the function that converts older versions.
 _LIFTS: Mapping[str, tuple[int, Callable[[_Lift, onnx.NodeProto], list[onnx.NodeProto]]]] = {
     "BatchNormalization": (9, _batch_normalization),
     "Clip": (11, _as_inputs("min", "max")),
@@ -354,7 +354,7 @@ def meaning_since(node: onnx.NodeProto, opset: int) -> int:
 
 
 def _form_since(op_type: str, opset: int) -> int:
-    """The first opset with the version of an operator that ``opset`` has; -1 for an unknown operator."""
+    """The first opset that has the same version of an operator as ``opset``; -1 for an unknown operator."""
     schema = schema_of(op_type, opset)
     return -1 if schema is None else int(schema.since_version)
 
@@ -487,7 +487,8 @@ def _quantization(node: onnx.NodeProto, constants: Mapping[str, Array]) -> Quant
     return Quantization(scale, zero_point, attribute(node, "axis", 1) if scale.ndim else None, codes)
 
 
-#: TensorRT's own FP8 operator to the ONNX operator that replaces it. Its inputs are a tensor and a scale.
+#: TensorRT's own FP8 operators, whose inputs are a tensor and a scale, and the ONNX operators that replace
+#: them.
 TRT_FP8 = {"TRT_FP8QuantizeLinear": "QuantizeLinear", "TRT_FP8DequantizeLinear": "DequantizeLinear"}
 _TRT_DOMAIN = "trt"
 

@@ -38,7 +38,8 @@ STATE_NAME = re.compile(r"state|hidden|cache|past|present|^[hc]n?(_?\d+)?$", re.
 #: Usual numbers of points on a face, a hand or a body. Each point has two or three coordinates.
 _POINTS = (5, 17, 21, 33, 68, 98, 106, 468, 478)
 _Shape = tuple[Dim, ...]
-#: For an output in which a Concat joins boxes and scores: (rank, axis of the Concat) to the layout of YOLO.
+#: The layout of a YOLO output in which a Concat joins boxes and scores, by rank of the output and axis of the
+#: Concat.
 _LAYOUTS = {(3, 1): "yolov8", (3, 2): "yolov5"}
 
 

@@ -1,4 +1,7 @@
-"""Applies plans to networks; only this module changes the precisions, scales and ranges of a model."""
+"""Applies plans, which say which layers get which precision and scales, to networks.
+
+Only this module changes the precisions, scales and ranges of a model.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,8 @@ def merge(network: Network, first: Plan, second: Plan) -> Plan:
             raise ModelError(f"'{tensor}' is moved by the case's plan already; it cannot be moved again")
     scales = {**first.scales, **second.scales}
     if first.moves and second.scales:
-        # After a move, a node reads a new tensor. The second plan's scale of the old tensor is not for it.
+        # After a move, a node reads a new tensor. The second plan's scale is for the old tensor, so it is not
+        # used for the new one.
         after = moved(network, first)
         for old, new in zip(network.edges, after.edges, strict=True):
             if new.tensor != old.tensor and old.tensor in second.scales and new.tensor not in scales:
@@ -153,7 +157,7 @@ def with_outputs(model: Model, tensors: Iterable[str]) -> Model:
 
 
 def guard(network: Network, plan: Plan) -> Network:
-    """The network under a plan, without the groups that the plan keeps in high precision.
+    """The network changed by a plan, without the groups that the plan keeps in high precision.
 
     Raises:
         ModelError: The plan does not fit the network, see ``moved``.
@@ -181,8 +185,8 @@ class QdqWriter:
         self.add = add or editor.add_constant
         """Adds a constant, given a preferred name and an array, and returns the constant's name."""
         self.names: dict[int, str] = {}
-        """``id`` of each array that was added to the constant's name. The network keeps the arrays alive,
-        so no two arrays have the same ``id``."""
+        """The name of the constant for each array that was added, by the ``id`` of the array. The network
+        keeps the arrays alive, so no two arrays have the same ``id``."""
 
     def write(self, node: onnx.NodeProto, edge: Edge, scale: str | None = None) -> Iterator[onnx.NodeProto]:
         """The Q/DQ pair for a quantized input of ``node``; ``node`` is changed to read the pair's output.
@@ -215,7 +219,7 @@ class QdqWriter:
 
 
 def quantized_tensors(network: Network) -> dict[str, Quantization]:
-    """Quantized tensor to its quantization at the first node that reads it, in topological order."""
+    """The quantization of each quantized tensor, at the first node that reads it in topological order."""
     found: dict[str, Quantization] = {}
     for edge in network.edges:
         found.setdefault(edge.tensor, edge.quantization)

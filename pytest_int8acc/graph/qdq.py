@@ -53,7 +53,7 @@ _PLAIN_ATTRIBUTES = frozenset({"axis", "saturate", "output_dtype"})
 _OPERATOR_FORMAT = frozenset(
     {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm"}
 )
-#: Element type of codes to the name of the format in messages.
+#: Element types of quantized values, and the name of each format in messages.
 _OTHER_TYPES: Mapping[int, str] = {
     **{known.element_type: known.name.upper() for known in TARGETS},
     TensorProto.FLOAT8E5M2: "FP8 E5M2",
@@ -61,7 +61,7 @@ _OTHER_TYPES: Mapping[int, str] = {
     TensorProto.INT4: "INT4",
     TensorProto.UINT4: "UINT4",
 }
-#: Operator that quantizes to one format only, to the name of the format in messages.
+#: Operators that quantize to one format only, and the name of this format in messages.
 _OTHER_OPERATORS: Mapping[str, str] = {
     "TRT_MXFP8DynamicQuantize": "MXFP8",
     "TRT_FP4DynamicQuantize": "NVFP4",
@@ -440,7 +440,7 @@ def folded(graph: onnx.GraphProto, original: Model) -> Iterator[tuple[onnx.NodeP
 def _weights(
     model: Model, edges: Sequence[Edge], original: Model
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Name of a quantized constant to its float weight: weights that round to the codes, and all others."""
+    """The float weights of quantized constants, by name: those that round to the codes, and all others."""
     theirs, mine = _read_constants(original), model.constants()
     fitting: dict[str, Array] = {}
     others: dict[str, Array] = {}
@@ -458,7 +458,7 @@ def _weights(
 
 
 def _read_constants(model: Model) -> dict[tuple[str, int], Array]:
-    """A node's name and input position to the constant that the node reads there.
+    """The constants that nodes read, by node name and input position.
 
     Nodes inside If, Loop and Scan are included.
     """
@@ -559,7 +559,7 @@ def _bounds(activation: onnx.NodeProto, constants: dict[str, Array]) -> tuple[fl
 
 
 def _cuts(quantization: Quantization, low: float, high: float) -> bool:
-    """Whether a Clip to ``low`` and ``high`` changes no code, because codes saturate at or within them."""
+    """Whether a Clip to ``low`` and ``high`` changes no code, because codes saturate at tighter bounds."""
     codes = quantization.format
     if quantization.scale.size != 1 or not quantization.scale > 0:
         return False

@@ -1,7 +1,8 @@
-"""Other forms of a Q/DQ model, which compute the same and which optimizers of ONNX Runtime leave as they are.
+"""Rewrites Q/DQ models so that optimizers of ONNX Runtime do not change their results.
 
-Each function changes one pattern that an optimizer rewrites. Plan, scales and codes stay the same. An exact
-session gives the same results, but for rounding in the last bit of FP32. Only the main graph is changed.
+Each function replaces one pattern of nodes that an optimizer would rewrite by an equivalent one. Precisions,
+scales and quantized values stay the same. A session that leaves Q/DQ unfused gives the same results, except
+for rounding in the last bit of FP32. Only the main graph is changed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from pytest_int8acc.tensors import Array
 
 #: Operators whose third input is a bias.
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
-#: Type of a bias to the greatest code that it may have as INT32. Codes are computed in that type, and sums of
-#: products are added to them.
+#: The greatest INT32 code that a bias may have, by the float type of the bias. The optimizer computes codes
+#: in this float type. Sums of products are added to a code, so there must be room for them.
 _GREATEST_BIAS_CODE: Mapping[np.dtype[Any], float] = {
     np.dtype(np.float16): FP16.highest,
     np.dtype(np.float32): 2**30,
@@ -35,13 +36,12 @@ _LAST_OPSET_WITHOUT_OUTPUT_TYPE = 20
 
 
 def without_quantizers_behind(model: Model) -> Model:
-    """The model in which layers whose float constants would be lost do not feed a QuantizeLinear.
+    """Separates layers whose constants ``WeightBiasQuantization`` would harm from a QuantizeLinear.
 
-    ``WeightBiasQuantization`` quantizes the float bias of such a Conv, ConvTranspose or Gemm with the product
-    of the scales of input and weight, and float weights with one scale. In FP16 the codes of a bias overflow
-    if the bias over this product exceeds 65504. In FP32 the same happens in channels of tiny weights. It does
-    so only if the result goes to a QuantizeLinear, directly or through Relu and Clip. Here each result goes
-    through a Max with minus infinity first.
+    This optimizer works on a Conv, ConvTranspose or Gemm whose result goes to a QuantizeLinear, directly or
+    through Relu and Clip. It quantizes float weights with one scale, and a float bias with the product of the
+    scales of input and weight. The code of an FP16 bias overflows if bias / product exceeds 65504. In FP32 it
+    overflows in channels of tiny weights. The remedy is a Max with minus infinity after the layer.
     """
     editor, constants, producer = model.edit(), model.constants(), model.index.producer
     types = value_types(model)
@@ -62,11 +62,11 @@ def without_quantizers_behind(model: Model) -> Model:
 
 
 def without_fused_products(model: Model) -> Model:
-    """The model without products that ``QDQSelectorActionTransformer`` fuses with other results.
+    """Rewrites matrix products for which the optimizer ``QDQSelectorActionTransformer`` changes results.
 
-    It makes one node of a Gemm whose bias is dequantized, and ignores the scale of the bias. Here an Add
-    behind the Gemm has the bias. It also makes one node of a MatMul whose weights are dequantized in blocks,
-    which rounds the activations to INT8. Here an Einsum computes the same.
+    The optimizer fuses a Gemm with the DequantizeLinear of its bias, and ignores the scale of the bias. So
+    the bias moves to an Add after the Gemm. The optimizer also fuses a MatMul with weights that are
+    dequantized in blocks, and rounds the activations to INT8. So an Einsum replaces the MatMul.
     """
     editor, producer = model.edit(), model.index.producer
     nodes: list[onnx.NodeProto] = []
@@ -88,11 +88,11 @@ def without_fused_products(model: Model) -> Model:
 
 
 def without_output_types(model: Model) -> Model:
-    """The model in the last opset in which a QuantizeLinear has no attribute for the type of its codes.
+    """Lowers the model to opset 20, the last one in which QuantizeLinear has no attribute ``output_dtype``.
 
-    ``QDQS8ToU8Transformer`` makes UINT8 of INT8 and leaves that attribute, also where
-    ``QDQPropagationTransformer`` has set it. ONNX Runtime then refuses the model. A model that needs the
-    newer opset stays as it is.
+    The optimizer ``QDQS8ToU8Transformer`` changes INT8 to UINT8, but not this attribute, which
+    ``QDQPropagationTransformer`` may have set. ONNX Runtime then refuses the model. A model that needs the
+    newer opset is returned unchanged.
     """
     try:
         return lower_opset(model, _LAST_OPSET_WITHOUT_OUTPUT_TYPE)
@@ -101,15 +101,15 @@ def without_output_types(model: Model) -> Model:
 
 
 def without_pairs_in_series(model: Model) -> Model:
-    """The model in which each pair that feeds another pair directly is written as float operators.
+    """Writes a Q/DQ pair as float operators if another Q/DQ pair follows it directly.
 
-    ``DoubleQDQPairsRemover`` makes one pair of two, with a scale that is neither of theirs.
+    The optimizer ``DoubleQDQPairsRemover`` merges two such pairs into one, whose scale is that of neither.
     """
     nodes = {name: node for node in model.graph.node for name in node.output}
     first = set()
     for node in model.graph.node:
         before = nodes.get(node.input[0]) if node.op_type == "QuantizeLinear" else None
-        while before is not None and before.op_type == "Identity":  # ONNX Runtime removes it first
+        while before is not None and before.op_type == "Identity":  # ONNX Runtime removes an Identity first
             before = nodes.get(before.input[0])
         if before is not None and before.op_type == "DequantizeLinear":
             first.add(before.output[0])
@@ -117,9 +117,10 @@ def without_pairs_in_series(model: Model) -> Model:
 
 
 def with_clamps_renamed(model: Model) -> Model:
-    """The model in which a Relu or Clip in front of a QuantizeLinear is a Max or Min.
+    """Replaces a Relu or Clip in front of a QuantizeLinear by Max and Min.
 
-    ``ReluQuantRewrite`` and ``ClipQuantRewrite`` drop a Relu or Clip there, also where the codes do not clip.
+    The optimizers ``ReluQuantRewrite`` and ``ClipQuantRewrite`` drop a Relu or Clip there, even if the
+    quantization does not clip at the same bounds.
     """
     editor, constants = model.edit(), model.constants()
     quantized = {node.input[0] for node in editor.graph.node if node.op_type == "QuantizeLinear"}
@@ -160,7 +161,8 @@ def _loses_constants(
     """Whether ``WeightBiasQuantization`` quantizes float weights of a layer, or a bias beyond its codes.
 
     Args:
-        node: A layer with its bias; or an Add behind a MatMul, of which ``MatMulAddFusion`` makes a Gemm.
+        node: A layer with its bias, or an Add after a MatMul: the optimizer ``MatMulAddFusion`` turns both
+            into a Gemm.
         constants: The constants of the model.
         producer: Tensor to the node that computes it.
     """
@@ -184,7 +186,7 @@ def _loses_constants(
 
 
 def _bounds(node: onnx.NodeProto, constants: Mapping[str, Array]) -> list[tuple[str, Array]]:
-    """Max and Min with their bounds, which compute the same as a Relu or Clip; none for other nodes."""
+    """The Max and Min, with their bounds, that compute the same as a Relu or Clip; none for other nodes."""
     if node.op_type == "Relu":
         return [("Max", np.zeros(()))]
     if node.op_type != "Clip":
@@ -199,10 +201,10 @@ def _bounds(node: onnx.NodeProto, constants: Mapping[str, Array]) -> list[tuple[
 
 
 def _spelled(model: Model, chosen: Callable[[onnx.NodeProto], bool]) -> Model:
-    """The model in which chosen pairs on activations are Div, Round, Clip and Mul in FP32.
+    """Writes Q/DQ pairs on activations as Div, Round, Clip and Mul in FP32.
 
     A pair is a QuantizeLinear and a DequantizeLinear with constant scale and zero point, per tensor, in 4 or
-    8 bits. ``chosen`` gets the DequantizeLinear.
+    8 bits. ``chosen`` gets the DequantizeLinear of a pair, and returns whether the pair is rewritten.
     """
     editor, constants, types = model.edit(), model.constants(), value_types(model)
     quantizers = {n.output[0]: n for n in editor.graph.node if n.op_type == "QuantizeLinear"}
@@ -232,7 +234,7 @@ def _is_plain(quantizer: onnx.NodeProto, dequantizer: onnx.NodeProto, constants:
     return scale.size == 1 and str(zero.dtype) in _CODES
 
 
-#: Type of a zero point, as NumPy or ml_dtypes names it, to its least and its greatest code.
+#: The least and the greatest code by type of the zero point, which NumPy or ml_dtypes names.
 _CODES: Mapping[str, tuple[float, float]] = {
     **{str(known.dtype): (known.lowest, known.highest) for known in (INT8, UINT8)},
     "int4": (-8, 7),
@@ -271,7 +273,7 @@ def _float_pair(
         yield cast
 
 
-#: Optimizer to the change that makes a model survive it.
+#: For each optimizer, the change of a model after which the optimizer keeps the model's results.
 _SURVIVORS: Mapping[str, Callable[[Model], Model]] = {
     "WeightBiasQuantization": without_quantizers_behind,
     "MatMulAddFusion": without_quantizers_behind,
@@ -284,9 +286,9 @@ _SURVIVORS: Mapping[str, Callable[[Model], Model]] = {
 
 
 def surviving(model: Model, optimizers: Collection[str]) -> Model:
-    """The model in a form that the named optimizers of ONNX Runtime leave as it is.
+    """An equivalent model whose results the named optimizers of ONNX Runtime do not change.
 
-    Optimizers for which no such form is known are ignored.
+    Optimizers for which no such rewrite is known are ignored.
     """
     changes = dict.fromkeys(_SURVIVORS[name] for name in optimizers if name in _SURVIVORS)
     for change in changes:

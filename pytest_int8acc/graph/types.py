@@ -17,7 +17,7 @@ FLOAT, FLOAT16, BFLOAT16 = (
     int(TensorProto.FLOAT16),
     int(TensorProto.BFLOAT16),
 )
-#: Name of a 16-bit type in ONNX's schemas to its element type.
+#: The 16-bit types by their names in ONNX's schemas.
 _HALVES = {"tensor(float16)": FLOAT16, "tensor(bfloat16)": BFLOAT16}
 
 

@@ -51,7 +51,7 @@ _IR_OF_FUNCTIONS = 8
 _MAX_INLINED_NODES = 1_000_000
 #: Operators that read a scale, in any operator domain. ONNX Runtime has some of them in a domain of its own.
 _QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", *TRT_FP8})
-#: Control-flow operator to the number of its first inputs that are a trip count or a condition.
+#: For each control-flow operator, how many of its first inputs are a trip count or a condition.
 _CONTROLS = {"If": 1, "Loop": 2}
 
 _NodeHolder = onnx.GraphProto | onnx.FunctionProto
@@ -140,7 +140,7 @@ def _make_inline(tensor: TensorProto, array: Array) -> None:
     """Store the values of an external tensor in ``tensor`` itself."""
     if uses_external_data(tensor):
         tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-    # In an inline tensor these entries mean nothing, but could be taken for those of a placeholder.
+    # In an inline tensor these entries mean nothing. They would make it look like a placeholder.
     del tensor.external_data[:]
 
 

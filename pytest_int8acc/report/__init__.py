@@ -1,1 +1,1 @@
-"""What was measured, as text for people; knows results and nothing else."""
+"""Turns results into text, HTML, Markdown and JSON. Imports nothing that measures."""

@@ -1,13 +1,14 @@
-"""All texts about the kinds of causes, stages and other facts in a result, one row per kind.
+"""All texts about the kinds of causes, stages and other facts in a result: one table row for each kind.
 
 A text is a template of ``str.format``. ``{format}`` is the low-precision format of the case: ``INT8``,
 ``FP8``, ``FP16`` or ``BF16``. The other names in a template are facts, which the caller fills in:
 ``report/why.py`` fills in the facts of symptoms and causes, ``report/cautions.py`` those of cautions, and
 ``report/fixes.py`` those of fixes.
 
-A new kind in ``results/`` needs a row in each table of that kind. A row needs every field of its class that
-has no default. mypy reports a missing field. ``tests/report/test_catalogue.py`` reports a missing row, an
-empty text, and a fact that no caller fills in.
+A kind is a value of a literal type or enumeration in ``results/``, such as ``CauseKind``. A new one needs a
+row in each table of its type. A row needs every field of its class that has no default. mypy reports a
+missing field. ``tests/report/test_catalogue.py`` reports a missing row, an empty text, and a fact that no
+caller fills in.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ class SymptomWords:
     family: CauseKind
     """The kind of cause that the symptom belongs to."""
     clause: str
-    """A few words without the name of a tensor. They fit in a line after the name of a layer."""
+    """The symptom in a few words, without the name of a tensor. It follows the name of a layer in the same
+    line."""
     sentence: str
     """A sentence about the symptom, with the names of tensors and with numbers."""
     advice: str = ""
-    """What to do; empty if the advice of the cause fits."""
+    """What to do. If empty, the advice of ``CauseWords`` for the same kind of cause is shown."""
 
 
 @dataclass(frozen=True)
@@ -49,22 +51,25 @@ class CauseWords:
 
 @dataclass(frozen=True)
 class StageWords:
-    """The words about one stage between the framework and the engine."""
+    """The words about one stage: one of the forms that a model takes from the framework to the engine."""
 
     title: str
     meaning: str
     """The meaning of a failure if this stage is the first one that misses a limit."""
     advice: str
-    """What to do if this stage is the first one that misses a limit; empty if the search for layers answers
-    this."""
+    """What to do if this stage is the first one that misses a limit; empty if the report names layers at
+    fault instead."""
 
 
 @dataclass(frozen=True)
 class FitWords:
-    """The words about one way in which a line, fitted to an output against the baseline, is off."""
+    """The words about one way in which an output is off.
+
+    A line fitted to output against baseline values shows it.
+    """
 
     clause: str
-    """A few words about the output of a stage."""
+    """What is wrong with the output, in a few words."""
     sentence: str
     """What the difference means for the case."""
 
@@ -84,7 +89,7 @@ class StopWords:
     """The words about one reason why the work after a verdict ended early."""
 
     sentence: str
-    """What ended the work, and which steps were left out."""
+    """What ended the work. ``{left}`` stands for the steps that were left out."""
     no_fix: str
     """Why there is no fix, and what to do."""
 
@@ -102,7 +107,7 @@ class Label:
         return replace(self, explained=self.explained.format(format=low_format))
 
 
-#: The text after a cause that no trial has confirmed.
+#: The text after a cause that was seen in the values of tensors, but that no trial run has confirmed.
 HINT = "a hint, not shown by a trial"
 
 #: Words for the symptoms of a tensor, of its scale, or of the nodes around it.
@@ -366,7 +371,7 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
 }
 
 
-#: Words for the kinds of cause.
+#: For each kind of cause of accuracy loss in a layer: its name in the plural, and what to do about it.
 CAUSES: Mapping[CauseKind, CauseWords] = {
     "scale-too-wide": CauseWords(
         plural="scales too wide",
@@ -461,7 +466,7 @@ ABLATIONS: Mapping[TakenKind, str] = {
     "fp32": "FP32 around it gives back",
 }
 
-#: Words for the stages from the framework to the engine, in their order.
+#: Words for the stages: the forms that a model takes from the framework to the engine, in this order.
 STAGES: Mapping[Stage, StageWords] = {
     "framework": StageWords(
         title="framework",
@@ -532,7 +537,7 @@ ENDINGS: Mapping[EndingKind, str] = {
     "interrupted": "stopped early: interrupted (Ctrl-C)",
 }
 
-#: Words for how the values of an output differ from those of the baseline.
+#: Words for how an output differs from the baseline: by a factor, by an offset, or in another way.
 FITS: Mapping[Meaning, FitWords] = {
     "constant": FitWords(
         clause="as {offset:.4g} in every element",
@@ -597,7 +602,8 @@ CHANGES: Mapping[ChangeKind, ChangeWords] = {
 }
 
 
-#: Words for the useless outputs that criteria are tried on, by their kind.
+#: Each case's criteria are also applied to made-up useless outputs. Criteria that accept them are too weak.
+#: The words for the kinds of such outputs.
 DEAD: Mapping[DeadKind, str] = {
     "zeros": "all-zero outputs",
     "shuffled": "outputs shuffled between samples",
@@ -607,7 +613,7 @@ DEAD: Mapping[DeadKind, str] = {
     "greatest": "{output} at its greatest value everywhere",
 }
 
-#: Words for the steps after a verdict. A case that ended early lists the steps that it left out.
+#: Words for the steps that follow a failed verdict. A case that ended early lists the steps that it left out.
 PARTS: Mapping[Part, str] = {
     "search": "the rest of the search",
     "proof": "the proof of its plan",
@@ -667,11 +673,11 @@ class Why:
     LAYER = "{op_type} '{layer}' is at fault"
     PAIR = "the Q/DQ pair {at} is at fault"
     PAIR_OF_LAYER = "Q/DQ {at}"
-    #: The place of a Q/DQ pair, and the node whose values it quantizes.
+    #: Where a Q/DQ pair is, and which node's output it quantizes.
     AT_OUTPUT = "at output '{tensor}'"
     AT_TENSOR = "on '{tensor}'"
     BEHIND = " (after {op_type} '{node}')"
-    #: How the values of an output differ, from the line that was fitted to them.
+    #: How an output differs from the baseline's, by the slope, offset and correlation of a fitted line.
     CONSTANT = "{format}'s {output} is {offset:.4g} in every element of all {samples}, {baseline}'s varies"
     UNRELATED = (
         "{format}'s {output} hardly follows that of {baseline}: correlation {correlation} over {samples}, 1 "
@@ -680,7 +686,7 @@ class Why:
     OFF = "{format}'s {output} comes out {clauses}; correlation {correlation} over {samples}"
     CLOSE = "{format}'s {output} follows that of {baseline} with correlation {correlation} over {samples}"
     PART = "it is judged apart, because values of another size in '{whole}' would hide its error"
-    #: The criteria fail with all layers in high precision, too.
+    #: Why no layer is to blame: the criteria fail with all layers in high precision, too.
     NOT_LOW = "the criteria fail with every layer out of {format}, too"
     OTHER_MODEL = ": {file} computes something else than {model}"
     NOT_THE_CAUSE = ": {format} is not the cause"
@@ -691,9 +697,10 @@ class Why:
     ADDED_CAST = ", the first, '{node}', casts '{tensor}' to {to}"
     CHANGES = ": {share} of the values change"
     OTHER_TENSOR = "in FP32 on sample 0 '{tensor}' ({op_type}) is the first to differ, by {off}"
-    #: The node that computes, if ``op_type`` only moves values.
+    #: The node to name, if ``op_type`` is an operator that only moves values: the last node before it that
+    #: computes.
     MOVED = "{op_type} after {computed_op} '{computed_by}'"
-    #: The baseline gives NaN.
+    #: What gives NaN, if the baseline's outputs hold NaN.
     FLOAT_NAN = "the float model itself gives NaN there{where}, so {format} can be compared with nothing"
     FLOAT_NAN_IN_BOTH = (
         "the float model gives NaN there in FP32, too{where}, so {format} can be compared with nothing"
@@ -701,7 +708,7 @@ class Why:
     HALF_NAN = "FP16 gives NaN there and FP32 does not, so {format} can be compared with nothing in FP16"
     UNKNOWN_NAN = "the baseline gives NaN there, so {format} can be compared with nothing; FP32 did not run"
     FIRST_NAN = ", from {op_type} '{node}' on"
-    #: Criteria that useless outputs meet.
+    #: Useless outputs that the criteria accept, and their score.
     ACCEPTED = "{dead} give {score}"
     TRIED = (
         "tried on {samples} of these, with useless outputs in place of {format}'s own: {accepted}. A broken "
@@ -712,7 +719,7 @@ class Why:
         "tried on {samples} of these: the baseline's own outputs have {metric} {baseline}, and {chance} when "
         "each is given to another sample: it cannot tell a broken model from a good one"
     )
-    #: Whether other scales mend what quantization loses.
+    #: Whether other scales reduce the loss of quantization.
     BY_SCALES = (
         ", mostly by its scales: other ones of {tensors} give back {share} of the loss, too little for the "
         "limits ({trials})"
@@ -739,7 +746,7 @@ class Why:
         "in the body of {nodes}: scales {least:.2g} to {most:g} times as wide give back only {share} of its "
         "loss"
     )
-    #: The same in the line of a layer.
+    #: How much of a layer's loss other scales remove, in the line of that layer.
     OTHER_SCALES = "scales {how} give back {share} of its loss"
     TOGETHER = "no step leaves its limit alone; together they do, against {stage}"
     CHOICE = "{op_type} '{node}'{more} chooses among values: small errors before it are jumps behind it"
@@ -759,7 +766,7 @@ class Why:
 
 
 class Decided:
-    """What became of the class of each sample."""
+    """How many samples the candidate puts into another class than the baseline."""
 
     CHANGED = "'{output}': {count} of {samples} change their class"
     LABELLED = "; of these the baseline is right in {broken}, and {format} in {mended}"
@@ -769,7 +776,11 @@ class Decided:
 
 
 class Caution:
-    """Reasons to doubt a verdict. Those about blind criteria and other formats can also fail a case."""
+    """Reasons to doubt a verdict.
+
+    Two kinds can also fail a case: criteria that accept useless outputs, and layers that ran in another
+    format.
+    """
 
     REFUSED = "TensorRT refuses this model: {rules}"
     UNDECIDED = "undecided: {score} may be {interval} on other samples, limit {limit}{needed}"
@@ -824,7 +835,8 @@ class Caution:
         "weights"
     )
 
-    #: How a default session of ONNX Runtime differs from an exact one.
+    #: How a default session of ONNX Runtime differs from an exact one, which has the optimizers that change
+    #: results switched off.
     DEFAULT_FAILS = (
         "open ONNX Runtime with disabled_optimizers=[{optimizers}]: by default {score}, and {exact} as judged"
     )
@@ -842,7 +854,7 @@ class Caution:
         "INT8 kernels of this CPU saturate: ONNX Runtime's default session gives {score}, and without these "
         "kernels it agrees"
     )
-    #: Which optimizer makes the difference.
+    #: Which optimizers of ONNX Runtime cause the difference.
     DEFAULT_BY = "not so with disabled_optimizers=[{optimizers}]"
     DEFAULT_FROM = "from optimization level '{level}' on, by no optimizer alone"
     DEFAULT_ALWAYS = "without optimizers, too"
@@ -868,7 +880,7 @@ class Caution:
 
 
 class Advice:
-    """What to do if no layer in high precision mends the case."""
+    """What to do if layers in high precision do not mend the case."""
 
     FLOAT_NAN = "{first}; or leave the output out: write 'unjudged: [{output}]' in the spec, beside 'model:'"
     FIND_NAN = "find what gives NaN in the float model, its inputs or a node"
@@ -917,7 +929,7 @@ class Advice:
         "your task, like {metric}, with 'labels: FILE' (docs/specs.md, 'Metrics of labels'). To accept weak "
         "criteria, write 'accept_blind: REASON' in the spec, beside 'model:'"
     )
-    #: A metric of the user, which fits any task.
+    #: How a spec names a metric that the user has written.
     OWN_METRIC = "{{metric: FILE.py:FUNCTION, max_drop: 1%}}"
     COMPARE_LABELS = (
         "compare the labels and the decoded outputs of three samples. If all labels are the same, check how "
@@ -945,7 +957,7 @@ class Advice:
 
 
 class NoFix:
-    """Why a failed case has no fix, and what to do. ``STOPS`` has the words for a case that was stopped."""
+    """Why a failed case has no fix, and what to do. ``STOPS`` has the words for work that ended early."""
 
     ENDED = "none found: {ending}"
     FIXED_PAIRS = "none found: Q/DQ is left in the model that no plan takes off"
@@ -986,13 +998,13 @@ class Remedy:
     SPARE = ", {spare} of them ({names}) for a reserve: the criteria are met without"
     SPARE_BRIEFLY = ", {spare} of them for a reserve"
     SYMMETRIC = "symmetric {format} throughout"
-    #: The beginning of a fix.
+    #: The beginning of the sentence that recommends a fix.
     STAYS = "{share} of the MACs stay in {format}{time}{file}: "
     NOT_WORTH_IT = (
         "no {format} fix worth shipping, {share} of the MACs would stay in {format}{time}: ship {high}, or "
         "try {others}. The plan as an alternative{file}: "
     )
-    #: Where the ranges of other scales come from.
+    #: Which data gave the ranges, if the fix has other scales.
     RANGES_FROM_DATA = "; ranges from the calibration data, {data}"
     RANGES_FROM_INPUTS = "; ranges from the compared inputs themselves"
 
@@ -1010,7 +1022,7 @@ class Remedy:
     NOT_VERIFIED = "; not verified"
 
 
-#: What to try in place of a fix that leaves too little in the low format, by this format. QAT is
+#: What to try if a fix would leave too few layers in the low format. The key is the low format. QAT is
 #: quantization-aware training.
 INSTEAD: Mapping[str, str] = {
     "INT8": "FP8 or QAT",
@@ -1018,7 +1030,7 @@ INSTEAD: Mapping[str, str] = {
     "FP16": "BF16",
     "BF16": "FP16",
 }
-#: Metrics, by their name in a spec.
+#: The label of each metric, by its name in a spec.
 METRICS: Mapping[str, Label] = {
     "cosine": Label(
         "Cosine similarity", "", "of all elements of {format} and baseline; 1 is the same direction"
@@ -1049,7 +1061,7 @@ METRICS: Mapping[str, Label] = {
     "psnr": Label("PSNR", "dB", "greatest value squared over the mean square of the error"),
     "speedup": Label("Speed-up", "times", "the baseline's time over {format}'s"),
 }
-#: Numbers of a cause, by their name in ``Cause.numbers``.
+#: The label of each number that describes a cause, by its name in ``Cause.numbers``.
 NUMBERS: Mapping[str, Label] = {
     "share": Label("Changed by rounding", "%", "error of the tensor over its values, by root mean square"),
     "lost": Label("Became 0", "", "values of the tensor that are 0 in the format and not in FP32"),

@@ -39,8 +39,8 @@ from pytest_int8acc.results import (
 from pytest_int8acc.results.precision import MAX_REFUTED
 from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric, DeadCandidate, Preactivation
 
-#: Maximum share of the MACs requested in low precision whose real format the engine does not report. Above
-#: it, a caution is shown.
+#: An engine may not report in which format a layer ran. A caution is shown if such layers have more than this
+#: share of the MACs that were requested in low precision.
 _MUCH_UNTOLD = 0.5
 #: Minimum share of the MACs that is printed. A smaller share would be printed as 0 %.
 _LEAST_PRINTED = 0.0005
@@ -51,8 +51,8 @@ _NAMED_LAYERS = 2
 def problems(result: CaseResult) -> list[str]:
     """Returns the reasons, other than missed limits, why a case fails.
 
-    These are a wrong format of the engine, criteria that accept useless outputs, and too few samples if the
-    spec asks for enough.
+    There are three: layers of the engine ran in a wrong format, the criteria accept useless outputs, or the
+    samples are too few to decide and the spec demands a decision.
     """
     found = []
     if result.precision is not None and result.precision.is_broken:
@@ -82,7 +82,7 @@ def cautions(result: CaseResult) -> list[str]:
     if result.diagnosis is not None and result.diagnosis.jumps and not is_jumpy(result):
         texts.append(jump_text(result.diagnosis.jumps, NAME))
     search = result.search
-    # the text of a failed search names these nodes
+    # After a search without a plan, ``ending_text`` names the Q/DQ nodes in ``fixed_pairs`` already.
     if search is not None and search.found and search.fixed_pairs:
         texts.append(Caution.FIXED_PAIRS.format(pairs=pairs_text(search.fixed_pairs)))
     return _unique(texts)
@@ -94,7 +94,10 @@ def warnings(result: CaseResult) -> list[str]:
 
 
 def _deployed(result: CaseResult) -> Iterator[str]:
-    """Yields a caution if the default session that is deployed misses limits that the exact one meets."""
+    """Yields a caution if ONNX Runtime's default session misses limits.
+
+    The judged session, which is exact, meets them.
+    """
     if result.default_session is not None and result.default_session.is_caution:
         yield default_session_text(result.default_session)
 
@@ -120,7 +123,10 @@ def default_session_text(found: DefaultSession) -> str:
 
 
 def fix_by_default(found: DefaultSession) -> list[str]:
-    """Returns why the recommended fix is in doubt in a default session; nothing if it keeps its limits."""
+    """Returns why the recommended fix may fail in a default session of ONNX Runtime.
+
+    The result is empty if it passes there.
+    """
     if found.kind not in ("refused", "fails"):
         return []
     if found.optimizers:
@@ -131,11 +137,11 @@ def fix_by_default(found: DefaultSession) -> list[str]:
 
 
 def fix_undecided(repair: Repair, samples: int) -> list[str]:
-    """Returns what a verified fix may reach on other samples, if that is beyond a limit.
+    """Returns a caution if the confidence interval of a verified fix's score reaches beyond its limit.
 
     Args:
         repair: The fix.
-        samples: The number of all samples, of which those that prove are a part.
+        samples: The number of all samples. The fix was proved on a part of them, the held-out samples.
     """
     held_out = repair.evidence.held_out
     undecided = [] if held_out is None else [score for score in held_out.scores if not score.steady]
@@ -155,7 +161,7 @@ def fix_undecided(repair: Repair, samples: int) -> list[str]:
 
 
 def _by_default(found: DefaultSession) -> str:
-    """Returns what a default session gives: the reason for no score, or the score with its limit."""
+    """Returns the score in a default session with its limit, or why there is no score."""
     return found.problem or ("other results" if found.default is None else relation(found.default, NAME))
 
 
@@ -164,7 +170,7 @@ def _unique(texts: Iterable[str]) -> list[str]:
 
 
 def is_mismatch(result: CaseResult, finding: Finding) -> bool:
-    """Returns whether a finding is the preprocessing mismatch that the diagnosis blames."""
+    """Returns whether a finding is the preprocessing mismatch that the diagnosis names as the fault."""
     mismatch = result.diagnosis.preprocessing_mismatch if result.diagnosis is not None else ""
     return finding.source == "data" and finding.rule == mismatch
 
@@ -202,7 +208,7 @@ def _undecided(result: CaseResult, score: Score, needed: int | None) -> str:
 def needed_samples(undecided: Sequence[Score]) -> int | None:
     """Returns how many samples would decide all of these scores, rounded up to two significant digits.
 
-    It is None if no number is known for one of them.
+    The result is None if one of the scores does not tell how many samples would decide it.
     """
     found = [None if score.interval is None else score.interval.needed for score in undecided]
     known = [number for number in found if number is not None]
@@ -266,7 +272,7 @@ def _shares(shares: Mapping[str, float], of: str = " of the MACs") -> str:
 
 
 def layers_text(layers: Sequence[LayerShare], count: int) -> str:
-    """Returns the largest layers with their share and the format that they ran in, and how many more."""
+    """Returns the layers with the most MACs, their shares, their real formats, and how many follow."""
     named = []
     for layer in layers[:_NAMED_LAYERS]:
         ran = "" if layer.ran is None else f" in {layer.ran.upper()}"
@@ -327,9 +333,9 @@ def _formats(result: CaseResult) -> Iterator[str]:
 
 
 def _blind_problems(result: CaseResult) -> list[str]:
-    """Returns the reasons why passing would prove nothing, one sentence each.
+    """Returns why the criteria would pass any model, one sentence for each reason.
 
-    The result is none if the criteria can fail.
+    The result is empty if the criteria can fail.
     """
     blind = result.blind
     if blind is None or not result.is_blind:
@@ -345,7 +351,7 @@ def _blind_problems(result: CaseResult) -> list[str]:
 
 
 def blind_whys(result: CaseResult) -> Iterator[str]:
-    """Yields how it is known that the criteria cannot fail, the fullest first; nothing if they can."""
+    """Yields how it was shown that the criteria cannot fail, the longest text first; nothing if they can."""
     blind = result.blind
     if blind is None or not result.is_blind:
         return
@@ -381,8 +387,8 @@ def _blind_cautions(result: CaseResult) -> Iterator[str]:
     for metric in blind.at_chance:
         if not (metric.as_well and result.is_blind):
             yield _chance_text(metric)
-    # The first line of a failure names the useless outputs that fail the case, unless it names a metric at
-    # chance.
+    # The first line of a failed case names the accepted useless outputs, unless it names a metric that is no
+    # better than chance.
     named = result.is_blind and not any(metric.as_well for metric in blind.at_chance)
     missed = [dead for dead in blind.undetected if not (named and dead.is_fatal)]
     if not missed:
@@ -398,7 +404,7 @@ def _blind_cautions(result: CaseResult) -> Iterator[str]:
 
 
 def is_lost(score: Score) -> bool:
-    """Returns whether the SQNR of an output misses the default limit, so that useless outputs do as well."""
+    """Returns whether the default SQNR limit would reject the output. Useless outputs come near its SQNR."""
     return score.limit is not None and score.limit <= DEFAULT_SQNR_DB
 
 

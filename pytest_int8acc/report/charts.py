@@ -16,7 +16,7 @@ from pytest_int8acc.report.words import middle, number
 from pytest_int8acc.results import Culprit, LayerError, Tradeoff, View, Wire
 from pytest_int8acc.results.causes import Cause
 
-#: The width of every chart, the height of a curve, and the height of a histogram.
+#: The width of every chart, the height of a chart of curves, and the height of a histogram.
 WIDTH, CURVE_HEIGHT, HEIGHT = 480.0, 120.0, 96.0
 #: The maximum number of layers in a chart of bars.
 _LAYERS = 40
@@ -28,16 +28,16 @@ _MAX_AXIS = 4.0
 _BOX, _ROW, _GAP = (150.0, 48.0), 58.0, 15.0
 #: The maximum number of characters of a name in a box.
 _NAME = 22
-#: Minimum normalized loss that a trade-off chart shows. The maximum is the inverse of this number. A loss of
-#: 1 is at the limit.
+#: Minimum normalized loss that a trade-off chart shows. The maximum is the inverse of this number. A
+#: normalized loss is a loss divided by the loss that the limit allows.
 _LEAST = 1e-4
-#: The title of a box that is no node, by the kind of its wire.
+#: The title of a box for a graph input, constant or graph output, by ``Wire.kind``.
 _ENDS = {"input": "input", "constant": "weights", "output": "output"}
 
 
 @dataclass(frozen=True)
 class Box:
-    """A box in a graph: a node, an input, an output or a constant, with its wire to the culprit."""
+    """A box in a graph: a node, graph input, graph output or constant, and its line to the culprit's box."""
 
     x: float
     y: float
@@ -47,14 +47,14 @@ class Box:
     kind: str
     """The CSS classes of the box."""
     wire: str = ""
-    """The wire as an SVG path; empty for the culprit itself."""
+    """The line to the culprit's box as an SVG path; empty for the culprit itself."""
 
     width, height = _BOX
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """The graph around a culprit."""
+    """The picture of a culprit, a layer at fault, with the nodes before and behind it."""
 
     height: float
     boxes: tuple[Box, ...]
@@ -65,7 +65,10 @@ class Drawing:
 
 
 def drawing(culprit: Culprit, culprits: Sequence[str]) -> Drawing | None:
-    """Returns the graph around a culprit: inputs on the left, readers on the right; None if not known."""
+    """Returns the picture of a culprit, its inputs on the left, its readers on the right.
+
+    The result is None if not known.
+    """
     around = culprit.neighbours
     if around is None:
         return None
@@ -107,7 +110,7 @@ def _said(wire: Wire) -> str:
 
 
 def png(view: View) -> str:
-    """Returns a sample as a data URI of a PNG; empty if it is no picture, or its rows are damaged."""
+    """Returns a sample as a data URI of a PNG; empty if it is no picture, or if its bytes are damaged."""
     try:
         rows = [base64.b64decode(row, validate=True) for row in view.rows]
     except ValueError:
@@ -128,17 +131,17 @@ def png(view: View) -> str:
 
 @dataclass(frozen=True)
 class Curves:
-    """The curves of one or two tensors, drawn on one scale."""
+    """The curves of one or two tensors in one chart, with one common y axis."""
 
     views: tuple[View, ...]
     paths: tuple[str, ...]
-    """For each view, the points of an SVG polyline."""
+    """The points of an SVG polyline for each tensor."""
     low: str
     high: str
 
 
 def curves(views: Iterable[View]) -> Curves | None:
-    """Returns the curves among ``views`` in one chart; None if there are none."""
+    """Returns a chart of the samples that are curves, not pictures; None if there are none."""
     drawn = tuple(view for view in views if view.values)
     values = [value for view in drawn for value in view.values if math.isfinite(value)]
     if not values:
@@ -191,14 +194,15 @@ class Bar:
     kind: str
     """The operator of the layer."""
     width: float
-    """The error that the layer makes alone, in percent of the longest bar."""
+    """The error with only this layer in the low format, in percent of the longest bar."""
     rest: float
     """The error with all layers in the low format, in percent of the longest bar."""
     text: str
     marked: bool
     """Whether the layer is a culprit."""
     engine: str
-    """The error between engines with all layers in the low format; empty if engines do not show it."""
+    """The SQNR between the engines of baseline and candidate at this layer's output, as text; empty if not
+    measured."""
     skipped: int
     """The number of layers before this one that are left out."""
 
@@ -227,12 +231,12 @@ class Bin:
     width: float
     height: float
     clipped: bool
-    """Whether its values lie beyond the reach of the scale."""
+    """Whether its values are greater than any that the scale can represent, so that they are clipped."""
 
 
 @dataclass(frozen=True)
 class HistogramChart:
-    """The histogram of the absolute values of one tensor, and the reach of its scale."""
+    """The histogram of a tensor's absolute values, and the greatest value that its scale can represent."""
 
     title: str
     bins: tuple[Bin, ...]
@@ -241,14 +245,15 @@ class HistogramChart:
     right: str
     """The value at the right edge."""
     used: float | None
-    """The greatest value in percent of the scale's reach; None if the value is beyond it."""
+    """The greatest value in percent of the greatest one that the scale can represent; None if it is clipped.
+    """
 
 
 def layer_bars(layers: Sequence[LayerError], culprits: Sequence[str]) -> list[Bar]:
     """Returns a bar for each layer, in the order of the graph.
 
-    Errors are root mean squares, as a share of the signal. If there are more than ``_LAYERS`` layers, only
-    the culprits and the worst layers have a bar.
+    An error is the root mean square of the noise, divided by that of the signal. If there are more than
+    ``_LAYERS`` layers, only the culprits and the worst layers have a bar.
     """
 
     def rank(place: int) -> tuple[bool, tuple[bool, float]]:

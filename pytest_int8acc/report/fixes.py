@@ -1,4 +1,4 @@
-"""Sentences on how to fix a failed case: the recommended fix, or why there is none, and other remedies."""
+"""Sentences on how to fix a failed case: the recommended fix, or why there is none, and other fixes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Fix:
     """One recommendation. Together with its label it fits in two lines of ``WIDTH`` characters."""
 
     label: str
-    """``Fix``; ``Or`` for a second one."""
+    """``Fix``; ``Or`` for a second recommendation."""
     text: str
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class Fix:
 
 
 def fixes(result: CaseResult) -> list[Fix]:
-    """Returns what to do. A data mismatch comes first, then the fix, or the reason why there is none."""
+    """Returns what to do: about mismatched preprocessing first, then the fix, or why there is none."""
     if first := _before_layers(result):
         return [Fix("Fix", first)]
     room = WIDTH - len("Fix: ")
@@ -94,9 +94,9 @@ def fixes(result: CaseResult) -> list[Fix]:
 
 
 def _before_layers(result: CaseResult) -> str:
-    """Returns what to do about formats, criteria or NaN in the float model.
+    """Returns what to do about wrong formats in the engine, weak criteria, or NaN in the float model.
 
-    The result is empty if none of them is at fault.
+    These are mended before layers are. The result is empty if none of them is at fault.
     """
     contract, missed = result.precision, [score for score in result.scores if not score.passed]
     if contract is not None and result.is_misbuilt:
@@ -163,7 +163,7 @@ def _fix_of_criteria(blind: BlindSpots, low_format: str) -> str:
 
 
 def _metric_in_yaml(metric: FittingMetric | None) -> str:
-    """Returns a limit on the metric that fits an output, or on a user's own, as the spec writes it."""
+    """Returns the YAML of a limit on a metric: the one for this kind of output, or a user's own."""
     if metric is None:
         return Advice.OWN_METRIC.format()
     keys = [f"metric: {metric.metric}"]
@@ -177,18 +177,18 @@ def _metric_in_yaml(metric: FittingMetric | None) -> str:
 
 
 def _criterion(score: Score) -> str:
-    """Returns a limit on the SQNR of an output, as the spec writes it."""
+    """Returns a limit on the SQNR of an output, in the YAML of a spec."""
     return f"{{output: {_in_yaml(score.subject)}, sqnr_db: {score.limit:g}}}"
 
 
 def _in_yaml(name: str) -> str:
-    """Returns the name of an output as the spec writes it."""
+    """Returns the name of an output in the YAML of a spec."""
     name = middle(name, NAME)
     return f"'{name}'" if "[" in name else name  # YAML reads a bracket as the start of a list
 
 
 def _fix_of_metric(metric: ChanceMetric) -> str:
-    """Returns what to check if a metric of labels scores useless outputs as high as the baseline's."""
+    """Returns what to check if a metric of labels scores shuffled outputs as high as the baseline's."""
     users = is_users(metric)
     if metric.is_constant:
         advice = Advice.COMPARE_LABELS_OF_USER if users else Advice.COMPARE_LABELS
@@ -201,7 +201,7 @@ def _fix_of_metric(metric: ChanceMetric) -> str:
 
 
 def elsewhere(result: CaseResult) -> str:
-    """Returns what to do if quantization is not at fault, or outputs cannot be compared; else empty."""
+    """Returns what to do if quantization is not at fault, or if outputs cannot be compared; or nothing."""
     if result.diagnosis is None:
         return ""
     if is_jumpy(result):
@@ -228,10 +228,10 @@ def _judging_before(result: CaseResult, jumps: Sequence[Jump]) -> str:
 
 
 def recommended(result: CaseResult) -> Iterator[str]:
-    """Yields the recommended fix in a sentence, the fullest first; nothing if there is none.
+    """Yields the recommended fix in a sentence, the longest first; nothing if there is none.
 
-    Each sentence begins with the share of the multiply-accumulates that stays in the low format. Below
-    ``WORTH_SHIPPING`` it begins with what to do in place of the fix.
+    Each sentence begins with the share of the multiply-accumulates that stays in the low format. If this
+    share is below ``WORTH_SHIPPING``, the sentence begins with what to do in place of the fix.
     """
     repair, search, low = result.answer, result.search, result.low_format
     if repair is not None:
@@ -259,11 +259,12 @@ def recommended(result: CaseResult) -> Iterator[str]:
 
 
 def share_that_stays(result: CaseResult, share: float) -> float:
-    """Returns the share of the model's multiply-accumulates that a plan keeps in the low format, 0 to 1.
+    """Returns the share of all the model's multiply-accumulates that a fix leaves in the low format, 0 to 1.
 
     Args:
         result: The case.
-        share: The share of the layers of the candidate in the low format that the plan keeps there.
+        share: The same share, but of the multiply-accumulates that the judged candidate has in the low
+            format.
     """
     return share if result.int8_macs is None else share * result.int8_macs
 
@@ -273,7 +274,7 @@ def _priced(share: float, added_ms: float | None, precision: str, low_format: st
 
     Args:
         share: The share of the model's multiply-accumulates that stays in the low format.
-        added_ms: The latency of the fixed engine less that of the candidate's, in ms; None if not timed.
+        added_ms: By how many ms the fixed engine is slower than the candidate's engine; None if not timed.
         precision: The format of the layers that leave the low format.
         low_format: The format that the case is about, like ``INT8``.
         written: Whether the fix was written as ``fixed.onnx``.
@@ -287,7 +288,7 @@ def _priced(share: float, added_ms: float | None, precision: str, low_format: st
 
 
 def _added_ms(result: CaseResult, repair: Repair) -> float | None:
-    """Returns the median latency of a remedy less that of the candidate, in ms; None if not timed."""
+    """Returns by how many ms the median latency of a fix exceeds the candidate's; None if not timed."""
     for engine in result.engines:
         if engine.role == Role.INT8 and engine.latency is not None and repair.latency is not None:
             return repair.latency.median_ms - engine.latency.median_ms
@@ -295,7 +296,7 @@ def _added_ms(result: CaseResult, repair: Repair) -> float | None:
 
 
 def _spare(search: SearchOutcome, layers: Sequence[str]) -> tuple[str, ...]:
-    """Returns those of the layers in high precision that are a reserve: the criteria are met without them."""
+    """Returns the layers in high precision without which the criteria are met, too. They are a reserve."""
     culprits = {culprit.layer for culprit in search.culprits}
     if not culprits <= {*layers}:
         return ()
@@ -317,7 +318,7 @@ def _quoted(result: CaseResult, scores: Sequence[Score]) -> Score | None:
 
 
 def _reached(quoted: Score | None) -> list[str]:
-    """Returns texts on a score of a fix and its limit, the longest first, or one empty text."""
+    """Returns texts with a fix's score and its limit, the longest first; one empty text without a score."""
     if quoted is None:
         return [""]
     texts = [f"; {relation(quoted, most)}" for most in (NAME, 16)]
@@ -328,12 +329,12 @@ def _reached(quoted: Score | None) -> list[str]:
 
 @dataclass(frozen=True)
 class _Proof:
-    """What proves a fix."""
+    """How a fix was proved: its scores on samples that had no part in choosing it."""
 
     scores: Sequence[Score]
     """The scores on all samples."""
     held_out: HeldOut
-    """The samples on which nothing was chosen, with the scores on them."""
+    """The samples that had no part in choosing the fix, with the scores on them."""
     holds: bool
     """Whether the fix meets the criteria with a reserve."""
 
@@ -342,7 +343,7 @@ class _Proof:
 
         Args:
             result: The case.
-            quoted: The score that the text before them quotes.
+            quoted: The score that the sentence has quoted already.
         """
         held_out = self.held_out
         if self.holds and held_out.count:
@@ -389,7 +390,7 @@ def _kept(
     Args:
         layers: All these layers.
         precision: Their format.
-        spare: Those of them that are a reserve only.
+        spare: The layers that are a reserve only: the criteria are met without them, too.
         pairs: Layer to its only Q/DQ pair, for layers that compute nothing.
     """
     kept = Remedy.KEEP.format(layers=count(len(layers), "layer"), precision=precision.upper())
@@ -443,7 +444,7 @@ def alternatives(result: CaseResult) -> list[str]:
 
 
 def _no_fix(result: CaseResult) -> Iterator[str]:
-    """Yields texts on why there is no fix and what to do, the fullest first."""
+    """Yields texts on why there is no fix and what to do, the longest first."""
     search, stopped = result.search, result.stopped
     if stopped is not None:
         yield STOPS[stopped.kind].no_fix
@@ -472,9 +473,11 @@ def _no_fix(result: CaseResult) -> Iterator[str]:
 
 
 def _scales_of_culprit(result: CaseResult) -> Iterator[str]:
-    """Yields scales of a layer in a body that meet the criteria, with other culprits in high precision.
+    """Yields scales of a layer in a body of Loop, If or Scan that meet the criteria.
 
-    The fullest text is the first. Nothing is yielded if no such scales are known.
+    Other culprits are kept in high precision.
+
+    The longest text is the first. Nothing is yielded if no such scales are known.
     """
     search = result.search
     for culprit in search.culprits if search is not None else ():
@@ -499,7 +502,7 @@ def _scales_of_culprit(result: CaseResult) -> Iterator[str]:
 
 
 def _of_bodies(result: CaseResult) -> str:
-    """Returns which scales in bodies of Loop, If and Scan meet the criteria; empty if none are known to."""
+    """Returns which scales in bodies of Loop, If and Scan meet the criteria; empty if none were found."""
     diagnosis = result.diagnosis
     if diagnosis is None or diagnosis.body_scales is None or not diagnosis.body_scales.passed:
         return ""
@@ -528,7 +531,8 @@ def _changes(
     Args:
         repair: The remedy.
         low_format: The format that the case is about, like ``INT8``.
-        spare: Those of its layers that are in high precision as a reserve only.
+        spare: The layers that are in high precision only as a reserve: the criteria are met without them,
+            too.
         pairs: Layer to its only Q/DQ pair, for layers that compute nothing.
     """
     clauses = [CHANGES[kind].clause.format_map(facts) for kind, facts in _changed(repair)]

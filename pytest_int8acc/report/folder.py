@@ -35,7 +35,8 @@ _TEXTS = (".cfg", ".json", ".md", ".py", ".sh", ".txt", ".yaml", ".yml")
 _LARGEST_TEXT = 64 << 10
 #: The files that a merge generates itself, so it does not copy them from the shards.
 _OURS = (NAME, "report.html")
-#: The maximum size of a ``report.json`` that is read, in bytes. A thousand cases take a tenth of it.
+#: The maximum size of a ``report.json`` that is read, in bytes. A report of a thousand cases has about a
+#: tenth of this size.
 MAX_BYTES = 1 << 30
 _Count: TypeAlias = Annotated[int, Field(ge=1, lt=1 << 53)]
 _Seconds: TypeAlias = Annotated[float, Field(ge=0)]
@@ -70,14 +71,14 @@ def _texts(folder: Path, report: Report) -> dict[str, str]:
 
 
 class _Checked(BaseModel):
-    """Part of a report. Keys that are not named may hold any JSON, but no NaN and no infinity."""
+    """Part of a report. Keys without a field here may hold any JSON, but no NaN and no infinity."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
     __pydantic_extra__: dict[str, JsonValue]
 
 
 class _Entry(_Checked):
-    """One case, with the keys that it has whether it was measured or not."""
+    """One case, with the keys that every case has. A case that was measured has more."""
 
     nodeid: str
     verdict: Verdict
@@ -149,17 +150,18 @@ def _content(path: Path) -> bytes:
 
 
 def _integer(text: str) -> int:
-    """Returns an integer of the file; raises ValueError for one that no float can hold."""
+    """Returns an integer of the file; raises ValueError if it is too large for a float."""
     if len(text) > 300:
         raise ValueError(f"an integer of {len(text)} digits")
     return int(text)
 
 
 def _views(path: Path, report: dict[str, Any]) -> dict[str, CaseView]:
-    """Returns the view of each case that was measured, by node id.
+    """Returns the ``CaseView``, which holds all sentences about a case, of each measured case by node id.
 
     Raises:
-        Int8accError: A part of the report differs from ``schema.json``, or no sentence can be made of it.
+        Int8accError: A part of the report differs from ``schema.json``, or its numbers cannot be put into a
+            sentence, as after an edit by hand.
     """
     try:
         _Report.model_validate(report)
@@ -186,13 +188,13 @@ def _damaged(path: Path, reason: str) -> Int8accError:
 
 
 def _first(error: ValidationError) -> str:
-    """Returns place and text of the first error that pydantic found."""
+    """Returns the first error that pydantic found: its keys, joined by dots, and its text."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"]))
     return f"{middle(place, 80)}: {first['msg']}"
 
 
-#: The folder and the report of one machine.
+#: The folder and the report of one shard, a part of a test run that was split over several machines.
 _Shard: TypeAlias = tuple[Path, Report]
 
 
@@ -263,7 +265,7 @@ def _finished(run: Mapping[str, Any]) -> str:
 
 
 def _place(entry: Mapping[str, Any]) -> tuple[str, int, str]:
-    """Returns by what cases are sorted: file, line, node id."""
+    """Returns the sort key of a case: file, line, node id."""
     nodeid = str(entry["nodeid"])
     return nodeid.rpartition("::")[0], int(entry.get("line", 0)), nodeid
 
@@ -290,7 +292,7 @@ def _copies(
     for folder, report in shards:
         if real(folder) == real(out):
             continue
-        # True: files of runs that count; False: files of others
+        # True: files of the runs that count; False: all other files
         named: dict[bool, set[str]] = {True: set(), False: set()}
         for entry in report.cases:
             named[winners[entry["nodeid"]] is entry].update(map(str, entry.get("written", ())))

@@ -44,11 +44,11 @@ class Section:
     anchor: str
     entry: Mapping[str, Any]
     view: CaseView | None
-    """The view of the case; None if it was not measured."""
+    """All sentences about the case; None if it was not measured."""
     said: str
     """The case in one line."""
     message: str
-    """Why the case did not pass; empty if the view or ``said`` contains this already."""
+    """Why the case did not pass; empty if ``view`` or ``said`` contains this already."""
     files: Mapping[str, Sequence[FileView]]
 
     @property
@@ -137,6 +137,6 @@ def _compiled() -> jinja2.BytecodeCache | None:
 
 
 def _source(environment: jinja2.Environment, name: str) -> str:
-    """Returns the text of a file of this package, which the page contains unescaped."""
+    """Returns the text of a file of this package. The page contains it unescaped."""
     assert environment.loader is not None
     return environment.loader.get_source(environment, name)[0].strip()

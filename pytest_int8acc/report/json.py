@@ -22,8 +22,8 @@ from pytest_int8acc.results import CaseResult
 #: The version is raised when a key changes its meaning or is removed. New keys may be added at any time.
 VERSION = 2
 NAME = "report.json"
-#: The verdicts of pytest. If a case has several verdicts, from several phases, the last of them in this list
-#: counts.
+#: The verdicts of pytest. A case has a verdict for setup, call and teardown. The one that is last in this
+#: list counts.
 Verdict = Literal["skipped", "passed", "xpassed", "xfailed", "error", "failed"]
 RANK = get_args(Verdict)
 BAD = ("failed", "error")
@@ -36,7 +36,8 @@ class Report:
     plain: dict[str, Any]
     """The content of ``report.json``."""
     views: Mapping[str, CaseView]
-    """The view of each case that was measured, by node id; paths of files start at the report folder."""
+    """All sentences about each case that was measured, by node id; paths of files are relative to the report
+    folder."""
 
     @property
     def cases(self) -> list[dict[str, Any]]:
@@ -51,7 +52,7 @@ class Report:
         return errors
 
     def view(self, entry: Mapping[str, Any]) -> CaseView | None:
-        """Returns the view of a case; None if the case was not measured."""
+        """Returns all sentences about a case; None if the case was not measured."""
         return self.views.get(entry["nodeid"])
 
     @cached_property
@@ -71,7 +72,7 @@ def report_of(
     Args:
         cases: The cases as plain types, from ``case_entry``.
         errors: The files that could not be read, each as ``nodeid`` and ``message``.
-        views: The views of the cases that were measured, by node id.
+        views: All sentences about each case that was measured, by node id.
         more: Further keys: ``tool``, ``finished``, ``merged``.
     """
     return Report({"version": VERSION, **more, "cases": list(cases), "errors": list(errors)}, views)
@@ -94,7 +95,7 @@ def write_text(folder: Path, name: str, text: str) -> Path:
         OSError: The folder cannot be made or written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # A path with bytes that are no Unicode must not cost the report.
+    # A path may have bytes that are no valid Unicode. The report is written in spite of that.
     replace_file(folder / name, text.encode("utf-8", errors="backslashreplace"))
     return folder / name
 
@@ -119,7 +120,7 @@ def case_entry(
         nodeid: pytest's name of the item.
         verdict: passed, failed, error, skipped, xfailed or xpassed.
         seconds: The duration of the item. If the case was measured, its own seconds are used instead.
-        view: The view of the case; None if it was not measured.
+        view: All sentences about the case; None if it was not measured.
         more: ``line`` in the spec, ``finished`` (ISO 8601), ``message``, ``settings``.
     """
     entry: dict[str, Any] = {"nodeid": nodeid, "verdict": verdict, "seconds": seconds, **more}
@@ -145,7 +146,7 @@ def case_entry(
 
 
 def plain_result(view: CaseView) -> dict[str, Any]:
-    """Returns the result of a case as plain types, with the sentences of its view."""
+    """Returns the result of a case as plain types for JSON, and the sentences about it."""
     plain: dict[str, Any] = to_plain(view.result)
     if plain["precision"] is not None:
         plain["precision"]["text"] = view.precision
@@ -196,13 +197,16 @@ def _add_to_diagnosis(diagnosis: dict[str, Any], view: CaseView) -> None:
 
 
 def _add_to_evidence(evidence: dict[str, Any] | None, view: CaseView) -> None:
-    """Adds the text on the realized formats, which are those of the verdict."""
+    """Adds the sentence on the formats that layers ran in.
+
+    The formats are the same as in the case's own verdict.
+    """
     if evidence is not None and evidence["realized"] is not None:
         evidence["realized"]["text"] = view.precision
 
 
 def properties(view: CaseView) -> list[tuple[str, object]]:
-    """Returns what a test report carries: scores, facts, the case in a line, the whole result."""
+    """Returns ``user_properties`` for pytest's report: scores, facts, the case in a line, the result."""
     result = view.result
     scores = [(f"int8acc.{score.subject}.{score.metric}", to_plain(score.value)) for score in result.scores]
     details = json.dumps(to_plain(result), allow_nan=False)
@@ -210,7 +214,7 @@ def properties(view: CaseView) -> list[tuple[str, object]]:
 
 
 def _facts(view: CaseView) -> list[tuple[str, object]]:
-    """Returns the facts of a verdict that can be filtered and plotted without reading the details."""
+    """Returns facts that tools can filter and plot without parsing ``int8acc.details``."""
     result, search = view.result, view.result.search
     facts: list[tuple[str, object]] = [("int8acc.passed", result.passed)]
     if search is not None:
@@ -234,7 +238,10 @@ def _facts(view: CaseView) -> list[tuple[str, object]]:
 
 
 def one_per_case(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns one entry per item: a case that passes and then fails to clean up is an error."""
+    """Returns one entry per case.
+
+    A case that passes and then fails in teardown has two entries; the error counts.
+    """
     found: dict[str, dict[str, Any]] = {}
     for entry in entries:
         other = found.get(entry["nodeid"])

@@ -27,7 +27,7 @@ _SIGNS: Mapping[Verdict, str] = {
 }
 #: The maximum number of culprits of a case.
 _CULPRITS = 20
-#: The maximum number of characters of a cell, and of a message.
+#: The maximum number of characters of a table's cell, and of an error message.
 _CELL = 300
 
 
@@ -95,7 +95,7 @@ def _section(entry: Mapping[str, Any], view: CaseView | None) -> str:
 
 
 def _story(view: CaseView) -> Iterator[str]:
-    """Yields why the case failed, what to do, and its culprits."""
+    """Yields why the case failed, what to do, and its culprits: the layers at fault."""
     lines = [view.headline, view.why, *map(str, view.fixes), *stage_lines(view)]
     lines += finding_lines(view.findings)
     lines += [engine.line for engine in view.engines if not engine.is_baseline]

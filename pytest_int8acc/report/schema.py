@@ -42,7 +42,7 @@ _CASE: dict[str, Any] = {
     "builds": _kind("integer", "How many models the search built."),
     "written": _kind("array", "Files of the case, from the report folder on.", items=_TEXT),
 }
-#: The sentences that ``plain_result`` adds to the numbers of a class of results, by class and key.
+#: For each class of results, the keys with sentences that ``plain_result`` adds, and what each sentence says.
 _SENTENCES = {
     "PrecisionContract": {"text": "Shares of the multiply-accumulates by format, as asked for and as run."},
     "Cause": {
@@ -69,7 +69,8 @@ _SEARCH: dict[str, Any] = {
     "remarks": _kind("array", "What came of certifying, and advice.", items=_TEXT),
 }
 _SCORES = {"scores": _kind("array", "The scores of the evidence.", items={"$ref": "#/definitions/Score"})}
-#: Keys that ``plain_result`` copies from the evidence of a class of results, by class.
+#: For each class of results that has a field ``evidence``, the keys that ``plain_result`` copies from there
+#: to the result.
 _OF_EVIDENCE: dict[str, dict[str, Any]] = {
     "Repair": _SCORES,
     "StageLine": _SCORES,
@@ -138,7 +139,10 @@ def text() -> str:
 
 
 def _plain(schema: Any) -> Any:
-    """Returns ``schema`` without titles and defaults. Its numbers can be infinite, as in ``report.json``."""
+    """Returns ``schema`` without titles and defaults.
+
+    Numbers may be ``"inf"``, ``"-inf"`` and ``"nan"`` as text.
+    """
     if isinstance(schema, list):
         return [_plain(inner) for inner in schema]
     if not isinstance(schema, dict):
@@ -146,7 +150,8 @@ def _plain(schema: Any) -> Any:
     said = {"description": " ".join(schema["description"].split())} if "description" in schema else {}
     if schema.get("type") == "number":
         return _NUMBER | said
-    if schema.get("type") == "array":  # readers of the report do not need the length of a tuple
+    # the schema omits the length of tuples: programs that read the report do not need it
+    if schema.get("type") == "array":
         return {"type": "array", "items": _plain(schema["items"])} | said
     if "properties" in schema:
         inner = {name: _plain(value) for name, value in schema["properties"].items()}

@@ -24,12 +24,12 @@ def ending_text(ending: Ending, low_format: str, fixed_pairs: Sequence[str] = ()
 
 
 def reason(outcome: SearchOutcome, low_format: str) -> str:
-    """Returns why the search ended; ``low_format`` is the format that groups leave, like ``INT8``."""
+    """Returns why the search ended; ``low_format`` is the format that the case is about, like ``INT8``."""
     return ending_text(outcome.ending, low_format, outcome.fixed_pairs)
 
 
 def alone_text(culprit: Culprit) -> str:
-    """Returns the worst score with this group alone in the low format, like ``y cosine 0.93``, or nothing."""
+    """Returns the worst score with only this layer in the low format, like ``y cosine 0.93``, or nothing."""
     score = culprit.worst_alone
     if score is None:
         return ""
@@ -37,7 +37,7 @@ def alone_text(culprit: Culprit) -> str:
 
 
 def search_notes(outcome: SearchOutcome, low_format: str, repairs: Sequence[Repair] = ()) -> list[str]:
-    """Returns notes on the certificate, causes without a trial, Casts, and training with quantization."""
+    """Returns notes on whether the culprits are certified, unconfirmed causes, added Casts, and QAT."""
     notes, certificate = [], outcome.certificate
     if certificate is not None and certificate.passed:
         notes.append(
@@ -74,13 +74,13 @@ class TradeoffView:
     precision: str
     metric: str
     rows: tuple[tuple[str, str, str, str, str], ...]
-    """For each plan: its share of the multiply-accumulates, its score, its verdict, and the layers that it
-    has beyond the plan before: the first few, and all of them."""
+    """A row for each plan: the share of the multiply-accumulates in high precision, the score, the verdict,
+    and the layers that the plan before did not keep high: the first few, and all of them."""
     chart: Chart
 
 
 def tradeoff_view(tradeoff: Tradeoff, precision: str) -> TradeoffView:
-    """Returns a trade-off as texts and a chart; ``precision`` is that of the layers kept high."""
+    """Returns a trade-off as texts and a chart; ``precision`` is the high precision, like ``fp16``."""
     first, last = tradeoff.points[0].score, tradeoff.points[-1]
     name = precision.upper()
     tried = f"each tried on {count(tradeoff.samples, 'sample')}"
@@ -105,8 +105,8 @@ def plan_line(outcome: SearchOutcome, low_format: str, share: float) -> str:
 
     Args:
         outcome: The outcome of the search.
-        low_format: The format that groups leave, like ``INT8``.
-        share: The share of the model's multiply-accumulates that stays in it, from 0 to 1.
+        low_format: The format that the case is about, like ``INT8``.
+        share: The share of the model's multiply-accumulates that stays in ``low_format``, from 0 to 1.
     """
     if not outcome.found:
         return f"No fix: {reason(outcome, low_format)}"
@@ -127,7 +127,7 @@ def plan_line(outcome: SearchOutcome, low_format: str, share: float) -> str:
 
 
 def _kept(outcome: SearchOutcome) -> str:
-    """Returns the layers that the plan keeps in high precision: culprits, and layers kept as a reserve."""
+    """Returns the layers that the plan keeps in high precision: those at fault, and those of the reserve."""
     culprits = [culprit.layer for culprit in outcome.culprits]
     others = [layer for layer in outcome.kept if layer not in culprits]
     groups = "this group" if len(culprits) == 1 else f"these {len(culprits)} groups"

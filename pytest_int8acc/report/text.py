@@ -95,11 +95,11 @@ def _brief(view: CaseView, verbosity: int, *, wraps: bool) -> list[str]:
 
 
 def _wrapped(text: str, most_lines: int, wraps: bool, end: str = "") -> list[str]:
-    """Returns ``text`` cut to ``most_lines`` lines; without ``wraps`` as one line of that length.
+    """Returns ``text`` cut to ``most_lines`` lines; without ``wraps`` as one line with as many characters.
 
-    The words in ``end`` are added. They are never cut.
+    ``end`` is appended and never cut.
     """
-    # A word that does not fit leaves its line short, so that the text may need more lines. It is then cut
+    # Lines break between words and may be short. So a text of this length may need more lines; then it is cut
     # further.
     for most in range(most_lines * WIDTH, 0, -4):
         kept = (fitted(text, most - len(end)) + end).replace(" %", "\N{NO-BREAK SPACE}%")
@@ -112,7 +112,10 @@ def _wrapped(text: str, most_lines: int, wraps: bool, end: str = "") -> list[str
 
 
 def _culprit_lines(view: CaseView, most: int) -> list[str]:
-    """Returns a line for each culprit with its cause; none for a single culprit, which *Why* names."""
+    """Returns a line for each culprit with its cause.
+
+    A single culprit has none, because the line *Why* names it.
+    """
     if len(view.culprits) < 2 or not view.blames_layers:
         return []
     low = view.low_format
@@ -196,7 +199,7 @@ def details(view: CaseView, verbosity: int = 0, width: int | None = None) -> lis
     if not whole and len(view.scores) > _ROWS:
         lines.append(f"... and {count(len(view.scores) - _ROWS, 'score')} more (all with -vv)")
     lines += _decision_lines(view, width) if verbosity else []
-    if result.passed or whole:  # For a failed case without -vv they are shown as cautions.
+    if result.passed or whole:  # for a failed case without -vv the cautions contain them
         lines += [f"warning: {warning}" for warning in view.warnings]
     lines += finding_lines(view.findings, verbosity)
     lines += [engine.line for engine in view.engines if whole or not engine.is_baseline]
@@ -205,7 +208,7 @@ def details(view: CaseView, verbosity: int = 0, width: int | None = None) -> lis
 
 
 def _decision_lines(view: CaseView, width: int | None) -> list[str]:
-    """Returns for each output that is judged by class the samples whose class differs."""
+    """Returns the samples whose class differs, for each output that holds scores of classes."""
     lines = []
     header = ("sample", "file", "baseline", view.low_format, "label", "right", "margin")
     for decisions in view.decisions:
@@ -216,7 +219,7 @@ def _decision_lines(view: CaseView, width: int | None) -> list[str]:
 
 
 def finding_lines(findings: Sequence[FindingView], verbosity: int = 0) -> list[str]:
-    """Returns a line for each rule; with ``verbosity`` 2 each finding, and those that are only notes."""
+    """Returns a line for each lint rule; with ``verbosity`` 2 a line for each finding, notes included."""
     lines = []
     hidden = 0
     for finding in findings:
@@ -232,7 +235,7 @@ def finding_lines(findings: Sequence[FindingView], verbosity: int = 0) -> list[s
 
 
 def remedies(view: CaseView, verbosity: int = 0, width: int | None = None) -> list[str]:
-    """Returns lines on where the accuracy is lost, and on further fixes. The first line is empty.
+    """Returns lines on which stages and layers lose accuracy, and on further fixes. The first line is empty.
 
     Lines of tables have at most ``width`` characters.
     """
@@ -263,7 +266,7 @@ def remedies(view: CaseView, verbosity: int = 0, width: int | None = None) -> li
 
 
 def stage_lines(view: CaseView) -> list[str]:
-    """Returns all stages in one line, and the meaning of the first one that fails."""
+    """Returns all stages, from framework to engine, in one line, and what the first failing one means."""
     texts = []
     for stage in view.stages:
         why = f" ({shorten(stage.missed, 60)})" if stage.missed else ""
@@ -289,7 +292,7 @@ def _culprit_table(view: CaseView, width: int | None) -> list[str]:
 
 
 def _layer_table(view: CaseView, width: int | None) -> list[str]:
-    """Returns a table of the errors of layers, those with the largest error of their own first."""
+    """Returns a table of the errors of layers, those with the largest error when quantized alone first."""
     if not view.layer_errors:
         return []
     layers = view.layer_errors[:_LAYERS]
@@ -373,12 +376,12 @@ def merged_lines(report: Report) -> list[str]:
 
 
 def is_failure(message: str, view: CaseView) -> bool:
-    """Returns whether a message tells of a missed limit, and not of an error."""
+    """Returns whether a message reports a failed verdict, and not an error."""
     return message.startswith(view.low_format + FAILURE)
 
 
 def entry_text(entry: Mapping[str, Any], view: CaseView | None, *, brief: bool = False) -> str:
-    """Returns a case of the report in a line: its most critical score and more, or why it was not measured.
+    """Returns a case of the report in a line: its worst score and other facts, or why it was not measured.
 
     Args:
         entry: The case as ``report.json`` holds it.

@@ -96,7 +96,7 @@ from pytest_int8acc.results.samples import ChangedDecisions, View, WorstSample
 from pytest_int8acc.results.scores import score_name
 from pytest_int8acc.results.search import PLAN_VERSION
 
-#: The first line of a failure is the format of the case, this text, and the worst miss.
+#: The first line of a failed case is its format, this text, and the worst missed limit.
 FAILURE = " accuracy: "
 #: The maximum number of scores that one note names.
 _NAMES = 3
@@ -114,7 +114,7 @@ class ScoreRow:
     noise: str
     baseline: str
     fixed: str
-    """The score after the recommended fix; empty if there is none."""
+    """The same score with the recommended fix; empty if there is none."""
     interval: str
     place: float | None
     fixed_place: float | None
@@ -122,7 +122,7 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class StageView:
-    """One stage between the framework and the engine, as text."""
+    """One stage, a form that the model takes from the framework to the engine, as text."""
 
     title: str
     passed: bool
@@ -135,7 +135,8 @@ class StageView:
     text: str
     """What the failure of the stage means; empty if it passes."""
     fit_notes: tuple[str, ...]
-    """For each line that was fitted to an output of the stage, a text on what the line suggests."""
+    """For each output of this form of the model, what a line fitted to its values against the baseline's
+    suggests."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class CulpritView:
 
     culprit: Culprit
     op_type: str
-    """The operator of the layer, or the place of the Q/DQ pair that it consists of."""
+    """The operator of the layer. For a layer that is only a Q/DQ pair, the tensor where the pair is."""
     price: str
     """The layer's share of the multiply-accumulates."""
     alone: str
@@ -215,7 +216,8 @@ class DecisionsView:
 
     title: str
     rows: tuple[tuple[str, ...], ...]
-    """Sample, file, the classes of baseline and candidate, the label, which of both is right, the margin."""
+    """Sample, file, the classes of baseline and candidate, the label, which of the two is right, the margin.
+    """
     hidden: int
     """The number of changed samples that have no row."""
 
@@ -263,7 +265,7 @@ class CaseView:
 
     @cached_property
     def compared(self) -> list[str]:
-        """What was compared with what, on how many samples, and where; the fullest text first."""
+        """Which forms were compared, on how many samples and on which backend; the longest text first."""
         result = self.result
         start = f"{count(result.samples, 'sample')} of {result.data}"
         forms = f"{result.candidate} against {result.baseline}"
@@ -278,7 +280,10 @@ class CaseView:
         ]
 
     def misses(self, most: int | None = None) -> list[str]:
-        """Returns each problem and each missed limit, the worst first; names have ``most`` characters."""
+        """Returns each problem and each missed limit, the worst first.
+
+        Names have at most ``most`` characters.
+        """
         texts = problems(self.result)
         for output in self.result.outputs:
             if output.problem:
@@ -291,7 +296,7 @@ class CaseView:
 
     @cached_property
     def failure_line(self) -> str:
-        """The first line of a failure: the worst miss with value and limit, its note, how many more."""
+        """The first line of a failure: the worst missed limit with its value and note, and how many more."""
         note = self._judged[0].note if self._judged else ""
         if note and self.misses(NAME)[0] == relation(self._judged[0], NAME):
             line = self.low_format + FAILURE + self._worst_miss(note)
@@ -310,7 +315,10 @@ class CaseView:
         return fitted(misses[0], WIDTH - len(FAILURE) - 4 - len(end)) + end
 
     def brief_misses(self) -> Iterator[str]:
-        """Yields the first line of a failure, the fullest first, down to the worst score and its limit."""
+        """Yields variants of the first line of a failure, the longest first.
+
+        The last is the worst score and its limit.
+        """
         yield self.failure_line
         yield self._worst_miss()
         yield from (self.misses(most)[0] for most in (NAME, 24, 12))
@@ -321,7 +329,10 @@ class CaseView:
 
     @cached_property
     def most_critical(self) -> str:
-        """The worst miss and how many more, or the score nearest to its limit and its margin."""
+        """The worst missed limit and how many more.
+
+        For a passing case: the score nearest to its limit, and its margin.
+        """
         if not self.result.passed:
             return self._worst_miss()
         if not self._judged:
@@ -343,7 +354,7 @@ class CaseView:
 
     @property
     def is_about_golden(self) -> bool:
-        """Whether the worst miss is that of the baseline against its golden."""
+        """Whether the worst missed limit is one of the baseline against its stored golden outputs."""
         missed = [score for score in self._judged if not score.passed]
         start = f"{self.result.baseline} against its"
         return bool(self.result.golden and missed) and missed[0].subject.startswith(start)
@@ -355,7 +366,7 @@ class CaseView:
 
     @cached_property
     def whys(self) -> list[str]:
-        """Sentences that say what was wrong, the fullest first; one empty text if nothing is known.
+        """Sentences that say what is wrong, the longest first; one empty text if nothing is known.
 
         Without a diagnosis they say how the values of the worst output differ.
         """
@@ -370,7 +381,7 @@ class CaseView:
 
     @property
     def why(self) -> str:
-        """What was wrong, in one sentence; empty if nothing is known."""
+        """What is wrong, in one sentence; empty if nothing is known."""
         return self.whys[0]
 
     @cached_property
@@ -380,7 +391,7 @@ class CaseView:
 
     @property
     def has_fix(self) -> bool:
-        """Whether a remedy or a plan meets the criteria."""
+        """Whether a way was found to meet the criteria: a remedy, or a plan with layers in high precision."""
         return any(recommended(self.result))
 
     @cached_property
@@ -481,7 +492,7 @@ class CaseView:
 
     @property
     def normalized_loss(self) -> float:
-        """The normalized loss of the worst score, 1 at its limit; -1 if no score has a limit."""
+        """The worst score's loss divided by the loss that its limit allows; -1 if no score has a limit."""
         worst = max((score.normalized_loss for score in self._judged), default=-1.0)
         return worst if math.isfinite(worst) else 1e308
 
@@ -493,13 +504,16 @@ class CaseView:
 
     @cached_property
     def fit_notes(self) -> list[str]:
-        """For each output, what the slope or offset of its line fit suggests; empty without either."""
+        """For each output, what the slope or offset of a line fitted to it suggests.
+
+        The result is empty if there is neither.
+        """
         fits = [output.fit for output in self.result.outputs]
         return ["" if fit is None else fit_note(fit, self.low_format) for fit in fits]
 
     @cached_property
     def stages(self) -> list[StageView]:
-        """The stages between the framework and the engine."""
+        """The stages: the forms that the model takes from the framework to the engine."""
         return [self._stage(line) for line in self._diagnosis.stages]
 
     def _stage(self, line: StageLine) -> StageView:
@@ -526,7 +540,7 @@ class CaseView:
 
     @property
     def blames_layers(self) -> bool:
-        """Whether layers are at fault, and not an earlier stage."""
+        """Whether single layers are at fault, and not a whole stage such as the export to ONNX."""
         return bool(self.culprits) and not elsewhere(self.result)
 
     @cached_property
@@ -566,7 +580,7 @@ class CaseView:
 
     @cached_property
     def trials(self) -> list[tuple[str, ...]]:
-        """Each trial of the search: number, verdict, loss, cost, reason, layers kept high."""
+        """Each trial of the search: number, verdict, loss, cost, reason, layers in high precision."""
         trials = self.result.search.trials if self.result.search is not None else ()
         rows: list[tuple[str, ...]] = []
         for place, trial in enumerate(trials, 1):
@@ -577,7 +591,7 @@ class CaseView:
 
     @cached_property
     def similarities(self) -> list[tuple[str, ...]]:
-        """The layer analyzer's table: index, layer, shape, similarity, whether it is kept high."""
+        """A row for each layer: index, name, shape, cosine similarity, whether kept in high precision."""
         lines = self.result.search.table if self.result.search is not None else ()
         return [
             (str(line.index), line.layer, line.shape, number(line.similarity), "kept high" * line.chosen)
@@ -614,7 +628,7 @@ class CaseView:
 
     @property
     def int8_layers(self) -> str:
-        """Text like ``45 of 54``: layers with weights in the low format; empty if not known."""
+        """Text like ``45 of 54``: how many layers with weights run in the low format; empty if not known."""
         for engine in self.result.engines:
             if engine.role == Role.INT8 and engine.weighted:
                 untold = f", {engine.untold} untold" if engine.untold else ""
@@ -692,7 +706,7 @@ class CaseView:
         return f"{number(self.result.seconds, 3)} s: {spent}" if spent else ""
 
     def drawing(self, view: CulpritView) -> charts.Drawing | None:
-        """Returns the graph around a culprit; None if it is not known."""
+        """Returns a picture of a culprit and the nodes around it; None if they are not known."""
         return charts.drawing(view.culprit, self.layers)
 
     @cached_property
@@ -713,7 +727,10 @@ class CaseView:
 
     @cached_property
     def snippets(self) -> list[tuple[str, str]]:
-        """Title and text of the plan of the search, if the case has not written it as files."""
+        """Titles and texts to copy: nodes to exclude and ``plan.yaml``.
+
+        Empty if the case has written them as files.
+        """
         search = self.result.search
         if search is None or not search.culprits or self.result.written:
             return []
@@ -770,7 +787,7 @@ def _culprit_view(culprit: Culprit, low_format: str) -> CulpritView:
 
 
 def _type_of(culprit: Culprit, most: int) -> str:
-    """Returns the operator of a layer, or the place of the Q/DQ pair that it consists of.
+    """Returns the operator of a layer. For a layer that is only a Q/DQ pair, it returns where the pair is.
 
     Names have at most ``most`` characters.
     """
@@ -780,7 +797,7 @@ def _type_of(culprit: Culprit, most: int) -> str:
 
 
 def _culprit_line(culprit: Culprit, low_format: str) -> str:
-    """Returns layer, operator and cause in one line; the share of the loss only if all of it fits."""
+    """Returns layer, operator and cause in one line, and the share of the loss if there is space for it."""
     alone, cause = culprit.worst_alone, culprit.cause
     text = share = ""
     if cause is not None:
@@ -831,7 +848,7 @@ def _engine_view(engine: EngineInfo, low_format: str, baseline: Latency | None) 
 
 
 def _engine_text(engine: EngineInfo, low_format: str) -> str:
-    """Returns how many layers of an engine have weights, run in the format, or only convert tensors."""
+    """Returns how many layers of an engine have weights, how many run in ``low_format``, and others."""
     if not engine.layers:
         return "does not tell its layers"
     layers = count(engine.weighted, "weighted layer")
@@ -907,7 +924,7 @@ def _metric_label(score: Score, low_format: str) -> Label:
 
 
 def _notes_of_scores(scores: Iterable[Score]) -> list[str]:
-    """Returns each note once, after the names of the first few scores that have it."""
+    """Returns each note once, preceded by the names of the first few scores that have this note."""
     bearers: dict[str, list[str]] = {}
     for score in scores:
         if score.note:

@@ -1,4 +1,4 @@
-"""Sentences on why a case fails: causes of single layers, stages, line fits, and dynamic ranges."""
+"""Sentences on why a case fails: faults of single layers, of a form of the model, of outputs, of ranges."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from pytest_int8acc.results.causes import (
 from pytest_int8acc.results.scores import FloatNan
 from pytest_int8acc.results.search import Quantizer
 
-#: The stages whose failure does not come from quantization. If one of them is the first to miss a limit,
-#: *Why* names this stage alone.
+#: A stage is a form that the model takes from the framework to the engine. These stages do not quantize. If
+#: one of them is the first to miss a limit, the report's line *Why* names this stage alone.
 _NOT_BY_QUANTIZATION = ("FP32 ONNX", "FP16", "engine FP16", "engine INT8")
 #: The stages in FP16. If one of them is the first to miss a limit, a discontinuous node, such as TopK, may be
 #: the reason.
 _FLOAT_STAGES = ("FP16", "engine FP16")
 #: The stages that quantize.
 _QUANTIZED_STAGES = ("Q/DQ in ONNX Runtime", "implicit INT8")
-#: Scales are most of the fault if other scales give back at least this part of the loss.
+#: Loss of accuracy is blamed on the scales if other scales remove at least this share of it.
 _MOST_BY_SCALES = 0.5
-#: Below this correlation values hardly follow those of the baseline: more than a third of their power (1 less
-#: the square) is error then, whatever factor and offset they are corrected by.
+#: An output with a lower correlation to the baseline's is called unrelated. More than a third of its variance
+#: (1 - correlation squared) is error then, even after the best linear correction.
 _UNRELATED = 0.8
-#: Two datasets reach about as far if their greatest values differ by less than this factor.
+#: The ranges of two datasets are called the same if their greatest values differ by less than this factor.
 _SAME_REACH = 1.4
 
 
 class _Number(float):
-    """A number that templates can also show in percent, by the format ``%``, as in ``{clipped:%}``."""
+    """A number for templates. The format specification ``%`` shows it in percent, as in ``{clipped:%}``."""
 
     def __format__(self, spec: str) -> str:
         return percent(self) if spec == "%" else super().__format__(spec)
@@ -50,8 +50,8 @@ class _Number(float):
 class _Facts(dict[str, str | _Number]):
     """The facts that the templates of a symptom use, by name.
 
-    The numbers of the cause are in the dictionary. The entries of ``FACTS`` are computed when asked for,
-    since most of them need numbers that only some causes have.
+    The numbers of the cause are stored. The facts of ``FACTS`` are computed on access, because most of them
+    need numbers that only some causes have.
     """
 
     def __init__(self, cause: Cause, low_format: str) -> None:
@@ -65,7 +65,7 @@ class _Facts(dict[str, str | _Number]):
 
 
 def cause_text(cause: Cause, low_format: str) -> str:
-    """Returns the measured cause in a sentence, and the share of the loss that a trial removed."""
+    """Returns the cause in a sentence, and the share of the loss that a trial without the cause removed."""
     sentence = SYMPTOMS[cause.symptom].sentence.format_map(_Facts(cause, low_format))
     shown = HINT if cause.evidence is None else _ablation_text(cause)
     return "; ".join(filter(None, [sentence, shown]))
@@ -77,7 +77,7 @@ def cause_clause(cause: Cause, low_format: str) -> str:
 
 
 def cause_brief(cause: Cause, low_format: str) -> str:
-    """Returns the cause in a few words, and the share of the loss that a trial on a named tensor removed."""
+    """Returns the cause in a few words, and the share of the loss that a trial without the cause removed."""
     return "; ".join(filter(None, [cause_clause(cause, low_format), _ablation_text(cause, named=True)]))
 
 
@@ -88,7 +88,9 @@ def cause_advice(cause: Cause, low_format: str) -> str:
 
 
 def _ablation_text(cause: Cause, *, named: bool = False) -> str:
-    """Returns text like ``channel 7 explains 97 % of the loss on 32 samples``; empty without a trial.
+    """Returns text like ``channel 7 explains 97 % of the loss on 32 samples``.
+
+    The result is empty if no trial run confirmed the cause.
 
     Args:
         cause: The cause that the trial showed.
@@ -135,13 +137,13 @@ def _named_channels(cause: Cause) -> str:
 
 
 def _ratio_to_usual(cause: Cause, to_what: str) -> str:
-    """Returns how far the greatest value lies above the 99.9th percentile; empty if that is 0."""
+    """Returns the ratio of the greatest value to the 99.9th percentile; empty if that percentile is 0."""
     usual = cause.numbers["p99.9"]
     return f", {(cause.amax or 0.0) / usual:.3g}x {to_what}" if usual else ""
 
 
 def _left(cause: Cause) -> str:
-    """Returns which SQNR the format keeps, or that an attention mask takes nearly all of the codes."""
+    """Returns the SQNR that the format leaves, or that an attention mask uses up nearly all codes."""
     if cause.masked:
         return (
             f"'{cause.tensor}' reaches {cause.amax:.3g}, as a mask does, and what is small beside that "
@@ -173,7 +175,7 @@ def _below_best(cause: Cause) -> _Number:
     return _Number(max(cause.numbers["best_sqnr_db"] - cause.numbers["sqnr_db"], 0.0))
 
 
-#: The facts of a cause that are texts or combine several numbers, by the name that templates use.
+#: The facts that are computed from the numbers of a cause, by the name that templates use.
 FACTS: Mapping[str, Callable[[Cause], str | _Number]] = {
     "tensor": lambda cause: cause.tensor,
     "node": lambda cause: cause.node,
@@ -201,12 +203,12 @@ def stage_title(stage: Stage, low_format: str) -> str:
 
 
 def stage_text(line: StageLine, low_format: str, scales: str = "") -> str:
-    """Returns what it means if this stage is the first that fails; empty if the stage passes.
+    """Returns what it means that this stage is the first one to fail; empty if the stage passes.
 
     Args:
         line: The stage.
         low_format: The format that the case is about, like ``INT8``.
-        scales: The end of the meaning: whether other scales give back what quantization loses; may be empty.
+        scales: The end of the sentence: whether other scales reduce the loss; may be empty.
     """
     if line.together is not None:
         return Why.TOGETHER.format(stage=stage_title(line.together, low_format))
@@ -235,13 +237,16 @@ def first_line(diagnosis: Diagnosis) -> StageLine | None:
 
 
 def fit_note(fit: LineFit, low_format: str) -> str:
-    """Returns what a slope far from 1 or an offset suggests; empty if the line is near the baseline."""
+    """Returns what a slope far from 1 or an offset suggests; empty if slope is near 1 and offset near 0."""
     facts = _fit_facts(fit) | {"format": low_format}
     return "; ".join(FITS[meaning].sentence.format_map(facts) for meaning in fit.meanings)
 
 
 def _fit_phrase(output: str, fit: LineFit | None, before: str) -> str:
-    """Returns how an output differs from the one of ``before``; empty if it does not, or no line fits."""
+    """Returns by which factor and offset an output differs from ``before``.
+
+    The result is empty if it does not, or if no line fits.
+    """
     if fit is None or not fit.meanings:
         return ""
     facts = _fit_facts(fit) | {"before": before}
@@ -250,13 +255,16 @@ def _fit_phrase(output: str, fit: LineFit | None, before: str) -> str:
 
 
 def _fit_facts(fit: LineFit) -> dict[str, float | str]:
-    """Returns slope, offset and shift; ``deviations`` is the shift in standard deviations of the baseline."""
+    """Returns slope, offset and shift of a fitted line.
+
+    ``deviations`` is the shift in standard deviations of the baseline.
+    """
     deviations = abs(fit.shift) / fit.deviation if fit.deviation else math.inf
     return {"slope": fit.slope, "offset": fit.offset, "shift": fit.shift, "deviations": deviations}
 
 
 def why_texts(result: CaseResult) -> Iterator[str]:
-    """Yields why the case fails in one sentence, the fullest first; one empty text without a diagnosis."""
+    """Yields why the case fails in one sentence, the longest first; one empty text without a diagnosis."""
     diagnosis, low = result.diagnosis, result.low_format
     if diagnosis is None or diagnosis.met is None:
         yield ""
@@ -281,7 +289,10 @@ def why_texts(result: CaseResult) -> Iterator[str]:
 
 
 def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[str]:
-    """Yields the preprocessing mismatch, and the ranges, layers or Q/DQ pairs at fault, the fullest first."""
+    """Yields what is at fault: preprocessing, dynamic ranges, layers or Q/DQ pairs.
+
+    The longest text is the first.
+    """
     mismatches = [
         f.text for f in result.findings if f.source == "data" and f.rule == diagnosis.preprocessing_mismatch
     ]
@@ -310,16 +321,16 @@ def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[
 
 
 def _of_quantization(result: CaseResult, diagnosis: Diagnosis, line: StageLine) -> Iterator[str]:
-    """Yields that quantization loses accuracy, and whether other scales give it back, the fullest first."""
+    """Yields that quantization loses accuracy, and whether other scales restore it, the longest first."""
     texts = list(_of_scales(result, diagnosis))
     yield from (stage_text(line, result.low_format, text) for text in texts)
     yield from (stage_text(replace(line, fits={}), result.low_format, text) for text in texts)
 
 
 def _of_scales(result: CaseResult, diagnosis: Diagnosis) -> Iterator[str]:
-    """Yields whether other scales give back what quantization loses, or that none were tried.
+    """Yields whether other scales restore the accuracy that quantization loses, or that none were tried.
 
-    The fullest text is the first.
+    The longest text is the first.
     """
     found, low = diagnosis.scales, result.low_format
     layers = count(result.int8_groups, "layer")
@@ -351,14 +362,18 @@ def width_text(scales: BodyScales) -> str:
 
 
 def is_other_model(result: CaseResult) -> OtherModel | None:
-    """Returns how the user's quantized model differs from the float model; None if that is not the fault."""
+    """Returns how the user's quantized model differs from the float model, beyond Q/DQ.
+
+    The result is None if this is not the fault.
+    """
     diagnosis, search = result.diagnosis, result.search
     if diagnosis is None or search is None or search.ending.kind != "high-fails" or search.fixed_pairs:
         return None
     other = diagnosis.other_model
     if other is None or diagnosis.first_stage in _NOT_BY_QUANTIZATION:
         return None
-    # A node that chooses among values, and no other one, may differ by the rounding of stored weights.
+    # A node that chooses among values, like TopK, can turn the rounding of stored weights into a large
+    # difference. The models are then not called different.
     chosen = not (other.operators or other.differing) and any(
         other.op_type in ("", jump.op_type) for jump in diagnosis.jumps
     )
@@ -366,7 +381,7 @@ def is_other_model(result: CaseResult) -> OtherModel | None:
 
 
 def nan_texts(found: FloatNan, low_format: str) -> Iterator[str]:
-    """Yields whether FP16 or the float model itself gives NaN, the fullest text first."""
+    """Yields whether FP16 or the float model itself gives NaN, the longest text first."""
     if found.in_fp32 is None:
         yield Why.UNKNOWN_NAN.format(format=low_format)
         return
@@ -381,7 +396,7 @@ def nan_texts(found: FloatNan, low_format: str) -> Iterator[str]:
 
 
 def _of_other_model(other: OtherModel, low_format: str) -> Iterator[str]:
-    """Yields texts on a quantized model that is another model than the float model, the fullest first."""
+    """Yields texts on a quantized model that was not made from this float model, the longest first."""
     facts: dict[str, str] = {
         "format": low_format,
         "file": other.file,
@@ -431,13 +446,13 @@ def _added_text(added: AddedNode | None) -> str:
 
 
 def _operators_of(other: OtherModel) -> Iterator[str]:
-    """Yields texts like ``2 Cast more`` on the operators whose numbers differ most, three at most."""
+    """Yields texts like ``2 Cast more`` for the three operators whose node counts differ most."""
     for name, n in sorted(other.operators.items(), key=lambda item: -abs(item[1]))[:3]:
         yield f"{abs(n)} {name} {'more' if n > 0 else 'less'}"
 
 
 def values_texts(result: CaseResult) -> Iterator[str]:
-    """Yields how the values of the worst output differ from the baseline's, the fullest first.
+    """Yields how the values of the worst output differ from the baseline's, the longest text first.
 
     The text is empty if no line was fitted to the output.
     """
@@ -470,7 +485,7 @@ def _values_text(result: CaseResult, output: OutputResult, fit: LineFit, most: i
 
 
 def worst_output(result: CaseResult) -> OutputResult | None:
-    """Returns the output, or the part of one, that the worst score is about; else the one with most error.
+    """Returns the output with the worst score. If it has no line fit: the one with the lowest correlation.
 
     The result is None if no line was fitted to an output.
     """
@@ -485,7 +500,7 @@ def worst_output(result: CaseResult) -> OutputResult | None:
 def is_jumpy(result: CaseResult) -> bool:
     """Returns whether a node that chooses among values, such as TopK, makes the outputs incomparable.
 
-    It does if no plan passes, or if FP16 misses a limit before INT8.
+    This is assumed if there is such a node, and no plan passes or FP16 misses a limit, too.
     """
     diagnosis, search = result.diagnosis, result.search
     if diagnosis is None or not diagnosis.jumps or is_other_model(result) is not None:
@@ -495,7 +510,10 @@ def is_jumpy(result: CaseResult) -> bool:
 
 
 def jump_text(jumps: Sequence[Jump], most: int | None = None) -> str:
-    """Returns which node turns small errors into jumps; its name has at most ``most`` characters."""
+    """Returns which node, such as TopK, turns small errors into jumps.
+
+    Its name has at most ``most`` characters.
+    """
     first = jumps[0]
     more = f" (and {count(len(jumps) - 1, 'more node')})" if len(jumps) > 1 else ""
     node = middle(first.node, most or len(first.node))
@@ -503,7 +521,7 @@ def jump_text(jumps: Sequence[Jump], most: int | None = None) -> str:
 
 
 def _of_pairs(findings: Sequence[Finding], fixed: Sequence[str]) -> str:
-    """Returns the Q/DQ nodes that are part of every plan, or a pair whose Q and DQ disagree."""
+    """Returns the Q/DQ nodes that no plan removes, or a Q/DQ pair whose Q and DQ have different scales."""
     unequal = [f for f in findings if f.rule == "unequal-pair"]
     if not unequal:
         return Why.PAIRS.format(pairs=pairs_text(fixed))
@@ -546,10 +564,9 @@ def _span(factors: Sequence[float]) -> str:
 
 
 def _of_culprits(culprits: Sequence[Culprit], low_format: str) -> Iterator[str]:
-    """Yields texts on the culprits, the fullest first.
+    """Yields texts on the layers at fault, the longest first.
 
-    A single culprit is named with its cause. For several culprits, the text says how many have each kind of
-    cause.
+    A single layer is named with its cause. For several, the text says how many have each kind of cause.
     """
     if len(culprits) == 1:
         yield from _of_culprit(culprits[0], low_format)
@@ -603,18 +620,18 @@ def _of_culprit(culprit: Culprit, low_format: str) -> Iterator[str]:
 
 
 def _of_body(culprit: Culprit, scales: BodyScales) -> str:
-    """Returns what other scales give back of the loss of a layer in a body."""
+    """Returns how much of the loss of a layer in a body of Loop, If or Scan other scales remove."""
     template = Why.IN_BODY_BY_SCALES if is_by_scales(scales) else Why.IN_BODY_BY_LAYER
     return template.format(nodes=culprit.inside, **_body_facts(scales))
 
 
 def is_by_scales(scales: BodyScales | None) -> bool:
-    """Whether other scales in a body give back most of the loss."""
+    """Whether other scales of the layers in a body of Loop, If or Scan remove most of the loss."""
     return scales is not None and scales.given_back >= _MOST_BY_SCALES
 
 
 def body_line(scales: BodyScales) -> str:
-    """Returns what other scales in a body give back, in a few words."""
+    """Returns how much of the loss other scales in a body of Loop, If or Scan remove, in a few words."""
     return Why.OTHER_SCALES.format(**_body_facts(scales))
 
 

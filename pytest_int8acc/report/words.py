@@ -11,7 +11,7 @@ from pytest_int8acc.results import Score
 
 #: The maximum number of characters of a line in a log.
 WIDTH = 110
-#: The maximum number of characters of a name in such a line.
+#: The maximum number of characters of a layer's or tensor's name in a line of a log.
 NAME = 40
 #: The minimum width of a column of a table, in characters, however narrow the terminal is.
 _LEAST_COLUMN = 12
@@ -49,7 +49,7 @@ def indented_table(
 
 
 def _narrowed(columns: Sequence[Sequence[str]], widths: Sequence[int], room: int) -> list[int]:
-    """Returns ``widths`` with the largest reduced until their sum is at most ``room``.
+    """Returns the widths of columns, the widest reduced until their sum is at most ``room``.
 
     At first no column becomes narrower than its longest word; if that is not enough, words are broken.
     """
@@ -120,7 +120,7 @@ def name_of(score: Score, most: int | None = None) -> str:
 
 
 def value_and_limit(score: Score, limit: float) -> tuple[str, str]:
-    """Returns value and limit as text. A missed limit has as many digits as tell both apart."""
+    """Returns value and limit as text. If the limit is missed, both have enough digits to differ."""
     return number_pair(score.value, limit, most=8 if score.passed else 17)
 
 
@@ -168,7 +168,7 @@ def percent(share: float) -> str:
 
 
 def pairs_text(nodes: Sequence[str]) -> str:
-    """Returns how many Q/DQ nodes are part of every plan, and their names."""
+    """Returns how many Q/DQ nodes no plan can remove, and their names."""
     many = count(len(nodes), "Q/DQ node")
     stay = "stays as it is" if len(nodes) == 1 else "stay as they are"
     return f"{many} {stay} (blocked, FP8, INT4, or no pair): {', '.join(nodes[:5])}"

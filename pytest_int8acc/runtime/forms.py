@@ -19,7 +19,10 @@ from pytest_int8acc.spec.int8 import Algorithm
 
 @dataclass(frozen=True, eq=False)
 class _Form:
-    """Fields of everything that a backend can run: a model or an engine, with its description."""
+    """The fields that all forms have.
+
+    A form is what a backend can run: a model or an engine, with its description.
+    """
 
     model: Model
     """An ONNX model with the inputs and outputs of the engine."""
@@ -44,7 +47,7 @@ class ModelForm(_Form):
     A TensorRT version that chooses FP16 by itself builds its engine from this model.
     """
     wide: Model
-    """The FP32 model after all changes but the lowering of types; ``model`` if no types were lowered."""
+    """The FP32 model after all changes except the lowering of types; ``model`` if no types were lowered."""
     in_fp32: frozenset[str] = frozenset()
     """Names of the nodes that stay in FP32."""
     overflows: tuple[str, ...] = ()

@@ -39,17 +39,17 @@ from pytest_int8acc.tensors import Array, Feed, TensorInfo
 #: Maximum size in bytes of a model that is passed to ONNX Runtime in memory, which costs two copies of all
 #: weights, and a third copy of weights inside an If. Larger models are passed as files and memory-mapped.
 INLINE_BYTES = 16 << 20
-#: Log level at which ONNX Runtime logs only errors that end the process. Its exceptions tell of all others.
+#: Log level at which ONNX Runtime logs only errors that end the process. All other errors raise exceptions.
 _SEVERITY_FATAL = 4
-#: Rules of a rule-based optimizer that rewrite what stands in front of a QuantizeLinear. They drop a Relu in
-#: front of one to FP8 or INT4 (ONNX Runtime 1.20 to 1.31, checked in :func:`keeps_relu`), and refuse a model
-#: with a Clip there.
+#: Rules of a rule-based optimizer that rewrite the node in front of a QuantizeLinear. If the QuantizeLinear
+#: gives FP8 or INT4, they drop a Relu in front of it, and refuse a model with a Clip there (ONNX Runtime 1.20
+#: to 1.31, checked in :func:`keeps_relu`).
 QUANTIZER_RULES = ("ReluQuantRewrite", "ClipQuantRewrite")
-#: Optimizers that are wrong in mode *exact*, although Q/DQ is not fused there. The last one makes one pair of
-#: two Q/DQ pairs in series, with a scale that is neither of theirs.
+#: Optimizers that give wrong results even in mode *exact*, where Q/DQ is not fused. The last one merges two
+#: Q/DQ pairs in series into one pair, whose scale is that of neither.
 _WRONG_OPTIMIZERS = (*QUANTIZER_RULES, "DoubleQDQPairsRemover")
-#: Fusions that fail on a norm in FP32 behind a Cast, since they read it as a norm in FP16 (ONNX Runtime
-#: 1.31).
+#: Fusions that fail on an FP32 normalization behind a Cast, because they take it for one in FP16 (ONNX
+#: Runtime 1.31).
 _UNTYPED_FUSIONS = ("LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
 #: Opens a model in a default session that logs what its optimizers do.
 _LOGGED_SESSION = """
@@ -64,7 +64,7 @@ onnxruntime.InferenceSession(sys.argv[2], options, sys.argv[3:])
 #: The optimizer of convolutions that crashes on some models with Transpose, Cast from FP16 and MatMul
 #: (microsoft/onnxruntime#28392, seen in 1.32).
 CRASHING = "NchwcTransformer"
-#: The problem of a model that it crashes on.
+#: The error text for a model on which this optimizer crashes.
 CRASH = f"loading it crashes the process in {CRASHING} (microsoft/onnxruntime#28392)"
 #: Maximum time in seconds for the process that logs what the optimizers do.
 _MAX_LOG_SECONDS = 120.0
@@ -215,7 +215,7 @@ class Sessions:
         return run
 
     def default(self, model: Model, *, level: Level = "all", disabled: Collection[str] = ()) -> OrtEngine:
-        """A session that ONNX Runtime optimizes and fuses as by default, but for what is switched off.
+        """A session that ONNX Runtime optimizes and fuses as by default, except for what is switched off.
 
         Raises:
             EngineError: The model does not load.
@@ -223,10 +223,10 @@ class Sessions:
         return OrtEngine(model, "native", self.provider, level=level, disabled=disabled, takes_fp8=True)
 
     def optimizers(self, model: Model) -> tuple[tuple[Level, str], ...]:
-        """The optimizers that change the graph in a default session: level and name, in the order of use.
+        """Level and name of the optimizers that change the graph in a default session, in order of execution.
 
-        ONNX Runtime names them only in its log, which goes to stderr. So another process loads the model.
-        The result is empty if the process fails, or if the log has another form.
+        ONNX Runtime names the optimizers only in its log, which goes to stderr. So another process loads the
+        model. The result is empty if the process fails, or if the log has another form.
         """
         run = self._logged(model)
         if run is None:
@@ -339,7 +339,7 @@ def keeps_relu() -> bool:
 
 
 def element_types(model: Model, tensors: Iterable[str]) -> dict[str, int]:
-    """Tensor of the main graph to the element type that ONNX Runtime infers for it.
+    """The element types that ONNX Runtime infers for tensors of the main graph, by tensor name.
 
     Args:
         model: Any model.
@@ -501,7 +501,7 @@ def share_of_cores(environment: Mapping[str, str] = os.environ) -> int | None:
 class OrtBackend(Backend):
     """The backend ONNX Runtime. Its engines are sessions, and each ``open`` makes a new one.
 
-    It measures no times, since they say little about the times of a TensorRT engine.
+    It measures no latencies, since they say little about the latencies of a TensorRT engine.
     """
 
     def __init__(self, settings: Settings, why: str = "") -> None:

@@ -41,7 +41,10 @@ class Engine(Protocol):
         """The model's outputs in order."""
 
     def __call__(self, feed: Feed) -> Feed:
-        """Output name to array of one run; raises EngineError if the runtime refuses the feed."""
+        """The outputs of one run: output name to array.
+
+        Raises EngineError if the runtime refuses the feed.
+        """
 
 
 #: The value of ``mode`` in a backend's ``output_settings`` if it runs built engines.
@@ -64,7 +67,7 @@ class Backend(Protocol):
     """Whether the model must run in ONNX Runtime as well, to separate errors of the engine from errors of
     quantization."""
     can_obey: bool = False
-    """Whether ``tensorrt: {obey: true}`` makes the builder keep the precisions of the model."""
+    """Whether the spec's ``tensorrt: {obey: true}`` makes the builder keep the precisions of the model."""
     other_levels: tuple[int, ...] = ()
     """Optimization levels below the level of the case, in descending order. At each of them the builder may
     choose other kernels."""
@@ -106,7 +109,10 @@ class Backend(Protocol):
         return
 
     def node_times(self, role: Role, inputs: Dataset) -> Mapping[str, float]:
-        """ONNX node to its time in milliseconds in the engine of a role; empty if times are not known."""
+        """The time of each ONNX node in the engine of a role, in milliseconds.
+
+        The result is empty if times are not known.
+        """
         return {}
 
     def shows_tensors(self, form: Form) -> bool:
@@ -116,9 +122,9 @@ class Backend(Protocol):
     def inner_tensors(
         self, form: Form, role: Role, inputs: Dataset, feed: Feed, requested: Sequence[str]
     ) -> tuple[Feed, str]:
-        """Inner tensors of an engine that runs on ``feed``, and a note on how the engine had to be changed.
+        """The values of inner tensors of an engine on ``feed``, and a note on how the engine was changed.
 
-        An engine that must be changed for it gives only the ``requested`` tensors.
+        If the engine must be changed to show them, it gives only the ``requested`` tensors.
         """
         return {}, ""
 

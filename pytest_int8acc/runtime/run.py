@@ -111,7 +111,8 @@ def cut(array: Array, batch: Batch, output: str) -> Array:
 def _repeats(array: Array, rows: int) -> bool:
     """Whether the row of the last sample and all rows behind it are equal.
 
-    In the inputs these rows are equal. If they are not equal in an output, its axis 0 is not the batch.
+    The inputs were padded with copies of the last sample. So an output with other rows there has no batch
+    axis 0.
     """
     if array.dtype.kind != "f":
         return bool((array[rows:] == array[rows - 1]).all())

@@ -50,14 +50,14 @@ def storage(url: str) -> Iterator[tuple[Any, str]]:
 
 
 def replace(system: Any, path: str, write: Callable[[str], Any]) -> None:
-    """Replace the file ``path`` atomically by a draft.
+    """Write a temporary file, and replace the file ``path`` by it atomically.
 
-    A file system renames the draft. An object store copies it, and a copy there is atomic.
+    A file system renames the temporary file. An object store copies it, and its copies are atomic.
 
     Args:
         system: A file system of fsspec.
         path: The file in it.
-        write: Writes the draft under the path that it is called with.
+        write: Called with the path of the temporary file, which it writes.
     """
     system.makedirs(path.rpartition("/")[0], exist_ok=True)
     write(draft := f"{path}.{uuid.uuid4().hex}.tmp")

@@ -126,7 +126,7 @@ class Entry:
 
 
 def _clear(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[Store, P], R]:
-    """A method like ``method`` that raises an EngineError with advice in place of an OSError."""
+    """Decorates ``method`` so that an OSError in it becomes an EngineError with advice."""
 
     @functools.wraps(method)
     def wrapped(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -213,7 +213,7 @@ class Store:
         replace_file(self._timing_path(provenance), hashlib.sha256(data).digest() + data)
 
     def unusable(self, error: OSError) -> EngineError:
-        """The error for a user whose file system refused something, with advice."""
+        """An EngineError with advice for an error of the file system."""
         full = error.errno in _NO_ROOM - {errno.EROFS}
         return EngineError(
             f"engine store {self.folder}: {'no room left' if full else 'cannot be used'} "
@@ -319,7 +319,7 @@ class Store:
     @_clear
     def _hold(self, key: str, manifest: Manifest, made: bool) -> Entry:
         """The entry, marked as used at the present time, and as in use by a locked file."""
-        self._users(key)  # removes marks of dead processes
+        self._users(key)  # called because it removes marks of dead processes
         use = FileLock(str(self.folder / "locks" / f"{key}.{uuid.uuid4().hex}.use"), thread_local=False)
         use.acquire(timeout=0)
         folder = self.folder / "entries" / key
@@ -430,7 +430,7 @@ class RemoteStore(Store):
             pass
 
     def fetch(self, key: str, make: Callable[[Path], None]) -> Entry:
-        """The entry of ``key``, which is downloaded if it is missing here, and made if it is missing there.
+        """The entry of ``key``: from the local store, else downloaded from shared storage, else made.
 
         The arguments and errors are those of :meth:`Store.fetch`. A downloaded entry does not count as made.
         """

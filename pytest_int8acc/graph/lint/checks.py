@@ -103,7 +103,10 @@ def fp16_findings(subject: str, scale: Array) -> Iterator[Finding]:
 
 
 def _count(which: Array) -> str:
-    """How many scales the mask ``which`` selects, as text before an example: ``2 of 8 scales, like``."""
+    """Text on how many scales the mask ``which`` selects, such as ``2 of 8 scales, like``.
+
+    An example follows it.
+    """
     return "the scale" if which.size == 1 else f"{which.sum()} of {which.size} scales, like"
 
 
@@ -236,8 +239,8 @@ _POINTWISE = frozenset({"Relu", "Clip", "LeakyRelu"})
 _ACTIVATIONS = frozenset({"Sigmoid", "HardSwish", "Gelu", "Mish", "Swish"})
 #: Maximum relative difference of two scales that are taken for equal. Rounding to FP32 makes less difference.
 _EQUAL = 1e-6
-#: A weight is reported as a different one if the cosine similarity of the float model's weight and the
-#: dequantized weight, as the median over channels, is below this. Rounding to 8 bits alone leaves 0.999.
+#: A quantized weight is reported as another weight than the float model's if the cosine similarity of both,
+#: as the median over channels, is below this number. Rounding to 8 bits alone leaves 0.999.
 _RELATED = 0.5
 
 
@@ -418,7 +421,7 @@ def _needless(view: View, node: onnx.NodeProto, order: dict[str, int]) -> Iterat
 
 
 def _scales_behind(view: View, tensor: str) -> Iterator[Half]:
-    """The Q/DQ nodes whose scale the input ``tensor`` of a Concat has.
+    """The Q/DQ nodes that give the input ``tensor`` of a Concat its scale.
 
     This is the DequantizeLinear before the tensor. If there is none, these are the QuantizeLinear nodes that
     read the tensor, or that read a tensor before it whose values are only moved.
@@ -461,8 +464,8 @@ def _between_factors(view: View, sigmoid: onnx.NodeProto) -> Iterator[Finding]:
 def _related(half: Half, codes: Array, weight: Array) -> float:
     """The cosine similarity of a float weight and the quantized codes, as the median over channels.
 
-    The scales of the channels have no influence on it. It is 1.0 if the numbers of scales and channels
-    differ, because other rules report that.
+    The scales of the channels have no influence on it. The result is 1.0 if the numbers of scales and
+    channels differ, because other rules report this.
     """
     axis = half.axis if half.axis is not None else 0
     if not -codes.ndim <= axis < codes.ndim:

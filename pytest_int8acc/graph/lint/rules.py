@@ -30,7 +30,7 @@ class Rule:
 _SYMMETRIC = "quantize symmetrically (ONNX Runtime: extra_options ActivationSymmetric and WeightSymmetric)"
 _DIGITS = "keep this scale in FP32 (opset 23: output_dtype on DequantizeLinear), or leave the layer in FP16"
 
-#: Severity to the rules of this severity: name of the rule to its consequence, remedy and source.
+#: The rules of each severity. A row has a rule's name, and the consequence, the remedy and the source.
 _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
     "error": {
         "nonzero-zero-point": ("TensorRT takes symmetric INT8 only", _SYMMETRIC, "header, built"),

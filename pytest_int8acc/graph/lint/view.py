@@ -82,7 +82,7 @@ class View:
 
     @cached_property
     def dequantized(self) -> dict[str, list[Half]]:
-        """Float tensor to the DequantizeLinear nodes of the Q/DQ pairs that read the tensor."""
+        """For each float tensor, the DequantizeLinear nodes of the Q/DQ pairs that read it."""
         found: dict[str, list[Half]] = defaultdict(list)
         for half in self.halves.values():
             if half.node.op_type == DEQUANTIZE:

@@ -63,7 +63,7 @@ logger = logging.getLogger("pytest_int8acc")
 _LEVELS = (1, 0)
 #: TensorRT's default optimization level.
 _DEFAULT_LEVEL = 3
-#: Notes on how showing inner tensors changes an engine.
+#: Notes for the report on how an engine changes if inner tensors are made outputs.
 _AS_OUTPUTS = "the tensors are outputs, so less is fused: these are not the engines of the verdict"
 _AS_DEBUG = "tensors that TensorRT leaves unfused, as debug tensors: the engines are those of the verdict"
 
@@ -112,7 +112,8 @@ class TrtBackend:
         self._owns_builders = builders is None
         self._builders = builders or Workers()
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
-        # Without a store, engines are kept until the case ends, because a fix is built first and timed later.
+        # Without a store, engines are kept until the case ends. They are needed again: a fix is built first
+        # and timed later.
         temporary = Path(self._folder.name) / "engines"
         kept = not settings.no_cache
         self._store = open_store(settings.cache_dir, settings.cache_size) if kept else Store(temporary)
@@ -201,7 +202,10 @@ class TrtBackend:
             self._infos[role] = replace(self._infos[role], latency=latency)
 
     def node_times(self, role: Role, inputs: Dataset) -> dict[str, float]:
-        """ONNX node to its time in ms, a share of its layer's time; empty if layers do not name all nodes."""
+        """The time of each ONNX node in ms, its share of its layer's time.
+
+        The result is empty if layers do not name all nodes.
+        """
         if role not in self._running or self._infos[role].untold:  # with a golden, no baseline ran
             return {}
         times = layer_times(self._running[role], next(inputs.batches()).feed)
@@ -288,7 +292,7 @@ class TrtBackend:
         )
 
     def _precisions(self, form: ModelForm | ImplicitForm, model: Model) -> dict[str, Precision]:
-        """Node to the precision that it must have, for a TensorRT whose builder chooses precisions."""
+        """The precision that each node must have, for a TensorRT whose builder chooses precisions."""
         if isinstance(form, ImplicitForm):
             return dict(form.held)
         held: dict[str, Precision] = dict.fromkeys(form.in_fp32, "fp32")
@@ -302,7 +306,7 @@ class TrtBackend:
         return self._seen
 
     def _implicit(self, form: ImplicitForm, model: Model) -> Implicit:
-        """The source of the calibrator's ranges: a cache that fits, or the calibration data."""
+        """The source of the calibrator's ranges: a cache that belongs to the model, or calibration data."""
         wish = None if form.samples is None else calibrate_on(form.samples, form.algorithm)
         if form.cache is None or (wish is not None and not form.cache.exists()):
             assert wish is not None  # the spec has a cache, or data to calibrate on

@@ -1,4 +1,4 @@
-"""Builds engines in child processes, and keeps them in the store under a key of all that they depend on.
+"""Builds engines in child processes, and stores them under a key, a digest of all that they depend on.
 
 TensorRT's builder may crash, hang or take all memory. Then this one engine has an EngineError with the last
 messages of the log, and the session goes on. An incomplete result of a child is never used: an engine counts
@@ -51,9 +51,10 @@ Held = Literal["fp16", "fp32"]
 #: Outputs of an engine. ``own``: the model's outputs. ``debug``: also all unfused tensors, as TensorRT's
 #: debug tensors. A tuple of names: also these inner tensors.
 Outputs = Literal["own", "debug"] | tuple[str, ...]
-#: Version of the engine store's key. It is raised when equal requests begin to give other engines.
+#: Version of the engine store's key. It must be raised by a change that makes equal requests give other
+#: engines.
 _FORMAT = 3
-#: A note on an engine in which layers of a given precision read the results of INT8 layers.
+#: A note on an engine in which layers that are held in a higher precision read the results of INT8 layers.
 UNFED = "held layers read INT8 results: TensorRT has no kernels that give the layers before them another type"
 #: Names of the files of a build that are stored with the engine.
 _KEPT = (worker.ENGINE, worker.LAYERS, worker.NETWORK, worker.CACHE, worker.META, worker.LOG)
@@ -66,7 +67,7 @@ class BuildOptions:
     """Options of one build. The engine depends on all of them except ``timeout``."""
 
     shapes: Mapping[str, Range] = field(default_factory=dict)
-    """Input to its profile. Profiles of other inputs follow from the data."""
+    """Input name to its optimization profile. Profiles of other inputs follow from the data."""
     plugins: tuple[Path, ...] = ()
     """Plugin libraries, which are loaded before the model is read."""
     builder: Mapping[str, Any] = field(default_factory=dict)
@@ -186,7 +187,7 @@ class BuildRequest:
 
 
 def fit_model(model: Model, platform: Platform) -> Model:
-    """``model`` in an opset, and with INT8 weights in a form, that the parser of ``platform`` reads.
+    """``model``, with its opset and its INT8 weights converted if the parser of ``platform`` needs it.
 
     Raises:
         EngineError: The model cannot be converted; the message says with which opset to export it.
@@ -210,7 +211,7 @@ def _plugin_digest(path: Path) -> str:
 
 
 def seen_shapes(feeds: Iterable[Feed]) -> dict[str, Counter[Shape]]:
-    """Input to the number of times that each of its shapes occurs in ``feeds``."""
+    """For each input, how often each of its shapes occurs in ``feeds``."""
     seen: dict[str, Counter[Shape]] = {}
     for feed in feeds:
         for name, array in feed.items():
@@ -221,7 +222,7 @@ def seen_shapes(feeds: Iterable[Feed]) -> dict[str, Counter[Shape]]:
 def make_profiles(
     inputs: Sequence[TensorInfo], given: Mapping[str, Range], seen: Mapping[str, Counter[Shape]]
 ) -> dict[str, Range]:
-    """Input to its profile: its smallest, usual and largest shape.
+    """The optimization profile of each input, by name: its smallest, usual and largest shape.
 
     The profile of an input that is not given follows from the shapes in the data. It reaches from the
     smallest to the largest size of each dimension, and its usual shape is the most frequent one.
@@ -527,8 +528,8 @@ def _prepare(request: BuildRequest, platform: Platform, folder: Path) -> dict[st
 def _prepare_calibration(request: BuildRequest, implicit: Implicit, folder: Path) -> dict[str, Shape] | None:
     """Write the calibration cache or the calibration batches to ``folder``.
 
-    TensorRT reads as many rows as the profile's usual shape has, even from a shorter batch, behind which it
-    would read foreign memory. So all batches have that shape.
+    TensorRT reads as many rows as the profile's usual shape has. From a shorter batch it would read beyond
+    the end of the memory. So all batches have the usual shape.
 
     Returns:
         Input to the shape of its batches.

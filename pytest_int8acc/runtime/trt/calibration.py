@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
 
 
-#: Algorithm to the end of the first line of its caches. TensorRT ignores a cache of another algorithm.
+#: For each algorithm, the end of the first line of its caches. TensorRT ignores a cache of another algorithm.
 HEADERS: dict[Algorithm, str] = {
     "entropy2": "EntropyCalibration2",
     "entropy": "EntropyCalibration",
@@ -41,7 +41,7 @@ HEADERS: dict[Algorithm, str] = {
 _HEADER = re.compile(r"TRT-([^\s-]+)-(\S+)")
 #: The parameters of the legacy calibrator in the first line of its caches: doubles in hexadecimal digits.
 _LEGACY = re.compile(r"\d+ [0-9a-f]{16} [0-9a-f]{16}")
-#: Beginning of the names that TensorRT gives to tensors without a name.
+#: Matches the beginning of the names that TensorRT gives to tensors without a name.
 _UNNAMED = re.compile(r"\(Unnamed (?:Layer|ITensor)\*")
 _SIDECAR = ".int8acc.json"
 

@@ -123,8 +123,8 @@ class Workers:
                 child waits for the GPU does not count.
             environment: Added to the environment of this process. A child gets jobs of one environment only.
             kind: Any value. A child gets jobs of one kind only, because it keeps loaded libraries.
-            waiting: Called repeatedly with the number of seconds since the start. An error that this
-                function raises ends the child.
+            waiting: Called repeatedly with the number of seconds since the start. If this function raises an
+                error, the child is ended.
         """
         (folder / worker.JOB).write_text(json.dumps(job), encoding="utf-8")
         started = time.monotonic()

@@ -74,7 +74,7 @@ def read_header(path: Path) -> PlanHeader:
 
 
 def _guess(head: bytes) -> str:
-    """A clause for messages on what a file may be that is not an engine."""
+    """A clause for error messages: what a file that is not an engine may be."""
     if not head:
         return "the file is empty"
     if head.startswith(b"version https://git-lfs"):
@@ -151,7 +151,7 @@ def _interrupts_held() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-#: TensorRT's name of an element type to the name in NumPy.
+#: NumPy's name of an element type, by TensorRT's name.
 _DTYPES = {
     "FLOAT": "float32",
     "HALF": "float16",
@@ -352,7 +352,10 @@ def _examine(
 
 
 def _why(header: PlanHeader, platform: Platform, log: str, problem: str) -> str:
-    """Why an engine does not load. It names another version or GPU, which TensorRT's messages may not do."""
+    """Why an engine does not load.
+
+    The text names another version or GPU, even if TensorRT's messages do not.
+    """
     if header.version is not None and header.version[:3] != platform.version[:3]:
         return f"it was built by {header}; engines run on the version that built them, so build it again"
     if "compute" in log and ("incompatible" in log or "expecting" in log):

@@ -16,7 +16,7 @@ from pytest_int8acc.errors import EngineError
 from pytest_int8acc.results import EngineLayer
 from pytest_int8acc.results.engines import Doubt, Kind, LayerKind
 
-#: A word in the format of a tensor to the precision of a layer that reads the tensor.
+#: Key: a word in the format of a tensor. Value: the precision of a layer that reads the tensor.
 _TYPES: dict[str, Kind] = {
     **dict.fromkeys(("BFLOAT16", "BF16"), "bf16"),
     **dict.fromkeys(("FLOAT16", "FP16", "HALF"), "fp16"),
@@ -29,9 +29,9 @@ _TYPES: dict[str, Kind] = {
 #: Finds a word of ``_TYPES``, the longest word first: BFLOAT16 contains FLOAT16 and FLOAT.
 _WORDS = re.compile("|".join(sorted(_TYPES, key=len, reverse=True)))
 
-#: Pattern of a kernel's name to the precision in which the kernel multiplies. Examples of such names are
-#: ``xmma_gemm_i8i8_i8i32_f32``, ``i16832cudnn_int8``, ``tensorop_s8_``, ``f16f16_f16f32``, ``h16816gemm`` and
-#: ``f32f32_tf32f32``. The first pattern that matches counts.
+#: Pairs of a pattern of a kernel's name, and the precision in which such a kernel multiplies. Examples of
+#: such names are ``xmma_gemm_i8i8_i8i32_f32``, ``i16832cudnn_int8``, ``tensorop_s8_``, ``f16f16_f16f32``,
+#: ``h16816gemm`` and ``f32f32_tf32f32``. The first pattern that matches counts.
 _TACTICS: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"(?<![a-z])i8|(?<!u)int8|imma|igemm|(?<![a-z0-9])s8(?![a-z0-9])|i16832|i8816"), "int8"),
     (re.compile(r"e4m3|e5m2|fp8"), "fp8"),
@@ -41,7 +41,8 @@ _TACTICS: tuple[tuple[re.Pattern[str], Kind], ...] = (
 )
 
 _MULTIPLIES = re.compile(r"conv(?!er)|gemm|mat_?mul|matrix_?multiply|fully_?connected")
-#: Types that Myelin gives to layers of any kind. The name of the kernel has the kind of such a layer.
+#: Matches types that Myelin, TensorRT's compiler of fused regions, gives to layers of any kind. The kind of
+#: such a layer is read from the name of its kernel.
 _ANYTHING = re.compile(r"kgen|fusion|myelin")
 _KERNEL_MULTIPLIES = re.compile(r"gemm|fprop|dgrad|conv(?!er)")
 _QUANTIZES = re.compile(r"(?:de)?quantize(?:linear)?")
@@ -66,8 +67,8 @@ def read_layers(text: str, nodes: Collection[str] = ()) -> tuple[EngineLayer, ..
     """The layers of an engine.
 
     A weighted layer is a convolution or a matrix product, also of two activations, because the inspector does
-    not distinguish them. It ran in INT8 if an input is INT8, and its weights are INT8 too, or, without
-    weights, its kernel. Its output may be floating point.
+    not distinguish them. It ran in INT8 if an input is INT8, and its weights are INT8, too. If it has no
+    weights, its kernel must be INT8. Its output may be floating point.
 
     Args:
         text: JSON of ``IEngineInspector.get_engine_information``. Raw control characters are accepted, since
@@ -104,10 +105,10 @@ def untold_nodes(layers: Iterable[EngineLayer], weighted: Iterable[str]) -> tupl
 
 
 def node_formats(layers: Iterable[EngineLayer], products: Collection[str]) -> dict[str, Kind]:
-    """Name of a convolution or matrix product to the format in which it provably ran; others are left out.
+    """The format in which each convolution or matrix product provably ran, by name; others are left out.
 
-    There is no proof if the precision of a layer is in doubt, or if the layers of a product have different
-    precisions. A fused region is proof if it contains a single product, because the name of its kernel then
+    A format is not proved if the precision of a layer is in doubt, or if the layers of a product have
+    different precisions. A fused region with a single product is a proof, because the name of its kernel then
     belongs to that product.
 
     Args:
@@ -190,7 +191,7 @@ def _precision(layer: Mapping[str, Any], kind: LayerKind) -> Kind:
 
 
 def _doubt(layer: Mapping[str, Any], kind: LayerKind, precision: Kind) -> Doubt:
-    """Why the precision of a layer is no proof for its products; empty if it is a proof."""
+    """Why the precision of a layer does not prove that of its products; empty if it does."""
     if kind != "weighted":
         return ""
     tactic = _tactic(layer)

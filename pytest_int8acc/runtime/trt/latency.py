@@ -30,7 +30,7 @@ def measure_latency(
 ) -> dict[_Name, Latency]:
     """The latency of each engine.
 
-    The engines run in turn, so that all meet the same clock and temperature of the GPU. No other process of
+    The engines run in turn, so that the GPU has the same clock and temperature for all. No other process of
     this plugin builds or measures engines on the GPU at the same time.
 
     Args:

@@ -66,7 +66,8 @@ class Platform:
     problem: str = ""
     """Why engines cannot run here, with advice; empty if they can run."""
     devices: tuple[Device, ...] = ()
-    """The GPUs that this process sees and that are of the first one's kind. Each runs engines of all."""
+    """The GPUs that this process sees and that are of the same kind as the first one. An engine built on one
+    of them runs on all."""
 
     @property
     def name(self) -> str:
@@ -123,7 +124,7 @@ class Platform:
 
 
 class _Need(NamedTuple):
-    """How a feature is recognised on a platform, and which versions have it, for messages."""
+    """How to find out whether a platform has a feature, and for messages which versions have it."""
 
     has: Callable[[Platform], bool]
     who: str

@@ -56,7 +56,7 @@ _ORIGIN = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 
 
 def lock_of(bus: str) -> Path | None:
-    """The lock file for a GPU and the processes of this user; None if the PCI bus id is not known."""
+    """The file that processes of this user lock to use a GPU; None if the PCI bus id is not known."""
     if not bus:
         return None
     with contextlib.suppress(OSError, KeyError):  # a user without a name
@@ -67,7 +67,7 @@ def lock_of(bus: str) -> Path | None:
 
 @contextlib.contextmanager
 def alone(lock: Path | None) -> Iterator[float]:
-    """Hold a lock within the block, and yield the number of seconds that it was waited for.
+    """Hold a lock within the block, and yield the number of seconds that passed until it was free.
 
     Two builders on one GPU slow each other by a factor of 3 to 4. So only one process at a time uses a GPU.
     If the file system has no locks, the block runs without one.
@@ -215,7 +215,10 @@ def _built(job: dict[str, Any], *, fed: bool) -> dict[str, Any]:
 
 
 def _network_options(job: dict[str, Any]) -> dict[str, bool]:
-    """Options of the network that are True. Others are not passed, since TensorRT 8.6 knows none of them."""
+    """The options of the network that are True.
+
+    Options that are False are left out, because TensorRT 8.6 knows none.
+    """
     requested = {
         "strongly_typed": job["typing"] == "strong",
         "mark_unfused_tensors_as_debug_tensors": job["outputs"] == "debug",
@@ -249,8 +252,8 @@ def _config(job: dict[str, Any], batches: _Batches) -> Any:
     return PostprocessConfig(config, calibrate_in_batches)
 
 
-#: Option of the builder in the spec's ``tensorrt`` section to a function that makes arguments of Polygraphy's
-#: ``CreateConfig``. The function gets the ``tensorrt`` module and the value in the spec.
+#: Key: an option of the builder in the spec's ``tensorrt`` section. Value: a function that makes arguments of
+#: Polygraphy's ``CreateConfig``. The function gets the ``tensorrt`` module and the value in the spec.
 BUILDER_OPTIONS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
     "workspace": lambda trt, value: {
         "memory_pool_limits": {trt.MemoryPoolType.WORKSPACE: to_bytes(value)},
@@ -351,7 +354,10 @@ def _hold_precisions(network: Any, precisions: dict[str, str], *, fed: bool) -> 
 
 
 def _feed_in_type(network: Any, requested: dict[str, Any]) -> None:
-    """Give the inputs of layers with a set precision that type. Otherwise they could be results in INT8."""
+    """Set the type of the inputs of layers with a set precision, too.
+
+    Otherwise these inputs could be INT8 results.
+    """
     layers = [network.get_layer(i) for i in range(network.num_layers)]
     makers = {layer.get_output(i).name: (layer, i) for layer in layers for i in range(layer.num_outputs)}
     for layer in layers:
@@ -498,7 +504,7 @@ def _parse(job: dict[str, Any]) -> dict[str, Any]:
     return {"refusal": [error.node_name(), error.desc().splitlines()[0]]}
 
 
-#: Kind of a job to the function that does it.
+#: The function that does each kind of job.
 _JOBS = {"build": _build_engine, "examine": _examine_engine, "probe": _probe, "parse": _parse}
 
 
