@@ -349,7 +349,7 @@ def check_word(what: str, word: str, known: Sequence[str]) -> None:
 
 
 def _joined(name: str, arrays: Sequence[Array]) -> Array:
-    """Return the batches of one output as one array; raises DataError where their shapes differ."""
+    """Return the batches of one output as one array; raises DataError if their shapes differ."""
     try:
         return np.concatenate(arrays) if arrays[0].ndim else np.stack(arrays)
     except ValueError as error:

@@ -31,7 +31,7 @@ class Int8accError(Exception):
     """A case cannot be judged; the message says what is wrong, where, what was expected and what to do.
 
     Attributes:
-        place: ``file:line:col`` of the spec's key that caused the error; empty where it is not known.
+        place: ``file:line:col`` of the spec's key that caused the error; empty if it is not known.
     """
 
     place = ""

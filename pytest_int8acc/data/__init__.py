@@ -1,4 +1,4 @@
-"""Inputs, labels and calibration samples: read, checked against the model, and cut into batches.
+"""Reads inputs, labels and calibration samples, checks them against the model, and cuts them into batches.
 
 Which axis is the batch axis follows from the model's inputs alone:
 

@@ -27,7 +27,7 @@ def in_gib(nbytes: int) -> str:
 
 
 def too_much(most: int) -> str:
-    """Return the end of a message that says: ``most`` bytes are exceeded, and how to raise this limit."""
+    """Return the end of a message: that data exceed ``most`` bytes, and how to raise this limit."""
     return f"more than the {in_gib(most)} that 'max_data' allows (unless set, 4G): raise it in the case"
 
 

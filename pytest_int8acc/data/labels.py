@@ -35,7 +35,7 @@ def load_labels(
         base: The folder that ``source`` is relative to.
         limited: Whether only the first ``samples`` of the inputs are used. If so, further labels are ignored.
         most: Maximum bytes of an .npz unpacked, and of a text file.
-        key: The key of the spec that names the source. Errors begin with it, and count what it names.
+        key: The key of the spec that names the source, like ``labels``. Errors begin with it.
 
     Raises:
         DataError: The labels cannot be read, or are too few or too many.

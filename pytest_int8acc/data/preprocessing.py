@@ -20,7 +20,7 @@ from pytest_int8acc.results import Finding
 from pytest_int8acc.tensors import Array, TensorInfo
 
 F64 = NDArray[np.float64]
-#: Maximum number of samples that are read of the calibration data, and of the inputs. That many suffice to
+#: Maximum number of samples that are read of the calibration data, and of the inputs. This number suffices to
 #: see a mismatch of six standard errors.
 SAMPLES = 256
 #: A warning is given if there are fewer calibration samples. With n calibration samples, a new input exceeds
@@ -38,17 +38,17 @@ _FACTOR = 1.5
 #: than ``_LEAST`` samples.
 _OBVIOUS = 20.0
 #: Minimum difference between the means of calibration samples and inputs that is reported, in standard
-#: deviations of the calibration samples. A mean that one side forgets to subtract makes a difference of one
-#: or more.
+#: deviations of the calibration samples. If the mean is subtracted in one of the two only, the difference is
+#: one or more.
 _SHIFT = 0.4
-#: Calibration samples are reported as nearly alike if they vary by less than this ratio of what the inputs
-#: vary by; see ``_Side.variation``.
+#: Calibration samples are reported as nearly alike if their variation, divided by that of the inputs, is
+#: below this ratio; see ``_Side.variation``.
 _UNIFORM = 0.1
 #: A warning is given if at least this share of the calibration samples are copies of other calibration
 #: samples.
 _DUPLICATES = 0.1
-#: A note is given if at least the first share of the inputs are calibration samples, too; a warning is given
-#: if at least the second share are.
+#: Minimum shares of the inputs that are calibration samples, too: from the first on a note is given, from the
+#: second on a warning.
 _OVERLAP, _SAME = 0.1, 0.9
 #: Minimum magnitude of the mean log ratio that ``_Side.rows`` computes. If it is smaller for the calibration
 #: samples or for the inputs, no mismatch of channels-first and channels-last is reported.
@@ -180,7 +180,7 @@ class _Side:
         ]
 
     def rows(self) -> F64 | None:
-        """Return one log ratio per sample; it is negative if the values lie in memory with channels first.
+        """Return one log ratio per sample, which is negative if the values lie in memory with channels first.
 
         In an image, a pixel resembles the pixel below. With channels first, the pixel below is W elements
         further in memory. With channels last, it is W times C elements further. The ratio is the mean squared
@@ -205,7 +205,7 @@ class _Side:
 
 
 def _map(name: str, ours: _Side, theirs: _Side) -> Finding | None:
-    """Return a mismatch if the calibration samples are the inputs times a factor, plus a shift; or None.
+    """Return a mismatch if calibration samples look like the inputs times a factor plus a shift; else None.
 
     The factor or the shift must be too large for chance.
     """
@@ -280,7 +280,7 @@ def _factor(ours: _Side, theirs: _Side) -> float:
 
 
 def _sure(ours: F64, theirs: F64, *, obvious: bool = False) -> bool:
-    """Return whether two means differ beyond chance; ``obvious`` if there are too few samples to know."""
+    """Return whether two means differ by more than chance; ``obvious`` if there are too few samples."""
     if min(len(ours), len(theirs)) < _LEAST:
         return obvious
     return _distance(ours, theirs) > CERTAIN

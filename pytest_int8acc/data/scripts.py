@@ -1,9 +1,9 @@
 """Loads and runs user code named as ``file.py:function``; error messages name the line of the user's script.
 
-Only while a script runs, its folder is first on ``sys.path``, and the modules that it imported from its
-folder are in ``sys.modules``. So two folders may each have a ``helper.py``. A script may change process-wide
-state: the working folder, ``sys.path``, NumPy's handling of floating-point errors, and warning filters. These
-changes, too, are in force only while the script runs.
+While a script runs, and only then, its folder is first on ``sys.path``, and the modules that it imported from
+this folder are in ``sys.modules``. So two folders may each have a ``helper.py``. A script may change
+process-wide state: the working folder, ``sys.path``, NumPy's handling of floating-point errors, and warning
+filters. These changes, too, are in force only while the script runs.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def _comes_from(folder: Path, name: str) -> bool:
 
 
 def _blame(failure: BaseException, ref: str) -> str:
-    """Return the message ``file:line: Type: text (in ref)`` for an exception from the user's code."""
+    """Return the message ``file:line: Type: text (in ref)`` for an exception that the user's code raised."""
     said = error_text(failure)
     text = type(failure).__name__ + ("" if said == type(failure).__name__ else f": {said}")
     if isinstance(failure, SyntaxError):

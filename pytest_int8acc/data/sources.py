@@ -43,9 +43,9 @@ class Source:
     read: Callable[[], Iterator[Located]]
     """Returns an iterator over one pass, which reads lazily."""
     samples: int | None = None
-    """Count of samples in a pass; None where the data must be read to know it."""
+    """The number of samples in a pass over the data; None if the data must be read to know it."""
     joins: bool = False
-    """Whether rows are stored samples that may share a run. Otherwise each feed is a run of its own."""
+    """Whether rows are stored samples, which may be joined to one run. Otherwise each feed is a run."""
     is_random: bool = False
     endless: bool = False
     """Whether a pass may never end."""
@@ -123,9 +123,9 @@ def _arrays(arrays: Feed, layout: Layout, size: int, where: str) -> Source:
 
 
 def _stacked_names(arrays: Feed, layout: Layout, where: str) -> frozenset[str]:
-    """Return the names of the arrays that hold whole feeds along axis 0; empty where samples come first.
+    """Return the names of the arrays that hold whole feeds along axis 0; empty if samples come first.
 
-    Raises DataError where the model has no batch axis, and the arrays hold no whole feeds either.
+    Raises DataError if the model has no batch axis, and the arrays hold no whole feeds either.
     """
     stacked = frozenset(
         t.name for t in layout.inputs if t.shape is not None and arrays[t.name].ndim == len(t.shape) + 1
@@ -143,7 +143,7 @@ def _stacked_names(arrays: Feed, layout: Layout, where: str) -> frozenset[str]:
 def _slices(
     arrays: Feed, stacked: frozenset[str], layout: Layout, size: int, where: str
 ) -> Iterator[Located]:
-    """Yield feeds of ``size`` rows; where arrays are ``stacked``, the feed at each index of axis 0."""
+    """Yield feeds of ``size`` rows; if arrays are ``stacked``, the feed at each index of axis 0."""
     if stacked:
         for index in range(min(len(arrays[name]) for name in stacked)):
             yield where, _pick(arrays, stacked, index)
@@ -157,7 +157,7 @@ def _pick(arrays: Feed, stacked: frozenset[str], index: int) -> Feed:
 
 
 def _folder(folder: Path, layout: Layout, size: int, where: str) -> Source:
-    """Return the feeds of a folder in one of four forms; files are taken in natural order.
+    """Return the feeds of a folder in one of four forms; ``x_2`` comes before ``x_10``.
 
     The forms are: ``<input>.npy`` for each input, samples first; many .npy files, each a sample or a batch of
     the model's one input; a folder of such files for each input, whose n-th files together are a feed;
@@ -211,7 +211,7 @@ def _file_feeds(
 
 
 def _with_axis(arrays: Feed, layout: Layout) -> Feed:
-    """Return ``arrays`` with a new axis 0 where they are one sample without a batch axis, or one feed."""
+    """Return ``arrays``; one sample without a batch axis, or one feed, gets a new axis 0."""
     ranks = {t.name: len(t.shape) for t in layout.inputs if t.shape is not None}
     if layout.batched:
         lacking = {name for name in layout.batched if arrays[name].ndim == ranks.get(name, 0) - 1}
@@ -253,7 +253,7 @@ def _polygraphy_feeds(path: Path, where: str) -> Iterator[Located]:
 
 
 def _decoded(value: dict[str, Any], where: str) -> Any:
-    """Return the array that the dict encodes; the dict itself where it names no class."""
+    """Return the array that the dict encodes; the dict itself if it names no class."""
     kind = value.get("polygraphy_class")
     if not isinstance(kind, str):
         return value
@@ -298,7 +298,7 @@ def _random(random: RandomSource, layout: Layout, size: int, where: str) -> Sour
     """Return random feeds: floats uniform in [0, 1], integers and booleans 0 or 1, as Polygraphy draws them.
 
     A sample's values depend on the seed, the input's position and the sample's index, not on ``size``. Raises
-    DataError where the model does not fix a size beyond the batch axis, or a dtype cannot be drawn.
+    DataError if the model leaves a size other than the batch size open, or if a dtype cannot be drawn.
     """
     if random.samples < 1 or random.seed < 0:
         raise DataError(f"{where}: expected samples of at least 1 and a seed of at least 0")
@@ -321,13 +321,13 @@ def _random(random: RandomSource, layout: Layout, size: int, where: str) -> Sour
 
 
 def _sample_shape(tensor: TensorInfo, layout: Layout) -> tuple[int, ...]:
-    """Return the shape without the batch axis, for an input whose other sizes are fixed."""
+    """Return the shape without the batch axis; all other sizes of the input must be fixed."""
     dims = (tensor.shape or ())[tensor.name in layout.batched :]
     return tuple(dim for dim in dims if isinstance(dim, int))
 
 
 def check_random_size(samples: int, layout: Layout, what: str, most: int) -> None:
-    """Raise DataError where ``samples`` random samples have more than ``most`` bytes."""
+    """Raise DataError if ``samples`` random samples have more than ``most`` bytes."""
     sizes = [t.dtype.itemsize * math.prod(_sample_shape(t, layout)) for t in layout.inputs]
     nbytes = samples * sum(sizes)
     if nbytes > most:
@@ -336,7 +336,10 @@ def check_random_size(samples: int, layout: Layout, what: str, most: int) -> Non
 
 
 def _draw(random: RandomSource, layout: Layout, size: int, where: str) -> Iterator[Located]:
-    """Yield feeds of ``size`` rows; other inputs are drawn once, or per feed where none is batched."""
+    """Yield feeds of ``size`` rows.
+
+    Inputs without a batch axis are drawn once, or per feed if no input is batched.
+    """
     streams = {t.name: np.random.default_rng([random.seed, i]) for i, t in enumerate(layout.inputs)}
     step = size if layout.batched else 1
     feed: Feed = {}

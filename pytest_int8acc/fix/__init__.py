@@ -39,7 +39,8 @@ def write_fix(folder: Path, fix: FixFiles, root: Path | None = None) -> tuple[st
     Args:
         folder: The folder to write into. It is created if it is missing.
         fix: The fix.
-        root: The report folder. A symbolic link that leads out of it raises an error. None: all are followed.
+        root: The report folder. A symbolic link that leads out of it raises an error. With None, all links
+            are followed.
 
     Raises:
         Int8accError: The folder cannot be created or written.

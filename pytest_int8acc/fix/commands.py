@@ -159,7 +159,7 @@ def _again(named: Named, text: str) -> str:
 
 
 def _held_by_flags(named: Named) -> dict[str, Precision]:
-    """Return the nodes that must be held in FP32 by arguments; empty if the builder flags do not allow FP16.
+    """Return the nodes that arguments must hold in FP32; empty if the builder flags do not allow FP16.
 
     With the flag for FP16, TensorRT could otherwise run these nodes in FP16.
     """

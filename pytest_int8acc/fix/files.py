@@ -1,4 +1,4 @@
-"""Describes a fix by the node names of the float model, for files of other tools."""
+"""Describes a fix by node names of the float model, as other tools need it."""
 
 from __future__ import annotations
 
@@ -59,21 +59,22 @@ class Named:
     own_file: bool
     """Whether other tools can use the user's model file. If not, ``NAMED_MODEL`` is written for them."""
     high: Mapping[str, Precision]
-    """Node to its precision, in topological order, for all nodes that are kept out of INT8."""
+    """The precision of each node that is kept out of INT8, in topological order."""
     int8: Mapping[str, tuple[int, ...]]
     """Node to the positions of its inputs that are quantized."""
     op_types: tuple[str, ...]
     """Operator types of the nodes in ``int8``."""
     scales: Mapping[str, float]
-    """Activation tensor to the scale that the plan gives it, if other tools can take the scale."""
+    """The scales that the plan gives to activations, as far as other tools can take them."""
     inputs: tuple[str, ...]
     """The model's inputs without a fixed size, as text with their shapes."""
     precision: Precision
     """The precision of nodes that are neither in low precision nor listed in the plan."""
     feeding: Mapping[str, Precision]
-    """Node outside ``high`` whose output a node in ``high`` reads, to the type that the output must have."""
+    """The nodes outside ``high`` whose output a node in ``high`` reads, and the type that this output must
+    have."""
     untold: str
-    """A line on the parts of the plan that other tools do not support; empty if they support all parts."""
+    """A line on the parts of the plan that other tools do not support; empty if all parts are supported."""
 
 
 def name_nodes(fix: FixFiles, folder: Path) -> Named:
@@ -125,7 +126,7 @@ def _untold(plan: Plan, plain_scales: int) -> str:
 
 
 def _plain_scales(fix: FixFiles) -> dict[str, float]:
-    """Return activation tensor to scale, for the plan's scales that other tools can take.
+    """Return the plan's scales that other tools can take, by activation tensor.
 
     These are symmetric and per tensor. The plan must not move range between channels of the tensor.
     """
@@ -140,7 +141,7 @@ def _plain_scales(fix: FixFiles) -> dict[str, float]:
 
 
 def _feeding(model: Model, high: Mapping[str, Precision]) -> dict[str, Precision]:
-    """Return node to the type of its output, for nodes outside ``high`` that feed a node in ``high``.
+    """Return the output types of nodes outside ``high`` whose output a node in ``high`` reads.
 
     The type is the precision of the reading node; FP32 if readers differ and one of them runs in FP32.
     """

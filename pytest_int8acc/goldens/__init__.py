@@ -1,6 +1,6 @@
 """Goldens: files in the repository with a case's baseline outputs and accepted scores.
 
-Importing this is cheap.
+This module imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ class Goldens:
     """The folder of a case's golden, and which goldens a run may write."""
 
     folder: str | None = field(default=None, repr=False)
-    """Path or fsspec URL of the folder of the case's spec; None: ``__int8acc__/<spec>`` beside the spec."""
+    """Path or fsspec URL of the folder with the goldens of the case's spec; None means ``__int8acc__/<spec>``
+    beside the spec."""
     update: Update = "off"
     candidates: Path | None = None
-    """The folder for a candidate, that is the golden that an update would write. Users can fetch and commit
-    it. None: no candidate is written."""
+    """The folder for candidate goldens: the files that an update would write, for users to fetch and commit.
+    None if no candidates are written."""
     root: Path | None = None
     """The report folder above ``candidates``. No symbolic link may lead out of it."""
 

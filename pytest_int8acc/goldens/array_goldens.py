@@ -49,21 +49,22 @@ class ArrayGoldens:
     def check(
         self, name: str, arrays: Mapping[str, Array] | Array, *, axis: int = -1, **limits: float
     ) -> tuple[OutputResult, ...]:
-        """Compare arrays with their golden, or record them where ``update`` says so.
+        """Compare arrays with their golden, or record them if ``update`` says so.
 
         Args:
             name: The golden's file name: letters, digits, '_', '-' and '.'.
             arrays: One array, or several by name; samples first.
             axis: The axis of classes, for ``kl`` and the top-k agreements.
             **limits: The limits of an output criterion of a spec, such as ``cosine=0.999``. Each limit holds
-                for the arrays that it can judge. An array without a limit must reach 40 dB SQNR where it has
+                for the arrays whose type it fits. An array without a limit must reach 40 dB SQNR if it holds
                 floats, and must be equal otherwise.
 
         Returns:
             One result per array. All are within their limits.
 
         Raises:
-            AssertionError: A limit is missed, or an array is new or gone; names each of them.
+            AssertionError: A limit is missed, or the golden has more or fewer arrays. The message names each
+                of them.
             GoldenError: There is no golden, or it cannot be read or written.
             CriterionError: A limit is unknown, or does not fit an array.
         """
@@ -110,7 +111,7 @@ class ArrayGoldens:
 
 
 def _read(file: str) -> dict[str, Array] | None:
-    """Return the arrays in an .npz; None where there is no file."""
+    """Return the arrays in an .npz; None if there is no file."""
     mend = "restore it from version control"
     data = read_golden(file, f"{mend}, or record it again with --int8acc-update=all")
     if data is None:
@@ -143,7 +144,7 @@ def _compare(
 
 
 def _fitting(array: Array, limits: Mapping[str, float]) -> Mapping[str, float]:
-    """Return the limits that can judge ``array``; without any, the default limits of its kind."""
+    """Return the limits that fit ``array``; if none fit, the default limits for its dtype."""
     kind = kind_of(array)
     fitting = {name: limit for name, limit in limits.items() if kind in METRICS[name].kinds}
     return fitting or (DEFAULT_LIMITS if kind == "floats" else {"agreement": 1.0})

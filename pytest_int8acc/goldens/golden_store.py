@@ -49,8 +49,8 @@ class GoldenStore:
 
     A golden consists of recorded baseline outputs and accepted scores.
 
-    :func:`open_golden_store` creates it before the case runs. A case without a golden has a store, too, which
-    changes nothing.
+    :func:`open_golden_store` creates the store before the case runs. A case without a golden has a store,
+    too, which does nothing.
     """
 
     case: Case
@@ -64,7 +64,7 @@ class GoldenStore:
     unit."""
     problem: str = ""
     """Why outputs cannot be compared with the golden; empty if they can. A run with a problem only writes a
-    candidate, that is the golden that an update would write."""
+    candidate: the golden that an update would write."""
 
     @property
     def recording(self) -> bool:
@@ -79,9 +79,9 @@ class GoldenStore:
 
     @property
     def limit(self) -> int | None:
-        """Maximum number of samples that are read; None: all.
+        """Maximum number of samples that are read; None means all.
 
-        A golden in place of the baseline has a limited number.
+        A golden that replaces the baseline may have fewer samples than the data.
         """
         given = self.settings.samples
         if self.case.baseline != "golden":
@@ -93,7 +93,7 @@ class GoldenStore:
         return min((n for n in (given, wish) if n is not None), default=None)
 
     def check(self, inputs: Dataset) -> GoldenStore:
-        """Return the same store with ``problem`` set where the golden does not fit; reads ``inputs`` once.
+        """Return the same store with ``problem`` set if the golden does not fit; reads ``inputs`` once.
 
         Raises:
             GoldenError: The golden is missing or stale, and no candidate is to be written.
@@ -109,7 +109,9 @@ class GoldenStore:
         return replace(self, problem=problem)
 
     def form(self, model: Model, own: Callable[[], Form]) -> Form:
-        """Return the float model that serves as the baseline. A golden in its place gives its name to it.
+        """Return the float model that serves as the baseline.
+
+        If a golden replaces it, its description says so.
 
         Args:
             model: The float model.
@@ -131,11 +133,11 @@ class GoldenStore:
 
     @property
     def wants_candidate(self) -> bool:
-        """Whether the candidate's outputs are needed: a golden, or the draft of a new one, may be written."""
+        """Whether the candidate's outputs are needed, because this run may write a golden."""
         return self.recording or self.goldens.candidates is not None
 
     def cutter(self) -> Cutter:
-        """Return a cutter of the golden's outputs; raises GoldenError where they are damaged."""
+        """Return an object that cuts the golden's outputs into batches; GoldenError if they are damaged."""
         assert self.record is not None
         location = self.location
         return Cutter(location.outputs(self.record), str(location), location.again)
@@ -143,7 +145,7 @@ class GoldenStore:
     def judging(self) -> AbstractContextManager[None]:
         """Return the context for judging.
 
-        If a golden replaces the baseline, it reports values that are not finite as an error of the golden.
+        If a golden replaces the baseline, values that are not finite are reported as an error of the golden.
         """
         return _blaming(self.location) if self.replaces_baseline else nullcontext()
 
@@ -243,12 +245,12 @@ def open_golden_store(
     Args:
         case: From ``load_spec``.
         settings: The settings of this run.
-        goldens: Where the golden lies, and which goldens this run may write.
+        goldens: The folder of the golden, and which goldens this run may write.
         output_settings: The settings of the backend that change outputs.
 
     Raises:
         GoldenError: The golden cannot be read.
-        CriterionError: The ratchet names a metric that does not exist.
+        CriterionError: A regression limit of the spec names a metric that does not exist.
     """
     location = location_of(case, goldens.folder)
     if not keeps_golden(case):
@@ -274,7 +276,7 @@ def _described(golden_store: GoldenStore, record: Record) -> str:
 def _against_golden(
     golden_store: GoldenStore, record: Record, baseline: str, run: Compared
 ) -> tuple[list[Score], str]:
-    """Return the live baseline's scores against the golden, by the case's own criteria, and a summary."""
+    """Return the scores of this run's baseline against the golden by the case's criteria, and a summary."""
     assert record.kept is not None
     live = first_samples(run.baseline, record.samples, record.kept.samples)
     golden = golden_store.cutter().cut(live)
@@ -297,7 +299,8 @@ def _blaming(location: Location) -> Iterator[None]:
     """Turn a BaselineNotFiniteError into an error of the golden.
 
     Raises:
-        GoldenError: The golden has values that are not finite. Under a limit no such golden is recorded.
+        GoldenError: The golden has values that are not finite. Such outputs are not recorded if they have a
+            limit.
     """
     try:
         yield
@@ -331,7 +334,7 @@ def _recorded(golden_store: GoldenStore, result: CaseResult, run: Compared) -> C
 
 
 def _candidate(golden_store: GoldenStore, result: CaseResult, run: Compared) -> str:
-    """Write the candidate, that is the golden that an update would write; return where it is.
+    """Write the candidate, the golden that an update would write; return its path.
 
     Without a folder for candidates nothing is written, and the text is empty.
     """
@@ -373,7 +376,7 @@ def _make(golden_store: GoldenStore, result: CaseResult, run: Compared) -> tuple
 
 
 def _pack(golden_store: GoldenStore, run: Compared) -> tuple[Kept | None, bytes | None]:
-    """Return the entry of the outputs and their .npz; None where the case keeps no outputs."""
+    """Return the record's entry on the outputs, and the .npz; None for both if the case keeps no outputs."""
     case = golden_store.case
     if not case.golden and case.baseline != "golden":
         return None, None

@@ -50,7 +50,7 @@ class Location:
     """A path or an fsspec URL, which may contain a password."""
     case: str
     again: str = "record it again"
-    """The advice how to record the golden again, with the command to type."""
+    """How to record the golden again, with the command to type."""
 
     @property
     def file(self) -> str:
@@ -67,7 +67,7 @@ class Location:
         return shown(self.file)
 
     def read(self) -> Record | None:
-        """Return the record in the JSON; None where there is no golden.
+        """Return the record in the JSON; None if there is no golden.
 
         Raises:
             GoldenError: The file cannot be read, or is no golden.
@@ -76,7 +76,7 @@ class Location:
         return None if text is None else read_record(text, str(self), self.again)
 
     def outputs(self, record: Record) -> Stored:
-        """Return the baseline's outputs; ``record`` must keep some.
+        """Return the baseline's outputs, which ``record`` must have.
 
         Raises:
             GoldenError: The .npz is missing, or is not the one that was written.
@@ -101,11 +101,11 @@ class Location:
 
         Args:
             record: The content of the JSON.
-            data: The .npz; None where ``record`` keeps no outputs.
+            data: The .npz; None if ``record`` keeps no outputs.
             replace: Whether a golden that is there already is replaced.
 
         Returns:
-            False where a golden was there and stays.
+            False if there was a golden and it was kept.
 
         Raises:
             GoldenError: The files cannot be written; the old golden stays as it was.
@@ -149,9 +149,9 @@ class Location:
             raise GoldenError(f"{self}: another process has been writing this golden for minutes") from None
 
     def _clear(self, kept: str | None) -> None:
-        """Remove drafts of killed recordings, and all outputs of this golden but the file ``kept``.
+        """Remove temporary files of killed recordings, and all .npz files of this golden except ``kept``.
 
-        In shared storage they stay, because another process may be about to name them.
+        In shared storage nothing is removed, because another process may have just written the files.
         """
         if is_url(self.folder):
             return
@@ -172,7 +172,7 @@ class Location:
 
 
 def location_of(case: Case, folder: str | None = None) -> Location:
-    """Return where the golden of ``case`` lies: in ``folder``, a path or URL; None: beside the spec."""
+    """Return the files of a case's golden in ``folder``, a path or URL; None means beside the spec."""
     local_folder = case.file.parent / FOLDER / stem(case.file.name)
     update = f"`pytest {display(case.file)}::{case.name} --int8acc-update=all`"
     return Location(
@@ -186,7 +186,7 @@ def shown(where: str) -> str:
 
 
 def _content(where: str) -> bytes | None:
-    """Return the bytes of a file, by path or URL; None where there is no file."""
+    """Return the bytes of a file, by path or URL; None if there is no file."""
     try:
         return read_bytes(where)
     except FileNotFoundError:
@@ -194,10 +194,10 @@ def _content(where: str) -> bytes | None:
 
 
 def read_golden(where: str, mend: str) -> bytes | None:
-    """Return the bytes of a file of a golden; None where there is no file.
+    """Return the bytes of a file of a golden; None if there is no file.
 
     Raises:
-        GoldenError: The file cannot be read; ``mend`` is the advice.
+        GoldenError: The file cannot be read. The message ends with the advice ``mend``.
     """
     try:
         return _content(where)
@@ -269,7 +269,7 @@ def unpack(data: bytes, outputs: Mapping[str, KeptOutput]) -> Stored:
 
 
 def _cast(array: Array, kept: KeptOutput) -> Array:
-    """Return an array of an .npz in the dtype of its output; TypeError where it is of another kind."""
+    """Return an array of an .npz in the dtype of its output; TypeError if the kind of dtype differs."""
     return array.astype(kept.dtype, casting="same_kind")
 
 
@@ -295,8 +295,8 @@ class Cutter:
         """Return the golden's rows for the next batch ``other``.
 
         Raises:
-            GoldenError: An output is missing, or its rows have another shape. A lack of rows is only raised
-                by ``end``.
+            GoldenError: An output is missing, or its rows have another shape. Rows that are missing at the
+                end raise an error in ``end`` only.
         """
         batch = {}
         for name, array in other.items():
@@ -326,7 +326,7 @@ class Cutter:
                 raise self._misfit(f"'{name}' is kept with {len(kept)} rows, and this run has {rows}")
 
     def cut(self, other: Outputs) -> Outputs:
-        """Return the golden's outputs in the batches of a whole run; raises GoldenError."""
+        """Return the golden's outputs, split like the batches of ``other``; raises GoldenError."""
         batches = zip(*other.values(), strict=True)
         feeds = [self(dict(zip(other, batch, strict=True))) for batch in batches]
         self.end()
@@ -354,14 +354,14 @@ def first_samples(outputs: Outputs, samples: int, count: int) -> Outputs:
 
 
 def _join(batches: Sequence[Array], samples: int) -> Array | None:
-    """Return all batches as one array; None where its first axis would not count the samples."""
+    """Return all batches as one array; None if its first axis would not count the samples."""
     if any(array.ndim == 0 or array.shape[1:] != batches[0].shape[1:] for array in batches):
         return None
     return np.concatenate(batches) if sum(map(len, batches)) == samples else None
 
 
 def _narrow(name: str, array: Array, dtype: GoldenType) -> Array:
-    """Return ``array`` in the dtype that the golden keeps; raises GoldenError where a value overflows."""
+    """Return ``array`` in the dtype that the golden keeps; raises GoldenError if a value overflows."""
     if array.dtype.kind == "O":
         return array.astype(str)
     if array.dtype.kind != "f" or array.dtype.itemsize <= np.dtype(dtype).itemsize:

@@ -43,7 +43,7 @@ class Survey:
 
     orphans: tuple[Orphan, ...]
     unknown: tuple[str, ...]
-    """One message per spec that cannot be read, and whose goldens are therefore left alone."""
+    """One message per spec that cannot be read. Its goldens are not touched."""
 
 
 def survey(root: Path, goldens: str | None = None, skip: Iterable[str] = ()) -> Survey:
@@ -51,7 +51,8 @@ def survey(root: Path, goldens: str | None = None, skip: Iterable[str] = ()) -> 
 
     Args:
         root: The folder that holds the specs: pytest's root folder.
-        goldens: Path or fsspec URL where goldens lie by the path of their spec; None: beside the specs.
+        goldens: Path or fsspec URL of the folder with all goldens, in subfolders by the path of their spec;
+            None means beside the specs.
         skip: Names of folders that are not searched.
 
     Raises:
@@ -74,7 +75,7 @@ def survey(root: Path, goldens: str | None = None, skip: Iterable[str] = ()) -> 
 
 
 def delete(orphan: Orphan) -> bool:
-    """Remove an orphan under the golden's lock; return False where a golden names the file meanwhile.
+    """Remove an orphan under the golden's lock; return False if a golden has come to name the file.
 
     Raises:
         GoldenError: The file cannot be removed.
@@ -104,7 +105,7 @@ def _orphans(folder: str, names: list[str], spec: Path, kept_cases: set[str] | N
         folder: The path or URL of the folder.
         names: The files in it.
         spec: The spec that the folder belongs to.
-        kept_cases: The spec's cases that keep a golden; None where there is no such spec.
+        kept_cases: The spec's cases that keep a golden; None if there is no such spec.
     """
     living = set()
     for case in [name.removesuffix(".json") for name in names if name.endswith(".json")]:
@@ -144,7 +145,7 @@ def _folders(root: Path, goldens: str | None, skip: frozenset[str]) -> Iterator[
 
 
 def _files_below(where: str) -> list[str]:
-    """Return the files below a folder or URL, relative to it with ``/``; none where it does not exist."""
+    """Return the files below a folder or URL, relative to it with ``/``; none if it does not exist."""
     if not is_url(where):
         return [p.relative_to(where).as_posix() for p in Path(where).rglob("*") if p.is_file()]
     with storage(where.rstrip("/")) as (system, path):
@@ -155,7 +156,7 @@ def _files_below(where: str) -> list[str]:
 
 
 def _is_record(location: Location) -> bool:
-    """Return whether a JSON is a golden; other JSON files are left alone."""
+    """Return whether a JSON file is a golden. Other JSON files are not deleted."""
     try:
         return location.read() is not None
     except GoldenError:
@@ -163,7 +164,7 @@ def _is_record(location: Location) -> bool:
 
 
 def _is_named(folder: str, npz: str, cases: Iterable[str]) -> bool:
-    """Return whether the golden of one of ``cases`` names an .npz, or cannot be read and may name it."""
+    """Return whether the golden of one of ``cases`` names ``npz``, or cannot be read and may name it."""
     for case in cases:
         try:
             record = Location(folder, case).read() if npz.startswith(f"{case}.") else None

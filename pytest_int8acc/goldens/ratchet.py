@@ -1,4 +1,4 @@
-"""Limits from accepted scores: a case may become worse than accepted only by as much as the spec allows."""
+"""Limits from accepted scores: scores may become worse than accepted only by as much as the spec allows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_int8acc.tensors import Array, Outputs, did_you_mean
 
 
 def regressions(case: Case) -> dict[str, float]:
-    """Returns how much worse than accepted each metric may become, in its own unit, by its name.
+    """Returns by how much each metric, by name, may become worse than accepted, in the metric's unit.
 
     If several criteria name a metric, the strictest one counts.
 
@@ -51,7 +51,7 @@ def accepted_scores(
 ) -> Iterator[Accepted]:
     """Yields the scores that a golden accepts: every metric that fits an output, and users' metrics.
 
-    A score that would exclude nothing as a limit, such as nan, is left out.
+    A score that would reject nothing as a limit, such as nan, is left out.
 
     Args:
         judge: The case's own criteria, which say along which axes metrics are computed.
@@ -91,7 +91,7 @@ def _own_limits(judge: Judge, subject: str) -> list[OutputLimits]:
 
 
 def tighten(judge: Judge, regressions_allowed: Mapping[str, float], record: Record | None) -> Judge:
-    """Returns a copy of ``judge`` with limits from the accepted scores. Those on users' metrics come last.
+    """Returns a copy of ``judge`` with limits from the accepted scores; limits on users' metrics come last.
 
     Args:
         judge: The case's own criteria.
@@ -99,13 +99,14 @@ def tighten(judge: Judge, regressions_allowed: Mapping[str, float], record: Reco
         record: The golden. None adds no limits from scores, but still prevents the default limits.
 
     Raises:
-        GoldenError: For one of the metrics, no score was accepted, or the accepted score excludes nothing.
+        GoldenError: For one of the metrics, no score was accepted, or the accepted score rejects nothing as a
+            limit.
     """
     if not regressions_allowed:
         return judge
     if record is None:
         # An output that only has a regression criterion gets no default limit. This entry without metrics
-        # prevents it.
+        # prevents the default.
         return replace(judge, limits=(*judge.limits, OutputLimits("*")))
     limits: list[OutputLimits] = []
     metrics: list[tuple[MetricLimit, UserMetric]] = []
@@ -175,7 +176,7 @@ def _all_scores(
     for metric in METRICS.values():
         like = next((c for c in own if metric.name in c.limits), own[0] if own else OutputLimits(name))
         if metric.name == "tolerance" and like.tolerance is None:
-            continue  # no criterion says which tolerance
+            continue  # a tolerance needs numbers from a criterion
         unlimited = -math.inf if metric.bound == "min" else math.inf
         wish = OutputLimits(
             name, like.axis, {metric.name: unlimited}, like.rel_floor, tolerance=like.tolerance
@@ -216,7 +217,7 @@ def _limit(score: Accepted, amount: float) -> float:
     """Returns the limit on a score: 0.7 if 0.8 was accepted and 0.1 may be lost.
 
     Raises:
-        GoldenError: The limit would exclude nothing.
+        GoldenError: The limit would reject nothing.
     """
     if not _bounds(score.value, score.bound):
         raise GoldenError(
@@ -230,7 +231,7 @@ def _limit(score: Accepted, amount: float) -> float:
 
 
 def _bounds(value: float, bound: Bound) -> bool:
-    """Returns whether a score excludes anything as a limit. nan and the worst infinity do not."""
+    """Returns whether a score rejects anything as a limit. nan and the worst infinity do not."""
     return not math.isnan(value) and value != (-math.inf if bound == "min" else math.inf)
 
 

@@ -1,4 +1,4 @@
-"""The record of a golden: its provenance, the accepted scores, and the changes since then.
+"""The record of a golden: its provenance and the accepted scores; and what has changed since it was made.
 
 The provenance is the files, settings and scripts that a golden depends on.
 """
@@ -59,10 +59,10 @@ class Accepted(_Frozen):
 
 
 class KeptOutput(_Frozen):
-    """How one output lies in the .npz."""
+    """How one output is stored in the .npz."""
 
     dtype: str
-    """The dtype that the baseline gave; ``object`` for strings."""
+    """The dtype of the baseline's output; ``object`` for strings."""
     parts: int | None = Field(default=None, ge=1)
     """Number of arrays, one per batch, if batches cannot be joined along the samples; None for one array."""
 
@@ -85,7 +85,7 @@ class Record(_Frozen):
     format: Literal[1] = 1
     case: str
     files: dict[str, str]
-    """The SHA-256 of the model with its external data, and of a baseline that is a file, by role."""
+    """SHA-256 by role: of the model with its external data, and of the baseline if it is a file."""
     baseline: str
     """fp16, fp32, model or engine."""
     samples: int = Field(ge=1)
@@ -108,7 +108,7 @@ class Record(_Frozen):
 
 
 def read_record(text: bytes, where: str, again: str) -> Record:
-    """Return the record in a JSON; ``where`` names the file in messages, ``again`` is the advice to mend it.
+    """Return the record in a JSON; messages name the file by ``where``, and end with the advice ``again``.
 
     Raises:
         GoldenError: The JSON is no golden of this version.
@@ -173,7 +173,7 @@ def provenance_of(case: Case, output_settings: Mapping[str, str]) -> Provenance:
 
 
 def digest_model(path: Path) -> str:
-    """Return the SHA-256 of an ONNX file and its external data, in hex; empty where a file is missing.
+    """Return the SHA-256 of an ONNX file and its external data, in hex; empty if a file is missing.
 
     The bytes are hashed and not the graph, because a golden outlives versions of the library that reads it.
     """
@@ -220,7 +220,8 @@ def changes(record: Record, now: Provenance, case: Case) -> Iterator[str]:
     """Yield each reason why a golden no longer fits the case, except changes of its data."""
     if record.case != case.name:
         yield f"it is of case '{record.case}'"
-    is_baseline = case.baseline == "golden"  # a model that only the golden came from may be gone
+    # the golden replaces the model that it was made from, which may be gone
+    is_baseline = case.baseline == "golden"
     for role in now.files if is_baseline else {**record.files, **now.files}:
         if now.files.get(role) != record.files.get(role):
             path = case.model if role == "model" else "of the spec"
@@ -229,7 +230,7 @@ def changes(record: Record, now: Provenance, case: Case) -> Iterator[str]:
         yield f"its baseline is {record.baseline}, the spec's is {now.baseline}"
     for key, value in now.settings.items():
         was = record.settings.get(key)
-        # A golden from an engine may be used with another runtime; a note says so.
+        # A golden from an engine may be used with another runtime; ``remarks`` gives a note on it.
         if was != value and ENGINE not in (was, value):
             yield f"{key} was {'not said' if was is None else was}, this run has {value}"
 
@@ -249,7 +250,7 @@ def data_changes(samples: int, digest: str, inputs: Dataset) -> Iterator[str]:
 
 
 def remarks(record: Record, now: Provenance, engine: str) -> Iterator[str]:
-    """Yield a note on each change after which the golden still fits: changed scripts, or another engine."""
+    """Yield a note on each change that leaves the golden usable: changed scripts, or another engine."""
     changed = [name for name, digest in now.scripts.items() if record.scripts.get(name, digest) != digest]
     if changed:
         yield f"golden: {', '.join(changed)} changed since it was recorded; model and data did not"

@@ -1,6 +1,6 @@
 """Makes the loader script of a spec, which draws random values or reads the user's data.
 
-TODO marks guesses.
+In the script, TODO marks guesses.
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ def _array_values(trial: Trial, given: Given) -> dict[str, object]:
 def _arrays_of_inputs(trial: Trial, given: Given) -> list[tuple[TensorInfo, str]]:
     """Return inputs, each with the name of the stored array for it; inputs without an array are left out.
 
-    An input takes the array of its name. If there is none, it takes the next array that no input is named
-    like.
+    An input takes the array of the same name. If there is none, it takes the next array whose name is that of
+    no input.
     """
     names = list(given.arrays or {})
     if given.labels:
@@ -205,7 +205,10 @@ def _arrays_of_inputs(trial: Trial, given: Given) -> list[tuple[TensorInfo, str]
 
 
 def _steps(array: Array, tensor: TensorInfo, is_batched: bool) -> list[str] | None:
-    """Return lines of Python that turn a stored sample into the input ``tensor``; None if no guess fits."""
+    """Return lines of Python that turn a stored sample into the input ``tensor``.
+
+    The result is None if no conversion is known.
+    """
     shape = tensor.shape or ()
     reshaping = _reshaping(array.shape[1:], shape[1:] if is_batched else shape)
     if reshaping is None or not array.ndim:

@@ -25,11 +25,11 @@ WINDOWS = (512, 576, 1024, 256, 1536, 16000)
 SEQUENCES = (16, 32, 64, 100, 128, 300, 512, 77, 3000)
 #: Ratios of width to height that are tried for an image whose height is fixed, such as a line of text.
 _WIDTHS = (4, 1, 2, 8, 10)
-#: Batch sizes that are tried where the model leaves the batch size open. Some models accept only 1.
+#: Batch sizes that are tried if the model does not fix the batch size. Some models accept only 1.
 BATCHES = (4, 1)
 #: Matches the name of an input that takes the sampling rate of a waveform.
 _RATE = re.compile(r"^(sr|sample_?rate|sampling_?rate|rate)$", re.IGNORECASE)
-#: Pattern in the name of a scalar input that is a bound, such as a minimum frequency, to the value it gets.
+#: Values for scalar inputs that are bounds, such as a minimum frequency, by a pattern of the input's name.
 _BOUNDS = {re.compile(r"min", re.IGNORECASE): 0, re.compile(r"max", re.IGNORECASE): 1000}
 _MASK = re.compile(r"mask", re.IGNORECASE)
 _Shapes = dict[str, tuple[int, ...]]
@@ -85,14 +85,14 @@ class Trial:
 
 
 def find_sizes(model: Model, batches: Sequence[int] = BATCHES) -> Trial:
-    """Return the first sizes, usual ones first, with which the model runs.
+    """Try sizes, the most usual ones first, and return the first ones with which the model runs.
 
     A size that the model fixes is kept. If the model runs with none of the sizes, the result has the first
     sizes that were tried, and no outputs.
 
     Args:
         model: A model in normal form, with inputs of known rank.
-        batches: The batch sizes to try where the model leaves its batch size open.
+        batches: The batch sizes to try if the model does not fix the batch size.
     """
     ranges = {tensor.name: _range(model, tensor) for tensor in model.inputs}
     candidates = list(_candidates(model, batches))
@@ -238,7 +238,7 @@ def _fill(
         number: The index of the sizes to take from ``choices``; an input with fewer sizes gets the last of
             its own.
         batch: The size of an axis 0 that has no fixed size.
-        tied: Whether each axis without a fixed size gets the batch size, in inputs that hold the state of a
+        tied: Whether all axes without a fixed size get the batch size in inputs that hold the state of a
             recurrent model.
     """
     named: dict[str, int] = {}

@@ -80,7 +80,7 @@ def run(paths: Iterable[str | Path], stream: TextIO, data: Path | None = None) -
 
 
 def write_spec(model_path: str | Path, folder: Path | None = None, data: Path | None = None) -> Path:
-    """Write a commented spec for a model, and a loader script where one is needed; return the spec's path.
+    """Write a commented spec for a model, and a loader script if one is needed; return the spec's path.
 
     Args:
         model_path: A float ONNX model, or one with Q/DQ.
@@ -161,7 +161,7 @@ class _Facts:
         self.before = before_selection(model)
         """The tensors before a selecting operator. They are judged instead of outputs that depend on one."""
         self.squashed = self._squashed()
-        """Output to the tensor from which a Softmax or Sigmoid computes it, and the type of that operator."""
+        """For each output of a Softmax or Sigmoid: the tensor that this operator reads, and the operator."""
         self.loader = self._loader()
         """The name of the loader script; empty if no script is needed."""
         self.missing = missing_parts(self.trial, self.given, self.loader)

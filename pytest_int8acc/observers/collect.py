@@ -41,7 +41,7 @@ CHUNK_BYTES = 1 << 28
 RUN_BYTES = 1 << 28
 #: The first opset whose ScatterND has the reduction ``add``.
 _SCATTER_ADDS = 16
-#: Reduction operator to the first opset in which its axes are an input instead of an attribute.
+#: For each reduction operator, the first opset in which its axes are an input instead of an attribute.
 _AXES_ARE_INPUT = {"ReduceMax": 18, "ReduceMin": 18, "ReduceL1": 18}
 
 
@@ -65,7 +65,7 @@ def collect_maxima(
         DataError: The samples cannot be read.
     """
     outputs = {info.name for info in model.outputs if np.issubdtype(info.dtype, np.floating) and info.shape}
-    # On a GPU it is not known which kernels pass NaN on to their outputs, so every tensor is checked for NaN.
+    # GPU kernels may not pass NaN on to their outputs. So on a GPU every tensor is checked for NaN.
     shown = set() if sessions.on_device else shown_at(model, outputs)
     found, holds_nan = _maxima(model, tensors, outputs.union(tensors) - (shown - outputs), dataset, sessions)
     if holds_nan:
@@ -223,7 +223,7 @@ class _Reductions:
 
 
 def row_sizes(model: Model, tensors: Iterable[str]) -> dict[str, int]:
-    """Tensor to the number of elements per index of axis 0; tensors of unknown size are left out."""
+    """The number of elements of each tensor per index of axis 0; tensors of unknown size are left out."""
     values, found = model.values(), dict[str, int]()
     for tensor in tensors:
         shape = values[tensor].shape if tensor in values else None
@@ -303,7 +303,7 @@ def tensor_batches(
 
 
 def _row_bytes(model: Model, held: Mapping[str, TensorValues]) -> dict[str, int]:
-    """Tensor to its size in bytes as float32: per row if batches can be cut, else per run of the model."""
+    """The bytes of each tensor as float32: per row if batches can be cut, else per run of the model."""
     can_cut = _can_cut(read_layout(model.inputs))
     return {
         tensor: values.run_bytes // (values.run_rows if can_cut else 1) for tensor, values in held.items()
@@ -317,7 +317,7 @@ def cut_batches(dataset: Dataset, what: str, model: Model, row_bytes: int, most:
         dataset: The samples.
         what: The purpose of the pass, for the log.
         model: The model that takes the batches.
-        row_bytes: The size, in bytes, of the activations that one row of a batch leads to.
+        row_bytes: The size, in bytes, of all activations for one row of a batch.
         most: Maximum size, in bytes, of the activations of one batch. A batch has at least one row.
     """
     layout = read_layout(model.inputs)

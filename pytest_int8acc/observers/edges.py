@@ -22,9 +22,9 @@ from pytest_int8acc.observers.values import Bins, TensorValues, decibels
 from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 from pytest_int8acc.tensors import Array
 
-#: The best scale's SQNR, in dB, is taken for at most this value when another scale is compared with it. INT8
-#: reaches 45 dB on values that fill their range evenly. Above 45 dB, differences are chance. FP8 stays below
-#: 32 dB, because its errors grow with the values.
+#: When a scale is compared with the best scale, the SQNR of the best scale counts as at most this value in
+#: dB. INT8 reaches 45 dB on values that fill their range evenly. Above 45 dB, differences are chance. FP8
+#: stays below 32 dB, because its errors grow with the values.
 CEILING_DB = 45.0
 #: A scale is reported as faulty if its SQNR is at least this many dB below that of the best scale. A range
 #: that is twice too wide loses 6 dB. Calibrated ranges lose less than 3 dB.
@@ -39,7 +39,7 @@ _FINE = 1 << 12
 #: A value counts as clipped only if its error exceeds half a step by more than this factor, because float32
 #: may round an error of half a step up.
 _ROUNDED = 1 + 1e-6
-#: Format to the minimum SQNR, in dB, of a tensor that the format suits. If the best scale has a lower SQNR, a
+#: Minimum SQNR in dB, with the best scale, of a tensor whose values suit the format. If the SQNR is lower, a
 #: few large values determine the range. Tensors of trained layers have at least 33 dB in INT8, 31 dB in FP8.
 _SOUND_DB = {INT8.name: 30.0, FP8.name: 25.0}
 
@@ -59,7 +59,7 @@ class EdgeStats:
     clip_noise: float = 0.0
     """The sum of the squared errors of clipped values, which is a part of ``noise``."""
     top_code: float = 0
-    """The greatest distance of a code that occurs from the zero point."""
+    """The greatest distance from the zero point among the codes that occur."""
     channels: NDArray[np.float64] | None = None
     """``signal`` and ``noise`` of each channel, shape [2, channels]; None without a channel axis."""
 
@@ -75,7 +75,7 @@ class EdgeStats:
 
     @property
     def clips_wisely(self) -> bool:
-        """Whether values are clipped, but the SQNR is still sound.
+        """Whether values are clipped, but the SQNR is at least ``sound_db``.
 
         Entropy and percentile calibration clip on purpose.
         """
@@ -146,7 +146,7 @@ class EdgeStats:
 
 
 def sound_db(codes: Format) -> float:
-    """The minimum SQNR, in dB, of a tensor that the format suits.
+    """The minimum SQNR, in dB, with which a tensor's values suit the format ``codes``.
 
     If the best scale has a lower SQNR, a few large values determine the range.
     """
@@ -175,8 +175,8 @@ def lost_db(stats: TensorValues, edge: EdgeStats) -> float:
 
 #: Maximum number of samples on which activations are measured. More samples hardly change their ranges.
 _SAMPLES = 64
-#: Maximum size, in bytes, of all activations that are read for histograms and errors. So fewer samples are
-#: read of large networks.
+#: Maximum size, in bytes, of all activations that are read for histograms and errors. It reduces the number
+#: of samples for large networks.
 _COUNTED_BYTES = 1 << 25
 #: Minimum number of samples that are read for histograms and errors, even if they exceed ``_COUNTED_BYTES``.
 _MIN_COUNTED = 8
@@ -214,7 +214,7 @@ class FirstSamples(Dataset):
         yield from self._batches
 
 
-#: The values of one tensor, and a dict: ``id`` of each quantization of the tensor to its statistics.
+#: The values of one tensor, and its statistics under each quantization, by the ``id`` of the quantization.
 Measurement = tuple[TensorValues, dict[int, EdgeStats]]
 
 
@@ -225,7 +225,7 @@ def measure_edges(
     few: Dataset,
     sessions: Sessions,
 ) -> dict[str, Measurement]:
-    """Tensor to the values and quantization errors of the activation; the model runs in float.
+    """The values and quantization errors of activations, by tensor name; the model runs in float.
 
     Args:
         model: A float model that has the edges' tensors.
@@ -314,7 +314,7 @@ class EdgeMeter:
 
 
 def _tensors_of(model: Model, network: Model) -> dict[str, str]:
-    """Tensor of ``network`` to the matching tensor of ``model``.
+    """The tensor of ``model`` that matches each tensor of ``network``.
 
     Two tensors match if they have the same name, or are the same output of nodes with the same name and type.
     """

@@ -21,8 +21,8 @@ from pytest_int8acc.spec.int8 import CalibrationMethod
 if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
 
-#: Number of histogram bins when a repair calibrates by entropy. A repair calibrates many tensors, and the
-#: time of entropy calibration grows with the number of bins.
+#: Number of histogram bins for entropy calibration during the search for a fix. There many tensors are
+#: calibrated, and the time of entropy calibration grows with the number of bins.
 FEW_BINS = 1 << 9
 
 
@@ -60,7 +60,8 @@ class Method:
     source: str = ""
     """The text that names the method in :attr:`Scales.source`, with placeholders; empty means ``label``."""
     tried: tuple[Options, ...] = (Options(),)
-    """The parameters with which repairs and ``--int8acc-calibrations`` try the method; empty: never."""
+    """The parameters with which the search for a fix and ``--int8acc-calibrations`` try the method; empty if
+    they never do."""
 
     def labelled(self, options: Options) -> str:
         """The text that names the method and its parameters in reports."""
@@ -80,10 +81,10 @@ class Method:
 #:
 #: To add a method, add its name to ``CalibrationMethod`` in ``spec/int8.py``, describe the method there in
 #: the help of the option ``method``, and add a row here. If the row is missing,
-#: ``tests/observers/test_calibrate.py`` fails. Repairs and ``--int8acc-calibrations`` try every method once
-#: for each of its ``tried`` parameters, in the order of the rows. The methods that are best most often come
-#: first. ``--int8acc-init``, the reference and the schema list the methods by these names. The labels of the
-#: method must be added to ``tests/cases/remedies/tables.yaml``, which holds the expected table of
+#: ``tests/observers/test_calibrate.py`` fails. The search for a fix and ``--int8acc-calibrations`` try every
+#: method once for each of its ``tried`` parameters, in the order of the rows. The methods that win most often
+#: come first. ``--int8acc-init``, the reference and the schema list the methods by these names. The labels of
+#: the method must be added to ``tests/cases/remedies/tables.yaml``, which holds the expected table of
 #: ``--int8acc-calibrations``.
 METHODS: Mapping[CalibrationMethod, Method] = {
     method.name: method
@@ -147,7 +148,7 @@ def calibrate(
     Args:
         model: A float model.
         tensors: Float activations of the model's main graph, of rank 1 or more; at least one.
-        dataset: A few hundred samples like real inputs. They are read twice, or once if the method needs no
+        dataset: A few hundred representative samples. They are read twice, or once if the method needs no
             histogram.
         method: The calibration method.
         options: The parameters of the method; None for its defaults.

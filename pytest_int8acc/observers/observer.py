@@ -44,7 +44,7 @@ class Observer:
         self._announced |= dict.fromkeys(tensors)
 
     def maxima(self, tensors: Iterable[str]) -> Mapping[str, TensorValues]:
-        """Tensor to its values, with maxima but not always with a histogram.
+        """The values of each tensor: its maxima, and a histogram if one was counted before.
 
         Raises:
             EngineError: The model does not run.
@@ -59,7 +59,7 @@ class Observer:
         return {tensor: self._held[tensor] for tensor in asked}
 
     def of(self, tensors: Iterable[str]) -> Mapping[str, TensorValues]:
-        """Tensor to its values, with a histogram if :attr:`TensorValues.is_counted`.
+        """The values of each tensor: its maxima, and a histogram if :attr:`TensorValues.is_counted`.
 
         Raises:
             EngineError: The model does not run.

@@ -19,8 +19,8 @@ ENTROPY_BINS = 2048
 #: Number of bins to which the entropy method reduces the histogram of a candidate range. ONNX Runtime's
 #: default.
 _QUANTIZED_BINS = 128
-#: The count that each empty bin gets. The other bins lose as much in sum, as in ONNX Runtime's
-#: ``smooth_distribution``.
+#: The count that each empty bin gets. The sum of these counts is taken from the other bins, as in ONNX
+#: Runtime's ``smooth_distribution``.
 _SMOOTHING = 1e-4
 #: The ranges that the mse method tries, as fractions of amax, from 1 down to 1/128 in steps of 4 %.
 _FRACTIONS = 2.0 ** -np.arange(0, 7.01, 1 / 16)
@@ -110,8 +110,8 @@ def _information_lost(
     The loss is the Kullback-Leibler divergence of the range's histogram from the reduced histogram. A
     candidate range extends from a start, which is a bin, to the mirror image of the start. Counts outside the
     range are added to its outermost bins. All ``starts`` are consecutive, and lead to the same width of the
-    128 bins. Counts are summed as integers. All else is computed in float32 and in ONNX Runtime's order, so
-    that of nearly equal candidates the same one as in ONNX Runtime is chosen.
+    128 bins. Counts are summed as integers. Everything else is computed in float32 and in ONNX Runtime's
+    order. So the choice among nearly equal candidates is the same as in ONNX Runtime.
 
     Args:
         counts: The histogram.

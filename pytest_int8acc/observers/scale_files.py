@@ -61,7 +61,7 @@ def load_scales(
             a Reshape or MaxPool is its input. A tensor without an entry takes the scale of its origin.
 
     Returns:
-        The scales of those ``tensors`` for which the file has one. A note says how many these are.
+        The scales that the file has for ``tensors``. A note says for how many tensors it has one.
 
     Raises:
         ScalesError: The file cannot be read, or names none of the tensors.
@@ -98,7 +98,7 @@ def _with_origins(tensors: Sequence[str], origins: Mapping[str, str]) -> list[st
     for tensor in tensors:
         step: str | None = tensor
         while step is not None:
-            chain.pop(step, None)  # Moves the tensor to the end, after all tensors whose origin it is.
+            chain.pop(step, None)  # Moves the tensor behind all tensors whose origin it is.
             chain[step] = None
             step = origins.get(step)
     return list(chain)

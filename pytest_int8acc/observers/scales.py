@@ -26,7 +26,7 @@ EXPECTED = (
 
 @dataclass(frozen=True)
 class Scales:
-    """A scale for each activation tensor: the real value of the code 1 in INT8, or of the number 1 in FP8."""
+    """A scale for each activation tensor: the real number that the quantized value 1 stands for."""
 
     values: Mapping[str, float]
     """Tensor to scale, which is above 0 and exact in float32. Tensors without a scale are absent."""
@@ -38,13 +38,13 @@ class Scales:
     """The observer that measured the tensors for calibration; None if the scales come from a file."""
 
     def of(self, low: Format) -> Scales:
-        """These scales of INT8, converted to scales of another format with the same ranges."""
+        """These scales, which are for INT8, converted to scales of another format with the same ranges."""
         values = {t: to_float32(scale * INT8.levels / low.levels) for t, scale in self.values.items()}
         return self if low is INT8 else replace(self, values=values)
 
 
 def amax_to_scale(amax: Mapping[str, float], low: Format = INT8) -> tuple[dict[str, float], tuple[str, ...]]:
-    """The scales whose ranges end at the tensors' greatest magnitudes, and notes for the report.
+    """The scales whose ranges end at the tensors' greatest magnitudes (amax), and notes for the report.
 
     Args:
         amax: Tensor to its greatest magnitude, 0 or above. A tensor that is always zero gets the scale for a

@@ -105,7 +105,7 @@ class TensorValues:
     maxima: NDArray[np.float32] = field(default_factory=lambda: np.zeros(1, np.float32))
     """The greatest magnitude in each sample; inf for a sample with NaN.
 
-    If axis 0 of the tensor is not the batch axis, there is one greatest magnitude for each run.
+    If axis 0 of the tensor is not the batch axis, there is one number for each run instead.
     """
     channel_amax: NDArray[np.float32] | None = None
     """The greatest magnitude of each channel, shape [channels].

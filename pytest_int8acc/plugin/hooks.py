@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from pytest_int8acc.plugin.items import SpecFile
     from pytest_int8acc.results import CaseResult
 
-#: The stash key of the results that the running test got from the fixture ``int8acc``. It is set when the
-#: fixture is created.
+#: The stash key of the results that the running test got from the fixture ``int8acc``. The fixture sets it.
 ASKED: pytest.StashKey[list[CaseResult]] = pytest.StashKey()
 #: The stash key of the exceptions that an item has raised. They are kept until pytest has reported the item
 #: and a debugger has ended.
@@ -35,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """
     group = parser.getgroup("int8acc", "INT8 accuracy")
     gate = "run the cases in *.int8acc.yaml files; one named on the command line runs without this"
-    # The default None shows that an option was not given. The ini key then decides.
+    # None as the default shows that the option was not given. Then the ini key decides.
     group.addoption("--int8acc", action="store_true", default=None, help=gate)
     parser.addini("int8acc", gate, type="bool", default=False)
     for setting in SETTINGS:
@@ -362,7 +361,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Takes over from a worker the spec files that were not run. All workers report the same files."""
+    """Receives the list of spec files that were not run from a worker. All workers report the same files."""
     output = getattr(node, "workeroutput", None) or {}  # a crashed worker has no output
     node.config.stash[_NOT_RUN].update(output.get(_NOT_RUN_OUTPUT, ()))
 

@@ -74,7 +74,7 @@ class SpecItem(pytest.Function):
         super().__init__(**function)
         self.case = case
         self.run: Run | None = None
-        """The running case, from setup to teardown."""
+        """The run of this case, from its setup to its teardown."""
         self.view: CaseView | None = None
         """The result so far, as text for reports. It is None before the setup, and without causes and fixes
         before the call phase."""
@@ -101,7 +101,8 @@ class SpecItem(pytest.Function):
         if self.case.skip is not None:
             self.add_marker(pytest.mark.skip(reason=shown(self.case.skip)))
         if self.case.xfail is not None:
-            # Only missed criteria count as an expected failure. A case that cannot be judged stays an error.
+            # Only missed criteria are an expected failure. If the case cannot be judged, this is still an
+            # error.
             self.add_marker(pytest.mark.xfail(reason=shown(self.case.xfail), raises=AccuracyError))
 
     def _add_named(self, name: str) -> None:

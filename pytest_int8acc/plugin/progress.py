@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 NAME = "int8acc-progress"
 #: The key in pytest-xdist's ``workerinput`` of the folder into which workers write their lines.
 FOLDER = "int8acc_progress"
-#: Times in seconds: a case is shown once it has run for ``QUIET``. Without a terminal, a line is printed
-#: every ``PLAIN``. The display is updated every ``LOOK``.
+#: Times in seconds. A case is shown after it has run for ``QUIET``. If stdout is no terminal, a line is
+#: printed every ``PLAIN``. The thread looks at the state of the case every ``LOOK``.
 QUIET, PLAIN, LOOK = 2.0, 30.0, 0.2
-#: Maximum time in seconds that the controller waits after Ctrl-C for reports of cases that workers have
-#: judged.
+#: Workers may have judged cases before Ctrl-C. The controller waits at most this time in seconds for their
+#: reports.
 PATIENCE = 30.0
 _STOP, _BUSY, _REPORT = "stop", ".busy", ".report"
 
@@ -253,7 +253,7 @@ class Progress:
             return (yield)
 
     def pytest_keyboard_interrupt(self) -> None:
-        """Passes on the reports of cases that workers had judged when Ctrl-C came.
+        """Passes the reports of cases that workers had judged before Ctrl-C to pytest.
 
         It waits up to ``PATIENCE`` seconds for these reports. A second Ctrl-C ends the wait.
         """

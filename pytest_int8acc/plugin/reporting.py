@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_int8acc.report.json import Report
     from pytest_int8acc.report.view import CaseView
 
-#: Name of the user property that marks the report of a case whose scores miss their limits.
+#: Name of the entry in ``user_properties`` that marks the report of a case whose scores miss their limits.
 MISSED = "int8acc.missed"
 #: The categories by which pytest's terminal reporter stores reports.
 VERDICTS = ("passed", "failed", "error", "xfailed", "xpassed", "skipped")
@@ -32,7 +32,8 @@ _MESSAGE = 20_000
 Line = tuple[str, bool]
 #: A verdict in pytest's words, such as ``failed``, and the report that has this verdict.
 Judged = tuple[str, pytest.TestReport]
-#: Name of the user property that holds the lines about a recorded golden.
+#: Name of the entry in ``user_properties`` that holds the lines about a recorded golden: stored outputs or
+#: scores.
 RECORDED = "int8acc.recorded"
 
 
@@ -277,7 +278,7 @@ class GoldenHooks:
         self.arrays: list[str] = []
         """One line for each golden that the running test has recorded by ``int8acc_golden``."""
         self._recorded: dict[str, dict[str, None]] = {}
-        """The texts about recorded goldens, by the node id of the test. In workers of pytest-xdist it stays
+        """The texts about recorded goldens, by the node id of the test. Workers of pytest-xdist leave it
         empty."""
 
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -307,7 +308,7 @@ class GoldenHooks:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collects the texts about recorded goldens from the reports of all phases.
 
-        A case records in its setup phase.
+        A case records its golden in the setup phase.
         """
         for name, text in report.user_properties:
             if name == RECORDED:

@@ -1,4 +1,4 @@
-"""Adapts failures of cases for pytest's summary: each is printed once, in lines that fit the terminal."""
+"""Adapts failures of cases for pytest's summary, so that each is printed once, wrapped for the terminal."""
 
 from __future__ import annotations
 

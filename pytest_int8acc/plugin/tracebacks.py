@@ -1,4 +1,4 @@
-"""Shortens tracebacks of tests that use this plugin's fixtures to the user's line, and frees their memory."""
+"""Ends tracebacks of tests that use this plugin's fixtures at the user's line, and frees their memory."""
 
 from __future__ import annotations
 

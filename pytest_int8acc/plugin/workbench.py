@@ -117,7 +117,7 @@ class Workbench:
 
         Args:
             spec: The path of the spec, relative to pytest's root folder.
-            case: The name of the case; None: the spec has only one.
+            case: The name of the case; None if the spec has only one.
 
         Raises:
             SpecError: The spec has mistakes, or no such case.
@@ -149,8 +149,8 @@ class Workbench:
             model: A float ONNX model, or a model with Q/DQ nodes. A model with Q/DQ nodes is INT8 or FP8
                 already and is not changed.
             precision: fp32, fp16, bf16, int8 or fp8.
-            backend: auto, onnxruntime or tensorrt, as in a spec; None: the one of the command line or the
-                configuration.
+            backend: auto, onnxruntime or tensorrt, as in a spec; None means the one of the command line or
+                the configuration.
             calibrate: The calibration samples for int8 or fp8 of a float model. They are one array per input
                 with samples along axis 0, or a file with such arrays, or a loader ``file.py:function``.
             method: The calibration method, as in a spec's ``int8.calibrate.method``.

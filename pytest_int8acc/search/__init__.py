@@ -1,1 +1,4 @@
-"""The search for the layers that must leave the low format. It knows no ONNX, no runtime and no pytest."""
+"""The search for the layers that must leave the low format.
+
+It works on indices and losses, without ONNX, runtimes or pytest.
+"""

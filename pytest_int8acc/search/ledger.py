@@ -1,4 +1,4 @@
-"""The memory and the budget of a search: its trials, the hardness of samples, and the cost of runs."""
+"""The memory and the budget of a search: its trials, which samples cause most loss, and the cost of runs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from pytest_int8acc.search.types import Evaluator, Probe, SearchResult, Trial
 Floats = NDArray[np.float64]
 #: Minimum number of samples that must have run before a plan may be rejected by its estimated mean loss.
 _LEAST = 8
-#: Factor on the hardness that a sample had so far, when a new trial adds to the hardness.
+#: When a trial updates the hardness of a sample, its share of the loss, the old value is multiplied by this
+#: factor.
 _DECAY = 0.6
-#: Price of each group of layers in high precision in addition to its own price, as a share of the mean price.
-#: Without it, groups without multiply-accumulates, like an Add, would be added to a plan for free.
+#: A surcharge on the price of each group of layers in high precision, as a share of the mean price. Without
+#: it, groups without multiply-accumulates, like an Add, would be put into high precision for free.
 _PER_GROUP = 0.01
 #: Maximum loss that is counted for one sample. It keeps sums finite.
 _HUGE = 1e30
-#: Maximum magnitude of an element of an error vector. A whole vector of length 1 is at the limit, so larger
-#: elements have no further meaning, and would make sums inexact.
+#: Maximum magnitude of an element of an error vector. A vector of length 1 is at the limit already, so larger
+#: elements say nothing more, and would make sums inexact.
 _LONG = 1e3
 _LOG = logging.getLogger("pytest_int8acc")
 
@@ -35,9 +36,9 @@ _LOG = logging.getLogger("pytest_int8acc")
 class Samples:
     """Ranks samples by hardness, and judges a plan by the samples that have run so far.
 
-    The hardness of a sample is its share of the loss in earlier trials. Limits on the worst samples are
-    decided by the hardest samples. So these run first. A mean is estimated best from samples of all
-    hardnesses. So the other samples run in an order in which the first ones are spread over all hardnesses.
+    The hardness of a sample is its share of the loss in earlier trials. The hardest samples run first,
+    because they decide about limits on the worst samples. A mean is estimated best from samples of all
+    hardnesses. So the other samples run in an order in which every prefix is spread over all hardnesses.
     """
 
     def __init__(self, criteria: Sequence[Criterion], count: int) -> None:
@@ -92,8 +93,8 @@ class Samples:
         """Whether the samples that have run show that a plan fails.
 
         A plan certainly fails if too many samples exceed their limit, or if the sum of the losses exceeds the
-        limit with a loss of 0 for all other samples. A criterion on the mean loss also rejects a plan if the
-        estimated mean exceeds the limit by more than three standard errors.
+        limit even with a loss of 0 for all samples that have not run. For a criterion on the mean loss, a
+        plan is also rejected if the estimated mean exceeds the limit by more than three standard errors.
 
         Args:
             parts: The loss of each sample, [criteria, samples]; nan for samples that did not run.
@@ -228,9 +229,9 @@ class Ledger:
         return Ending(kind, high, len(self.groups))
 
     def result(self, ending: Ending) -> SearchResult:
-        """The plan of least weight that passes.
+        """The passing plan of least weight.
 
-        The plan with all groups in high precision if no plan passes.
+        If no plan passes, the plan with all groups in high precision.
         """
         best = self.best or self._trials.get(self.everything)
         high = self.everything if best is None else best.high
@@ -274,9 +275,8 @@ class Ledger:
     def _check(self, *, trial: bool = False) -> None:
         """Raise StopSearch if the budget is spent.
 
-        A limit on runs ends the search only if a passing plan was found. Then the plan is not refined
-        further. The plan is also not refined further after half of the time limit, because the diagnosis
-        still follows.
+        A limit on runs ends the search only after a passing plan was found: then this plan is not refined
+        further. Refinement also ends after half of the time limit, because the diagnosis still follows.
         """
         budget, best = self.budget, self.best
         if trial and budget.trials >= budget.max_trials:
@@ -313,7 +313,7 @@ def _over(clock: Clock) -> Ending:
 
 
 def _bounded(probe: Probe) -> Probe:
-    """The probe with nan and large numbers limited to magnitudes whose sums are finite and exact enough."""
+    """The probe with nan and large numbers replaced by numbers whose sums are finite and exact enough."""
     vectors = [np.nan_to_num(vector, nan=_LONG).clip(-_LONG, _LONG) for vector in probe.vectors]
     return Probe(vectors, probe.parts.clip(max=_HUGE))
 

@@ -13,7 +13,8 @@ from pytest_int8acc.search.surrogate import Bools, Floats, Surrogate
 
 #: Maximum number of groups of layers for which all plans are enumerated.
 EXHAUSTIVE = 12
-#: Maximum number of groups of layers that are considered on each side of a swap of two groups for one.
+#: A swap can exchange two groups for one. Maximum number of groups of layers that are considered for each
+#: side of the exchange.
 _POOL = 32
 
 
@@ -31,7 +32,7 @@ class Proposals:
 
 
 class Solver:
-    """Finds the plan of least weight whose predicted loss is within a limit, for all rows of the surrogate.
+    """Finds the plan of least weight whose predicted losses, the rows of the surrogate, are within a limit.
 
     A plan is the set of layer groups in high precision. A row of the surrogate is one of its predicted
     losses.
@@ -42,7 +43,7 @@ class Solver:
 
         Args:
             surrogate: Predicts the loss of a plan.
-            weights: The weight of each group of layers, which high precision costs.
+            weights: The weight of each group of layers: what it costs to put the group into high precision.
             free: True for groups that may be put into high precision; other groups stay in the low format.
         """
         self.surrogate, self.weights, self.free = surrogate, weights, free
@@ -90,7 +91,7 @@ class Solver:
         return Proposals([_high(int8[m]) for m in good], loss[good], weight[good])
 
     def order(self, limit: float, power: float = 1.0) -> Iterator[int]:
-        """Yield groups to put into high precision until ``limit`` is met, the most gain per weight first."""
+        """Yield groups to put into high precision until ``limit`` is met, by falling gain per weight."""
         plan = np.ones(self.free.size, dtype=np.bool_)
         price = np.maximum(self.weights, 1e-12) ** power
         while True:
@@ -132,7 +133,7 @@ class Solver:
             plan[toggle] ^= True
 
     def _swaps(self, plan: Bools) -> Iterator[NDArray[np.intp]]:
-        """Yield arrays of groups to toggle between the two precisions, each [swaps, 1 to 3].
+        """Yield arrays of swaps, shape [swaps, 1 to 3]: the groups to toggle between the two precisions.
 
         The swaps remove one or two groups from high precision, or exchange one for one, two for one, or one
         for two.

@@ -1,9 +1,10 @@
 """The strategies of the search for layers to keep in high precision.
 
-``minimal`` is our own. A surrogate model proposes plans. Runs on a few samples screen the plans, and trials
-decide. The other strategies are Polygraphy's bisect, linear and worst-first, and ``forward`` of NVIDIA's
-layer analyzer. Unlike the originals, they first try the model with nothing in high precision. They return
-only a plan that was tried and passes.
+A plan says which groups of layers are kept in high precision. ``minimal`` is this plugin's own strategy: a
+surrogate model proposes plans, runs on a few samples screen them, and trials on all samples decide. The other
+strategies are Polygraphy's bisect, linear and worst-first, and ``forward`` of NVIDIA's layer analyzer. Unlike
+the originals, they first try the model with nothing in high precision, and return only a plan that passed a
+trial.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ def certify(evaluator: Evaluator, high: frozenset[int], *, budget: Budget | None
 
 
 def fewest(evaluator: Evaluator, order: Sequence[int], *, budget: Budget | None = None) -> SearchResult:
-    """Find a plan that passes and needs each of its groups, for models in which errors do not add up.
+    """Find a plan that passes and needs each of its groups, if the errors of groups do not add up.
 
-    In FP16 an overflow vanishes only if all groups that it passes through are in high precision. So the
-    number of groups in high precision is doubled until a plan passes. Then that plan is divided by
+    In FP16 an overflow is cured only if all groups through which the large values pass are in high precision.
+    So the number of groups in high precision is doubled until a plan passes. Then that plan is divided by
     QuickXplain (Junker, AAAI 2004), which finds k culprits among n groups in about k log(n / k) trials.
 
     Args:
@@ -72,13 +73,13 @@ def fewest(evaluator: Evaluator, order: Sequence[int], *, budget: Budget | None 
 
 
 def _needed(ledger: Ledger, kept: frozenset[int], among: Sequence[int], *, fresh: bool) -> frozenset[int]:
-    """The groups of ``among`` that must be in high precision, in addition to ``kept``, for a plan to pass.
+    """The groups of ``among`` that a plan needs in high precision to pass, in addition to ``kept``.
 
     Args:
         ledger: Judges plans.
         kept: Groups that are in high precision in any case.
         among: Groups with which the plan passes if they and ``kept`` are in high precision.
-        fresh: Whether ``kept`` has changed since it failed as a plan, so that it must be tried again.
+        fresh: Whether ``kept`` has changed since a trial of it alone failed, so that it must be tried again.
     """
     if fresh and ledger.trial(kept, "without half of them").passed:
         return frozenset()
@@ -138,8 +139,8 @@ def _minimal(ledger: Ledger) -> Ending:
 
     First the groups that break a criterion alone are tried in high precision, if that is cheaper than the
     cheapest plan that the surrogate predicts to pass. Then the cheapest predicted plans are tried. Each
-    measurement corrects the surrogate. Cheaper plans are tried as long as that costs little. At last each
-    group of the plan is returned to the low format in a trial of its own.
+    measurement corrects the surrogate. Cheaper plans are tried as long as this costs little. In the end each
+    group of the plan is returned to the low format in a trial of its own, which must fail.
     """
     if not ledger.trial(ledger.everything, "all groups high").passed:
         return ledger.ending("high-fails", len(ledger.everything))
@@ -201,8 +202,8 @@ class _Minimal:
     def improve(self) -> None:
         """Try cheaper plans, the most promising first.
 
-        The cost of successive failures and the cost of all tries are limited, in runs over all samples. With
-        few groups the limits are higher, because a run is quick and the prediction is good.
+        Two costs are limited, in runs over all samples: that of failures in a row, and that of all tries.
+        With few groups the limits are higher, because a run is quick and the prediction is good.
         """
         most_in_a_row, most, screen = 1.0, max(3.0, 0.5 * math.log2(len(self.ledger.groups))), 1.05
         if self._few:
@@ -308,7 +309,7 @@ def _bisect(ledger: Ledger, *, reverse: bool = False) -> Ending:
 
 
 def _linear(ledger: Ledger, *, reverse: bool = False) -> Ending:
-    """Put one more of the first (or last) groups into high precision until it passes: ``--mode linear``."""
+    """Put more of the first (or last) groups into high precision until the plan passes: ``--mode linear``."""
     _check_extremes(ledger)
     kept = 1
     while not _passes(ledger, kept, reverse):
@@ -317,7 +318,7 @@ def _linear(ledger: Ledger, *, reverse: bool = False) -> Ending:
 
 
 def _worst_first(ledger: Ledger) -> Ending:
-    """Put groups into high precision one by one, those that add most error first, until the plan passes.
+    """Put groups into high precision one by one, those with most error first, until the plan passes.
 
     The error that a group adds is measured as in Polygraphy's former ``precision worst-first``. It is the
     error with all groups up to this group in the low format, minus the error with all groups before it.
@@ -332,7 +333,9 @@ def _worst_first(ledger: Ledger) -> Ending:
 
 
 def _forward(ledger: Ledger) -> Ending:
-    """Put one more group into the low format at a time, from the inputs on; a group that fails is put back.
+    """Put groups into the low format one by one, from the inputs on.
+
+    A group with which the plan fails is put back.
 
     This is the algorithm of NVIDIA's ``layer_analyzer.py`` (eLinux wiki, TensorRT/INT8 Accuracy). It fills
     the same table.
@@ -390,8 +393,8 @@ def _prefix_errors(ledger: Ledger) -> list[float]:
     return errors
 
 
-#: Strategy name to the function that runs the strategy. To add a strategy, write a function that tries plans
-#: by ``Ledger.trial`` and returns why it ended, add it here, and add its name to ``Strategy`` in
+#: The function that runs each strategy. To add a strategy, write a function that tries plans by
+#: ``Ledger.trial`` and returns why it ended, add it here, and add its name to ``Strategy`` in
 #: ``settings.py``.
 STRATEGIES: Mapping[Strategy, Callable[[Ledger], Ending]] = {
     "minimal": _minimal,

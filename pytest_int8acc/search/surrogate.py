@@ -22,12 +22,13 @@ _STRETCH = 100.0
 _MANY_PAIRS = 20
 #: Number of plans that the evaluator measures in one call: enough to share runs, few enough to stop in time.
 _AT_ONCE = 16
-#: Maximum ratio, in either direction, between the loss on all samples and the loss on the probed samples.
+#: Maximum ratio, in either direction, between the loss on all samples and that on the few samples that were
+#: measured.
 _APART = 1e3
 #: Maximum number of samples on which error vectors are measured.
 _MOST = 8
-#: Maximum cost of measuring each group of layers alone, in trials over all samples. Above it, blocks of
-#: neighbouring groups are measured first.
+#: Maximum cost of measuring each group of layers alone, as a number of trials over all samples. If it would
+#: cost more, blocks of neighbouring groups are measured first.
 _CHEAP = 0.5
 #: Maximum share of the allowed error that blocks of groups may cause together and still be left in INT8
 #: without measuring their groups one by one.
@@ -42,9 +43,10 @@ class Surrogate:
     . d_j``. Its cross terms show which groups interact or cancel. On few samples many cross terms arise by
     chance. So an angle within three standard deviations of the typical angle is set to the typical angle.
 
-    There is one quadratic form, called a row, for each target. A target whose criterion is on the worst
-    samples has one row for each sample. ``scale`` is the ratio of true to predicted loss for each target,
-    learnt from trials. ``anchor`` sets the ratio of measured to predicted loss for each row.
+    There is one quadratic form, called a row, for each target. A target is an error that one criterion
+    measures. If the criterion is on the worst samples, the target has a row for each sample. ``scale`` is the
+    ratio of true to predicted loss for each target, learnt from trials. ``anchor`` sets the ratio of measured
+    to predicted loss for each row.
     """
 
     def __init__(
@@ -153,7 +155,7 @@ class Surrogate:
 def _flat(vectors: Vectors) -> Vectors:
     """Reshape [groups, samples, elements] to [groups, features].
 
-    Scaled so that a squared length is a sample mean.
+    The result is scaled so that a squared length is a mean over the samples.
     """
     return vectors.reshape(len(vectors), -1) / np.float32(np.sqrt(max(vectors.shape[1], 1)))
 
@@ -189,7 +191,8 @@ def probe(ledger: Ledger, trial: Trial, *, closely: bool = False) -> Probed:
     """Measure the error that each group alone in INT8 adds, on a few samples.
 
     If that would cost too much, blocks of neighbouring groups are measured first. Only groups of blocks with
-    a considerable error are measured one by one. The error of the other blocks counts as always present.
+    a considerable error are measured one by one. The error of the other blocks is counted in every
+    prediction.
 
     Args:
         ledger: Measures the plans.

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from pytest_int8acc.results import Ending, LayerLine, TrialLine
 from pytest_int8acc.scores.criteria import Criterion
 
-#: Takes the losses of the samples so far, [criteria, samples]; returns True if they decide the verdict.
+#: A function that takes the losses of the samples so far, [criteria, samples], and returns True if they
+#: decide the verdict.
 Enough = Callable[[NDArray[np.float64]], bool]
 
 
@@ -32,7 +33,7 @@ class GroupInfo:
 
 @dataclass(frozen=True)
 class Target:
-    """The criterion that an array of error vectors belongs to, and the power with which the loss grows."""
+    """What an array of error vectors measures: its criterion, and how the loss grows with the errors."""
 
     criterion: int
     """Index into :attr:`Evaluator.criteria`."""
@@ -46,7 +47,7 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """The errors that one plan makes on a few samples."""
+    """The errors on a few samples under one plan, a choice of groups in high precision."""
 
     vectors: list[NDArray[np.float32]]
     """For each target an array [samples, elements]: candidate minus baseline, weighted by importance.
@@ -73,17 +74,17 @@ class Trial:
     scores: tuple[float, ...]
     """The score of each criterion, in its own unit, over the samples that ran."""
     parts: NDArray[np.float64]
-    """The loss that each sample adds (see :data:`Pool`), [criteria, samples], at least 0.
+    """The part of the loss that each sample causes (see :data:`Pool`), [criteria, samples], at least 0.
 
     It is nan for samples that did not run, and for all samples of a criterion of the pool ``whole``. For
-    top-1 agreement it says how close a sample is to another class. It is the greatest
-    ``(e_j - e_top) / (y_top - y_j)`` over all other classes j, with the baseline's output y and the error e.
-    Above 1 the class has changed.
+    top-1 agreement the number says how close a sample is to another class: the greatest ``(e_j - e_top) /
+    (y_top - y_j)`` over all other classes j, with the baseline's output y and the error e. Above 1 the class
+    has changed.
     """
     cost: float
     """The number of samples that were run for this trial, as a share of all samples.
 
-    0 if it was run before.
+    The cost is 0 if the plan was judged before.
     """
     confirmed: bool
     """Whether all samples ran, so that the verdict is final."""
@@ -122,7 +123,7 @@ class SearchResult:
     except earlier groups that were put back into high precision.
     """
     order: tuple[str, ...] = ()
-    """Groups, ranked by the error that high precision is predicted to remove per price.
+    """Groups, ranked by predicted gain: the error that high precision removes, divided by the price.
 
     Only for ``minimal``.
     """

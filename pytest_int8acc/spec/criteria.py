@@ -11,7 +11,7 @@ from pytest_int8acc.spec import fields
 from pytest_int8acc.spec.fields import Closed, closest, found, option
 
 ToleranceCheck = Literal["elemwise", "max", "mean", "median", "quantile"]
-#: Built-in metrics that use labels. A spec gives such a name in place of a function.
+#: Built-in metrics that use labels. In a spec such a name stands in place of ``file.py:function``.
 TaskName = Literal["top1", "top5", "f1", "miou", "coco_map", "wer", "ssim", "psnr"]
 Average = Literal["macro", "micro", "weighted", "binary"]
 BoxLayout = Literal["xyxy", "yolov5", "yolov8"]
@@ -45,7 +45,7 @@ class _Limits(Closed):
     modifiers: ClassVar[tuple[str, ...]] = ()
     """Keys that set no limit."""
     instead: ClassVar[tuple[str, ...]] = ()
-    """Modifiers that make a criterion valid even without a limit."""
+    """Keys among ``modifiers`` that make a criterion valid even without a limit."""
 
     @classmethod
     def limits(cls) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class Tolerance(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield a message on a quantile where the check is another one."""
+        """Yield a message on a quantile if the check does not use quantiles."""
         other_checks = [check for check in get_args(ToleranceCheck) if check != "quantile"]
         if "quantile" in given and given.get("check", "elemwise") in other_checks:
             yield "quantile", "'quantile' has no effect here; remove it, or set 'check: quantile'"
@@ -149,7 +149,7 @@ class OutputCriterion(_Limits):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield messages on a missing limit, on 'output' beside 'tensor', and on a quantile without 'per'."""
+        """Yield messages on a missing limit, on 'output' with 'tensor', and on a quantile without 'per'."""
         yield from super().conflicts(given)
         if "output" in given and "tensor" in given:
             yield "tensor", "'output' and 'tensor' exclude each other: write a criterion for each"
@@ -235,7 +235,7 @@ class MetricCriterion(_Limits):
 
     @property
     def ref(self) -> str:
-        """The name of the scores: the function as written; ``logits:top1`` where an output is named."""
+        """The name of the scores: the metric as written, or like ``logits:top1`` if an output is named."""
         name = self.metric if self.average is None else f"{self.metric}_{self.average}"
         return name if self.output is None else f"{self.output}:{name}"
 
@@ -321,8 +321,8 @@ class RegressionCriterion(_Limits):
     )
 
 
-#: The kinds of criteria by their pydantic union tag. If the keys of a mapping fit several kinds equally well,
-#: the first one is taken.
+#: The kinds of criteria by their pydantic union tag. If the keys that a user writes fit several kinds equally
+#: well, the first one is taken.
 _KINDS: Mapping[str, type[Closed]] = {
     "(output)": OutputCriterion,
     "(metric)": MetricCriterion,
@@ -340,7 +340,7 @@ def _criterion(value: Any) -> str:
         return "(metric)"
 
     def similarity(tag: str) -> tuple[int, int]:
-        """Return how many of the user's keys a kind of criterion has, and how many it has up to a typo."""
+        """Return how many of the user's keys a kind of criterion has, and how many if typos are corrected."""
         known = _KINDS[tag].model_fields
         return sum(key in known for key in keys), sum(closest(key, known) is not None for key in keys)
 

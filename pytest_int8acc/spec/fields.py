@@ -1,4 +1,7 @@
-"""Types of the values and mappings of a spec: the values that each accepts, and its messages on mistakes."""
+"""Types of the values and mappings in a spec.
+
+Each says which values it accepts, and has messages on mistakes.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +30,19 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 #: missing key.
 VALUE, KEY, MISSING = "int8acc_value", "int8acc_key", "int8acc_missing"
 
-#: Patterns of a function ``file.py:function`` and of a test's name.
+#: Regular expressions of a function ``file.py:function`` and of a test's name.
 FUNCTION = r"^[^\x00-\x1f]+\.py:[A-Za-z_][A-Za-z0-9_]*$"
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the name in ``known`` that is most similar to ``word``; None where none is similar."""
+    """Return the name in ``known`` that is most similar to ``word``; None if none is similar."""
     near = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.7)
     return near[0] if near else None
 
 
 def found(value: object) -> str:
-    """Return ``value`` as a message shows it, after 'found'."""
+    """Return ``value`` as text that follows 'found' in a message."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -65,7 +68,7 @@ def _wrong(text: str) -> PydanticCustomError:
 def expect(what: str, hint: Callable[[Any], str] = lambda value: "") -> WrapValidator:
     """Return a validator that replaces pydantic's message with ``expected <what>, found <value><hint>``.
 
-    Messages on a part of the value, and messages that are ours already, stay as they are.
+    Messages on a part of the value, and messages that this module has made already, stay as they are.
     """
 
     def validate(value: Any, handler: Callable[[Any], Any]) -> Any:
@@ -148,14 +151,14 @@ def _known_mark(value: str) -> str:
 
 
 def _worded(value: str) -> str:
-    """Return ``value``; raises for YAML 1.1's words for booleans, because ``skip: no`` would skip."""
+    """Return ``value``; raises for words that are booleans in YAML 1.1: else ``skip: no`` would skip."""
     if value.lower() in ("yes", "no", "on", "off", "y", "n"):
         raise _wrong(f"expected the reason, as text, found {found(value)}, which is no reason")
     return value
 
 
 def _growing(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """Return ``value``; raises unless it is three shapes of one rank whose dimensions never shrink."""
+    """Return ``value``; raises unless it is three shapes of one rank in ascending order of each size."""
     if len(value) != 3:
         raise _wrong(f"expected {_PROFILE}, found {len(value)}")
     if len(set(map(len, value))) > 1 or not all(a <= b <= c for a, b, c in zip(*value, strict=False)):
@@ -273,18 +276,20 @@ Share = Annotated[
 
 
 class Closed(BaseModel):
-    """Base of all mappings of a spec: unknown keys are mistakes, and messages are in plain words."""
+    """Base of all mappings in a spec: unknown keys are mistakes, and messages replace pydantic's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     where: ClassVar[str]
-    """The dotted key of such a mapping in a case; empty for the case itself."""
+    """The dotted key in a case at which the mapping stands; empty for the case itself."""
     expected: ClassVar[str]
     """The words after 'expected' in the message on a value that is no mapping."""
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield contradictions between keys: the key that is wrong, or None for the mapping, and the message.
+        """Yield contradictions between keys.
+
+        Each is the wrong key, or None for the whole mapping, and a message.
 
         Args:
             given: The mapping as written. Its values may be of any type.
@@ -322,7 +327,7 @@ def _detail(kind: str, text: str, loc: tuple[str | int, ...] = (), value: Any = 
 
 
 def _reworded(model: type[Closed], value: Any, error: ValidationError) -> list[InitErrorDetails]:
-    """Return the details of ``error`` with our messages for unknown keys, missing keys and wrong types."""
+    """Return the details of ``error`` with own messages on unknown keys, missing keys and wrong types."""
     details = []
     for detail in error.errors(include_url=False):
         kind, loc = detail["type"], detail["loc"]
@@ -339,7 +344,7 @@ def _reworded(model: type[Closed], value: Any, error: ValidationError) -> list[I
 
 
 def _unknown_key(model: type[Closed], key: str) -> str:
-    """Return the message on a key that ``model`` does not have, with the places where it may belong."""
+    """Return the message on a key that ``model`` does not have, with the mappings that have such a key."""
     homes = _homes(key)
     section = model.where.partition(".")[0]
     inside = [home for home in homes if home.startswith(f"{model.where}.")]
@@ -383,5 +388,8 @@ def _flow(value: Any) -> str:
 
 
 def _meant(model: type[Closed], key: str) -> str | None:
-    """Return the key of ``model`` that ``key`` misspells; None where any mapping of a case has ``key``."""
+    """Return the key of ``model`` of which ``key`` is a misspelling.
+
+    The result is None if some mapping of a case has ``key``.
+    """
     return None if _homes(key) else closest(key, model.model_fields)

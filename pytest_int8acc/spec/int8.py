@@ -19,7 +19,7 @@ Low = Literal["fp16", "bf16"]
 
 
 def _text_or(*known: str) -> Discriminator:
-    """Return a discriminator between text and a mapping with a key similar to one in ``known``.
+    """Return a pydantic discriminator between text and a mapping with a key similar to one in ``known``.
 
     Any other mapping is validated as text, because the message for text names both alternatives.
     """
@@ -60,7 +60,7 @@ Source = Annotated[
 
 
 class Prove(Closed):
-    """Samples that prove fixes, and on which nothing is chosen."""
+    """Samples that prove fixes. No choice is based on them."""
 
     where = "prove"
     expected = "a file of samples, or a mapping like {inputs: test.npz, labels: test_labels.npy}"
@@ -97,7 +97,7 @@ class Calibration(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield messages on parameters of a method that is not the chosen one."""
+        """Yield messages on parameters of a calibration method other than the chosen one."""
         method = given.get("method", cls.model_fields["method"].default)
         for key, owner in (("percentile", "percentile"), ("top_k", "topk")):
             if key in given and method != owner and method in get_args(CalibrationMethod):

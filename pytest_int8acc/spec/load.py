@@ -21,8 +21,8 @@ from pytest_int8acc.spec.yaml import MAX_BYTES, Mark, Mistake, Node, parse
 
 #: Keys whose mappings are merged key by key with the defaults. Any other key of a case replaces the default.
 _SECTIONS = frozenset({"int8", "fp8", "calibrate", "onnxruntime", "tensorrt", "search"})
-#: Groups of keys of which a mapping may have only one: the formats of a case, and the sources of an INT8 or
-#: FP8 section. If a case has such a key, other keys of the group are dropped from the defaults.
+#: Groups of keys that exclude each other: the formats of a case, and the sources of an INT8 or FP8 section.
+#: If a case has a key of a group, the other keys of the group are dropped from the defaults.
 _ALTERNATIVES = (frozenset(FORMAT_KEYS), frozenset(Int8.sources))
 
 
@@ -46,7 +46,7 @@ def load_spec(path: str | Path) -> list[Case]:
 
 
 def display(path: Path) -> str:
-    """Return ``path`` relative to the current folder where it lies below that folder, else absolute."""
+    """Return ``path`` relative to the current folder if it lies below that folder, else absolute."""
     absolute = Path(os.path.abspath(path))
     try:
         return str(absolute.relative_to(Path.cwd()))
@@ -85,8 +85,8 @@ def _several(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
     strays = _strays(root)
     mistakes += strays
     defaults = _defaults(root, file, mistakes)
-    # A misplaced key or unreadable defaults may be the reason why a key is missing. Missing keys of cases are
-    # then not reported.
+    # If a key is misplaced or the defaults cannot be read, keys may be missing for that reason. Then missing
+    # keys of cases are not reported.
     complete = defaults is not None and not strays
     cases = []
     first_marks: dict[object, Mark] = {}
@@ -107,7 +107,7 @@ def _several(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
 
 
 def _with_defaults(node: Node, defaults: Node) -> Node:
-    """Return a case merged over the defaults: its keys win, and sections of settings are merged as well."""
+    """Return a case merged with the defaults. The case's keys replace default keys; sections are merged."""
     for alternatives in _ALTERNATIVES:
         if node.entries.keys() & alternatives:
             dropped = alternatives - node.entries.keys()
@@ -141,7 +141,7 @@ def _strays(root: Node) -> list[Mistake]:
 
 
 def _defaults(root: Node, file: Path, mistakes: list[Mistake]) -> Node | None:
-    """Return the mapping under ``defaults:`` without a name; None where it is no mapping."""
+    """Return the mapping under ``defaults:`` without a name; None if it is no mapping."""
     node = root.entries.get("defaults", Node(root.mark, {}))
     if not isinstance(node.value, dict):
         if node.value is not None:
@@ -157,7 +157,7 @@ def _defaults(root: Node, file: Path, mistakes: list[Mistake]) -> Node | None:
 
 
 def _list_of_cases(root: Node, mistakes: list[Mistake]) -> list[Node]:
-    """Return the items under ``cases:``; empty, and a mistake is added, where there are none."""
+    """Return the items under ``cases:``; if there are none, a mistake is added and the result is empty."""
     node = root.entries.get("cases")
     if node is None:
         text = (

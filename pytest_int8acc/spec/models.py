@@ -300,17 +300,17 @@ class Case(Closed):
 
     @property
     def source(self) -> Quantized:
-        """The section 'int8' or 'fp8'; an empty section where the case is in FP16 or BF16."""
+        """The section 'int8' or 'fp8'; an empty section if the case is in FP16 or BF16."""
         return self.int8 if self.fp8 is None else self.fp8
 
     @property
     def proving(self) -> Prove | None:
-        """The samples under 'prove' with their labels and groups; None where the case has no such key."""
+        """The samples under 'prove' with their labels and groups; None if the case has no such key."""
         return Prove(inputs=self.prove) if isinstance(self.prove, str) else self.prove
 
     @property
     def file(self) -> Path:
-        """The spec."""
+        """The spec's file."""
         return self._file
 
     @property
@@ -319,7 +319,7 @@ class Case(Closed):
         return self._line
 
     def settings(self) -> dict[str, object]:
-        """Return the settings in the spec by their names in ``Settings``; None where the spec gives none."""
+        """Return the settings in the spec by their names in ``Settings``; None if the spec gives none."""
         runtime = self.onnxruntime or OnnxRuntime()
         return {
             "backend": self.backend,
@@ -350,8 +350,8 @@ class Case(Closed):
             key: For example ``int8.calibrate.data`` or ``criteria.0``; empty for the case.
 
         Returns:
-            The place of the nearest mapping around the key where the spec does not have the key. Empty where
-            the case was not read from a file.
+            If the spec does not have the key: the place of the nearest mapping around it. Empty if the case
+            was not read from a file.
         """
         while key not in self._places and key:
             key = key.rpartition(".")[0]

@@ -1,7 +1,8 @@
 """The JSON schema of a spec, for editors; ``python -m pytest_int8acc.spec.schema`` writes the shipped file.
 
-The schema is of draft 07, which yaml-language-server supports best. Only ``load_spec`` checks what a schema
-cannot express: unique names in a file, the parameters of a calibration method, marks that need arguments.
+The schema is of draft 07, which yaml-language-server supports best. Some rules cannot be expressed in a
+schema, so only ``load_spec`` checks them: unique names in a file, the parameters of a calibration method,
+marks that need arguments.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class _Generator(GenerateJsonSchema):
     """Leaves out titles of fields, and null as a value and as a default: a spec has no null."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
-        """Return False: the key says what a title would say."""
+        """Return False, because titles would only repeat the keys."""
         return False
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:

@@ -24,9 +24,9 @@ MAX_DEPTH = 32
 #: Maximum number of nodes in a file. An alias counts each time it is used.
 MAX_NODES = 50_000
 
-#: A character that YAML does not allow.
+#: Matches a character that YAML does not allow.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-#: A line break, as YAML counts lines.
+#: Matches a line break as YAML defines it.
 _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 #: Pattern of a number in YAML, and the function that converts it.
 _NUMBERS: tuple[tuple[str, Callable[[str], int | float]], ...] = (
@@ -64,11 +64,11 @@ class Node:
     mark: Mark
     value: Scalar | list[Node] | dict[str, Node]
     keys: dict[str, Mark] = field(default_factory=dict)
-    """The places of a mapping's keys."""
+    """The position of each key, if the value is a mapping."""
 
     @property
     def entries(self) -> dict[str, Node]:
-        """The values of a mapping by key; empty where the node is no mapping."""
+        """The values of a mapping by key; empty if the node is no mapping."""
         return self.value if isinstance(self.value, dict) else {}
 
     def plain(self) -> Any:
@@ -87,14 +87,14 @@ class Node:
     def over(self, other: Node) -> Node:
         """Return a mapping with the entries of this mapping and ``other``.
 
-        The entries and the position of this one win.
+        This mapping's entries replace those of ``other``, and the position is this mapping's.
         """
         return Node(self.mark, {**other.entries, **self.entries}, {**other.keys, **self.keys})
 
 
 @dataclass(frozen=True)
 class Document:
-    """The tree of a file and its mistakes; ``root`` is None where the file cannot be parsed."""
+    """The tree of a file and its mistakes; ``root`` is None if the file cannot be parsed."""
 
     root: Node | None
     mistakes: list[Mistake]
@@ -147,7 +147,7 @@ def resolve(text: str) -> Scalar:
 
 
 def _decode(raw: bytes, max_bytes: int) -> str:
-    """Return ``raw`` as text without a byte order mark; raises _UnreadableError where it is not UTF-8."""
+    """Return ``raw`` as text without a byte order mark; raises _UnreadableError if it is not UTF-8."""
     if len(raw) > max_bytes:
         text = f"the file is larger than {max_bytes >> 20} MiB, too large for a spec"
         raise _UnreadableError(Mark(1, 1), text)
@@ -216,7 +216,7 @@ class _Converter:
         return converted
 
     def scalar(self, node: yaml.ScalarNode, mark: Mark) -> Scalar:
-        """Return the value of a scalar: text where it is quoted or has a tag."""
+        """Return the value of a scalar, which is text if it is quoted or has a tag."""
         if any("\ud800" <= character <= "\udfff" for character in node.value):
             raise _UnreadableError(
                 mark, "half of a surrogate pair is not a character; write the character itself"
@@ -284,7 +284,7 @@ def _syntax_mistake(error: yaml.YAMLError, text: str) -> Mistake:
 
 
 def _advice(problem: str, rest_of_line: str) -> str:
-    """Return what is wrong where ``rest_of_line`` begins, and what to do."""
+    """Return what is wrong at the position where ``rest_of_line`` begins, and what to do."""
     for part, advice in _ADVICE.items():
         if part in problem:
             return advice
