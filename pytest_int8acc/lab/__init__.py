@@ -1,4 +1,4 @@
 """Tries, prices, builds and proves plans of a case.
 
-A plan changes precision or scales of the INT8 candidate.
+A plan says which layers of the low-precision candidate run in high precision, and which scales tensors have.
 """

@@ -1,4 +1,7 @@
-"""Runs any plan of a network in one ONNX Runtime session. The model takes the precisions as inputs."""
+"""Runs a network under any plan in one ONNX Runtime session.
+
+Precisions and scales are inputs of the model.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,10 @@ from pytest_int8acc.tensors import Feed
 
 
 class Simulated:
-    """An Evaluator that simulates plans. Each plan adds groups in high precision to a base plan."""
+    """An Evaluator that judges plans by simulation.
+
+    A plan is a base plan with more groups in high precision.
+    """
 
     def __init__(
         self,
@@ -31,11 +34,11 @@ class Simulated:
         Args:
             simulator: Runs the plans.
             base: The plan whose changes every tried plan includes; None for an empty plan.
-            samples: The samples that the search may use, by index; None for all samples. See ``split``.
+            samples: The samples that the search may use, by index; None for all samples. See
+                ``lab/split.py``.
             keep: The precision of groups that leave the low format.
-            room: The error budget. A plan passes if it uses at most this fraction of the error that the
-                limits
-                allow.
+            room: The error budget. A plan passes if its error is at most this fraction of the error that the
+                limits allow.
 
         Raises:
             CriterionError: A criterion does not fit the outputs.
@@ -57,7 +60,7 @@ class Simulated:
 
     @property
     def targets(self) -> Sequence[Target]:
-        """The criterion of each array of error vectors that ``probe`` returns."""
+        """The criterion to which each array of error vectors from ``probe`` belongs."""
         return self.seen.prober.targets
 
     def plan(self, high: Iterable[int]) -> Plan:
@@ -106,7 +109,7 @@ class Built(Simulated):
     """An Evaluator that judges a plan by building its model, and probes it by simulation."""
 
     def __init__(self, simulated: Simulated, build: Callable[[Plan], Iterable[Feed]]) -> None:
-        """Take over the criteria, the baseline and the samples of ``simulated``.
+        """Create an evaluator with the criteria, the baseline and the samples of ``simulated``.
 
         Args:
             simulated: The evaluator that measures error vectors by simulation.

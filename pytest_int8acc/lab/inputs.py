@@ -16,11 +16,11 @@ from pytest_int8acc.tensors import Feed, Outputs, TensorInfo
 #: Maximum size, in bytes, of inputs that are kept in memory. Larger inputs are read again for each plan, in
 #: the order of the dataset.
 MEMORY_BYTES = 256 << 20
-#: Approximate size, in bytes, of the inputs of one run. It is small because a model in which inputs select
-#: precisions holds more activations than the plain model.
+#: Approximate size, in bytes, of the inputs of one run. It is small, because the model for plans, whose
+#: inputs select precisions, holds more activations than the plain model.
 _RUN_BYTES = 1 << 20
-#: The first run takes one in this many samples. It is short, because many plans are rejected after the first
-#: run. Later runs take more samples.
+#: The first run takes the number of samples divided by this number. It is short, because many plans are
+#: rejected after the first run. Later runs take more samples.
 _RUNS = 16
 #: Minimum number of samples in one run. The overhead of a run is too large for fewer samples.
 _LEAST_ROWS = 4
@@ -143,7 +143,10 @@ class Inputs:
         }
 
     def _as_table(self) -> Feed | None:
-        """All samples as one array for each input; None if they are not in memory or differ in shape."""
+        """All samples as one array for each input.
+
+        The result is None if they are not kept in memory, or differ in shape.
+        """
         if not self._by_row or not self._kept:
             return None
         feeds = [self._kept[sample].feed for sample in range(len(self._kept))]

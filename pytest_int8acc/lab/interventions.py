@@ -1,4 +1,4 @@
-"""Ablations of a culprit: one property of a layer is undone at a time, and the model's loss is measured."""
+"""Ablations of a culprit, a layer at fault: one property is undone at a time, and the loss is measured."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Interventions:
     """Ablations of one culprit at a time, with the other culprits in high precision, on the screening subset.
 
     The screening subset is a few random samples. Trials of a whole culprit run in the simulator of the case.
-    Trials of one tensor run in another simulator, where each tensor of a culprit has its own switch and
-    scales.
+    Trials of one tensor run in a second simulator, which can switch and rescale each tensor of a culprit by
+    itself.
     """
 
     def __init__(self, lab: Lab, culprits: Collection[str], budget: Budget) -> None:
@@ -36,16 +36,16 @@ class Interventions:
         """
         self.budget, self._case = budget, lab
         self.is_alone = False
-        """Whether all other layers are in high precision in a trial; else only the other culprits are."""
+        """Whether trials keep all other layers in high precision, or only the other culprits."""
         self._high = frozenset(culprits)
         network, self.pieces = split_groups(lab.network, culprits, lab.shapes)
         self._simulator = lab.simulator.on(network)
         self._known: dict[str, float] = {}
 
     def alone(self) -> Interventions:
-        """A copy of these ablations in which all other layers are in high precision.
+        """A copy of this object whose trials keep all other layers in high precision.
 
-        Otherwise, a change of the culprit also changes the rounding in later INT8 layers.
+        With other layers in INT8, a change of the culprit would also change the rounding in later layers.
         """
         other = copy(self)
         other.is_alone = True
@@ -90,7 +90,7 @@ class Interventions:
         return self._tried(self._case.simulator, frozenset())
 
     def as_it_is(self, group: str) -> float:
-        """The model's loss with this culprit in INT8 and unchanged; 1 is at the limit of the criteria."""
+        """The model's loss with this culprit in INT8 and no ablation; 1 is at the limit of the criteria."""
         if group not in self._known:
             self._known[group] = self._tried(self._case.simulator, self._high - {group})
         return self._known[group]
@@ -139,7 +139,7 @@ class Interventions:
     ) -> float:
         """The model's loss with some tensors of one culprit in INT8.
 
-        ``int8`` has the names of their groups.
+        ``int8`` has the names of the groups into which these tensors were split.
         """
         whole = self._high - self.pieces.keys()
         return self._tried(self._simulator, (self._every | whole) - int8, scales)

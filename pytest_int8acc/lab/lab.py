@@ -39,7 +39,7 @@ from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
 #: An engine may have up to this many times the normalized loss of its ONNX model (1 dB), because TensorRT
-#: rounds differently. More is a fault of the engine.
+#: rounds differently. A greater ratio is a fault of the engine.
 ENGINE_ROUNDING = 1.25
 
 
@@ -50,17 +50,18 @@ class Judgement:
     verdict: Verdict
     """The verdict on all samples."""
     chosen: Verdict
-    """The verdict on the samples that choose."""
+    """The verdict on the samples by which the search chose the model."""
     held_out: Verdict | None
-    """The verdict on the samples on which nothing was chosen; None if there are no such samples."""
+    """The verdict on the held-out samples, which no choice was based on; None if there are none."""
     confidence: float = LIKELY
     """The share of resamples that must meet the limits on the held-out samples, 0 to 1."""
     survives: bool = True
-    """Whether a default session of ONNX Runtime meets the criteria, too. True if none is deployed."""
+    """Whether a default session of ONNX Runtime meets the criteria, too; True if users deploy no such
+    session."""
 
     @property
     def passed(self) -> bool:
-        """Whether the criteria are met on all samples and on those held out."""
+        """Whether the criteria are met on all samples and on the held-out samples."""
         return self.verdict.passed and (self.held_out is None or self.held_out.passed)
 
     @property
@@ -75,7 +76,7 @@ class Judgement:
 
     @property
     def is_verified(self) -> bool:
-        """Whether the criteria are met with a reserve on samples on which nothing was chosen."""
+        """Whether the criteria are met with a reserve on held-out samples, which no choice was based on."""
         return self.holds and self.held_out is not None
 
 
@@ -86,9 +87,10 @@ class Proof(Judgement):
     plan: Plan
     form: Form
     by_default: DefaultSession | None = None
-    """How the model differs in the default session that is deployed; None if it does not, or if none is."""
+    """How the model differs in the default session that users deploy; None if it does not, or if they deploy
+    none."""
     rewritten_for: tuple[str, ...] = ()
-    """The optimizers of ONNX Runtime for which ``form`` was rewritten, so that they leave it as it is."""
+    """``form`` was rewritten so that these optimizers of ONNX Runtime do not change its results."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +99,7 @@ class Source:
 
     data: Dataset
     description: str
-    """A description of the calibration data; empty if the dataset is the compared inputs."""
+    """A description of the calibration data; empty if the ranges come from the compared inputs."""
 
 
 class Lab:
@@ -118,8 +120,10 @@ class Lab:
         Args:
             measured: The measured case.
             int8: The network of its INT8 candidate.
-            split: The samples that choose and those that prove; None: all choose.
-            own: Samples of the user's own that prove, so that all others choose; None if there are none.
+            split: The indices of the samples that choose plans, and of those that prove them; None if all
+                choose.
+            own: The user's separate samples that prove plans, so that all inputs choose; None if there are
+                none.
         """
         self.measured, self.int8, self.split = measured, int8, split or Split((), ())
         self.own = own
@@ -164,7 +168,7 @@ class Lab:
 
     @cached_property
     def work(self) -> Mapping[str, float]:
-        """The multiply-accumulates of each group of layers, as a share of those of all groups.
+        """The multiply-accumulates of each group of layers, as a share of the total of all groups.
 
         Raises:
             EngineError: The float model does not run.
@@ -180,7 +184,7 @@ class Lab:
         return tuple(GroupInfo(g.name, prices[g.name], shapes[g.name]) for g in self.network.groups)
 
     def share(self, high: Iterable[str]) -> float:
-        """The share of these groups of layers in the multiply-accumulates of all groups."""
+        """The multiply-accumulates of these groups of layers, as a share of the total of all groups."""
         return sum(self.work[name] for name in high)
 
     def latency(self, form: Form) -> Latency | None:
@@ -240,7 +244,7 @@ class Lab:
             runs: Maximum number of runs over all samples. It is raised if runs take very little time.
             most: Maximum to which ``runs`` may be raised.
             trials: Maximum number of trials on the screening subset, a few random samples. The second number
-                is the maximum to which the first may be raised.
+                is the maximum to which the first may be raised, if runs take very little time.
         """
         simulator, (usual, at_most) = self.simulator, trials
         each = len(simulator.few) / len(simulator.inputs)
@@ -268,7 +272,7 @@ class Lab:
 
     @cached_property
     def losses(self) -> Mapping[str, tuple[TensorLoss, ...]]:
-        """The losses of each group of layers that runs alone in FP16 or BF16; see ``group_losses``.
+        """The losses of each group of layers if only this group runs in FP16 or BF16; see ``group_losses``.
 
         Raises:
             EngineError: The float model does not run.
@@ -279,7 +283,7 @@ class Lab:
     def cost(self) -> Cost:
         """The cost of all runs and builds so far.
 
-        Seconds start at an arbitrary time, so only differences matter.
+        Seconds count from an arbitrary time. Subtract two results.
         """
         return Cost(self.simulator.meter.runs, time.monotonic(), self.builds)
 
@@ -290,7 +294,7 @@ class Lab:
         return SampleSet(len(rows), self.measured.result.digest)
 
     def held_out(self, judged: Judgement | None) -> HeldOut:
-        """The samples on which nothing is chosen, and the scores that a model has on them."""
+        """The held-out samples, which no choice is based on, and the scores of a model on them."""
         verdict = None if judged is None else judged.held_out
         scores = verdict.scores if verdict is not None else ()
         if self.own is None:
@@ -301,7 +305,7 @@ class Lab:
 
     @property
     def _proving(self) -> HeldOutSamples:
-        """The samples that prove, if they are enough."""
+        """The samples that prove plans, if there are enough."""
         if self.own is None:
             return self.split.held_out
         return self.own if self.own.units >= LEAST_HELD_OUT else ()
@@ -318,7 +322,7 @@ class Lab:
 
     @property
     def suspects(self) -> tuple[int, ...] | None:
-        """All groups by index, the greatest loss first.
+        """All groups by index, those with the greatest loss first.
 
         None for INT8 and FP8, where errors of groups add up.
         """
@@ -348,10 +352,10 @@ class Lab:
         return self.int8.under(plan)
 
     def judged(self, form: Form) -> Judgement:
-        """The verdicts on a model that is built and run on all samples. It is judged like a fix.
+        """Build a model, run it on all samples and return the verdicts on it, as for a fix.
 
-        The more models were judged on the held-out samples, the higher is the confidence that is asked for
-        (Bonferroni, 1936): else one of many models would meet the limits by chance.
+        The more models are judged on the held-out samples, the higher is the required confidence (Bonferroni,
+        1936). Otherwise one of many models would meet the limits by chance.
 
         Raises:
             EngineError: The model does not build or run.
@@ -379,10 +383,10 @@ class Lab:
         return self._proofs[key]
 
     def _deployed(self, proof: Proof, form: ModelForm) -> Proof:
-        """The proof in the default session that is deployed; of another form of the plan if that survives.
+        """The proof in the default session that users deploy. It may be of an equivalent, rewritten model.
 
         Args:
-            proof: The proof in an exact session, with a reserve.
+            proof: A proof in an exact session, in which the criteria are met with a reserve.
             form: Its model.
         """
         measured = self.measured
@@ -399,7 +403,10 @@ class Lab:
         return replace(proof, survives=False, by_default=found)
 
     def _missed_by_default(self, proof: Proof, form: ModelForm) -> DefaultSession | None:
-        """How a proved model misses the criteria in a default session; None if it has a reserve there."""
+        """How a proved model misses the criteria in a default session.
+
+        The result is None if it meets them with a reserve there.
+        """
         samples = self.measured.inputs.samples or 0
         try:
             verdicts = self.measured.judged_by_default(form, self._proving)
@@ -416,7 +423,7 @@ class Lab:
 
     @property
     def refuted(self) -> tuple[Plan, ...]:
-        """Plans that pass in the simulation, but whose engine fails by more than rounding explains."""
+        """Plans that pass in the simulation, while their engines fail by more than rounding explains."""
         return tuple(proof.plan for proof in self._proofs.values() if self._is_refuted(proof))
 
     def _is_refuted(self, proof: Proof) -> bool:
@@ -431,7 +438,7 @@ class Lab:
 
         Args:
             plan: The plan.
-            int8: The candidate to which the plan is applied; None for the case's own.
+            int8: The candidate to which the plan is applied; None for the case's own candidate.
 
         Raises:
             EngineError: The model does not run.
@@ -455,7 +462,7 @@ class Lab:
         if self.own is not None:
             proving = self.own.digest
         if data is None or (proving is not None and data.read_once() == proving):
-            return (inputs,)  # ranges must not be chosen on the samples that prove
+            return (inputs,)  # the calibration data may contain samples that prove plans
         return Source(data, data.description), inputs
 
     def values(self, dataset: Dataset, plan: Plan | None = None) -> Observer:
@@ -484,11 +491,12 @@ class Lab:
 
 
 def open_lab(measured: Measured, int8: Int8Form) -> Lab:
-    """A lab in which some samples choose and the others prove, if that can be had.
+    """A lab in which, if possible, some samples choose plans and the others prove them.
 
-    If the spec names samples under ``prove``, these prove, and all others choose. Else all samples choose if
-    they are few, if outputs cannot be cut into samples, if the candidate meets the criteria on the part that
-    would choose, as simulated and as built, or if it does not run.
+    If the spec names samples under ``prove``, these prove, and all inputs choose. Otherwise the inputs are
+    split. They are not split, and all of them choose, if they are few, if outputs cannot be cut into samples,
+    if the candidate does not run, or if the candidate meets the criteria on the choosing part, so that a
+    search would find nothing.
 
     Raises:
         DataError: The samples under ``prove`` cannot be read.
@@ -500,12 +508,12 @@ def open_lab(measured: Measured, int8: Int8Form) -> Lab:
         return Lab(measured, int8, own=own)
     try:
         return measured.clock.attempt("search", lambda: _split_lab(measured, int8), None) or whole
-    except Int8accError:  # the search fails likewise, and its error is told
+    except Int8accError:  # the search meets the same error and reports it
         return whole
 
 
 def _split_lab(measured: Measured, int8: Int8Form) -> Lab | None:
-    """A lab with split samples; None if there is a reason against it, which ``open_lab`` names."""
+    """A lab with split samples; None if they must not be split, for one of the reasons in ``open_lab``."""
     samples = measured.inputs.samples or 0
     if not has_rows(measured.baseline, samples):
         return None
@@ -539,7 +547,7 @@ def _is_same(one: Dataset, other: Dataset) -> bool:
 
 
 def _latency_prices(measured: Measured, network: Network, work: Mapping[str, float]) -> Mapping[str, float]:
-    """For each group, the extra time in ms in the baseline's engine compared with the INT8 engine.
+    """For each group, how many ms it takes longer in the baseline's engine than in the INT8 engine.
 
     If the engines do not report times of layers, ``work`` is returned. Layers are timed one by one, which is
     exact enough to rank groups. The price of a fix is measured on the whole engine.

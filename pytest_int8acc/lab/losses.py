@@ -1,4 +1,4 @@
-"""Measures the loss of each group of layers that runs alone in FP16 or BF16, on FP32 values of its inputs."""
+"""Measures the loss of each group of layers in FP16 or BF16, if all else is in FP32."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TensorLoss:
 def group_losses(
     network: Network, low: Format, inputs: Dataset, sessions: Sessions
 ) -> Mapping[str, tuple[TensorLoss, ...]]:
-    """For each group, the losses of the tensors that it computes if only this group runs in the low format.
+    """For each group, the losses of its output tensors if only this group runs in the low format.
 
     The groups with the greatest loss come first. The tensors of each group have the same order.
 

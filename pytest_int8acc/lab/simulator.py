@@ -29,15 +29,16 @@ from pytest_int8acc.tensors import Array, Outputs
 #: this subset. A plan that is chosen there is confirmed on all samples.
 FEW, _LEAST = 32, 8
 #: Maximum number of multiply-accumulates in one run of the screening subset. For large networks the subset is
-#: therefore smaller, but not below its minimum.
+#: therefore smaller, but never smaller than its minimum.
 _WORK = 8e9
-#: A limit on runs is raised to this many multiply-accumulates, which take a few seconds on one core.
+#: Runs with fewer multiply-accumulates in total are allowed even beyond a limit on runs. They take a few
+#: seconds on one core.
 _LITTLE = 100e9
 #: Maximum total size, in bytes, of error vectors that are kept in memory.
 _REMEMBERED = 64 << 20
 #: Maximum number of ONNX Runtime sessions that are kept in addition to the first. Each holds all weights.
 _BOARDS = 3
-#: The squared error that replaces nan and infinity.
+#: Replaces a squared error that is nan or infinite.
 _FAR = 1e30
 
 
@@ -105,7 +106,7 @@ class Simulator:
         """The total size, in bytes, of the error vectors that are kept."""
         self._units: dict[int, float] = {}
         self._like: Simulator | None = None
-        """The simulator of the unmodified network, which knows the scores with all groups in INT8.
+        """The simulator of the unmodified network, which has stored the scores with all groups in INT8.
 
         None if this simulator is itself the simulator of the unmodified network.
         """
@@ -207,7 +208,7 @@ class Simulator:
     def probe(self, plan: Plan, seen: Seen, samples: Sequence[int]) -> Probe:
         """The error vectors of a plan on a few of the samples in ``seen``; see ``Evaluator.probe``.
 
-        They are kept, because a search with a smaller error budget asks for the same plans again.
+        The vectors are kept, because a search with a smaller error budget asks for the same plans again.
 
         Raises:
             EngineError: The model fails.
@@ -222,10 +223,10 @@ class Simulator:
         return probe
 
     def normalized_loss(self, plan: Plan) -> float:
-        """The normalized loss of a plan on the screening subset; about 1 if a criterion is at its limit.
+        """The normalized loss of a plan on the screening subset, a few random samples; about 1 at the limit.
 
         For each criterion, the squared error is divided by the squared error that its limit allows. The
-        result is the greatest of these ratios plus 1 % of their mean, so that an improvement for other
+        result is the greatest of these ratios plus 1 % of their mean, so that an improvement by other
         criteria counts, too. Errors are averaged over the samples. For a limit on the worst samples, they are
         averaged over the worst quarter of the samples that must meet the limit. The result is kept.
         """
@@ -235,7 +236,7 @@ class Simulator:
         return self._normalized_losses[key]
 
     def moved(self, moves: Mapping[str, Array]) -> Network:
-        """The network after range was moved between tensors; each network is made once.
+        """The network after range was moved between tensors; the network for equal moves is made once.
 
         Raises:
             ModelError: The range of a tensor cannot be moved.
@@ -318,7 +319,10 @@ class Simulator:
         return run
 
     def _made(self, plan: Plan) -> Plan:
-        """The part of a plan that is built into a model. The other parts are inputs of the model."""
+        """The part of a plan that changes the model's graph.
+
+        The other parts are values of the model's inputs.
+        """
         kinds, made = self._activations(plan.moves), {}
         for tensor, scale in plan.scales.items():
             if tensor in kinds.odd and scale.is_plain:
@@ -355,15 +359,15 @@ class _Activations:
     network: Network
     """The network after the moves of range."""
     known: Mapping[str, Quantization]
-    """The quantization of each activation whose readers all quantize it alike and symmetrically."""
+    """The quantization of each activation that all its readers quantize symmetrically and in the same way."""
     odd: frozenset[str]
     """The activations that are not quantized to symmetric INT8 with one scale."""
     inherited_scales: Mapping[str, str]
-    """Each activation that moves of range created, to the activation whose scale it inherits."""
+    """For each activation that moves of range created, the activation whose scale it inherits."""
 
 
 def _readers(network: Network) -> dict[str, list[Edge]]:
-    """Each quantized activation to its edges. An edge is one input of a node that reads the tensor."""
+    """The edges of each quantized activation. An edge is one input of a node that reads the tensor."""
     found: dict[str, list[Edge]] = {}
     for edge in (e for group in network.groups for e in group.edges if e.quantization.values is None):
         found.setdefault(edge.tensor, []).append(edge)
@@ -385,7 +389,7 @@ def _are_alike(edges: Sequence[Edge]) -> bool:
 
 
 def _is_like(scale: TensorScale, known: Quantization) -> bool:
-    """Whether a scale has the axis and shape of the model input that exists for a known quantization."""
+    """Whether a scale has the same axis and shape as the scale input that the model has for ``known``."""
     alike = scale.axis == known.axis and scale.scale.shape == known.scale.shape
     return alike and (scale.is_plain or scale.zero_point is None)
 

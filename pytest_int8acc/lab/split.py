@@ -1,7 +1,7 @@
 """Splits the samples of a case: some choose layers, scales and plans, and the others prove the result.
 
-A plan that is chosen on some samples is too good on these samples. So its proof needs samples that nothing
-was chosen on (Hastie, Tibshirani and Friedman, The Elements of Statistical Learning, 2009, section 7.10.2).
+A plan scores too well on the samples by which it was chosen. So a proof needs other samples (Hastie,
+Tibshirani and Friedman, The Elements of Statistical Learning, 2009, section 7.10.2).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pytest_int8acc.scores.rows import F64
 from pytest_int8acc.scores.statistics import Groups
 from pytest_int8acc.tensors import Array, Outputs
 
-#: Minimum number of samples that are split. With fewer samples all choose, and nothing is proved.
+#: Minimum number of samples for a split. With fewer samples all choose, and nothing is proved.
 LEAST = 24
 #: One in this many samples proves.
 _ONE_IN = 3
-#: Minimum number of samples that prove, also of a user's own.
+#: Minimum number of samples that prove a plan. It also holds for samples that a user gives for the proof.
 LEAST_HELD_OUT = LEAST // _ONE_IN
-#: The number of classes of margins. Samples of one class are split alike.
+#: Samples are sorted into this number of classes by their margin. Each class is split in the same ratio.
 _CLASSES = 3
 
 
@@ -36,18 +36,18 @@ class Split(NamedTuple):
 
 
 def split(errors: F64, margins: F64, seed: int = 0, groups: Groups | None = None) -> Split:
-    """The samples that choose and the samples that prove, alike in margin and in error.
+    """The samples that choose and those that prove, two parts with similar margins and errors.
 
-    Samples are sorted by the class of their margin, and within a class by their error. Of each three
-    neighbours one proves, which is drawn by chance. So both parts have easy and hard samples. With fewer than
-    ``LEAST`` samples, both parts are empty.
+    Samples are sorted by the class of their margin, and within a class by their error. Of every three
+    neighbours in this order, one is drawn at random and proves. So both parts have easy and hard samples.
+    With fewer than ``LEAST`` samples, both parts are empty.
 
     Args:
         errors: The error of the candidate on each sample, [samples]; any measure that orders samples.
-        margins: The difference between the two greatest classes of the baseline, [samples]; equal numbers if
-            no output has classes.
+        margins: The difference between the two greatest class scores of the baseline, [samples]; equal
+            numbers if no output has classes.
         seed: The seed of the random choice.
-        groups: The group of each sample, [samples]. A group stays together: it counts as one sample, with its
+        groups: The group of each sample, [samples]. A group is not split: it counts as one sample, with its
             largest error and its least margin. None if no samples belong together.
     """
     if groups is not None:
@@ -77,7 +77,9 @@ def has_rows(outputs: Outputs, samples: int) -> bool:
 
 
 def margins(outputs: Outputs, samples: int) -> F64:
-    """The least difference between the two greatest classes, over the outputs that have classes, [samples].
+    """The difference between the two greatest class scores of each sample, [samples].
+
+    If several outputs have classes, it is the least difference.
 
     An output has classes if its arrays have the shape [rows, classes]. Without such an output all are 0.
 

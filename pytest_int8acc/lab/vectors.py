@@ -1,4 +1,4 @@
-"""Measures the error vectors of plans on a few samples: one array for each target, that is each criterion."""
+"""Measures the errors of plans on a few samples as vectors, one array for each target of a criterion."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from pytest_int8acc.tensors import Array
 ELEMENTS = 4096
 #: Approximate number of output elements that are held in memory at a time.
 _TOGETHER = 1 << 20
-#: Replaces nan and infinity in an output, as a multiple of the greatest magnitude in the baseline's output.
+#: Nan and infinity in an output are replaced by this many times the greatest magnitude in the baseline's
+#: output.
 _FAR = 10.0
 
 Vectors = NDArray[np.float32]
@@ -44,7 +45,7 @@ class Prober:
         self._energies = {name: float(np.mean([*map(_energy, a)])) for name, a in numbers.items()}
 
     def probe(self, samples: Sequence[int], runs: Iterable[tuple[Sequence[int], SampleOutputs]]) -> Probe:
-        """The error vectors of a plan, and the loss that each sample adds.
+        """The error vectors of a plan, and the part of the loss that each sample causes.
 
         Args:
             samples: The samples to measure, by index.
@@ -78,7 +79,7 @@ class Prober:
     def _all_vectors(
         self, samples: Sequence[int], some: Sequence[int], outputs: SampleOutputs
     ) -> list[Vectors]:
-        """The error vectors for each target, for those of the ``samples`` that one run gave."""
+        """The error vectors for each target, of those ``samples`` that one run computed."""
         vectors = []
         for limit in self._baseline.limits:
             output, cut = limit.output.output, limit.output.cut
@@ -117,7 +118,7 @@ class Prober:
     def _tamed(self, name: str, b: Array, c: Array) -> Array:
         """The candidate's output ``c`` with finite values.
 
-        Zeros if its shape or dtype differs from the baseline's.
+        The result is zeros if shape or dtype differ from the baseline's.
         """
         if c.shape != b.shape or kind_of(c) != kind_of(b):
             return np.zeros_like(b)
