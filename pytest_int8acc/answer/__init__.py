@@ -12,16 +12,16 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
     """The result of a measured case after all steps that the settings ask for.
 
     Each step adds to the result. If a step ends with an error, the result has a warning, and the other steps
-    count. After ``max_seconds``, or on Ctrl-C, no further trial or build begins. Only the best plan so far is
-    still proved after ``max_seconds``. Plans that are proved are written in any case.
+    go on. After ``max_seconds``, or on Ctrl-C, no further trial or build begins, with one exception: after
+    ``max_seconds`` the best plan so far is still proved. Files of proved plans are written in any case.
 
     Args:
         measured: The case, from ``measure``.
         folder: The folder for the files of the fix; None writes none.
-        root: The report folder, out of which no link may lead; None follows links.
+        root: The report folder. No symbolic link may lead out of it. With None, links are followed.
 
     Raises:
-        DataError: The inputs differ between two readings, so that no measurement counts.
+        DataError: The inputs differ between two passes over the data, so that no measurement is valid.
     """
     clock, settings, passed = measured.clock, measured.settings, measured.int8_passed
     searches = settings.search == "always" or (settings.search == "auto" and not passed)
@@ -39,6 +39,6 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
             steps.run(searches=searches, explained=explained)
         except KeyboardInterrupt:
             clock.interrupt()
-            if searches and (steps is None or steps.found is None):  # the search did not note it itself
+            if searches and (steps is None or steps.found is None):  # the search itself did not note the time
                 clock.leave("search")
     return timed(measured.result if steps is None else steps.result, clock)

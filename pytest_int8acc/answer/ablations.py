@@ -1,4 +1,4 @@
-"""Finds the cause of a culprit by ablation: one property is undone at a time, and the loss is compared."""
+"""Finds why a culprit, a layer at fault, loses accuracy: one property is undone at a time (ablation)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pytest_int8acc.observers.values import TensorValues
 from pytest_int8acc.results.causes import Ablation, Cause, TakenKind
 from pytest_int8acc.tensors import Array
 
-#: If an ablation removes at least this share of the culprit's loss, it shows the cause, and no more are
-#: tried.
+#: If an ablation removes at least this share of the culprit's loss, it shows the cause, and no further
+#: ablation is tried.
 _MOST = 0.9
-#: A wrong scale is the cause if a better scale removes at least this share of the loss that the best ablation
+#: The scale is named as the cause if a better scale removes at least this share of what the best ablation
 #: removes.
 _PART = 0.5
 #: Culprits that cause less than this share of the total error are not analysed, because the effect of an
 #: ablation would drown in rounding noise.
 _NOTHING = 0.1
-#: If an ablation removes more than this many times the culprit's loss, it also changed the rounding of other
-#: layers, and its result is not reliable.
+#: If an ablation removes more than this many times the culprit's loss, it has changed the rounding of other
+#: layers, too. Its result is then not reliable.
 _BEYOND = 1.25
 #: If an ablation removes less than this share of the culprit's loss, it shows nothing about the cause.
 _LEAST = 0.05
@@ -51,8 +51,8 @@ class Suspect:
     ablation shows that the tensor is at fault."""
 
 
-#: Returns the cause if the operators around a layer do not suit INT8, otherwise None. Its arguments are the
-#: cause that is known so far, and the names of the tensors with most noise.
+#: A function that returns the cause if the operators around a layer do not suit INT8, otherwise None. Its
+#: arguments are the cause that is known so far, and the names of the tensors with most noise.
 Placed = Callable[[Cause, Sequence[str]], Cause | None]
 
 
@@ -61,8 +61,8 @@ def established(
 ) -> Cause | None:
     """The cause of a culprit, shown by an ablation; None if no ablation shows one.
 
-    First the other culprits are in high precision, and all other groups in INT8. If these trials contradict
-    the symptoms, or show nothing, trials with the culprit alone in INT8 decide.
+    In the first trials the other culprits are in high precision, and all other groups of layers in INT8. If
+    these trials contradict the symptoms, or show nothing, trials with only the culprit in INT8 decide.
 
     Args:
         trials: Runs the ablations.
@@ -147,7 +147,10 @@ class _Tests:
         return max(shares, default=0.0)
 
     def conclusion(self, suspects: Sequence[Suspect], likely: Cause, placed: Placed) -> Cause | None:
-        """The cause: the symptom whose ablation removes most loss, else the tensor that costs most."""
+        """The cause: the symptom whose ablation removes most loss.
+
+        Without one, the tensor that costs most accuracy.
+        """
         most, wide = self.most, self.tried.get(("", "fp32"))
         if most < _LEAST:
             return None
@@ -182,7 +185,7 @@ class _Tests:
         return placed(cause, [guilty.tensor]) or cause
 
     def _alone(self, cause: Cause, taken: Ablation) -> Cause:
-        """``rounding`` in place of ``accumulated-noise`` if one tensor makes half of the whole loss."""
+        """The cause ``rounding`` in place of ``accumulated-noise`` if one tensor causes half of all loss."""
         if cause.kind != "accumulated-noise" or not self.trials.may_go_on:
             return cause
         if taken.share * self.trials.loss(self.group) < _PART * self.trials.whole:

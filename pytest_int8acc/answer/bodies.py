@@ -16,19 +16,20 @@ from pytest_int8acc.results.causes import BodyScales
 from pytest_int8acc.scores.judge import Verdict
 
 logger = logging.getLogger("pytest_int8acc")
-#: The factors by which the scales are multiplied. A factor of 8 between two of them is fine enough, since a
-#: range that is 3 times too wide costs INT8 only 10 of its about 40 dB.
+#: The factors by which the scales are multiplied. Steps of a factor of 8 are fine enough, because a range
+#: that is 3 times too wide costs INT8 only 10 of its about 40 dB.
 _FACTORS = (8.0, 1 / 8, 64.0, 1 / 64, 512.0, 1 / 512, 4096.0, 1 / 4096)
-#: The factor of the finer steps from the first factor that gives back enough.
+#: The factor between the finer steps, which are tried around the first factor that removes enough of the
+#: loss.
 _FINE = 2.0
-#: The trials of further factors end if this part of the loss is given back.
+#: No further factors are tried if one removes this share of the loss.
 _ENOUGH = 0.9
 
 
 def try_body_scales(
     lab: Lab, groups: Collection[str] | None = None, high: Plan | None = None
 ) -> BodyScales | None:
-    """What scales that are all wider, or all narrower, give back in bodies of Loop, If and Scan.
+    """How much of the loss wider or narrower scales in bodies of Loop, If and Scan remove.
 
     All samples run in ONNX Runtime. The result is None if no activation is quantized in such groups, if the
     loss cannot be measured, or if the time is up before the first trial.
@@ -74,8 +75,8 @@ class _Trials:
     def run(self, before: float) -> Iterator[tuple[float, Verdict]]:
         """Yields factors of the scales and their verdicts, the factors nearest to 1 first.
 
-        The trials end after the first factor that gives back most of the loss ``before``, with finer steps
-        from it in both directions, for as long as the loss falls.
+        After the first factor that removes most of the loss ``before``, finer steps are tried around this
+        factor in both directions, as long as the loss falls.
         """
         for factor in _FACTORS:
             if self.lab.clock.over:

@@ -60,18 +60,20 @@ class Diagnostic(Generic[_F]):
     trial: TakenKind | None = None
     """The ablation that proves the symptom, because it mends this fault and no other.
 
-    None: there is no such ablation. The symptom is proved by not quantizing the whole tensor.
+    None if there is no such ablation. Then the symptom is proved by not quantizing the whole tensor.
     """
 
 
-# The register of causes: a table for each kind of facts. To add a symptom, or a cause that it is a sign of:
+# The register of causes. There is a table for each class of facts, such as ``ActivationFacts``. A row has a
+# symptom and the cause that it indicates. To add a symptom or a cause:
 #
 # 1. Add its name to ``Symptom``, and a new cause to ``CauseKind``, in ``results/causes.py``.
-# 2. Write a function in ``answer/symptoms.py`` that recognises it, and add a row to the table of its facts.
-#    The rows of a table are tried in order, and the first that recognises something counts. So a row stands
-#    above those that are also true of a tensor with this symptom but explain less.
-# 3. Add its words to ``SYMPTOMS`` in ``report/catalogue.py``, those of a new cause to ``CAUSES``, and to
-#    ``NUMBERS`` a label for each number that the function adds. Their names stand in ``NumberName``.
+# 2. Write a function in ``answer/symptoms.py`` that recognises the symptom, and add a row to the table of the
+#    facts that it reads. The rows of a table are tried in order, and the first one that recognises its
+#    symptom is used. So a row with a special symptom must stand above rows with more general symptoms.
+# 3. In ``report/catalogue.py`` add the symptom's words to ``SYMPTOMS``, those of a new cause to ``CAUSES``,
+#    and a label for each number that the function adds to ``NUMBERS``. ``NumberName`` lists the names of such
+#    numbers.
 #
 # If a step is missing, mypy, ``tests/answer/test_registers.py`` or ``tests/report/test_catalogue.py`` fails.
 ACTIVATIONS: tuple[Diagnostic[ActivationFacts], ...] = (
@@ -110,8 +112,8 @@ NARROW: tuple[Diagnostic[NarrowFacts], ...] = (
     Diagnostic("cancelling", "cancellation", symptoms.cancelling),
     Diagnostic("needs-digits", "rounding", symptoms.needs_digits),
 )
-#: Symptoms of single channels. They count only if an ablation shows that the tensor is at fault, because
-#: channels whose error reaches no output show them, too.
+#: Symptoms of single channels. They are used only if an ablation shows that the tensor is at fault, because
+#: channels whose errors do not reach an output show these symptoms, too.
 ACTIVATION_CHANNELS: tuple[Diagnostic[ActivationFacts], ...] = (
     Diagnostic("uneven-channels", "mismatched-scales", symptoms.uneven_channels, "per-channel"),
 )
@@ -152,12 +154,13 @@ def explain(
 
     Args:
         meter: Measures the quantizations of the candidate without any plan.
-        groups: The names of the culprits. A group without a scale, which is not in INT8, may be one.
+        groups: The names of the culprits. A group that is not in INT8, because it has no scale, may be a
+            culprit, too.
         rest: The precision of nodes that are not quantized. FP16 cannot hold some scales that FP32 can.
-        engine_only: Whether the same Q/DQ model meets the criteria in ONNX Runtime. Then no scale is at
+        engine_only: Whether the same Q/DQ model meets the criteria in ONNX Runtime, so that no scale is at
             fault.
         unstable: Whether the missed limits lie within the noise between two runs of the baseline.
-        trials: Runs the ablations; None if there are none, so that the symptoms decide.
+        trials: Runs the ablations. With None, no ablations are run, and the symptoms decide.
 
     Returns:
         Group to cause. Left out are groups in bodies of Loop, If and Scan, and groups in high precision for
@@ -193,7 +196,7 @@ def narrow_cause(lab: Lab, culprit: Culprit, *, engine_only: bool) -> Cause:
     Args:
         lab: The laboratory of the case.
         culprit: The group.
-        engine_only: Whether the same model meets the criteria in ONNX Runtime. Then no value is at fault.
+        engine_only: Whether the same model meets the criteria in ONNX Runtime, so that no value is at fault.
 
     Raises:
         EngineError: The float model does not run.

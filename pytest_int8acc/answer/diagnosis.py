@@ -1,4 +1,4 @@
-"""The diagnosis of a case: the first stage that fails, the causes of culprits, the error of each layer."""
+"""The diagnosis of a case: the first form of the model that fails, causes of culprits, errors of layers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from pytest_int8acc.tensors import Feed
 logger = logging.getLogger("pytest_int8acc")
 #: Causes that need no ablation, because the verdict itself is their evidence.
 _SHOWN_BY_VERDICT: tuple[CauseKind, ...] = ("missing-scale", "engine-only", "non-determinism")
-#: Maximum number of culprits in bodies for which other scales are tried.
+#: Maximum number of culprits in bodies of Loop, If and Scan for which other scales are tried.
 _MAX_IN_BODIES = 2
 #: Maximum cost of all ablations, in runs over all samples. It is raised for small models, but not beyond the
 #: cost of the search.
@@ -81,7 +81,7 @@ def diagnose(
     """
     logger.info("%s: diagnosing", measured.case.name)
     clock, explained = measured.clock, tuple(culprits)
-    late = not clock.interrupted  # comparing stages runs nothing, so the time does not matter
+    late = not clock.interrupted  # comparing stages runs no model, so it is done even after the time is up
     lines, first = clock.attempt("stages", lambda: _stages(measured), ((), None), late=late)
     if lab is not None and culprits:
         explained = clock.attempt("causes", lambda: _explained(measured, lab, culprits, cost), explained)
@@ -113,7 +113,7 @@ def diagnose(
 
 
 def _in_bodies(network: Network) -> dict[str, int]:
-    """Operator of nodes with bodies, like Loop, to the number of groups inside such nodes."""
+    """For each operator with bodies, like Loop, the number of groups inside its nodes."""
     around = holders(network.model.graph)
     return Counter(around[group.nodes[0]].op_type for group in network.groups if group.body_edges)
 
@@ -141,7 +141,7 @@ def _jumps(measured: Measured) -> tuple[Jump, ...]:
 
 
 def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
-    """A comparison for each stage between framework and engine, and the first stage that fails."""
+    """A comparison for each form that the model takes from framework to engine, and the first that fails."""
     runs = measured.runs
     stages = stages_of(
         runs.roles,
@@ -178,9 +178,9 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: 
 
 
 def _with_body_scales(lab: Lab, culprits: Sequence[Culprit]) -> tuple[Culprit, ...]:
-    """The culprits; the first ones in bodies with what other scales there give back.
+    """The culprits. The first ones in bodies of Loop, If and Scan get the effect of other scales.
 
-    Meanwhile all other culprits are in high precision.
+    In these trials all other culprits are in high precision.
     """
     found = list(culprits)
     inside = [i for i, culprit in enumerate(culprits) if culprit.inside and culprit.cause is None]
@@ -192,7 +192,7 @@ def _with_body_scales(lab: Lab, culprits: Sequence[Culprit]) -> tuple[Culprit, .
 
 
 def _causes(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: float) -> dict[str, Cause]:
-    """Name of a culprit to its cause."""
+    """The cause of each culprit, by name."""
     engine_only = _is_engine_only(measured)
     if lab.is_narrow:
         return {c.layer: narrow_cause(lab, c, engine_only=engine_only) for c in culprits}
@@ -249,7 +249,7 @@ def compare_calibrations(lab: Lab) -> tuple[CalibrationLine, ...]:
     method would take minutes.
 
     Returns:
-        The case as it is, then one line for each method.
+        A line for the case as it is, then one line for each method.
 
     Raises:
         Int8accError: A model does not build or run, or the samples cannot be read.
@@ -343,9 +343,9 @@ def _worst_feed(measured: Measured) -> tuple[Feed, range, int]:
 
 #: A range is too wide if it is at least this many times the greatest magnitude of its tensor.
 _ODD = 2.0
-#: Ranges seem to be set by hand if each distinct value occurs for at least this many tensors on average.
+#: Ranges count as set by hand if each distinct value belongs to at least this many tensors on average.
 _BY_HAND = 3
-#: Findings on the calibration data with these rules explain a loss only if values are clipped.
+#: Rules on the calibration data. Their findings explain a loss only if values are clipped.
 _WEAK_MISMATCHES = frozenset({"data-few-samples", "data-same"})
 
 
@@ -377,7 +377,7 @@ def survey(meter: EdgeMeter) -> tuple[Range, ...]:
 
 
 def _odd_ranges(lab: Lab) -> OddRanges | None:
-    """The wrong ranges of a case, beside the calibration data if the spec has it calibrated."""
+    """The wrong ranges of a case, compared with the calibration data if the spec has the case calibrated."""
     calibration, source = lab.measured.case.source.calibrate, lab.sources[0]
     if calibration is None:
         return odd_ranges(survey(lab.meter))
@@ -395,7 +395,7 @@ def odd_ranges(
     Args:
         ranges: All ranges.
         method: The calibration method that made them; empty if it is not known.
-        maxima: Returns what tensors hold for the calibration data; None without any.
+        maxima: Returns the values of tensors on the calibration data; None if there are none.
     """
     bad = [r for r in ranges if r.lost_db >= LOST_DB and r.amax > 0 and r.reach > 0]
     wide = [r for r in bad if r.reach >= _ODD * r.amax]
@@ -431,7 +431,7 @@ def _decisive_mismatch(
 
 
 def _other_samples_help(lab: Lab) -> bool:
-    """Whether ranges by the case's own method, but from the inputs, give back half of the loss."""
+    """Whether ranges by the case's own method, but from the inputs, remove half of the loss."""
     calibration = lab.measured.case.source.calibrate
     if calibration is None:
         return False
@@ -456,7 +456,7 @@ def neighbours(network: Network, layers: set[str], rest: Precision) -> dict[str,
         rest: The precision of nodes that are not quantized.
 
     Returns:
-        Group to its neighbours. Constants that are not quantized, such as a bias, are left out.
+        The neighbours of each group. Constants that are not quantized, such as a bias, are left out.
     """
     edges = {(edge.node, edge.index): edge for edge in network.edges}
     found = {}

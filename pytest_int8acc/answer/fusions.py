@@ -1,8 +1,8 @@
-"""Finds the fusion that makes an engine compute wrong although its ONNX model computes right.
+"""Finds the fusion by which an engine gives wrong results, while its ONNX model gives right ones.
 
-TensorRT fuses no layers across an output of its network. So a tensor that becomes an output prevents a
-fusion; users do so by hand (NVIDIA/TensorRT#4400). If many outputs mend an engine, the fewest are found by
-bisection. Each trial builds an engine.
+TensorRT fuses no layers across an output of its network. So making a tensor an output prevents a fusion;
+users do this by hand (NVIDIA/TensorRT#4400). If many outputs mend an engine, bisection finds the fewest that
+do. Each trial builds an engine.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from pytest_int8acc.runtime.forms import ModelForm
 def fewest_outputs(
     lab: Lab, plan: Plan, culprits: Collection[str], spent: Callable[[], bool]
 ) -> tuple[tuple[str, ...], str]:
-    """The fewest tensors that, as outputs, make the engine of a plan meet the criteria; and a sentence.
+    """The fewest tensors that, as outputs, make the engine of a plan meet the criteria; and a note.
 
     Args:
         lab: The laboratory of the case.
         plan: A plan that passes in the simulation and fails as built.
-        culprits: Groups whose high precision mends the engine; tensors next to them are tried first.
+        culprits: Groups that mend the engine if they are in high precision. Tensors next to them are tried
+            first.
         spent: Returns whether no more engines may be built.
 
     Returns:
@@ -61,7 +62,7 @@ def fewest_outputs(
 
 
 def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
-    """The end of a sentence about whether the plan passes at other optimization levels of TensorRT."""
+    """The end of a note: whether the plan passes at other optimization levels of TensorRT."""
     levels, mended = [], ""
     for level in lab.measured.backend.other_levels:
         if spent():
@@ -80,17 +81,18 @@ def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
 
 
 def _mended(lab: Lab, form: ModelForm, called: str) -> str:
-    """The end of a sentence that an optimization level makes the engine pass, with its latency."""
+    """The end of a note: an optimization level makes the engine pass; with the latency."""
     latency = lab.latency(form)
     price = "" if latency is None else f", {latency.median_ms:.3g} ms"
     return f"; 'tensorrt: {{optimization_level: {form.level}}}' in the spec mends it ({called}{price})"
 
 
 def fewest_that(passes: Callable[[tuple[str, ...]], bool], enough: Sequence[str]) -> tuple[str, ...]:
-    """The fewest of ``enough`` that pass, in order; if any one is left out, they fail.
+    """The fewest of ``enough`` with which ``passes`` is true, in order. Without any one of them it is false.
 
-    Bisection finds each in log2(n) + 1 trials: the shortest beginning that passes ends with a tensor that is
-    needed. It is assumed that ``enough`` passes, the empty set fails, and more tensors never do harm.
+    Bisection finds each of them in log2(n) + 1 trials: the last tensor of the shortest beginning of the list
+    that passes is needed. It is assumed that ``enough`` passes, the empty set fails, and more tensors never
+    do harm.
     """
     kept: tuple[str, ...] = ()
     rest = tuple(enough)

@@ -120,7 +120,7 @@ def engine_errors(
             found[role], how = backend.inner_tensors(
                 form, role, measured.inputs, batch.feed, inner_tensors_read
             )
-    except EngineError as error:  # the verdict stands without them
+    except EngineError as error:  # these errors are not needed for the verdict
         return tuple(layers), (f"layers on engines: not compared: {error}",)
     compared = tuple(_compared(layer, chains.get(layer.layer, ()), found, batch) for layer in layers)
     count = sum(layer.engine_sqnr_db is not None for layer in compared)
@@ -130,8 +130,8 @@ def engine_errors(
 def _chains(network: Network) -> dict[str, tuple[str, ...]]:
     """For each group, the tensors that an engine may compute in its kernel, in order.
 
-    They are the output of its last node, and outputs of nodes behind it that are the only reader and belong
-    to no group.
+    These are the output of the group's last node, and outputs of nodes after it. Each of these nodes is the
+    only reader of the tensor before it, and belongs to no group.
     """
     index = network.model.index
     grouped = {node for group in network.groups for node in group.nodes}

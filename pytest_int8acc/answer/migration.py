@@ -13,10 +13,10 @@ from pytest_int8acc.graph.network import Network
 from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.tensors import Array
 
-#: Migration strengths that are tried: the share of an activation's spread between channels that moves into
-#: the weights. SmoothQuant takes 0.5.
+#: Migration strengths that are tried: the share of the differences between an activation's channels that is
+#: moved into the weights. SmoothQuant takes 0.5.
 ALPHAS = (0.5, 0.75, 0.25)
-#: Range is moved only if that is predicted to reduce the noise of the product by at least this many dB.
+#: Range is moved only if the noise of the product is predicted to fall by at least this many dB.
 GAIN_DB = 3.0
 #: Maximum factor of a channel. FP16 can then still hold the weights that are multiplied by it.
 _GREATEST = 2.0**12
@@ -45,7 +45,7 @@ class Uneven:
         return float(10 * np.log10(before / after))
 
     def _noise(self, by: Array | float) -> float:
-        """The noise of the product after range was moved by factors, up to a constant.
+        """The noise of the product after range was moved by factors, except for a constant factor.
 
         Each operand adds the square of its step times the squared length of the other operand.
         """
@@ -59,7 +59,7 @@ def uneven_sites(network: Network, movable: Collection[str], values: Observer) -
 
     Args:
         network: The network.
-        movable: Activations whose range may move. Of a product of two activations, both must be named.
+        movable: Activations whose range may be moved. For a product of two activations, both must be named.
         values: The observer of the network's tensors.
     """
     every = {t: s for t, s in sites(network).items() if t in movable and s.partner in (*movable, "")}
@@ -78,7 +78,7 @@ def uneven_sites(network: Network, movable: Collection[str], values: Observer) -
 
 
 def _is_depthwise(network: Network, site: Site) -> bool:
-    """Whether each channel has weights and a scale of its own, as in depthwise convolutions."""
+    """Whether each channel has its own weights and scale, as in depthwise convolutions."""
     nodes = network.model.index.nodes
     weights = [edge.quantization for edge in network.edges if edge.node in site.readers and edge.index == 1]
     one = all(attribute(nodes[reader], "group", 1) == site.channels for reader in site.readers)

@@ -3,8 +3,9 @@
     lab.simulated ──→ strategy ──→ plan ──→ lab.prove ──→ verified
     (samples that choose)                   (all samples, and those that choose nothing)
 
-If the built model contradicts the simulation, a note says so, and the search goes on with built models. If it
-fails on the samples that choose nothing, stricter plans are searched.
+Some samples choose the plan. The others choose nothing, so they can prove it. If the built model contradicts
+the simulation, a note says so, and the search goes on with built models. If the model fails on the samples
+that prove, plans with a smaller error budget are searched.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ STRICTER = 3
 SPARE = 0.9
 #: Minimum error budget, as a share of the error that the limits allow.
 _LEAST_ROOM = 0.05
-#: Minimum share of the MACs that a plan leaves in INT8 or FP8. With less, the fix is nearly the float model.
+#: Minimum share of the MACs that a plan leaves in INT8 or FP8. With less, the fix would be nearly the float
+#: model.
 _LEAST_SHARE = 0.005
 
 
@@ -74,7 +76,7 @@ class Found:
     notes: tuple[str, ...] = ()
     certificate: Certificate | None = None
     joined: tuple[str, ...] = ()
-    """Layers that are in high precision, too, because that saves Cast nodes."""
+    """Layers that are in high precision only because this saves Cast nodes."""
     reserved: Proof | None = None
     """The proof of a plan that passes with a reserve; None if ``result`` has one, or none was found."""
     room: float = 1.0
@@ -114,7 +116,7 @@ def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
 
 
 def _find(lab: Lab) -> Found:
-    """Search on the samples that choose, and prove the plan on all.
+    """Search a plan on the samples that choose, and prove it on all samples.
 
     If the simulation and the built model disagree, the search goes on with built models. They disagree if
     the built model fails on the samples on which the simulation passes.
@@ -141,7 +143,7 @@ def _searched(lab: Lab, evaluator: Simulated) -> Found:
 
 
 def _slimmer(lab: Lab, evaluator: Simulated, result: SearchResult) -> SearchResult:
-    """The result without needless layers, for strategies that find more layers than are needed."""
+    """The result without layers that need no high precision, which some strategies leave in a plan."""
     slim = certify(evaluator, evaluator.indices(result.high), budget=Budget(clock=lab.clock))
     if lab.clock.over:
         lab.clock.leave("fewer-layers")
@@ -154,7 +156,8 @@ def _slimmer(lab: Lab, evaluator: Simulated, result: SearchResult) -> SearchResu
 def _budget(lab: Lab, spent: float = 0.0, *, once: bool = False) -> Budget:
     """The budget of a search by simulation, less the runs that earlier searches have ``spent``.
 
-    Runs are bounded only for the strategy ``minimal`` in INT8 or FP8, and not if the plan is to be certified.
+    Runs are limited only for the strategy ``minimal`` in INT8 or FP8, and only if the plan is not to be
+    certified.
     """
     settings = lab.measured.settings
     whole = settings.certify or settings.strategy != "minimal" or lab.is_narrow
@@ -229,12 +232,13 @@ def _with_reserve(lab: Lab, found: Found) -> Found:
 
 
 def room_of(proof: Judgement) -> float:
-    """The error budget with which enough of the resamples would meet the limits, as a share of the limits.
+    """The error budget with which enough bootstrap resamples would meet the limits, as a share of the limits.
 
-    It is the least ratio, over all scores, of a score's error to its error in unfavourable resamples. The
-    interval's end is farther away than these: on a logarithmic scale both distances are those of a normal
-    distribution, 1.96 and 1.64 standard deviations at a confidence of 0.95. For a score that misses its
-    limit, the limit takes the place of its error.
+    For each score it is the ratio of the score's error to the error in an unfavourable resample; the least
+    ratio counts. The error in an unfavourable resample is computed from the end of the confidence interval:
+    on a logarithmic scale a normal distribution is assumed, in which, at a confidence of 0.95, the end lies
+    1.96 and the resample 1.64 standard deviations away. For a score that misses its limit, the ratio is that
+    of the limit to the error in the resample.
     """
     least, normal = 1.0, NormalDist()
     parts = [(proof.verdict, LIKELY)]
@@ -246,7 +250,7 @@ def room_of(proof: Judgement) -> float:
             continue
         ends = (score.interval.low, score.interval.high)
         most = max(replace(score, value=end).normalized_loss for end in ends)
-        if math.isinf(most):  # an open end, of a limit on the worst sample, tells no distance
+        if math.isinf(most):  # a limit on the worst sample may have no end of the interval
             continue
         part = normal.inv_cdf(share) / normal.inv_cdf((1 + score.interval.confidence) / 2)
         least = min(least, math.pow(min(loss / most, 1.0), part) / max(loss, 1.0))
@@ -254,7 +258,7 @@ def room_of(proof: Judgement) -> float:
 
 
 def _certified(lab: Lab, found: Found) -> Found:
-    """The result with its certificate, without layers that built models do not need in high precision."""
+    """The result with its certificate. Layers that built models do not need in high precision are removed."""
     everything = lab.simulated()
     high = everything.indices(found.result.high)
     started = time.perf_counter()
@@ -289,7 +293,7 @@ def _as_layer_precisions(lab: Lab, result: SearchResult) -> str:
 
 
 def _builds_left(lab: Lab) -> int:
-    """The number of models that may still be built; at least 1."""
+    """The number of models that may still be built, at least 1."""
     return max(lab.measured.settings.max_builds - lab.builds, 1)
 
 
@@ -369,7 +373,7 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
 
 
 def _quantizer(model: Model, group: Group) -> Quantizer | None:
-    """The Q/DQ pair of a group in which only nodes that move values read quantized tensors; else None."""
+    """The Q/DQ pair of a group whose quantized tensors are only read by nodes that move values; else None."""
     nodes, producer = model.index.nodes, model.index.producer
     readers = [nodes[edge.node] for edge in group.edges]
     if not readers or not all(map(moves_values, readers)):
@@ -412,13 +416,13 @@ _RUNS = 2.0
 
 
 def adds_up(outcome: SearchOutcome) -> bool:
-    """Whether rounding itself, alone or with that of other layers, is the cause of a culprit."""
+    """Whether the cause of a culprit is rounding itself, of this layer alone or summed over layers."""
     causes = (culprit.cause for culprit in outcome.culprits)
     return any(cause is not None and cause.symptom in ("noise-adds-up", "too-coarse") for cause in causes)
 
 
 def tradeoff(lab: Lab, found: Found) -> Tradeoff | None:
-    """What more layers in high precision buy: plans that keep ever more of the search's ``order`` high.
+    """How scores improve with more layers in high precision, which are added in the search's ``order``.
 
     None if the search gives no order, or if there are fewer than three such plans.
 

@@ -1,7 +1,7 @@
 """The functions of the remedies. Each yields plans for a failing case, the most promising first.
 
-``answer/remedies.py`` simulates, builds and judges each plan before it asks for the next. So a function may
-read the verdict on its last plan by ``Known.verdict``.
+``answer/remedies.py`` simulates, builds and judges each plan before it asks for the next one. So a function
+can read the verdict on its last plan from ``Known.verdict``.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class Base:
     network: Network
     """The case's network under this plan."""
     own: Mapping[str, float]
-    """The scale of each activation under this plan."""
+    """The scale of each activation in this network."""
     ranges: Ranges
     source: Source
     choice: Choice = field(default_factory=Choice)
-    """The best scales so far with all groups in INT8. No other field changes."""
+    """The best scales so far with all groups in INT8. This is the only field that changes."""
     weights: tuple[str, ...] = ()
     """Constants whose scales were computed again."""
     touched: tuple[str, ...] = ()
@@ -144,9 +144,9 @@ def unfuse(known: Known) -> Iterator[Proposal]:
 def fuse_norms(known: Known) -> Iterator[Proposal]:
     """Plans that fuse norms that are spelled out in parts, with the fewest groups in FP32.
 
-    A norm that is one node computes in FP32 inside. First the norms that hold a culprit are fused. If the
-    search found no plan, all norms are fused next. If a plan passes without a reserve, plans within smaller
-    error budgets follow.
+    A norm, such as a LayerNorm, computes in FP32 inside if it is one node. First the norms that contain a
+    culprit are fused. If the search found no plan, all norms are fused next. If a plan passes without a
+    reserve, plans with smaller error budgets follow.
     """
     network, outcome = known.lab.network, known.outcome
     members = {node for group in network.groups for node in group.nodes}
@@ -190,7 +190,7 @@ def calibrate_otherwise(known: Known) -> Iterator[Proposal]:
     """Plans that give every activation the range of one other calibration method, best first.
 
     The ranges are those of the case's own calibration data, so that the spec's key ``method`` does the same.
-    Slow methods are left out, because a repair runs them with fewer bins than a calibration.
+    Slow methods are left out, because the search for remedies runs them with fewer bins than a calibration.
     """
     source = known.lab.sources[0]
     if not source.description:
@@ -239,8 +239,8 @@ def recalibrate(known: Known) -> Iterator[Proposal]:
 def migrate_ranges(known: Known) -> Iterator[Proposal]:
     """Plans that move range from uneven channels of activations into the weights that read them.
 
-    Several alphas are tried until one is good enough; otherwise the best is taken. Activations that the
-    case's own plan moves already are left as they are.
+    Several migration strengths (alpha) are tried until one is good enough. If none is, the best one is taken.
+    Activations whose range the case's own plan moves already are left as they are.
     """
     base, lab = known.best, known.lab
     if base is None:
@@ -333,8 +333,8 @@ def _rescaled(known: Known, base: Base, groups: tuple[str, ...] | None) -> Itera
 def _all_rescaled(known: Known, base: Base) -> Iterator[Proposal]:
     """Plans with other scales for every activation, from a copy of a base.
 
-    It is a copy because later remedies must not start from these scales: a scale that compensates an error
-    made elsewhere does harm after that error is fixed.
+    The base is copied, because later remedies must not start from these scales: a scale that compensates for
+    an error of another tensor does harm after this error is fixed.
     """
     every = activations(base.network)
     known.log("looking for other scales of all %d tensors", len(every))
@@ -342,7 +342,7 @@ def _all_rescaled(known: Known, base: Base) -> Iterator[Proposal]:
 
 
 def _confirmed(known: Known, base: Base, choice: Choice, high: Mapping[str, Precision]) -> Iterator[Proposal]:
-    """The proposal of a choice, without needless scales; nothing if it fails in the simulation."""
+    """The proposal of a choice of scales, without needless ones; nothing if it fails in the simulation."""
     simulator, chooser = known.lab.simulator, known.chooser(base)
     plan = chooser.plan(choice, high)
     if not simulator.trial(plan).passed:
@@ -367,9 +367,9 @@ def _confirmed(known: Known, base: Base, choice: Choice, high: Mapping[str, Prec
 
 
 def _are_like(known: Known, base: Base, tensors: Sequence[str]) -> bool:
-    """Whether the ranges of the inputs are about those of a base.
+    """Whether the ranges of the inputs are about the same as the ranges of a base.
 
-    Maxima are compared on all samples, the spread of the values on the first samples.
+    Greatest magnitudes are compared on all samples, lower percentiles on the first samples.
     """
     lab, ranges = known.lab, base.ranges
     few = {tensor: lab.meter.measured[tensor][0] for tensor in tensors}
@@ -397,7 +397,7 @@ def _opened(known: Known, base: Base) -> Base:
 def _migrated(known: Known, base: Base, moves: Mapping[str, Array], alpha: float) -> Base:
     """The base after range was moved by these factors.
 
-    Tensors whose values changed get new ranges; other tensors keep the best scales so far.
+    Tensors whose values have changed get new ranges; other tensors keep the best scales so far.
     """
     done = migrate(base.network, moves)
     facts = Migration(alpha, done.folded, done.inserted)

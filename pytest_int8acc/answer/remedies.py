@@ -5,7 +5,7 @@
 
 The loop takes the plans that a remedy proposes, simulates each on all samples, builds it with the case's own
 backend and judges it. It stops at the first plan that meets the criteria with a reserve. The order of the
-remedies is that of NVIDIA's INT8 debugging guide.
+remedies follows NVIDIA's INT8 debugging guide.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from pytest_int8acc.results.causes import RemedyKind, ScaleTrials
 
 #: Maximum cost of all remedies together, in runs over all samples.
 RUNS = 8.0
-#: Maximum number of trials of scales on the screening subset, for all remedies together, and the bound up to
-#: which it is raised if runs take very little time.
+#: For all remedies together: the maximum number of trials of scales on the screening subset, and the number
+#: to which it is raised if runs take very little time.
 TRIALS, MAX_TRIALS = 60, 400
 
 
@@ -53,7 +53,7 @@ def _fuses(known: Known) -> bool:
 
 
 def _calibrates(known: Known) -> bool:
-    """Whether the spec has the case calibrated, so that it can name another method."""
+    """Whether the spec has the case calibrated, so that the spec can name another calibration method."""
     return _quantizes(known) and known.lab.measured.case.source.calibrate is not None
 
 
@@ -84,8 +84,8 @@ class Remedy:
     """Whether the remedy's plan is the one that the search found, which is proved and always shown."""
 
 
-#: The register of remedies, in the order in which they are tried: the first that is verified is recommended,
-#: and no later one is tried. So a remedy stands before those that cost more at run time.
+#: The register of remedies, in the order in which they are tried. The first one that is verified is
+#: recommended, and no later one is tried. So a remedy must stand before remedies that cost more at run time.
 #:
 #: To add a remedy, write a function in ``answer/proposals.py`` that yields plans, add a row here, and add its
 #: name to ``RemedyKind`` in ``results/causes.py``; mypy or ``tests/answer/test_registers.py`` fails if one is
@@ -116,7 +116,7 @@ class Remedied:
     """The proof of each repair, that is its built model with the verdict, in the same order."""
     notes: tuple[str, ...] = ()
     scales: ScaleTrials | None = None
-    """What other scales give back of the loss; None if none were tried."""
+    """How much of the loss other scales remove; None if no other scales were tried."""
 
 
 def find_remedies(lab: Lab, outcome: SearchOutcome, found: Found) -> Remedied:
@@ -274,9 +274,9 @@ class _Loop:
         return Remedied(repairs, tuple(proof for _, proof in ordered), tuple(notes), self._scales())
 
     def _scales(self) -> ScaleTrials | None:
-        """What other scales give back of the loss; None if none were tried, or if the time is up.
+        """How much of the loss other scales remove; None if none were tried, or if the time is up.
 
-        It is also None if a culprit has a cause, which says more.
+        It is also None if a culprit has a cause, which is more specific.
         """
         known, lab = self.known, self.known.lab
         if any(culprit.cause is not None or culprit.inside for culprit in known.outcome.culprits):
@@ -299,7 +299,8 @@ class _Loop:
 def _fastest_first(found: list[_Proved]) -> list[_Proved]:
     """Remedies sorted by latency, but the first stays first unless another is faster beyond doubt.
 
-    There is doubt if the middle 80 % of two latencies overlap. If a latency is unknown, the order stays.
+    There is doubt if the ranges of the middle 80 % of both latencies overlap. If a latency is unknown, the
+    order stays.
     """
     timed = [(repair.latency, repair) for repair, _ in found if repair.latency is not None]
     if len(timed) < len(found):

@@ -1,4 +1,4 @@
-"""Cuts out the smallest piece of a model that shows a culprit's error, as files that can be run again."""
+"""Cuts out the smallest piece of a model that shows a culprit's error, and writes it as files to run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CLOSE_DB = 3.0
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A part that is cut out of a model, as baseline and as candidate, with its inputs and outputs."""
+    """A part of a model that was cut out, as float baseline and as candidate, with its inputs and outputs."""
 
     baseline: Model
     int8: Model
@@ -203,9 +203,10 @@ own kernels.
 
 
 logger = logging.getLogger("pytest_int8acc")
-#: Maximum number of parts of a piece that are left out on trial.
+#: Maximum number of nodes or groups for which a run tests whether the piece shows the error without them.
 _SPARED = 16
-#: Number of tensors before a piece that one run reads, so that growing the piece needs few runs.
+#: One run of the whole model reads the values of this many tensors before a piece, so that growing the piece
+#: needs few runs.
 _AHEAD = 64
 
 
@@ -238,7 +239,7 @@ def reduce(
         samples: The indices of the samples in ``feed``, for the README.
         worst: The index of the worst sample, for the README.
         sessions: Opens the models.
-        root: The report folder, out of which no link may lead; None follows links.
+        root: The report folder. No symbolic link may lead out of it. With None, links are followed.
 
     Returns:
         ``folder``.
@@ -256,7 +257,7 @@ def reduce(
 
 
 class _Whole:
-    """The whole model, as baseline and as candidate; any tensor can be read, and any part cut out."""
+    """The whole model, as baseline and as candidate. Any tensor can be read, and any part can be cut out."""
 
     def __init__(self, model: Model, network: Network, rest: Precision, sessions: Sessions) -> None:
         self.network, self.rest, self.sessions = network, rest, sessions
@@ -291,7 +292,7 @@ class _Whole:
         """The tensors that nodes read but do not compute, without constants, in order."""
         made = {name for node in nodes for name in self.nodes[node].output}
         read = [name for node in self.ordered(nodes) for name in _reads(self.nodes[node])]
-        known = self.inputs | self.producer.keys()  # not the inner tensors of bodies of Loop, If and Scan
+        known = self.inputs | self.producer.keys()  # without the inner tensors of bodies of Loop, If and Scan
         return [name for name in dict.fromkeys(read) if name in known and name not in made]
 
     def closed(self, nodes: AbstractSet[str]) -> set[str]:
@@ -353,10 +354,11 @@ class _Search:
             )
 
     def smallest(self) -> _Cut:
-        """The smallest piece found: the shortest growth that shows the error, without needless parts.
+        """The smallest piece found: grown until it shows the error, then reduced as far as it still does.
 
         Raises:
-            EngineError: Even everything before the group does not show the error.
+            EngineError: The piece does not show the error even with everything that is computed before the
+                group.
         """
         growth, parts, short = self._growth(), [set(self.group.nodes)], 0
         cut = self._cut(parts)
@@ -381,14 +383,20 @@ class _Search:
         return self._trimmed(parts, cut)
 
     def _growth(self) -> Iterator[set[str]]:
-        """The parts to add to the group, one after the other; a part is a node or a whole group."""
+        """Sets of nodes by which the piece around the culprit grows.
+
+        A set is one node or one group of layers.
+        """
         nodes = self.whole.closed(set(self.group.nodes))
         while grown := self._before(nodes):
             yield grown
             nodes = self.whole.closed(nodes | grown)
 
     def _trimmed(self, parts: list[set[str]], cut: _Cut) -> _Cut:
-        """The cut without parts that the error does not need; the nearest parts are tried first."""
+        """The cut without nodes that are not needed to show the error.
+
+        Nodes near the culprit are tried first.
+        """
         tried = 0
         for part in parts[1:]:
             if tried == _SPARED or part.isdisjoint(cut.nodes):
@@ -401,7 +409,7 @@ class _Search:
         return cut
 
     def _before(self, nodes: AbstractSet[str]) -> set[str]:
-        """The nodes to add next: the producer of the input with the greatest error, and its group."""
+        """The nodes to add next: the node that computes the input with the greatest error, and its group."""
         made = [name for name in self.whole.borders(nodes) if name in self.whole.producer]
         harmed = {name: worst_sqnr(*self._value(name, made)) for name in made}
         name = min(harmed, key=harmed.__getitem__, default=None)
@@ -432,7 +440,7 @@ class _Search:
         return _Cut(frozenset(nodes), inputs, model, found, worst_sqnr(self.expected, found))
 
     def finished(self, cut: _Cut, samples: range, worst: int) -> Piece:
-        """The piece of a cut, with its baseline and its origin."""
+        """The cut as a ``Piece``, with the baseline of the same nodes, and facts about the whole model."""
         whole = self.whole
         baseline = whole.as_run(_part(self._ending(whole.baseline), cut.nodes, cut.inputs))
         groups = tuple(g for g in whole.network.groups if cut.nodes.issuperset(g.nodes))
@@ -469,7 +477,7 @@ def _group(network: Network, name: str) -> Group:
 
 
 def _agree(first: Model, second: Model) -> bool:
-    """Whether both models have the same nodes and tensors, so that they can be cut alike."""
+    """Whether both models have the same nodes and tensors, so that both can be cut at the same tensors."""
 
     def outline(model: Model) -> set[tuple[str, str, tuple[str, ...]]]:
         return {(node.name, node.op_type, tuple(node.output)) for node in model.graph.node}
@@ -483,7 +491,7 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _leading_to(whole: _Whole, nodes: AbstractSet[str], outputs: Sequence[str]) -> set[str]:
-    """The nodes, among the given, on which the outputs depend."""
+    """Those of ``nodes`` on which the outputs depend."""
     kept: set[str] = set()
     pending = list(outputs)
     while pending:

@@ -62,7 +62,7 @@ def worst_samples(measured: Measured) -> tuple[WorstSample, ...]:
 
 
 def _inputs(measured: Measured, samples: set[int]) -> dict[int, Feed]:
-    """The batched inputs of each sample; the data are read again up to the last sample."""
+    """The batched inputs of each sample. The data are read again, up to the last of these samples."""
     layout, found, start = read_layout(measured.model.inputs), dict[int, Feed](), 0
     for batch in measured.clock.bounded(measured.inputs.batches()):
         for sample in samples & set(range(start, start + batch.rows)):

@@ -2,7 +2,7 @@
 
 The candidates for an activation are the ranges that the calibration methods choose from its histogram. First
 all activations get the range of the same method. Then activations are changed one at a time, as long as the
-outputs get better. A trial runs the screening subset.
+outputs get better. A trial runs a few random samples, the screening subset.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _ALIKE = 0.03
 _WORTH = 0.005
 #: The choice of scales ends at this normalized loss; 1 is the limit of the criteria.
 ENOUGH = 0.5
-#: The choice of scales also ends if the loss is at most this many times the loss without INT8 in the layers.
+#: The choice of scales also ends if the loss is at most this many times the loss with these layers in high
+#: precision.
 NO_MORE = 1.05
 #: A plan with a greater normalized loss than this on the screening subset does not pass on all samples.
 NEAR = 1.6
@@ -49,14 +50,15 @@ _SAME = 1e-6
 _SILENT_DB = 300.0
 #: The name of the range of the channels that count for the readers of an activation, as a method.
 IN_USE = "channels in use"
-#: A channel counts for a reader if its greatest product is more than this share of the greatest of all.
+#: A channel matters for a reader if its greatest product with a weight is more than this share of the
+#: greatest product of all channels.
 _COUNTS = 1 / 256
-#: The range of the channels in use is wider than their greatest magnitude by this factor, because other
-#: samples reach further.
+#: The range of these channels is this many times their greatest magnitude, because other samples have greater
+#: values.
 _MARGIN = 1.25
-#: A weight gets new scales only if that gains at least this many dB of SQNR.
+#: A weight gets new scales only if its SQNR gains at least this many dB.
 _FRESH_DB = 1.0
-#: A weight gets scales that clip it only if that gains at least this many dB of SQNR.
+#: A weight gets scales that clip it only if the SQNR of its products gains at least this many dB.
 _CUT_DB = 3.0
 #: Operators whose weights may be clipped.
 _READERS = frozenset({"Conv", "Gemm", "MatMul"})
@@ -124,7 +126,7 @@ class Choice:
     """The loss of the outputs on the screening subset; inf if it was not measured."""
 
     def plus(self, other: Choice) -> Choice:
-        """Both choices merged; for tensors in both, the other choice counts."""
+        """Both choices merged. For tensors that are in both, the scales of ``other`` are taken."""
         return Choice(
             {**self.scales, **other.scales}, {**self.methods, **other.methods}, other.normalized_loss
         )
@@ -284,7 +286,7 @@ class Chooser:
                 yield unit.choice(method)
 
     def _loss_db(self, unit: Unit, best: Choice) -> float:
-        """The greatest loss of a unit's tensors with their present scales; inf if none has one scale."""
+        """The greatest loss in dB of a unit's tensors with their present scales; inf if none has a scale."""
         scales = {t: best.scales.get(t, self.own.get(t)) for t in unit.tensors}
         losses = (unit.ranges.loss_db(t, scale) for t, scale in scales.items() if scale is not None)
         return max(losses, default=math.inf)
@@ -305,8 +307,8 @@ def units(network: Network, tensors: Iterable[str], ranges: Ranges) -> list[Unit
 def _scales_in_use(network: Network, held: Mapping[str, TensorValues]) -> dict[str, float]:
     """Activation to the scale for the channels that count for its readers, if other channels reach further.
 
-    A channel counts if a weight of a reader makes enough of it. Activations with a reader without constant
-    weights are left out.
+    A channel matters if its products with a reader's weights are large enough. Activations are left out if a
+    reader has no constant weights.
     """
     counting, unknown, constants = dict[str, Array](), set[str](), network.model.constants()
     for edge in network.edges:
@@ -337,7 +339,7 @@ def _counting(held: TensorValues, node: onnx.NodeProto, weight: Array) -> Array 
     ordered = np.abs(by_input(weight, node))  # [groups, outputs, inputs, ...]
     most = ordered.max(axis=(1, *range(3, ordered.ndim))).ravel()
     if most.size != maxima.size:
-        return None  # the values were counted along another axis
+        return None  # the maxima were measured along another axis
     parts = most.astype(np.float64) * maxima
     return np.asarray(parts > _COUNTS * parts.max(initial=0.0))
 
@@ -361,12 +363,12 @@ def _shared(network: Network) -> list[frozenset[str]]:
     quantized = set(activations(network))
     try:
         return [tied for s in find_groups(network.model).shared if len(tied := s & quantized) > 1]
-    except ModelError:  # a Q/DQ model whose author quantized other operators than we do
+    except ModelError:  # the author of a Q/DQ model may have quantized other operators
         return []
 
 
 def _predicted(before: Choice, best: Choice, done: int, units: int) -> float:
-    """The predicted loss after a sweep over all units, if the remaining units gain as much as those done."""
+    """The predicted loss after a sweep over all units, if the remaining ones gain as much as those so far."""
     if not done:
         return 0.0
     return before.normalized_loss - (before.normalized_loss - best.normalized_loss) * units / done
@@ -413,7 +415,7 @@ def _weights(network: Network, groups: Iterable[str] | None) -> Iterator[tuple[E
 
 
 def _relative_error(quantization: Quantization, weight: Array) -> float:
-    """The squared error of a quantized constant over its squared values."""
+    """The sum of the squared errors of a quantized constant, divided by the sum of its squared values."""
     values = weight.astype(np.float64)
     return float(((quantization.dequantize() - values) ** 2).sum() / max((values**2).sum(), 1e-30))
 

@@ -3,10 +3,10 @@
     framework → FP32 ONNX → FP16 ─┬→ Q/DQ in ONNX Runtime ─→ engine INT8
                                   └→ engine FP16 ─→ engine INT8 by implicit quantization
 
-Each stage is compared, by the case's own criteria, with a stage that it should equal. An INT8 engine is
-compared with the same Q/DQ model run exactly, so that a difference is TensorRT's doing. It is a fault only if
-the model meets the limits and the engine does not. Under implicit quantization there is no such model,
-because the builder chooses what runs in INT8.
+A stage is a form that the model takes on this way. It is compared, by the case's own criteria, with a stage
+that should give equal outputs. An INT8 engine is compared with the same Q/DQ model run exactly, so that
+TensorRT causes the difference. The difference is a fault only if the model meets the limits and the engine
+does not. Under implicit quantization there is no such model, because the builder chooses what runs in INT8.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENGINE_FP16: Stage = "engine FP16"
 ENGINE_FP32: Stage = "engine FP32"
 IMPLICIT: Stage = "implicit INT8"
 
-#: For each stage, the earlier stages that it may be compared with. The first of these that ran is taken.
+#: For each stage, the earlier stages with which it may be compared. The first one that was run is taken.
 STAGES: Mapping[Stage, tuple[Stage, ...]] = {
     FRAMEWORK: (),
     FP32: (FRAMEWORK,),
@@ -57,9 +57,9 @@ def place(
         broken: Stages whose outputs are not finite.
 
     Returns:
-        A line for each stage that was compared, and the first stage that fails; None if no stage fails. If
-        no stage fails against the one before it, but all differences together miss a limit, the last stage
-        fails. Its line then names the stage from which it differs too much.
+        A line for each stage that was compared, and the first stage that fails; None if no stage fails. If no
+        stage fails against the one before it, but all differences together miss a limit, the last stage
+        fails. The line of the last stage then names the stage from which it differs too much.
 
     Raises:
         CriterionError: A criterion does not fit the outputs.
@@ -78,7 +78,7 @@ def place(
 
 
 def is_own_doing(engine: Verdict, model: Verdict) -> bool:
-    """Whether an engine misses limits that its ONNX model meets, by more than rounding explains."""
+    """Whether an engine misses limits that its ONNX model meets, by more than rounding can explain."""
     own, given = normalized_loss(engine), normalized_loss(model)
     return not engine.passed and given <= ENGINE_ROUNDING and own > ENGINE_ROUNDING * given
 
@@ -137,7 +137,7 @@ def _line(name: Stage, against: Stage, verdict: Verdict, evidence: Evidence) -> 
 def _together(
     lines: Sequence[StageLine], stages: Collection[Stage], compare: Callable[[Stage, Stage], Verdict]
 ) -> tuple[tuple[StageLine, ...], Stage | None]:
-    """The lines if no stage fails alone, and the last INT8 stage if it fails against the baseline."""
+    """The lines if no stage fails alone, and the last INT8 stage if it differs too much from the baseline."""
     last = next((s for s in (IMPLICIT, ENGINE_INT8, QDQ) if s in stages), None)
     order = (FP16, FP32) if last == QDQ else (ENGINE_FP16, ENGINE_FP32, FP16, FP32)
     against = next((s for s in order if s in stages), None)

@@ -41,7 +41,7 @@ class Steps:
     result: CaseResult
     """The result with everything that the steps have added so far."""
     root: Path | None = None
-    """The report folder, out of which no link may lead; None follows links."""
+    """The report folder. No symbolic link may lead out of it. With None, links are followed."""
     found: Found | None = None
     remedied: Remedied | None = None
 
@@ -75,7 +75,7 @@ class Steps:
             self._take("worst samples", "worst-samples", self.show_samples)
 
     def _answer(self, lab: Lab | None, *, searches: bool, explained: bool) -> None:
-        """Search, look for causes and look for remedies in one lab."""
+        """Search, look for causes and look for remedies on the samples of one lab."""
         if searches and lab is not None:
             self._take("search", "search", self.search, lab)
         if explained and (self.measured.settings.search != "off" or searches):
@@ -84,10 +84,10 @@ class Steps:
             self._take("repair", "repair", self.repair, lab)
 
     def _is_refuted(self, lab: Lab) -> bool:
-        """Whether the samples that chose nothing may give another answer than those that chose.
+        """Whether the held-out samples may contradict the result of the samples by which the search chose.
 
-        They do if the plan of the search fails on them. They may if the others miss the criteria with all
-        layers in high precision.
+        They contradict it if the plan of the search fails on them. They may contradict it if the choosing
+        samples miss the criteria with all layers in high precision.
         """
         if not lab.split.held_out or self.found is None:
             return False
@@ -96,7 +96,7 @@ class Steps:
         return self.found.proof is not None and not self.found.proof.passed
 
     def _answer_anew(self, lab: Lab, *, explained: bool) -> None:
-        """Search in a lab in which all samples choose, and keep the remedies that others have proved."""
+        """Search again on all samples, none of them held out. Remedies that were proved before are kept."""
         proved = self.remedied if any(proof.passed for proof in self._proofs()) else None
         if self.found is not None and self.found.proof is not None:
             note = "a plan that some samples chose fails on the others, so all samples choose one"
@@ -165,7 +165,7 @@ class Steps:
     def run_by_default(self) -> CaseResult:
         """Add how the recommended fix differs in a default session of ONNX Runtime.
 
-        Its proof has told that where the default session is deployed.
+        If users deploy the default session, the proof of the fix has shown this already.
         """
         proof = next(iter(self._proofs()), None)
         if proof is None:
@@ -175,7 +175,8 @@ class Steps:
             note = f"the fix is written in another form, which ONNX Runtime's optimizer {names} leaves alone"
             return replace(self.result, notes=(*self.result.notes, note))
         found = proof.by_default
-        if not (self.measured.deploys_default and proof.has_reserve):  # else the proof has run there
+        # else the proof was made in the default session
+        if not (self.measured.deploys_default and proof.has_reserve):
             found = self.measured.default_session(proof.form)
         return replace(self.result, fixed_session=found)
 
@@ -185,7 +186,7 @@ class Steps:
         path = measured.case.path(measured.case.model)
         for name, proof in zip(("", "high"), self._proofs(), strict=False):
             plan, (model, by_flags) = int8.complete(proof.plan), measured.backend.deployed(proof.form)
-            if not proof.rewritten_for:  # the proof has compared the form that was rewritten
+            if not proof.rewritten_for:  # the proof has compared the model before it was rewritten
                 measured.truth.check_form(proof.form, int8.unrounded(proof.plan), model)
             model = without_extra_outputs(model)
             if int8.file is not None:

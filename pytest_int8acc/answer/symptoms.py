@@ -62,14 +62,14 @@ _SENSITIVE = frozenset(
     {"Softmax", "LogSoftmax", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "Gelu"}
     | {"SimplifiedLayerNormalization", "RMSNormalization", "Erf", "Exp", "Log", "Pow", "Sqrt", "ReduceMean"}
 )
-#: Minimum SQNR, in dB, for values in INT8 to be taken for a mask, which needs only a few exact codes. Other
-#: values keep at most about 50 dB.
+#: Values with at least this SQNR in INT8, in dB, are taken for a mask, which has only a few distinct values.
+#: Other values have at most about 50 dB.
 _MASKED_DB = 60.0
 #: Operators after a Concat that do not mix the tensors that the Concat joins.
 _AFTER_CONCAT = frozenset({"Slice", "Split", "Mul", "Div", "Add", "Sub", "Cast", "Reshape", "Transpose"})
 #: Operators that detectors use to decode boxes and classes.
 _DECODING = frozenset({"Mul", "Add", "Sub", "Div", "Concat", "Sigmoid", "Tanh", "Clip", "Split", "Slice"})
-#: Maximum relative difference at which a scale counts as computed from the greatest magnitude of a channel.
+#: A scale counts as computed from the greatest magnitude of a channel if it differs by at most this ratio.
 _EQUAL = 0.02
 #: If the float weights are not known, and a weight uses less than this share of the INT8 codes, its scale
 #: counts as too wide.
@@ -133,7 +133,7 @@ class ActivationFacts:
     def uneven(self) -> tuple[Array, Array]:
         """The greatest magnitudes of all channels that are not 0, and of those far below the greatest.
 
-        Both are empty if the channels are not known.
+        Both arrays are empty if the channels are not known.
         """
         known = self.values.channel_amax
         amax: Array = np.zeros(0) if known is None else known[known > 0]
@@ -254,7 +254,7 @@ class WeightFacts:
     axis: int | None
     """The axis of output channels of the constant; None if it is not known."""
     shares: NDArray[np.float64]
-    """How much an error in each input channel of the weights counts: the energy of that channel's inputs.
+    """How errors in each input channel are weighted: by the energy, the sum of squares, of the inputs.
 
     Its shape broadcasts with ``weight``.
     """
@@ -270,7 +270,7 @@ class WeightFacts:
     def factors(self) -> NDArray[np.float64]:
         """For each scale, its range divided by the greatest magnitude of its channel.
 
-        Channels of zeros left out.
+        Channels of zeros are left out.
         """
         amax = _amax(self.weight, self.quantization.axis)
         extent = self.quantization.scale.astype(np.float64) * self.quantization.format.symmetric.levels
@@ -288,7 +288,7 @@ class WeightFacts:
 
     @cached_property
     def amax_in_use(self) -> float:
-        """The greatest magnitude of weights whose inputs are not next to 0."""
+        """The greatest magnitude of weights whose inputs are not nearly 0."""
         used = np.broadcast_to(self.shares > 0.01 * self.shares.mean(), self.weight.shape)
         return float(np.abs(self.weight[used]).max(initial=0))
 
@@ -400,7 +400,7 @@ def weight_scales_off(facts: WeightFacts) -> Shown | None:
 
 
 def coarse_channels(facts: WeightFacts) -> Shown | None:
-    """Recognises output channels whose weights keep little, while the weights as a whole keep much."""
+    """Recognises output channels whose weights have a low SQNR, while that of the whole weight is high."""
     lost = facts.best_channels_db - facts.channels_db >= LOST_DB
     coarse = lost & (facts.channels_db < sound_db(facts.quantization.format))
     if not coarse.any():
@@ -416,7 +416,10 @@ def coarse_channels(facts: WeightFacts) -> Shown | None:
 
 
 def large_idle_weights(facts: WeightFacts) -> Shown | None:
-    """Recognises large weights whose inputs are next to 0, so that they widen the range in vain."""
+    """Recognises large weights whose inputs are nearly 0.
+
+    They widen the range without an effect on outputs.
+    """
     is_idle = facts.amax_in_use < float(np.abs(facts.weight).max()) / 2
     return {"numbers": {"amax_in_use": facts.amax_in_use}} if facts.has_large_values and is_idle else None
 
@@ -556,7 +559,7 @@ class Surroundings:
 
 @dataclass(frozen=True, eq=False)
 class PlaceFacts:
-    """A layer and the operators around it, some of which TensorRT's guide keeps out of INT8."""
+    """A layer and the operators around it. TensorRT's guide keeps some operators out of INT8."""
 
     graph: Surroundings
     group: Group
@@ -572,7 +575,7 @@ class PlaceFacts:
 
     @property
     def is_masked(self) -> bool:
-        """Whether the greatest values are a mask, for instance of attention, and INT8 keeps only the mask."""
+        """Whether the greatest values are a mask, as in attention, so that INT8 keeps only the mask."""
         return self.cause.numbers["sqnr_db"] > _MASKED_DB
 
     @cached_property
@@ -702,7 +705,10 @@ class NarrowFacts:
         }
 
     def beyond(self, losses: Iterable[TensorLoss]) -> Shown | None:
-        """The fields of the cause for the tensor that exceeds the low format most; None if none does."""
+        """The fields of the cause for the tensor that exceeds the range of the low format most.
+
+        The result is None if none does.
+        """
         beyond = [loss for loss in losses if self.low.highest < loss.peak < np.inf]
         worst = max(beyond, key=lambda loss: loss.peak, default=None)
         return None if worst is None else self.shown(worst.tensor, worst.peak, worst)
