@@ -296,7 +296,7 @@ class _Whole:
         return [name for name in dict.fromkeys(read) if name in known and name not in made]
 
     def closed(self, nodes: AbstractSet[str]) -> set[str]:
-        """The nodes, and nodes before them whose outputs have no known type and cannot become inputs."""
+        """The nodes, and nodes before them that no input can replace, because the type is not known."""
         grown = set(nodes)
         while untyped := [name for name in self.borders(grown) if name not in self.types]:
             grown.update(self.producer[name].name for name in untyped)

@@ -1,1 +1,1 @@
-"""Metrics and criteria: arrays in, plain numbers out; nothing here runs a model."""
+"""Computes metrics from arrays, and judges them by criteria. No model runs here."""

@@ -1,6 +1,6 @@
-"""Tries criteria on useless outputs, which no working model gives. They are made from the baseline's outputs.
+"""Applies criteria to useless outputs, such as zeros, made from the baseline's outputs.
 
-A criterion that useless outputs meet cannot fail, so the verdict "passed" by this criterion says nothing.
+A criterion that accepts useless outputs cannot fail, so the verdict "passed" by this criterion says nothing.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.rows import errors
 from pytest_int8acc.tensors import Array, Outputs, Part
 
-#: Minimum number of different samples to try criteria on. With only two samples, one class may fit both.
+#: Minimum number of different samples for the test of the criteria. With only two samples, both may be of one
+#: class.
 _MIN_SAMPLES = 8
-#: Maximum number of samples that are kept, and maximum number of elements of all outputs in them. Criteria
-#: are tried on the kept samples several times, which must stay a small part of a case's time.
+#: Maximum number of samples that are kept, and maximum number of elements of all outputs in them. The
+#: criteria are applied to the kept samples several times. This must take only a small part of a case's time.
 _MAX_SAMPLES, _MAX_ELEMENTS = 64, 1 << 20
 #: A proposed limit on the SQNR is this many dB above the SQNR of useless outputs.
 _ABOVE_DB = 6.0
-#: Maximum number of scores that are kept of outputs that meet the criteria.
+#: Maximum number of scores that are kept for each kind of useless outputs that meet the criteria.
 _MAX_SCORES = 3
-#: Number of times that outputs are shuffled, to learn what value a metric has by chance.
+#: How often outputs are shuffled between samples, to estimate the value that a metric has by chance.
 _SHUFFLES = 5
 
 
@@ -45,13 +46,13 @@ class Spread:
     """Samples of the baseline's outputs, evenly spread over the data set.
 
     Every ``stride``-th sample is kept. When too many samples are kept, every second one is dropped and the
-    stride is doubled. All classes therefore stay represented, even if the data are sorted by class.
+    stride is doubled. So the kept samples are of all classes, even if the data are sorted by class.
     """
 
     indices: list[int] = field(default_factory=list)
     """The kept samples, by their index in the data."""
     splits: bool = True
-    """Whether the first axis of each output is a multiple of the number of samples. If not, nothing is
+    """Whether the size of each output's first axis is a multiple of the number of samples. If not, nothing is
     kept."""
     _kept: Outputs = field(default_factory=dict)
     """A list of arrays, one for each kept sample, by output."""
@@ -137,7 +138,7 @@ def try_criteria(judge: Judge, spread: Spread, outputs: Sequence[OutputResult]) 
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """Criteria and the samples of the baseline that they are tried on.
+    """A test of criteria on useless outputs: the criteria, and samples of the baseline's outputs.
 
     Each output is a list of one array per sample.
     """
@@ -146,7 +147,7 @@ class _Trial:
     baseline: Outputs
 
     def candidates(self, results: Sequence[OutputResult]) -> Iterator[tuple[DeadKind, str, Outputs]]:
-        """Yields useless outputs: their kind, the name of the only output changed, and an array per sample.
+        """Yields useless outputs: their kind, the name of the changed output, and one array per sample.
 
         The name is empty if all outputs are changed.
 
@@ -288,10 +289,10 @@ class _Trial:
             return math.nan
 
     def limits_that_catch(self, outputs: Sequence[OutputResult]) -> list[Score]:
-        """Returns limits on the SQNR that useless outputs miss, each with the score of the case's candidate.
+        """Returns limits on the SQNR that reject useless outputs, each with the candidate's score.
 
-        The useless outputs are zeros and shuffled outputs. Zeros have an SQNR of 0 dB. A limit is therefore
-        above the SQNR of shuffled outputs, and at least the default limit. The case's candidate may miss
+        The useless outputs are zeros and shuffled outputs. Zeros have an SQNR of 0 dB, so a limit above the
+        SQNR of shuffled outputs, and not below the default limit, rejects both. The case's candidate may miss
         these limits, too.
         """
         scores = []

@@ -17,7 +17,8 @@ from pytest_int8acc.tensors import Array
 #: Minimum score of a box from YOLO. Boxes with a lower score are dropped, as in the validation of
 #: Ultralytics.
 _MIN_SCORE = 0.001
-#: A box is suppressed if its IoU with a better box is above this, as in the validation of Ultralytics.
+#: A box is suppressed if its IoU with a box of a higher score exceeds this number, as in the validation of
+#: Ultralytics.
 _MAX_IOU = 0.7
 #: Maximum numbers of boxes of one sample before and after non-maximum suppression, as in Ultralytics.
 _MAX_BEFORE, _MAX_AFTER = 30_000, 300

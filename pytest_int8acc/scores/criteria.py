@@ -33,8 +33,8 @@ class Criterion:
     bound: Bound
     pool: Pool = "mean"
     allowed: int = 0
-    """Maximum number of samples that may exceed the limit, for the pool ``rank``; 0: the worst sample
-    decides."""
+    """Maximum number of samples that may exceed the limit, for criteria with the pool ``rank``. With 0, the
+    worst sample decides."""
 
     @property
     def text(self) -> str:
@@ -62,16 +62,17 @@ class OutputLimits:
     note: str = ""
     """A note that is shown with every score that these limits judge."""
     tolerance: Tolerance | None = None
-    """The tolerance of the metric ``tolerance``; None: Polygraphy's default tolerance."""
+    """The tolerance of the metric ``tolerance``; None means Polygraphy's default tolerance."""
     unjudged: bool = False
     """Whether these outputs are not judged at all."""
     inner: bool = False
-    """Whether the limits are on a tensor inside the model, to which patterns of other limits do not apply."""
+    """Whether the limits are on a tensor inside the model. Name patterns of other limits do not match such a
+    tensor."""
     accepted: bool = False
-    """Whether the limits are scores that a user accepted when a golden was recorded. They judge what was
-    judged then: the whole output, even if the output is now judged by its parts."""
+    """Whether the limits are scores that a user accepted when a golden was recorded. They judge the whole
+    output, as then, even if other limits judge the output by its parts now."""
     spared: float | None = None
-    """The ratio of samples that may miss the limits, 0 to 1, if each sample is judged by itself; None: all
+    """The ratio of samples that may miss the limits, 0 to 1, if each sample is judged by itself; None if all
     samples are judged together."""
 
     @property
@@ -99,7 +100,7 @@ class MetricLimit:
     confidence: float = CONFIDENCE
     """The confidence of the interval that decides the verdict, above 0 and below 1."""
     blind: frozenset[str] = frozenset()
-    """The names of tensors inside the model. They are compared, but the metric's function does not get
+    """The names of tensors inside the model that other criteria compare. The metric's function does not get
     them."""
     lower_is_better: bool = False
     """Whether a lower value is better."""
@@ -134,7 +135,7 @@ def _limits_for_any(names: Sequence[str], criteria: Sequence[OutputLimits]) -> l
 def limits_of_part(
     part: Part, array: Array, siblings: Sequence[Part], criteria: Sequence[OutputLimits]
 ) -> list[OutputLimits]:
-    """Returns the criteria that apply to a part of an output; none: the default limit applies.
+    """Returns the criteria that apply to a part of an output. If there are none, the default limit applies.
 
     A part is a range of the output along one axis, such as the boxes or the scores of a detector. Metrics of
     classes along this axis apply only to the part with the scores, if there is one: a part with boxes holds
@@ -176,7 +177,7 @@ def limits_of_small_channels(
         criteria: All criteria of the case.
 
     Returns:
-        The criteria; an empty list: the default limit applies; None: the channels are not judged by
+        The criteria; if the list is empty, the default limit applies. None if the channels are not judged by
             themselves, because a criterion compares them as classes, which have the same unit.
     """
     found = []

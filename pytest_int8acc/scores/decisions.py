@@ -1,4 +1,4 @@
-"""Keeps the samples whose class differs between baseline and candidate, for outputs judged by class."""
+"""Keeps the samples whose class differs between baseline and candidate, for outputs with class scores."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Output:
 class Decisions:
     """The samples whose class differs, for outputs that a criterion or a metric of labels judges by class.
 
-    An output is left out if it has several class rows for each sample, like a map of classes.
+    An output is left out if it has several vectors of class scores for each sample, as in segmentation.
     """
 
     def __init__(self, judge: Judge) -> None:
@@ -128,7 +128,7 @@ class Decisions:
         return _Output(axes[0], self._labels(task), np.zeros((0, 5)))
 
     def _tasks(self) -> list[Task]:
-        """The metrics of labels that compare classes which an output holds as it is."""
+        """The metrics of labels that read classes directly from an output, without a decode function."""
         tasks = [function for _, function in self._judge.metrics if isinstance(function, Task)]
         return [t for t in tasks if TASKS[t.name].of_classes and t.decode is None]
 

@@ -1,6 +1,6 @@
 """Compares the outputs of a low-precision candidate with those of the float baseline, and judges them.
 
-Rows of numbers, one for each sample, are kept. Verdicts are made of these rows.
+For each sample a row of numbers is kept. Verdicts are computed from these rows.
 """
 
 from __future__ import annotations
@@ -46,20 +46,22 @@ from pytest_int8acc.scores.tasks import Labels
 from pytest_int8acc.scores.user_metric import MetricRun, UserMetric, metric_scores, of_samples
 from pytest_int8acc.tensors import Array, Feed, Outputs, Part
 
-#: Maximum ratio of elements of an output that are NaN in both baseline and candidate. With more, the output
-#: fails, because NaN cannot be judged.
+#: Maximum ratio of elements of an output that may be NaN in both baseline and candidate. With more of them,
+#: the output fails, because NaN cannot be judged.
 _MAX_NAN_RATIO = 0.01
-#: Minimum correlation of candidate and baseline at which the line fitted to them is described in words.
+#: A line is fitted to candidate against baseline values. It is described in words only if their correlation
+#: is at least this number.
 _MIN_CORRELATION = 0.8
-#: Minimum deviation from 1 of the slope of the line candidate = slope * baseline + offset, from which the
-#: slope is reported. For a shift of the mean, it is the minimum ratio to the baseline's standard deviation. A
-#: line that deviates by so much limits the SQNR to 20 dB.
+#: The slope of the line candidate = slope * baseline + offset is reported if it differs from 1 by at least
+#: this number. A shift of the mean is reported if it is at least this ratio of the baseline's standard
+#: deviation. Either of them limits the SQNR to 20 dB.
 _MIN_MEANING = 0.1
 #: Values count as constant if the ratio of their variance to their mean square is at most this. Such a
 #: variance may be a rounding error of the sums.
 _MAX_ROUNDING_RATIO = 1e-12
 #: A sample counts as small if its root mean square is more than this many times below that of the largest
-#: sample. Its energy is then less than a thousandth, so the SQNR of all samples does not show its error.
+#: sample. Such a sample has less than a thousandth of the energy, so the SQNR of all samples does not show
+#: its error.
 _MIN_SIZE_RATIO = 30.0
 #: The samples that together cause this ratio of the squared error are named in the report, unless they are
 #: more than this ratio of all samples.
@@ -84,7 +86,7 @@ class Verdict(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether the candidate passes, and would pass on nearly all other samples of the same kind."""
+        """Whether the candidate passes, and would pass on nearly any other samples of the same kind."""
         return self.holds_at(LIKELY)
 
     def holds_at(self, level: float) -> bool:
@@ -169,11 +171,11 @@ class Comparison:
 
         Args:
             judge: The criteria.
-            like: A finished comparison of another candidate with the same baseline on the same samples. Its
-                values of users' metrics for the baseline are used here, too. None: users' metrics are
-                computed for the baseline here.
-            judged_only: Leaves out what no limit on an output needs: other scores, the line, the worst
-                sample.
+            like: A finished comparison of another candidate with the same baseline on the same samples. The
+                values of users' metrics for the baseline are taken from it. With None, they are computed
+                here.
+            judged_only: Whether to leave out everything that no limit needs: other scores, the fitted line,
+                the worst sample.
             metrics: Whether users' metrics get the outputs.
 
         Raises:
@@ -297,9 +299,10 @@ class Comparison:
         """Returns the results of all outputs and the scores of all metrics.
 
         Args:
-            noise: The baseline compared with its second run, on these samples or on others. If this
-                comparison has no users' metrics, the outputs of both runs are known to be equal.
-            intervals: Whether intervals are computed, to see whether the samples decide the verdict.
+            noise: The comparison of the baseline with its second run, on these samples or on others. If it
+                has no users' metrics, the outputs of both runs are equal.
+            intervals: Whether confidence intervals are computed. They show whether the samples suffice to
+                decide the verdict.
 
         Raises:
             CriterionError: An output with a limit is not finite in the baseline, or a user's metric fails.
@@ -319,7 +322,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Whether the outputs of baseline and candidate can be compared, and what the report says about it."""
+    """What prevents a comparison of baseline and candidate, if anything, and what the report says on it."""
 
     comparable: bool = True
     problem: str = ""
@@ -349,7 +352,7 @@ class OutputRows:
         Args:
             name: The name of the output, or of the part.
             limits: The limits on the output, or on the part.
-            judged_only: Leaves out scores without a limit, the line and the worst sample.
+            judged_only: Whether to leave out scores without a limit, the fitted line and the worst sample.
             peak: The greatest magnitude of the baseline over all batches; None: it is not known yet.
             part: The part of the output's arrays that is compared; None: the whole arrays are compared.
             also: Keys of rows that are kept, although no score is computed from them.
@@ -414,7 +417,7 @@ class OutputRows:
             self._held.append((b, c, count))
 
     def _begin(self, b: Array) -> None:
-        """Chooses the rows that are kept, by the limits and by the first array of the baseline."""
+        """Chooses which rows are kept. This depends on the limits and on the first array of the baseline."""
         self.dtype, self.kind = str(b.dtype), kind_of(b)
         keys = [METRICS[m].measure.key(limits.options) for limits in self.limits for m in limits.limits]
         keys += [metric.measure.key(Options()) for metric in self._shown()]
@@ -443,7 +446,7 @@ class OutputRows:
     def shape(self) -> str:
         """The shape of the output over all samples, as text.
 
-        If the shapes of the batches differ, it is the number of arrays.
+        If the shapes of the batches differ, the text is the number of arrays.
         """
         tail = next(iter(self._tails)) if len(self._tails) == 1 else None
         return f"{self.arrays} arrays" if tail is None else str((self.samples, *tail))
@@ -525,7 +528,8 @@ class OutputRows:
                 score = replace(score, limit=limit)
                 if intervals:
                     rows = self.rows(metric.measure.key(limits.options))
-                    # An output without an axis of samples has a row for each batch, of no one group.
+                    # An output without an axis of samples has one row for each batch. Such a row belongs to
+                    # no group.
                     of_rows = groups if groups is not None and len(groups) == len(rows) else None
                     score = replace(score, interval=interval(score, rows, metric, groups=of_rows))
                 scores.append(score)
@@ -563,7 +567,7 @@ class OutputRows:
     ) -> Score:
         """Returns the score of one metric.
 
-        Its noise is the same metric of the baseline compared with its second run.
+        The noise of the score is the same metric, computed for the baseline and its second run.
         """
         value, noise, notes = math.nan, None, [limits.note]
         if comparable:
@@ -587,7 +591,7 @@ class OutputRows:
         return Score(self.name, metric.name, value, bound=metric.bound, noise=noise, note=note)
 
     def _are_probabilities(self, limits: OutputLimits) -> bool:
-        """Whether the baseline's class rows are nowhere negative and sum to 1, as after a softmax."""
+        """Whether the baseline's rows of class scores are never negative and sum to 1, as after a softmax."""
         _, count, probabilities = DIVERGENCE.pool(self.rows(DIVERGENCE.key(limits.options)))
         return bool(count and probabilities == count)
 
@@ -625,7 +629,7 @@ class OutputRows:
         return all(map(_can_be_squared, self._greatest))
 
     def _not_squared(self, obstacle: Obstacle) -> Obstacle:
-        """Adds to ``obstacle`` that values are too small or too large for metrics of squares."""
+        """Adds to ``obstacle`` that values are too small or too large for metrics that square them."""
         squared = [metric for metric in self._judged if METRICS[metric].squares]
         baseline, candidate = self._greatest
         text = (

@@ -2,8 +2,8 @@
 
 To add a metric, write a function that computes its value from a row, and a record in ``METRICS``. Add a field
 of the same name to ``spec.criteria.OutputCriterion``. Then run ``python -m pytest_int8acc.spec.schema`` and
-``python docs/make_reference.py``, and add a label to ``report.catalogue``. If no measure of ``rows`` or no
-share of ``shares`` fits, write one. Goldens, the reference and the tests read the register.
+``python docs/make_reference.py``, and add a label to ``report.catalogue``. If no ``Measure`` in ``rows.py``
+or no ``Share`` in ``shares.py`` fits, write one. Goldens, the reference and the tests read the register.
 
 In the docstrings, b is an element of the float baseline, and c is the same element of the low-precision
 candidate. Sums run over all elements of all samples. An element is left out if both models hold the same NaN
@@ -120,7 +120,8 @@ def kl(row: F64) -> float:
     ``torch.nn.KLDivLoss(reduction="batchmean")`` for 2-D outputs. nan if no class row of the baseline has a
     finite maximum.
     """
-    return float(np.maximum(row[0] / row[COUNTED], 0.0))  # a nan must stay one, so no plain max()
+    # nan must stay nan, which Python's max() does not guarantee
+    return float(np.maximum(row[0] / row[COUNTED], 0.0))
 
 
 def top1_agreement(row: F64) -> float:
@@ -172,8 +173,8 @@ class Metric:
     shown_for: tuple[str, ...]
     """The kinds of elements for which a report shows the value even without a limit."""
     min_classes: int
-    """The minimum size of the class axis, below which the value is always perfect; 0: the metric needs no
-    class axis."""
+    """The minimum size of the class axis. With fewer classes the value would always be perfect. 0 if the
+    metric needs no class axis."""
     squares: bool
     """Whether the value is computed from squares of the elements (see ``rows.SQUARED``)."""
     fits_channels: bool
@@ -185,9 +186,9 @@ class Metric:
     """Computes the value from one row, which stands for one sample or for several; nan if that is
     impossible."""
     share: Callable[[float, Options, Whole], Share]
-    """Creates the shares of a limit, that is what each sample uses up of it, for a search."""
+    """Creates an object that computes, for a search, which share of the limit each sample uses up."""
     spared: float | None = None
-    """The ratio of samples that may miss a limit, 0 to 1, if each sample is judged by itself; None: all
+    """The ratio of samples that may miss a limit, 0 to 1, if each sample is judged by itself; None if all
     samples are judged together."""
 
     def __call__(self, rows: F64) -> float:
@@ -220,9 +221,9 @@ class Metric:
         return np.array([self.of_row(row) for row in rows[self.measure.compared(rows)]], np.float64)
 
     def worst_but_spared(self, values: F64) -> float:
-        """Returns the value of the worst sample that is not spared; nan without samples.
+        """Returns the value of the worst sample, not counting spared samples; nan without samples.
 
-        The worst samples are spared first. ``spared`` is their ratio to all samples.
+        Spared samples may miss the limit. They are the worst ones. ``spared`` is their ratio to all samples.
 
         Args:
             values: The value of each sample by itself, [samples]. nan counts as the worst.
@@ -235,7 +236,7 @@ class Metric:
         return math.nan if value == -math.inf and np.isnan(values).any() else sign * value
 
     def share_of(self, limit: float, options: Options, whole: Whole) -> Share:
-        """Returns the shares of a limit on this metric, that is what each sample uses up of it.
+        """Returns an object that computes which share of a limit on this metric each sample uses up.
 
         Args:
             limit: The limit.
@@ -445,7 +446,7 @@ METRICS: Mapping[str, Metric] = {
 
 
 def per_sample(metric: Metric, spared: float) -> Metric:
-    """Returns a metric that judges each sample by itself: its value is that of the worst sample not spared.
+    """Returns a metric that judges each sample by itself. Its value is that of the worst sample not spared.
 
     Args:
         metric: The metric of all samples together.

@@ -1,4 +1,4 @@
-"""Computes rows: a row holds the numbers of one sample, from which all metrics are computed.
+"""Computes rows. A row holds, for one sample, the numbers from which metrics are computed.
 
 The numbers compare the outputs of two models, the float baseline and the low-precision candidate. Each column
 of a row holds a sum or a maximum over the elements of one sample. To get the row of several samples, sum
@@ -22,14 +22,15 @@ F64 = NDArray[np.float64]
 #: Number of elements that are converted to float64 at a time. They take 0.25 MB, which fits the cache of a
 #: CPU core.
 PIECE = 2**15
-#: Minimum and maximum magnitude of an output whose squares are summed. The product of two squares then stays
-#: within float64, with room for any number of elements. All float32 numbers are in this range.
+#: Minimum and maximum magnitude of an output whose squares are summed. Within these bounds the product of two
+#: sums of squares stays within float64, whatever the number of elements. All float32 numbers are in this
+#: range.
 SQUARED = (1e-70, 1e70)
 #: The default of ``rel_floor``, the minimum denominator of relative errors, as a ratio to the greatest
 #: magnitude of the baseline.
 REL_FLOOR = 1e-3
-#: The index of the column that counts what was compared. It holds for three measures: ``DIVERGENCE`` and
-#: top-k agreement count class rows, that is vectors of class scores. ``UNEQUAL`` counts elements.
+#: The index of the column that counts what was compared, for three kinds of rows: ``DIVERGENCE`` and top-k
+#: agreement count class rows (vectors of class scores), and ``UNEQUAL`` counts elements.
 COUNTED = 1
 #: Stands for a class that is not known.
 NO_CLASS = -1
@@ -73,12 +74,15 @@ class Measure(NamedTuple):
     greatest: tuple[int, ...]
     """The columns that hold a maximum. All other columns hold a sum."""
     counted: int
-    """The column that counts what was compared. It is 0 for a sample that has nothing to compare."""
+    """The column that counts what was compared: elements or class rows. The count is 0 for a sample that has
+    nothing to compare."""
     reads: frozenset[str] = frozenset()
     """The names of the fields of ``Options`` that the function ``rows`` reads."""
 
     def key(self, options: Options) -> Key:
-        """Returns this measure and the options that it reads. All other options get their defaults.
+        """Returns this measure and the options that it reads.
+
+        Options that it does not read get their defaults.
 
         Criteria with equal keys share their rows.
         """
@@ -94,7 +98,7 @@ class Measure(NamedTuple):
         return np.asarray(rows[:, self.counted] > 0)
 
     def pool(self, rows: F64) -> F64:
-        """Returns the one row, [columns], that stands for several samples, from a row for each sample."""
+        """Returns one row, [columns], for several samples together, from a row for each sample."""
         with np.errstate(all="ignore"):  # inf and nan are results here
             pooled = np.asarray(rows.sum(axis=0))
             for column in self.greatest if len(rows) else ():
@@ -230,7 +234,7 @@ def pieces(b: Array, c: Array, samples: int) -> Iterator[tuple[Array, Array, int
 def relative(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
     """Returns maximum and sum of the relative errors, and the number of compared elements, [samples, 3].
 
-    A relative error is |b - c| / max(|b|, floor). It is 0 where b equals c, even where both are 0.
+    A relative error is |b - c| / max(|b|, floor). It is 0 if b equals c, even if both are 0.
     """
     rows, floor = [], options.rel_floor * peak
     for x, y, n in pieces(b, c, samples):
@@ -287,8 +291,8 @@ def top_k(k: int) -> RowsFunction:
 def _classes_before(b: Array, c: Array) -> NDArray[np.intp]:
     """Returns how many classes have a higher rank in c than the greatest class of b.
 
-    A class with the same score as that class in c, but with a lower score in b, counts as higher. Outputs of
-    zeros therefore agree with nothing.
+    A class that ties with that class in c, but has a lower score in b, counts as higher. So outputs of zeros
+    never agree.
     """
     top = b.argmax(axis=-1)[..., None]
     own = np.take_along_axis(c, top, axis=-1)
@@ -316,14 +320,14 @@ def changed_classes(b: Array, c: Array, axis: int) -> F64:
     changed = np.isfinite(x.max(axis=-1)) & ~(finite & (_classes_before(x, y) < 1))
     rows = changed.nonzero()[0]
     x, y, top, each = x[rows], y[rows], x[rows].argmax(axis=-1), np.arange(len(rows))
-    y[each, top] = -np.inf  # If classes tie in c, another class than that of b is taken.
+    y[each, top] = -np.inf  # If several classes tie in c, one that is not the class of b is taken.
     other = y.argmax(axis=-1)
     margin = np.where(finite[rows], x[each, top] - x[each, other], np.inf)
     return np.column_stack([rows, top, np.where(finite[rows], other, NO_CLASS), margin])
 
 
 def flip_distance(k: int) -> RowsFunction:
-    """Returns a function that measures how near the top class of each sample is to leaving the top k.
+    """Returns a function that measures how close the top class of each sample is to leaving the top k.
 
     It reads the first class row, that is the first vector of class scores, of each sample. The returned
     distance, [samples, 1], is from 0 to 1. It is above 1 if the greatest class of the baseline has left the
@@ -341,7 +345,7 @@ def flip_distance(k: int) -> RowsFunction:
 
 
 def class_gains(y: F64, e: F64, floor: float) -> F64:
-    """Returns by which ratio of its margin the error moves each class towards the top class.
+    """Returns how far the error moves each class towards the top class, as a ratio of their margin.
 
     This is (e_j - e_top) / (y_top - y_j) for class j, and 0 for the top class itself.
 
@@ -357,7 +361,7 @@ def class_gains(y: F64, e: F64, floor: float) -> F64:
 
 
 def ratio(value: F64, limit: F64 | float) -> F64:
-    """Returns ``value / limit``, and 0 where the value is 0, whatever the limit."""
+    """Returns ``value / limit``. The result is 0 where the value is 0, even if the limit is 0."""
     return np.where(value == 0, 0.0, value / np.asarray(limit, np.float64))
 
 
@@ -390,6 +394,6 @@ DIVERGENCE = Measure("divergence", divergence, greatest=(), counted=COUNTED, rea
 TOP1 = Measure("top1", top_k(1), greatest=(), counted=COUNTED, reads=_CLASSES)
 TOP5 = Measure("top5", top_k(5), greatest=(), counted=COUNTED, reads=_CLASSES)
 UNEQUAL = Measure("unequal", unequal, greatest=(), counted=COUNTED)
-#: A search alone reads flip distances, sample by sample. Rows of flip distances are never pooled.
+#: Only a search reads flip distances, sample by sample. So they are never pooled over samples.
 FLIP1 = Measure("flip1", flip_distance(1), greatest=(0,), counted=0, reads=_CLASSES)
 FLIP5 = Measure("flip5", flip_distance(5), greatest=(0,), counted=0, reads=_CLASSES)

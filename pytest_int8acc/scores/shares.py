@@ -1,12 +1,12 @@
-"""Shares: a share is the ratio of a limit that one sample uses up.
+"""Computes shares. A share says how much of a criterion's limit one sample uses up.
 
 For a limit on a mean, a share of 1 is what the limit allows for an average sample. For a limit on the worst
-sample, a share of 1 is the limit. A search reads shares and error vectors besides the scores. Verdicts come
-from the scores alone.
+sample, a share of 1 is the limit. A search reads scores, shares and error vectors. Verdicts depend on the
+scores alone.
 
-A search rejects a plan, that is an assignment of precisions to layers, by the shares of some of the samples.
-Shares must therefore never overstate the loss. Samples that did not run count as perfect. Sums are multiplied
-by a number just below 1, so that rounding rejects no plan.
+A search rejects a plan, an assignment of precisions to layers, by the shares of some of the samples. Shares
+must therefore never overstate the loss, and samples that did not run count as perfect. Sums are multiplied by
+a number just below 1, so that rounding rejects no plan.
 
 In this module ``b`` is an array of the float baseline, and ``c`` is the same array of the low-precision
 candidate. Both arrays hold ``samples`` samples along their first axis, or they are one sample.
@@ -40,8 +40,8 @@ from pytest_int8acc.tensors import Array
 
 #: How the normalized loss of a criterion is computed from the shares of the samples. ``mean``: it is the mean
 #: of the shares. ``rank``: it is the greatest share, after leaving out as many samples as the criterion
-#: allows to exceed 1. ``whole``: samples have no shares, because only all samples together give a number.
-#: Examples are mAP and a user's metric.
+#: allows to exceed 1. ``whole``: samples have no shares, because the criterion can only be computed for all
+#: samples together, like mAP and a user's metric.
 Pool = Literal["mean", "rank", "whole"]
 #: The smallest positive float64 of full precision. It replaces a divisor of 0.
 TINY = float(np.finfo(np.float64).tiny)
@@ -50,17 +50,18 @@ _SAFE = 1 - 1e-9
 #: Maximum magnitude of an element of an error vector; greater ones are clipped. Squared lengths then stay
 #: finite in float32.
 _MAX_ELEMENT = 1e15
-#: Maximum ratio by which a shrinking output is treated as a mere change of scale. Cosine similarity ignores a
-#: scale, but an output that shrinks to 0 has no direction.
+#: Cosine similarity ignores a change of scale, but an output that shrinks to 0 has no direction. If an output
+#: shrinks by more than this ratio, the excess counts as an error.
 _MAX_SHRINKAGE = 0.5
-#: Minimum margin between two class scores by which an error is divided, as a ratio to the mean margin.
+#: An error is divided by the margin between two class scores, but at least by this ratio of the mean margin.
 _MIN_MARGIN = 0.01
 
 
 class Whole(NamedTuple):
     """Sums and rows of the float baseline over all samples of a search.
 
-    Budgets of shares are computed from them. The rows come from comparing the baseline with itself.
+    From these numbers follows which error a limit allows. The rows come from comparing the baseline with
+    itself.
     """
 
     samples: int
@@ -71,16 +72,16 @@ class Whole(NamedTuple):
 
 
 class Share(ABC):
-    """Computes the shares of one limit, that is what each sample uses up of it, from its metric's rows."""
+    """Computes from rows which share of one limit each sample uses up."""
 
     power: int = 1
     """The exponent: the loss is proportional to this power of the length of the error vector (see
     ``search.types.Target``)."""
     pool: Pool = "mean"
     measure: Measure | None = None
-    """The measure whose rows the shares are computed from; None: the measure of the limited metric."""
+    """The measure whose rows the shares are computed from; None means the measure of the metric itself."""
     allowed: int = 0
-    """Maximum number of samples whose share may exceed 1. It counts for the pool ``rank`` only."""
+    """Maximum number of samples whose share may exceed 1. It is used only if the pool is ``rank``."""
 
     def __init__(self, limit: float, options: Options, whole: Whole) -> None:
         self.limit, self.options, self.whole = limit, options, whole
@@ -111,7 +112,7 @@ class Share(ABC):
 
     @abstractmethod
     def _used(self, rows: F64) -> F64:
-        """Returns what each sample adds to the loss, [samples], in the unit of ``budget``."""
+        """Returns the loss that each sample causes, [samples], in the unit of ``budget``."""
 
     @abstractmethod
     def _vectors(self, b: Array, c: Array, samples: int) -> F64: ...
@@ -238,7 +239,7 @@ class GreatestRelativeError(RelativeError):
 class Differing(Share):
     """Shares of a limit on the agreement of integers, booleans or strings.
 
-    Elements that differ are counted.
+    The number of elements that differ is counted.
     """
 
     def _budget(self) -> float:
@@ -287,14 +288,14 @@ class Flips(Share):
 
     def __init__(self, limit: float, options: Options, whole: Whole) -> None:
         self.class_rows = int(whole.rows[:, COUNTED].sum())
-        if (whole.rows[:, COUNTED:] == 1).all():  # Each sample has exactly one class row, which is compared.
+        if (whole.rows[:, COUNTED:] == 1).all():  # Each sample has exactly one class row, and it is compared.
             self.pool, self.measure, self.allowed = "rank", self.distance, self._may_flip(limit)
         super().__init__(limit, options, whole)
 
     def _may_flip(self, limit: float) -> int:
         """Returns how many class rows may change their top class within the limit.
 
-        It divides as the score does.
+        The limit is compared with the same quotient as the score, so that rounding is the same.
         """
         allowed = min(int((1 - limit) * self.class_rows) + 1, self.class_rows)
         while allowed > 0 and (self.class_rows - allowed) / self.class_rows < limit:

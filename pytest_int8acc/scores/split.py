@@ -17,12 +17,12 @@ from pytest_int8acc.results.scores import DEFAULT_SQNR_DB
 from pytest_int8acc.scores.rows import greatest_magnitude
 from pytest_int8acc.tensors import Array, Feed, Part
 
-#: Maximum ratio between the greatest magnitudes of two parts that share one INT8 scale. Above it, the values
-#: of the smaller part would be about one quantization step.
+#: Maximum ratio between the greatest magnitudes of two parts that are judged together. Beyond it, with one
+#: INT8 scale for both, all values of the smaller part would be about one quantization step.
 UNLIKE = 100.0
-#: How much higher the SQNR of FP16, with 11 significant bits, is than that of INT8, with 7, in dB.
+#: By how many dB the SQNR of FP16, which has 11 significant bits, exceeds that of INT8, which has 7.
 _FP16_AHEAD_DB = 24.0
-#: Minimum number of values in a channel. The greatest magnitude of fewer values is no estimate of the
+#: Minimum number of values in a channel. The greatest magnitude of fewer values is no good estimate of the
 #: channel's size.
 _MIN_VALUES = 8
 #: Maximum number of parts that are found in the graph. An output with more parts is judged as a whole, to
@@ -41,7 +41,7 @@ class NamedParts:
 
 @dataclass(eq=False)
 class Splitter:
-    """Decides by which parts an output is judged. The first batch of the baseline decides.
+    """Decides by which parts an output is judged, on the first batch of the baseline.
 
     All comparisons of one case use the same splitter, so that all models' outputs are split at the same
     places.
@@ -51,7 +51,7 @@ class Splitter:
     """The axis along which the graph concatenates an output, and the concatenated segments, by the output's
     name."""
     named: Mapping[str, NamedParts | None] = field(default_factory=dict)
-    """The parts that the spec names, by the output's name; None: the output is judged as a whole."""
+    """The parts that the spec names, by the output's name; None if the output is judged as a whole."""
     axes: Mapping[str, int] = field(default_factory=dict)
     """The channel axis of each output whose channels may differ much in size, by the output's name."""
     _decided: dict[str, tuple[Part, ...]] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Splitter:
                 self._rounding[output] = self._rounding.get(output, 0.0) + found
 
     def look(self, baseline: Feed) -> None:
-        """Finds the small channels of each output, unless an earlier batch of this output came before.
+        """Finds the small channels of each output in its first batch. Later batches are ignored.
 
         Args:
             baseline: The baseline's outputs, [samples, ...].
@@ -115,8 +115,9 @@ class Splitter:
         """Returns the small channels of an output as one part; None if it has none.
 
         The size of a channel is its greatest magnitude. A channel is small if the largest channel has more
-        than 100 times its size. One part holds all small channels, so that a class that occurs in no sample
-        adds almost nothing to the part. There are two exceptions, in which channels do not count as small:
+        than 100 times its size. One part holds all small channels. So a channel of a class that occurs in no
+        sample has little effect on the part. There are two exceptions, in which channels do not count as
+        small:
 
         - All of them are below the smallest normal number of FP16. No application reads such values.
         - Their values are small because larger values cancel out. FP16 represents such values badly, and no
@@ -284,8 +285,7 @@ def _channel_sizes(array: Array, axis: int) -> Array:
 def _belongs(segment: Segment, most: float, group: Sequence[Segment], ends: tuple[float, float]) -> bool:
     """Whether a segment belongs to a group of segments that become one part.
 
-    It belongs if it has the kind of the group. Unless the kind is scores, it must also have a similar
-    magnitude.
+    It belongs if it has the same kind as the group, and a similar magnitude. Scores may have any magnitude.
 
     Args:
         segment: The segment.

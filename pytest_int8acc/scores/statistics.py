@@ -1,16 +1,16 @@
-"""Paired statistics: what the samples of a case say about other samples of the same kind.
+"""Paired statistics: confidence intervals of scores, from the samples of a case.
 
 Baseline and candidate run on the same samples, so each row compares both on one sample. The functions take
-such rows and return an ``Interval``: where the score of all samples of this kind lies. ``Score.outcome``
-compares the interval with the limit: passed, failed, or undecided with the number of samples that would
-decide.
+such rows and return an ``Interval``, in which the score on all samples of the same kind lies.
+``Score.outcome`` compares the interval with the limit. The outcome is passed, failed, or undecided with the
+number of samples that would decide.
 
 - Right or wrong for each sample: exact, by the binomial distribution (Clopper and Pearson, 1934). For the
   drop against the baseline: the samples lost and gained (McNemar, 1947; Newcombe, 1998).
 - Sums and means over samples: the jackknife (Tukey, 1958) with Student's t and Hall's correction for skewness
   (1992).
-- Limits on the worst sample: the tail beyond the samples seen (Hill, 1975), or undecided with few samples. If
-  a share of the samples may miss the limit: exact, by order statistics.
+- Limits on the worst sample: an estimate of the distribution's tail (Hill, 1975), or undecided with few
+  samples. If a share of the samples may miss the limit: exact, by order statistics.
 
 Samples that belong together, like the frames of a video, are one unit: they count as one row.
 """
@@ -34,13 +34,15 @@ from pytest_int8acc.scores.rows import COUNTED, F64, TOP1, TOP5, UNEQUAL
 
 #: The group of each sample, [samples]. Equal numbers belong together.
 Groups = NDArray[np.integer[Any]]
-#: Minimum normalized loss of a score with an interval, if the interval is not exact. A lower loss is so far
-#: from the limit that other samples cannot miss it: hardly any sample occurs ten times.
+#: Minimum normalized loss, a loss divided by the loss at the limit, of a score that gets an interval, unless
+#: the interval is exact. A score with a lower loss is so far from the limit that other samples cannot miss
+#: it.
 _MIN_LOSS = 0.1
-#: Maximum ratio of an end's distance from the value, corrected for skewness, to the distance without
-#: correction. Beyond it the skewness of the samples is mostly that of the one with the largest error.
+#: Correcting an interval for skewness may move its end at most this many times as far from the value. A
+#: larger skewness comes mostly from the single sample with the largest error.
 _MAX_SKEWED = 2.0
-#: Maximum number of units of a jackknife. More samples are joined to lots, each of which is one unit.
+#: Maximum number of units of a jackknife. If there are more samples, they are joined to lots, and each lot is
+#: one unit.
 _MAX_UNITS = 512
 #: Maximum number of units for a metric of labels, whose value is computed once for each unit.
 _MAX_UNITS_OF_LABELS = 64
@@ -48,15 +50,17 @@ _MAX_UNITS_OF_LABELS = 64
 _RESAMPLES = 400
 #: Minimum number of samples whose tail is estimated.
 MIN_TAIL = 20
-#: The tail is fitted to this many of the largest losses: this number times the square root of the samples.
+#: The tail of a distribution is fitted to the largest losses. Their number is this factor times the square
+#: root of the number of samples.
 _TAIL = 2.0
-#: Equally likely values of a normal distribution, over which predictions of a tail are averaged.
+#: 64 equally likely values of a normal distribution. Predictions of a tail are averaged over them.
 _NORMAL = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])
-#: Maximum number of samples that is named as the number that would decide.
+#: Maximum number of samples that a report names as sufficient to decide.
 _MOST_NEEDED = 10_000_000
-#: The share of the truly bad candidates that a test should detect, for ``samples_to_detect``: its power.
+#: The power of the test in ``samples_to_detect``: the share of truly bad candidates that it should detect.
 _POWER = 0.8
-#: By this ratio the ends of an interval of perturbed runs lie beyond the range of the values.
+#: The interval of a score that was measured several times is wider than the range of its values by this ratio
+#: at each end.
 _FARTHER = 0.2
 
 
@@ -100,7 +104,7 @@ def _nonzero(value: float, tiny: float) -> float:
 def binomial_cdf(hits: float, trials: float, chance: float) -> float:
     """Returns the probability of at most ``hits`` in ``trials``, each of which hits with ``chance``.
 
-    Numbers between whole ones are interpolated by the beta distribution.
+    The beta distribution also gives values for numbers that are not whole.
     """
     return 1.0 if hits >= trials else 1 - beta_cdf(chance, hits + 1, trials - hits)
 
@@ -148,7 +152,7 @@ def share_interval(hits: int, trials: int, confidence: float = CONFIDENCE) -> tu
     half of the error probability at each end.
 
     Args:
-        hits: The number of samples that are, say, wrong.
+        hits: The number of samples that have the property in question, such as being wrong.
         trials: The number of samples, at least 1.
         confidence: The minimum probability that the interval contains the true share.
     """
@@ -255,7 +259,8 @@ def of_drop(
     kept = NormalDist(drop, spread).cdf(allowed + 0.5 / samples) if spread else float(drop <= allowed)
     reach = high - drop if drop <= allowed else drop - low
     needed = _needed(samples, reach, allowed - drop)
-    if not lost and not gained and allowed > 0:  # the reach shrinks with the number, not with its root
+    # here the interval shrinks with the number of samples, not with its square root
+    if not lost and not gained and allowed > 0:
         decides = partial(_shows_no_drop, allowed=allowed, confidence=confidence)
         needed = math.ceil(_bisected(decides, 1.0, float(_MOST_NEEDED)))
     worst, best = max(score.baseline - high, 0.0), min(score.baseline - low, 1.0)
@@ -263,7 +268,7 @@ def of_drop(
 
 
 def _shows_no_drop(samples: float, *, allowed: float, confidence: float) -> bool:
-    """Whether so many samples without a disagreement show that the drop is at most the allowed one."""
+    """Whether ``samples`` samples without any disagreement show that the drop is at most ``allowed``."""
     return drop_interval(0, 0, math.ceil(samples), confidence)[1] <= allowed
 
 
@@ -304,8 +309,9 @@ def mean_interval(
 ) -> tuple[float, float, Callable[[float], float]]:
     """Returns both ends of the interval of a value, and its distribution over resamples.
 
-    The interval joins the one of Student's t and the one that Hall (1992) corrects for skewness: each end is
-    the one farther out, up to ``_MAX_SKEWED`` times as far as that of Student's t.
+    Two intervals are computed: Student's t, and the one with Hall's correction for skewness (1992). The
+    result takes the outer one of both ends on each side, at most ``_MAX_SKEWED`` times as far away as
+    Student's t.
 
     Args:
         value: The value over all units.
@@ -342,7 +348,7 @@ def _unskewed(t: float, skewness: float) -> float:
 def interval(
     score: Score, rows: F64, metric: Metric, confidence: float = CONFIDENCE, groups: Groups | None = None
 ) -> Interval | None:
-    """Returns the interval of a score of an output; None if there is no limit, or the limit is met by far.
+    """Returns the interval of a score of an output; None without a limit, or if the limit is met by far.
 
     It is also None for a single sample, or if a value is not finite.
 
@@ -414,7 +420,10 @@ def _values(metric: Metric, rows: F64) -> F64:
 
 
 def _lots(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
-    """Returns at most ``_MAX_UNITS`` rows, each of which stands for one unit or several drawn by chance."""
+    """Returns at most ``_MAX_UNITS`` rows.
+
+    Each stands for one unit, or for several units joined at random.
+    """
     order = rng.permutation(len(rows))
     starts = np.arange(min(len(rows), _MAX_UNITS)) * len(rows) // min(len(rows), _MAX_UNITS)
     return _pooled(rows, metric, order, starts)
@@ -442,7 +451,8 @@ def resampled(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
 def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float) -> Interval | None:
     """Returns the interval of a metric of pooled rows, [samples, columns].
 
-    The ends are those of the jackknife of the loss; the share of resamples within the limit is a bootstrap's.
+    Its ends come from a jackknife of the loss. The share of resamples within the limit comes from a
+    bootstrap.
     """
     samples, rng = len(rows), np.random.default_rng(0)
     rows = _lots(rows, metric, rng)
@@ -455,11 +465,12 @@ def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float) -> In
     limit = float(_losses(metric, np.array([score.limit]))[0])
     if not np.isfinite(losses).all() or not math.isfinite(loss) or loss <= 0 or limit <= 0:
         return None
-    # On a logarithmic scale: a relative change of the loss is a difference of its logarithms.
+    # The scale is logarithmic: a relative change of the loss is a difference of logarithms.
     influence = len(rows) * (1 - losses / loss)
     loss, limit = math.log(loss), math.log(limit)
     low, high, _ = mean_interval(loss, influence, confidence)
-    # Without any one of the units, the score is still one that other samples may have.
+    # The score without any one of the units is a score that other samples may have. So the interval contains
+    # it.
     with np.errstate(divide="ignore"):
         low, high = min(low, float(np.log(losses.min()))), max(high, float(np.log(losses.max())))
     ends = [_value(metric, math.exp(min(end, 700.0))) for end in (low, high)]
@@ -471,7 +482,7 @@ def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float) -> In
 
 
 def _summed(rows: F64, metric: Metric) -> F64:
-    """Returns for each row the pooled row of itself and all rows before it, [units, columns]."""
+    """Returns for each row the pooled row of this row and all rows before it, [units, columns]."""
     summed = np.cumsum(rows, axis=0)
     for column in metric.measure.greatest:
         summed[:, column] = np.maximum.accumulate(rows[:, column])
@@ -486,7 +497,7 @@ def _losses(metric: Metric, values: F64) -> F64:
 
 
 def _value(metric: Metric, loss: float) -> float:
-    """Returns the value of a metric at a loss of ``_losses``."""
+    """Returns the value of a metric that has this loss in ``_losses``."""
     if metric.name.endswith("_db"):
         return -10 * math.log10(loss) if loss > 0 else math.inf
     return 1 - loss if metric.bound == "min" else loss
@@ -511,7 +522,8 @@ def of_labels(
         confidence: The confidence of the interval.
         groups: The group of each sample; None: no samples belong together.
     """
-    # A drop against the baseline may be 0 by chance. Without a baseline, a small loss is far from the limit.
+    # A drop against the baseline may be 0 by chance, so it needs an interval. For a fixed limit, a small loss
+    # is far from the limit.
     is_open = not score.passed or score.baseline is not None or score.normalized_loss >= _MIN_LOSS
     if score.limit is None or not is_open or not math.isfinite(score.value):
         return None
@@ -542,7 +554,8 @@ def _of_quantile(score: Score, metric: Metric, losses: F64, units: int, confiden
     """Returns the exact interval of a quantile of the losses, by order statistics.
 
     The number of samples worse than the true quantile is binomial (Thompson, 1936). Samples that belong
-    together count as one sample, as if they were equal: the interval is then too wide rather than too narrow.
+    together count as one sample, as if they were equal. This makes the interval rather too wide than too
+    narrow.
     """
     samples, spared, error = len(losses), metric.spared or 0.0, (1 - confidence) / 2
     if not samples or np.isnan(losses).any():
@@ -561,10 +574,10 @@ def _of_quantile(score: Score, metric: Metric, losses: F64, units: int, confiden
 
 
 def _of_worst(score: Score, metric: Metric, losses: F64, confidence: float) -> Interval | None:
-    """Returns the interval of the worst of as many other units, from the loss of the worst sample of each.
+    """Returns the interval of the worst loss in an equal number of other units, from each unit's worst loss.
 
-    The better end holds whatever the distribution. The worse end is that of the tail; with fewer than
-    ``MIN_TAIL`` units, or without a tail, there is none.
+    The better end is valid for any distribution. The worse end is estimated from the tail. With fewer than
+    ``MIN_TAIL`` units, or without a tail, there is no worse end.
     """
     units = len(losses)
     if not units or np.isnan(losses).any():
@@ -577,10 +590,10 @@ def _of_worst(score: Score, metric: Metric, losses: F64, confidence: float) -> I
 
 
 def least_of_others(losses: F64, confidence: float = CONFIDENCE) -> float:
-    """Returns the lower end of the interval of the greatest loss of as many other samples, at least 0.
+    """Returns the lower end of the interval of the greatest loss in an equal number of other samples.
 
-    It is an order statistic. Of both sets of samples together, the ``rank`` greatest losses are all in this
-    set with a small probability only, whatever the distribution.
+    The end is at least 0, and valid for any distribution. It is an order statistic: if both sets of samples
+    are joined, the probability that the ``rank`` greatest losses are all in this set is small.
 
     Args:
         losses: The loss of each sample, [samples], at least 0.
@@ -595,18 +608,19 @@ def least_of_others(losses: F64, confidence: float = CONFIDENCE) -> float:
 
 
 def most_of_others(losses: F64, confidence: float = CONFIDENCE) -> float:
-    """Returns the upper end of the interval of the greatest loss of as many other samples.
+    """Returns the upper end of the interval of the greatest loss in an equal number of other samples.
 
-    The largest losses are taken as Pareto's tail beyond a threshold, whose exponent is Hill's (1975). For
-    tails that are less heavy the end is too far out. The prediction averages over the exponents that the
-    losses allow, by Wilson and Hilferty's approximation of the gamma distribution (1931).
+    The losses beyond a threshold are taken to follow a Pareto distribution, whose exponent is estimated as by
+    Hill (1975). If the true tail is less heavy, the end is too far out. The prediction is averaged over the
+    exponents that are compatible with the losses, by Wilson and Hilferty's approximation of the gamma
+    distribution (1931).
 
     Args:
         losses: The loss of each sample, [samples], at least 0.
         confidence: The probability that the interval contains the greatest loss.
 
     Returns:
-        The end; inf if there is no tail to see, or with fewer than ``MIN_TAIL`` samples.
+        The end; inf if no tail can be fitted, or with fewer than ``MIN_TAIL`` samples.
     """
     many = round(_TAIL * math.sqrt(len(losses)))
     if len(losses) < MIN_TAIL:
@@ -636,16 +650,16 @@ def _endless(metric: Metric) -> float:
 
 
 def in_samples(found: Interval | None, each: float) -> Interval | None:
-    """Returns an interval of groups, with ``each`` samples on average, whose ``needed`` counts samples."""
+    """Returns ``found``, with ``needed`` counted in samples in place of groups of ``each`` samples."""
     if found is None or found.needed is None:
         return found
     return replace(found, needed=math.ceil(found.needed * each))
 
 
 def _needed(samples: int, reach: float, distance: float) -> int | None:
-    """Returns how many samples bring an interval's end to the limit; None if no number does.
+    """Returns with how many samples the interval's end would reach the limit; None if with no number.
 
-    The reach of an interval shrinks with the square root of the number of samples.
+    The width of an interval shrinks with the square root of the number of samples.
 
     Args:
         samples: The number of samples now.
@@ -669,7 +683,7 @@ def repeated(score: Score, others: Sequence[float], farther: float = _FARTHER) -
     """Returns the interval of a score that was measured several times; None if a value is nan.
 
     The interval is wider than the range of the values. On a logarithmic scale of the normalized loss, the
-    distance of each end from the mean grows by the ratio ``farther``.
+    distance of each end from the mean is increased by the ratio ``farther``.
     """
     values = np.array([score.value, *others])
     if np.isnan(values).any():

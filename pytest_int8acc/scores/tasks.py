@@ -23,7 +23,8 @@ from pytest_int8acc.spec.criteria import TaskName
 from pytest_int8acc.tensors import Array, Dim, Feed, TensorInfo, did_you_mean
 
 Integers = NDArray[np.integer[Any]]
-#: What a metric stores for one sample, such as counts of hits, or boxes. Only the metric itself reads it.
+#: The data that a metric stores for one sample, such as counts of hits, or boxes. Only this metric reads
+#: them.
 Record = Any
 #: Labels are one array, or several by name. Axis 0 counts the samples.
 Labels = Array | Mapping[str, Array] | None
@@ -35,22 +36,23 @@ class Task:
 
     name: TaskName
     output: str | None = None
-    """The output that the metric reads; None: the model has only one output, or the decode function
+    """The output that the metric reads. None if the model has only one output, or if the decode function
     chooses."""
     decode: UserFunction | str | None = None
-    """Turns outputs into predictions: a user's function, or the name of a layout of boxes; None: the output
+    """Turns outputs into predictions: a user's function, or the name of a layout of boxes. None if the output
     holds the predictions."""
     label: str | None = None
-    """The name of the array of labels that the metric takes; None: there is only one array."""
+    """The name of the array of labels that the metric takes; None if there is only one array."""
     axis: int | None = None
-    """The axis of the classes, or for ssim of the channels; None: the class axis is found from the shapes."""
+    """The axis of the classes, or for ssim of the channels. With None, the class axis is found from the
+    shapes."""
     ignore: int | None = None
     """A class id whose labels do not count."""
     average: str = "macro"
     """How F1 is averaged over classes, as in scikit-learn."""
     data_range: float | None = None
-    """The range of the values of an image: the greatest possible value minus the least. None: 255 for labels
-    in uint8, otherwise 1."""
+    """The range of the values of an image: the greatest possible value minus the least. None means 255 for
+    labels in uint8, otherwise 1."""
     place: str = ""
     """Where the spec names the labels, as ``file:line:col``."""
 
@@ -87,7 +89,7 @@ class Task:
     def check(self, outputs: Sequence[TensorInfo], labels: Labels) -> None:
         """Checks the metric against the model's outputs and the labels, before the model runs.
 
-        Dimensions that the model leaves open are not checked.
+        Dimensions that the model does not fix are not checked.
 
         Raises:
             CriterionError: The metric's library is not installed. Or the model lacks the named output. Or it
@@ -152,8 +154,8 @@ class Task:
 
         Args:
             labels: The labels of some samples.
-            samples: The indices of these samples; empty: they are the first ones.
-            count: The number of classes; None: it is not known.
+            samples: The indices of these samples; empty if they are the first ones.
+            count: The number of classes; None if it is not known.
         """
         if not TASKS[self.name].of_classes:
             return
@@ -287,7 +289,7 @@ class Kind(NamedTuple):
 
 
 def _class_axes(shape: Sequence[Dim], labels: Sequence[int], axis: int | None) -> list[int]:
-    """Returns the axes that may be the class axis: the shape without such an axis equals that of the labels.
+    """Returns the axes without which the shape equals that of the labels: each may be the class axis.
 
     The sizes of the first axis, and dimensions that are not known, are not compared.
 

@@ -1,9 +1,9 @@
 """Polygraphy's tolerance as a metric: the ratio of the errors to the tolerance.
 
-The verdict is that of ``polygraphy.comparator.CompareFunc.simple(candidate, baseline)`` if all samples are
-one iteration. An error passes if it is within the absolute or the relative tolerance. Errors are computed as
-Polygraphy computes them, in the precision of the output, but at least in float32. Relative errors are
-relative to |b|, or to 2.2e-16 if b is 0.
+The verdict is the same as that of ``polygraphy.comparator.CompareFunc.simple(candidate, baseline)`` with all
+samples in one iteration. An error passes if it is within the absolute or the relative tolerance. Errors are
+computed as Polygraphy computes them, in the precision of the output, but at least in float32. Relative errors
+are relative to |b|, or to 2.2e-16 if b is 0.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _counted(rows: F64, kind: int, used: F64, counted: NDArray[np.bool_]) -> NDA
     outside = np.where(counted & ~inside, used, np.inf)
     rows[:, _INSIDE + kind] = inside.sum(axis=1)
     rows[:, _GREATEST_INSIDE + kind] = np.where(inside, used, 0.0).max(axis=1, initial=0.0)
-    # The sign is changed, because pooling takes the maximum.
+    # The minimum is stored with a changed sign, because pooling takes the maximum.
     rows[:, _LEAST_OUTSIDE + kind] = -outside.min(axis=1, initial=np.inf)
     with np.errstate(divide="ignore"):
         place = np.floor(_BINS_PER_OCTAVE * np.log2(used)) + _BINS_PER_OCTAVE * _OCTAVES

@@ -45,7 +45,7 @@ def metric_scores(
         baseline: The metric of the baseline's outputs.
         again: The metric of a second run of the baseline. The noise is its distance from the first run's
             value.
-        steady: Whether it is known that a second run of the baseline gives the same outputs.
+        steady: Whether a second run of the baseline is known to give the same outputs.
         intervals: Whether intervals are computed. This is done only for a metric that is computed fast.
         groups: The group of each sample, [samples]; None if no samples belong together.
     """
@@ -85,7 +85,8 @@ def _interval(
         right = own.right[~np.isnan(own.right)]
         lost, gained = (int((right == 0).sum()), 0) if other is None else flips(own, other)
         units = len(right) if groups is None else len(np.unique(groups))
-        # Without a disagreement the exact interval holds for groups, too: each counts as one sample.
+        # Without a disagreement the exact interval is valid for groups, too, if each group counts as one
+        # sample.
         if groups is None or not lost + gained:
             found = of_drop(score, lost, gained, units, confidence)
             if other is None:
@@ -179,7 +180,7 @@ class MetricRun:
 
     @property
     def joins(self) -> bool:
-        """Whether the batches of ``add`` may be other ones than the batches in which the models ran."""
+        """Whether ``add`` may be called with other batches than those in which the models ran."""
         return isinstance(self._metric, TaskRun)
 
     @property
@@ -244,9 +245,9 @@ class _UserRun:
         made: Any = function
         if isinstance(function, UserFunction):
             made, self._active = function.function, function.active
-            # A call of ``function`` opens a second ``active`` block of this function inside the block of
-            # ``_call``. The inner block undoes a change of the working folder, so that each call begins in
-            # the same folder.
+            # The block of ``_call`` makes the user's script active, and a call of ``function`` does so again
+            # inside this block. The inner block undoes a change of the working folder, so that each call
+            # begins in the same folder.
         self._kept: list[tuple[int, Feed]] = []
         """The batches that are kept for a function that is called once, each with the index of its first
         sample."""
@@ -315,7 +316,7 @@ def _bars(limit: MetricLimit, reference: float) -> list[tuple[float | None, Boun
     bars: list[tuple[float | None, Bound, str]] = [(limit.min, "min", ""), (limit.max, "max", "")]
     bound: Bound = "max" if limit.lower_is_better else "min"
     share = limit.max_drop_relative
-    # For rounding errors: 0.7 is a drop of 0.1 from 0.8 and must pass.
+    # A tolerance for rounding errors: 0.7 is a drop of 0.1 from 0.8, and must pass.
     rounding = 4 * sys.float_info.epsilon * abs(reference)
     for drop, written in (
         (limit.max_drop, f"{limit.max_drop or 0:g}"),
