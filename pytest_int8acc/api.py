@@ -64,10 +64,10 @@ class Run(AbstractContextManager["Run"]):
     Args:
         case: A case from ``load_spec``.
         settings: The settings from command line, spec and configuration.
-        goldens: The folder of the case's golden, and whether the golden is written; None: beside the spec,
-            read only.
-        workers: The worker processes in which TensorRT builds engines; None starts some and ends them with
-            the case.
+        goldens: The folder of the case's golden, and whether the golden is written. None means beside the
+            spec, read only.
+        workers: The worker processes in which TensorRT builds engines; With None, processes are started and
+            ended with the case.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Run(AbstractContextManager["Run"]):
         """Run the models and score them; return the result with the verdict.
 
         Raises:
-            MissingBackendError: The backend that the settings want is not there.
+            MissingBackendError: The backend that the settings require is not installed.
             Int8accError: There is no verdict: a model, the data, a golden or a criterion is at fault.
         """
         self._measured = measure(self.case, self.settings, self._goldens, self._clock, self._workers)
@@ -118,10 +118,11 @@ class Run(AbstractContextManager["Run"]):
 
         Args:
             folder: The folder for the files of the fix; None writes none.
-            root: The report folder above ``folder``. No link may lead out of it. None: links are followed.
+            root: The report folder above ``folder``. No symbolic link may lead out of it. With None, links
+                are followed.
 
         Raises:
-            DataError: The inputs differ on each reading.
+            DataError: The inputs differ between two passes over the data.
         """
         assert self._measured is not None, "judge() comes first"
         self.result = conclude(self._measured, folder, root)
@@ -182,9 +183,9 @@ def engine_of_case(case: Case, settings: Settings, side: Side, workers: Workers 
     Args:
         case: From ``load_spec``.
         settings: The settings from command line, spec and configuration.
-        side: baseline, fp32, or the case's format: int8, fp8, fp16 or bf16. A baseline that is a golden is
-            the live FP16 model here.
-        workers: The processes that TensorRT builds in.
+        side: baseline, fp32, or the case's format: int8, fp8, fp16 or bf16. If the baseline is a golden
+            (stored outputs), the engine is that of the FP16 model.
+        workers: The worker processes in which TensorRT builds engines.
 
     Raises:
         Int8accError: There is no such side, or a model, the calibration data or a scale file is at fault.
@@ -228,16 +229,16 @@ def engine_of_model(
     Args:
         model: A float ONNX model; or one with Q/DQ, which is INT8 or FP8 already and runs as it is.
         precision: fp32, fp16, bf16, int8 or fp8.
-        settings: Of these, backend, mode, provider and the engine store matter.
+        settings: Only backend, mode, provider and the engine store are read.
         samples: Calibration samples for int8 or fp8 of a float model: one array per input with samples
             first, a file, or a loader ``file.py:function``.
         method: The calibration method, as ``int8.calibrate.method`` of a spec.
         shapes: For TensorRT and dynamic inputs: input name to its smallest, usual and largest shape.
-        workers: The processes that TensorRT builds in.
+        workers: The worker processes in which TensorRT builds engines.
 
     Raises:
         DataError: int8 or fp8 of a float model needs calibration samples.
-        SpecError: A word is none of those known, or the shapes are no profile.
+        SpecError: An argument is none of the known words, or the shapes are no optimization profile.
         Int8accError: The model cannot be read, or cannot be built.
     """
     check_word("precision", precision, get_args(Precision))
@@ -300,11 +301,11 @@ def _case_of_model(
 
     Args:
         path: The model.
-        source: ``int8`` or ``fp8`` to the keys of that section.
+        source: The section ``int8`` or ``fp8`` of a spec: the section's name to its keys.
         shapes: As in a spec's section 'tensorrt'.
 
     Raises:
-        SpecError: A word is not known, or the shapes are no profile.
+        SpecError: An argument is none of the known words, or the shapes are no optimization profile.
     """
     profiles = {name: [list(shape) for shape in profile] for name, profile in (shapes or {}).items()}
     try:

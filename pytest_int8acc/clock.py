@@ -47,7 +47,7 @@ class Clock:
 
     @contextmanager
     def phase(self, name: PhaseName) -> Iterator[None]:
-        """Count the time of the block to a phase; an outer phase continues after the block."""
+        """Add the time of the block to a phase. An outer phase continues after the block."""
         before = self.doing
         self._switch(Doing(name))
         try:
@@ -105,7 +105,7 @@ class Clock:
         self.interrupted = True
 
     def leave(self, part: Part) -> None:
-        """Note that a part of the case is left out."""
+        """Note that a step of the case is left out."""
         self._left.setdefault(part)
 
     def check(self) -> None:
@@ -161,7 +161,8 @@ class Budget:
     """Maximum cost, in runs over all samples. A search without a plan continues beyond the maximum. A search
     with a plan ends then, or after half of the case's time, so that time is left for the next steps."""
     once: bool = False
-    """Whether a search tries each group only once. That takes fewer trials and proves no plan minimal."""
+    """Whether a search tries each group of layers only once. This takes fewer trials, but does not prove that
+    a plan is minimal."""
     meter: Meter = field(default_factory=Meter)
     """Counts the runs, in trials and between them."""
     kept: float = 0.0
@@ -174,7 +175,7 @@ class Budget:
 
     @property
     def spent(self) -> float:
-        """The runs over all samples that the meter has counted since the budget was made."""
+        """The cost, in runs over all samples, that the meter has counted since the budget was created."""
         return self.meter.runs - self._began
 
     @property

@@ -95,8 +95,8 @@ def session_ends() -> tuple[type[BaseException], ...]:
 def own_faults() -> Iterator[None]:
     """Turn any exception that is no Int8accError into an InternalError, except skips and the session's end.
 
-    NumPy handles floating-point errors by its defaults meanwhile, because a conftest may have made them
-    exceptions.
+    Inside the block, NumPy handles floating-point errors in its default way, because a conftest may have
+    turned them into exceptions.
 
     Raises:
         InternalError: From the unexpected exception.

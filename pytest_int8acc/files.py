@@ -19,8 +19,8 @@ if sys.platform != "win32":
     import fcntl
 
 _PREFIX, _SUFFIX = ".int8acc-", ".part"
-#: Maximum age of a draft (an unfinished file) that cannot be locked, in seconds. An older draft was left by a
-#: killed process and is removed.
+#: A draft is an unfinished file. If it cannot be locked and is older than this number of seconds, a killed
+#: process left it, and it is removed.
 _STALE_SECONDS = 3600.0
 
 

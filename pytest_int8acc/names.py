@@ -1,4 +1,4 @@
-"""Makes names and texts from files and users safe to show: control characters and CI commands do nothing."""
+"""Makes names and texts from files and users safe to show, without control characters and CI commands."""
 
 from __future__ import annotations
 

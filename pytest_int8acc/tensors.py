@@ -48,8 +48,8 @@ class Part:
     """The axis along which the part is cut. It is at least 1, because axis 0 counts the samples."""
     start: int
     stop: int | None
-    """The end of the range; None: the end of the axis, so that the last part includes additional indices of a
-    candidate."""
+    """The end of the range. None means the end of the axis, so that the last part includes additional indices
+    of a candidate."""
     kind: str = ""
     """``scores`` for a tensor behind a Sigmoid or Softmax, otherwise the name of the tensor; for small
     channels, how many of how many there are."""
@@ -74,7 +74,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """The name of the part, which its scores bear, like ``output0[:, 4:], scores``."""
+        """The name of the part in scores and reports, like ``output0[:, 4:], scores``."""
         return f"{self.place}, {self.kind}" if self.kind else self.place
 
     def of(self, array: Array) -> Array:

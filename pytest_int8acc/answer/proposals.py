@@ -87,14 +87,14 @@ class Base:
 
 @dataclass(eq=False)
 class Known:
-    """The state that all remedies of a case share: the search's result, the budget and starting points."""
+    """The state that all remedies of a case share: the search's result, the budget, and ``Base`` objects."""
 
     lab: Lab
     outcome: SearchOutcome
     found: Found
     budget: Budget
     bases: list[Base] = field(default_factory=list)
-    """The starting points that remedies have made so far."""
+    """The starting points for the choice of scales that remedies have made so far."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -109,7 +109,7 @@ class Known:
 
     @property
     def best(self) -> Base | None:
-        """The starting point with the least loss; None if no remedy has made one yet."""
+        """The starting point for scales with the least loss; None if no remedy has made one yet."""
         return min(self.bases, key=lambda base: base.choice.normalized_loss, default=None)
 
     def chooser(self, base: Base) -> Chooser:
@@ -331,7 +331,7 @@ def _rescaled(known: Known, base: Base, groups: tuple[str, ...] | None) -> Itera
 
 
 def _all_rescaled(known: Known, base: Base) -> Iterator[Proposal]:
-    """Plans with other scales for every activation, from a copy of a base.
+    """Plans with other scales for every activation, which are chosen from a copy of ``base``.
 
     The base is copied, because later remedies must not start from these scales: a scale that compensates for
     an error of another tensor does harm after this error is fixed.
@@ -367,7 +367,7 @@ def _confirmed(known: Known, base: Base, choice: Choice, high: Mapping[str, Prec
 
 
 def _are_like(known: Known, base: Base, tensors: Sequence[str]) -> bool:
-    """Whether the ranges of the inputs are about the same as the ranges of a base.
+    """Whether the ranges of tensors on the inputs are about the same as the ranges in ``base``.
 
     Greatest magnitudes are compared on all samples, lower percentiles on the first samples.
     """
@@ -377,7 +377,7 @@ def _are_like(known: Known, base: Base, tensors: Sequence[str]) -> bool:
 
 
 def _base(known: Known, source: Source, ranges: Ranges, odd_ones: Sequence[str]) -> Base:
-    """A base with every activation in symmetric INT8 per tensor, and better scales for weights."""
+    """A starting point: every activation in symmetric INT8 per tensor, and better scales for weights."""
     network = known.lab.network
     odd = {t: symmetric(ranges.scale(t, "minmax")) for t in odd_ones if t in ranges}
     weights = weight_scales(network, known.groups, ranges.held)
@@ -395,7 +395,7 @@ def _opened(known: Known, base: Base) -> Base:
 
 
 def _migrated(known: Known, base: Base, moves: Mapping[str, Array], alpha: float) -> Base:
-    """The base after range was moved by these factors.
+    """The starting point after range was moved by these factors.
 
     Tensors whose values have changed get new ranges; other tensors keep the best scales so far.
     """

@@ -127,7 +127,7 @@ def find_remedies(lab: Lab, outcome: SearchOutcome, found: Found) -> Remedied:
 
     Args:
         lab: The laboratory of a failing case.
-        outcome: The result of its search. If the search found no plan, remedies look at all groups.
+        outcome: The result of its search. If the search found no plan, remedies change all groups.
         found: The result of the search with its proof.
 
     Raises:
@@ -157,7 +157,7 @@ class _Loop:
         self.began = lab.cost
 
     def attempt(self, place: int) -> None:
-        """Try the remedy of a row, unless it does not apply or an earlier one is verified."""
+        """Try the remedy in a row of the register, unless it does not apply or an earlier one is verified."""
         remedy, known = REMEDIES[place], self.known
         self.began = known.lab.cost
         answered = any(proof.holds for _, proof in self.shown)

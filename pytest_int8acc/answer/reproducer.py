@@ -223,7 +223,7 @@ def reduce(
     sessions: Sessions = CPU,
     root: Path | None = None,
 ) -> Path:
-    """Write the smallest piece around a group that shows its error, and check it by running the files.
+    """Write the smallest part of a model around a group that shows the group's error, and check the files.
 
     The folder gets ``float.onnx`` (the baseline's piece), ``int8.onnx`` (or ``fp8.onnx``), ``inputs.npz``,
     ``inputs.json`` (Polygraphy's format), ``expected.npz`` and ``int8.npz`` (outputs of the two), and
@@ -338,7 +338,7 @@ class _Cut:
 
 
 class _Search:
-    """Grows a piece from one group until it shows the error, then removes parts that are not needed."""
+    """Grows a part of the model from one group until it shows the error, then removes needless nodes."""
 
     def __init__(self, whole: _Whole, group: Group, feed: Feed) -> None:
         self.whole, self.group, self.feed = whole, group, feed

@@ -169,7 +169,7 @@ class Chooser:
     """Chooses scales on top of a plan, by trials on the screening subset that a budget pays for."""
 
     def __init__(self, simulator: Simulator, base: Plan, own: Mapping[str, float], budget: Budget) -> None:
-        """Keep what is needed.
+        """Create a chooser. Nothing is run yet.
 
         Args:
             simulator: Tries the plans.
@@ -208,7 +208,7 @@ class Chooser:
         Args:
             chosen_units: The units whose scales may change.
             start: The scales to start from. Scales of other tensors stay as they are.
-            high: Groups in high precision meanwhile, and their precision.
+            high: The groups that are in high precision during the trials, and their precision.
             enough: The normalized loss at which the search ends.
             least: The normalized loss with none of ``chosen_units`` in INT8; no scales can do better.
         """
@@ -277,7 +277,7 @@ class Chooser:
         return least
 
     def _others(self, unit: Unit, best: Choice) -> Iterator[Choice]:
-        """The candidates of a unit that differ from each other and from its present scale."""
+        """The scales to try for a unit, activations that share a scale: each differs from the present one."""
         seen = [best.scales.get(unit.tensors[0], self.own.get(unit.tensors[0], math.inf))]
         for method in unit.methods:
             scale = unit.scale(method)

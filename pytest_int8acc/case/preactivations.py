@@ -95,7 +95,7 @@ class _Compared:
     is_judged: bool
     """Whether the tensor has a criterion of its own, or is an output."""
     read: OutputRows
-    """Compares what the operator reads."""
+    """Compares the tensor that the operator reads."""
     unquantized: OutputRows
     """Compares the tensor before the Q/DQ pair; no rows without such a pair."""
 

@@ -214,7 +214,7 @@ def _work_share(contract: PrecisionContract | None, limit: float) -> Score:
 
 
 def _asked(int8: Int8Form, shares: Mapping[str, float], low: Collection[str]) -> dict[str, float]:
-    """Format to the share of the MACs that the case requests in it, the low format first."""
+    """The share of the MACs that the case requests in each format, the low format first."""
     high = int8.complete().high
     kept: dict[str, str] = {}
     for group in int8.every.groups:

@@ -88,7 +88,7 @@ def _set_process_state(state: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class UserFunction:
-    """A function of a user's script. A call raises whatever the user's code raises."""
+    """A function of a user's script. A call passes on any exception of the user's code."""
 
     ref: str
     """The script and the function as the user wrote them: ``file.py:function``."""

@@ -227,7 +227,7 @@ def _polygraphy_feeds(path: Path, where: str) -> Iterator[Located]:
 
     The format is that of polygraphy.json 0.53: a list of ``{input: array}``, or one of them. An array is
     ``{"array": base64 of a .npy file, "polygraphy_class": "ndarray"}``. ``polygraphy.json.load_json`` is not
-    used, because it decodes whatever class a file names.
+    used, because it creates objects of any class that a file names.
     """
 
     def decode(pairs: list[tuple[str, Any]]) -> Any:

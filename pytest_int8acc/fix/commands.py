@@ -151,7 +151,7 @@ def _head(named: Named, fix: FixFiles) -> str:
 
 
 def _again(named: Named, text: str) -> str:
-    """Return ``text``, which says how to quantize again, with remarks on what other tools do not support."""
+    """Return ``text``, on how to quantize with other tools, and remarks on what they do not support."""
     note = ""
     if not all(map(str.isprintable, named.high)):
         note = "\nexclude_nodes.txt lacks the names that cannot be printed on a line.\n"

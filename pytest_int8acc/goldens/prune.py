@@ -39,7 +39,7 @@ class Orphan:
 
 @dataclass(frozen=True)
 class Survey:
-    """The orphans, and the folders that could not be surveyed."""
+    """The orphans, files that no golden needs, and the folders that could not be searched for them."""
 
     orphans: tuple[Orphan, ...]
     unknown: tuple[str, ...]
@@ -47,7 +47,7 @@ class Survey:
 
 
 def survey(root: Path, goldens: str | None = None, skip: Iterable[str] = ()) -> Survey:
-    """Find orphans. Specs are read from the disk, so the result does not depend on pytest's collection.
+    """Find files that no golden needs. Specs are read from disk, whatever tests pytest has collected.
 
     Args:
         root: The folder that holds the specs: pytest's root folder.
@@ -75,7 +75,7 @@ def survey(root: Path, goldens: str | None = None, skip: Iterable[str] = ()) -> 
 
 
 def delete(orphan: Orphan) -> bool:
-    """Remove an orphan under the golden's lock; return False if a golden has come to name the file.
+    """Remove an orphan under the golden's lock; return False if a golden needs the file by now.
 
     Raises:
         GoldenError: The file cannot be removed.
@@ -99,7 +99,7 @@ def delete(orphan: Orphan) -> bool:
 
 
 def _orphans(folder: str, names: list[str], spec: Path, kept_cases: set[str] | None) -> Iterator[Orphan]:
-    """Yield the orphans in one spec's folder, a golden's JSON before its .npz.
+    """Yield the files of one spec's folder that no golden needs, a golden's JSON before its .npz.
 
     Args:
         folder: The path or URL of the folder.

@@ -110,7 +110,7 @@ class Body:
 def bodies(graph: onnx.GraphProto) -> Iterator[Body]:
     """The graphs inside the nodes of a main graph, at any depth.
 
-    A graph comes before graphs that it contains.
+    A graph is yielded before the graphs that it contains.
     """
     for node in graph.node:
         yield from _bodies(node, (), node.name, "")

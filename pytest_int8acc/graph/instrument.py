@@ -415,7 +415,7 @@ class _QuantizingWriter(_Writer):
                 node.input[index] = self.local(name, branch)
 
     def outside(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """A node that is in no region, and an If for each quantized input, which quantizes the input or not.
+        """A node that no If contains, and an If for each quantized input, which quantizes it or not.
 
         Quantized inputs of nodes inside the node, such as in a Loop, get an If, too. For weights, the If
         stands before the outer node, so that it runs once and not in each step of a Loop.
@@ -583,7 +583,7 @@ class Piece:
 def split_groups(
     network: Network, groups: Collection[str], shapes: Mapping[str, Sequence[int]]
 ) -> tuple[Network, Mapping[str, tuple[Piece, ...]]]:
-    """The network with some groups split into their quantized inputs, and the pieces of each split group.
+    """The network with some groups split into their quantized inputs, each a group, and these new groups.
 
     Two Identity nodes are put before each node that reads a quantized activation. Each is a group of its own:
 
@@ -624,7 +624,7 @@ class _Splitter:
         """Whether all model inputs have fixed sizes, except on axis 0. If so, the activations have, too."""
 
     def split(self, group: Group) -> tuple[list[Group], tuple[Piece, ...]]:
-        """The groups and pieces that replace one group.
+        """The new groups that replace one group, and a description of each of its parts.
 
         Nodes that read the same tensor with the same scale share the Identity nodes.
         """

@@ -84,7 +84,7 @@ class Migrated:
 
 
 def sites(network: Network) -> dict[str, Site]:
-    """Activation to its site, in topological order of the first node that reads the activation."""
+    """The migration sites of a network: activations whose channels can be divided by factors, by name."""
     search = _Search(network)
     found: dict[str, Site] = {}
     for edge in network.edges:
@@ -96,7 +96,7 @@ def sites(network: Network) -> dict[str, Site]:
 
 
 def find_site(network: Network, tensor: str) -> Site | None:
-    """The site of one tensor; None if nothing can take factors of its channels."""
+    """The migration site of one tensor; None if nothing can be multiplied by the factors of its channels."""
     return _Search(network).site(tensor)
 
 
@@ -186,7 +186,7 @@ class Way:
 
 
 class _Search:
-    """Finds migration sites, and the nodes that can take their factors."""
+    """Finds migration sites, and the earlier nodes into whose constants factors can be folded."""
 
     def __init__(self, network: Network) -> None:
         self.constants, self.index = network.model.constants(), network.model.index
@@ -194,7 +194,10 @@ class _Search:
         self._mixing = mixing(network.model)
 
     def site(self, tensor: str) -> Site | None:
-        """The site of an activation; None if no weights and no other activation can take factors."""
+        """The migration site of an activation.
+
+        The result is None if neither weights nor another activation can be multiplied.
+        """
         reading = self.index.readers(tensor)
         readers = [node.name for node, position in reading if position == 0 and self._weighs(node.name)]
         if not readers:
@@ -223,7 +226,7 @@ class _Search:
         return int(weight.shape[0] * weight.shape[2])
 
     def _product(self, tensor: str) -> Site | None:
-        """The site of the first of two activations in a product, such as a query; None for other tensors."""
+        """The migration site of the first of two activations in a product, such as a query; else None."""
         reading = self.index.readers(tensor)
         products = [node for node, position in reading if node.op_type == "MatMul" and position == 0]
         if len(products) != 1 or products[0].name in self._mixing:
@@ -249,7 +252,7 @@ class _Search:
         return ""
 
     def ways(self, site: Site, side: int) -> list[Way] | None:
-        """The tensors from the activation (side 0) or partner (side 1) back to the node that takes factors.
+        """The tensors from the activation (side 0) or partner (1) back to the node that takes the factors.
 
         None if no node can take the factors.
         """

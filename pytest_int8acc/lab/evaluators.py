@@ -106,7 +106,7 @@ class Simulated:
 
 
 class Built(Simulated):
-    """An Evaluator that judges a plan by building its model, and probes it by simulation."""
+    """An Evaluator that judges a plan by building its model, and measures error vectors by simulation."""
 
     def __init__(self, simulated: Simulated, build: Callable[[Plan], Iterable[Feed]]) -> None:
         """Create an evaluator with the criteria, the baseline and the samples of ``simulated``.

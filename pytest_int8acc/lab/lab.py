@@ -115,7 +115,7 @@ class Lab:
         split: Split | None = None,
         own: OwnSamples | None = None,
     ) -> None:
-        """Keep what the lab works on. Nothing is run.
+        """Create a lab. Nothing is run yet.
 
         Args:
             measured: The measured case.

@@ -279,7 +279,7 @@ class EdgeMeter:
     """Measures all quantizations of a network's activations on the first inputs of a case."""
 
     def __init__(self, network: Network, model: Model, inputs: Dataset, sessions: Sessions = CPU) -> None:
-        """Create a meter; no model is run yet.
+        """Create the object; no model is run yet.
 
         Args:
             network: The low-precision candidate of a case, to which no mixed-precision plan is applied.

@@ -24,7 +24,7 @@ _LAYERS = 40
 #: value that the scale can represent if that is nearer.
 _MAX_AXIS = 4.0
 #: Width and height of a box in a graph, the distance from one box to the next one below, and the length of a
-#: wire between boxes.
+#: line between boxes.
 _BOX, _ROW, _GAP = (150.0, 48.0), 58.0, 15.0
 #: The maximum number of characters of a name in a box.
 _NAME = 22
@@ -283,7 +283,7 @@ def layer_bars(layers: Sequence[LayerError], culprits: Sequence[str]) -> list[Ba
 
 
 def error_rank(layer: LayerError) -> tuple[bool, float]:
-    """Returns a sort key by which layers with NaN come first, then those with the largest own error."""
+    """Returns a sort key: layers with NaN first, then by the error with only this layer in the low format."""
     return not math.isnan(layer.alone_sqnr_db), layer.alone_sqnr_db
 
 

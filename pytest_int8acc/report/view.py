@@ -609,7 +609,7 @@ class CaseView:
 
     @cached_property
     def layer_errors(self) -> list[LayerError]:
-        """The layers, those with the largest error of their own first."""
+        """The errors of layers. Those with the largest error when only this layer is quantized come first."""
         return sorted(self._diagnosis.layers, key=charts.error_rank)
 
     @cached_property

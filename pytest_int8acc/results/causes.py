@@ -325,7 +325,7 @@ class Repair:
     evidence: Evidence
     """The model that was built for the remedy, and its scores."""
     verified: bool
-    """Whether ``holds`` is true, and some of the samples that proved it had chosen nothing."""
+    """Whether ``holds`` is true, also on held-out samples, which no choice was based on."""
     price: float
     """The share of the model's multiply-accumulates that leaves the low format, from 0 to 1."""
     precision: str = "fp16"
@@ -386,7 +386,7 @@ class Jump:
 
 @dataclass(frozen=True)
 class AddedNode:
-    """A node that a quantized model has and the float model of its case has not."""
+    """A node that a quantized model has, but the float model of its case does not have."""
 
     node: str
     op_type: str
@@ -429,9 +429,9 @@ class OtherModel:
     off: float = 0.0
     """The root mean square of the tensor's difference, divided by that of its values in the float model."""
     operators: Mapping[str, int] = field(default_factory=dict)
-    """Operator to how many more of its nodes the quantized model has; below 0, how many less."""
+    """For each operator, how many nodes more the quantized model has; negative if it has fewer."""
     added: AddedNode | None = None
-    """The first node of the quantized model whose operator it has more of; None if there is none."""
+    """The first node of the quantized model that the float model lacks; None if there is none."""
 
     @property
     def differs(self) -> bool:
@@ -441,7 +441,7 @@ class OtherModel:
 
 @dataclass(frozen=True)
 class ScaleTrials:
-    """What other scales give back of the loss, with the layers that were tried in the low format."""
+    """How much of the loss other scales remove, with the layers that were tried in the low format."""
 
     trials: int
     tensors: int
@@ -454,9 +454,9 @@ class ScaleTrials:
 
 @dataclass(frozen=True)
 class BodyScales:
-    """What other scales give back in bodies of Loop, If and Scan, with all layers in the low format.
+    """How much of the loss other scales in bodies of Loop, If and Scan remove, all layers in the low format.
 
-    All scales of activations there were multiplied by the same factor.
+    All scales of activations in these bodies were multiplied by the same factor.
     """
 
     factor: float
@@ -503,16 +503,16 @@ class Diagnosis:
     None if it was not compared. It is compared if the criteria fail with all layers in high precision.
     """
     scales: ScaleTrials | None = None
-    """What other scales give back; None if no other scales were tried, or if a culprit has a cause."""
+    """How much of the loss other scales remove; None if none were tried, or if a culprit has a cause."""
     in_bodies: Mapping[str, int] = field(default_factory=dict)
-    """``If``, ``Loop`` or ``Scan`` to the number of layers in the low format in bodies of such nodes.
+    """The number of layers in the low format in bodies of ``If``, ``Loop`` and ``Scan`` nodes, by operator.
 
-    No plan changes scales there.
+    No plan changes scales in bodies.
     """
     body_scales: BodyScales | None = None
-    """What other scales give back in bodies.
+    """How much of the loss other scales in bodies of Loop, If and Scan remove.
 
-    None if there are none, if the search found layers at fault, or if it was not tried.
+    None if there are no bodies, if the search found layers at fault, or if no other scales were tried.
     """
     worst: tuple[WorstSample, ...] = ()
     """The worst sample of each of a few failing outputs; empty if no report is written."""

@@ -29,12 +29,12 @@ class SampleSet:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The samples on which nothing was chosen: neither layers nor scales nor the plan that they prove."""
+    """The held-out samples: no layers, scales or plans were chosen by them, so they can prove a plan."""
 
     count: int = 0
     """The number of samples; 0 if there are none, so that the scores prove nothing about other samples."""
     missing: int = 0
-    """The number of further samples with which some could be held out; 0 if there are enough."""
+    """The number of further samples that are needed before some can be held out; 0 if there are enough."""
     key: Literal["inputs", "prove"] = "inputs"
     """The key of the spec that names these samples."""
     scores: tuple[Score, ...] = ()
@@ -70,7 +70,7 @@ class Evidence:
     None if there was no search.
     """
     held_out: HeldOut | None = None
-    """The samples among ``proved_on`` on which nothing was chosen; None for what needs no proof."""
+    """The held-out samples among ``proved_on``, which no choice was based on; None if no proof is needed."""
     scores: tuple[Score, ...] = ()
     """The scores of the model; empty for a trial that only measures the normalized loss."""
     realized: PrecisionContract | None = None

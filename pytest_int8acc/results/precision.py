@@ -45,9 +45,9 @@ class PrecisionContract:
     source: AskedBy
     policy: Realized
     asked: Mapping[str, float] = field(default_factory=dict)
-    """Format to the share of MACs requested in it; empty for an engine that was built beforehand."""
+    """The share of MACs requested in each format; empty for an engine that was built beforehand."""
     realized: Mapping[str, float] | None = None
-    """Format to the share of MACs that provably ran in it; None if no engine is built, as on ONNX Runtime."""
+    """The share of MACs that provably ran in each format; None if no engine is built, as on ONNX Runtime."""
     proven: float = 0.0
     """The fraction of the MACs requested in ``low`` that provably ran in ``low``, from 0 to 1."""
     refuted: float = 0.0

@@ -63,9 +63,9 @@ class ChangedDecisions:
     largest: tuple[Decision, ...]
     """The samples with the largest margins, the largest first; at most 100."""
     broken: int | None = None
-    """The number of samples that the baseline alone classifies as labelled; None without labels."""
+    """The number of samples that only the baseline puts into the labelled class; None without labels."""
     mended: int | None = None
-    """The number of samples that the candidate alone classifies as labelled; None without labels."""
+    """The number of samples that only the candidate puts into the labelled class; None without labels."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import Literal
 from pytest_int8acc.results.samples import ChangedDecisions
 
 Bound = Literal["min", "max"]
-#: What the samples say about a limit. ``undecided``: other samples of this kind may reverse the verdict.
+#: Whether the samples show that a limit is met. ``undecided``: other samples of the same kind may reverse the
+#: verdict.
 Outcome = Literal["passed", "failed", "undecided"]
 #: How a line fit of the candidate differs from the baseline: it has one constant value, it is too small or
 #: too large by a factor, or it is shifted by an offset.
@@ -32,12 +33,12 @@ DEFAULT_SQNR_DB = 20.0
 
 @dataclass(frozen=True)
 class Interval:
-    """The confidence interval of a score: where the score of all samples of this kind lies."""
+    """The confidence interval of a score. It probably contains the score of all samples of this kind."""
 
     low: float
     high: float
     kept: float = 1.0
-    """The share of resamples, as drawn by a bootstrap, whose score meets the limit, from 0 to 1."""
+    """The share of bootstrap resamples whose score meets the limit, from 0 to 1."""
     confidence: float = CONFIDENCE
     """The probability that such an interval contains the true score, above 0 and below 1."""
     needed: int | None = None
@@ -137,7 +138,8 @@ class Score:
         if self.metric.endswith("_db"):
             return consistent(10 ** min((self.limit - self.value) / 10, 300.0), self.passed)
         sign, perfect = (1.0 if self.bound == "min" else -1.0), self._perfect
-        if perfect != self.baseline and perfect < self.limit * sign:  # a speedup, say: no value is the best
+        # for a metric such as a speedup, which has no best value
+        if perfect != self.baseline and perfect < self.limit * sign:
             perfect, used, allowed = 0.0, self.limit, self.value
         else:
             used, allowed = sign * (perfect - self.value), sign * (perfect - self.limit)
@@ -200,7 +202,7 @@ class SmallSamples:
 
     count: int
     ratio: float
-    """The largest root mean square of a sample, divided by the largest one among these small samples."""
+    """The largest root mean square of all samples, divided by the largest one of these small samples."""
     alone: Score
     """The score of the small samples alone."""
 
@@ -209,7 +211,7 @@ class SmallSamples:
 class Preactivation:
     """The input of the Softmax or Sigmoid that computes an output. The output hides errors of this tensor.
 
-    On engines it is compared in the simulation of the engine in ONNX Runtime.
+    If the case runs in engines, the tensor is compared in the simulation of the engine in ONNX Runtime.
     """
 
     tensor: str
@@ -283,7 +285,7 @@ class OutputResult:
 
 @dataclass(frozen=True)
 class FloatNan:
-    """NaN in an output of the float baseline, which nothing can be compared with."""
+    """NaN in an output of the float baseline. No candidate can be compared with such an output."""
 
     output: str
     half: bool
@@ -351,7 +353,7 @@ class ChanceMetric:
 
 @dataclass(frozen=True)
 class FittingMetric:
-    """The built-in metric of labels that fits what an output seems to hold, by the graph and by shapes."""
+    """The built-in metric of labels that fits an output, judged by the model's graph and by shapes."""
 
     metric: str
     """The name of the metric, as the spec writes it."""
@@ -379,7 +381,7 @@ class BlindSpots:
     samples: int = 0
     """The number of samples on which the criteria were tried; 0 if it is not known."""
     metric: FittingMetric | None = None
-    """The metric of labels that fits an output; None if what the outputs hold is not known."""
+    """The metric of labels that fits an output; None if the content of the outputs is not known."""
 
     @property
     def fatal(self) -> bool:

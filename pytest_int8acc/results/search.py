@@ -68,9 +68,9 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Quantizer:
-    """A Q/DQ pair whose result is only moved, for example reshaped, or is an output of the model.
+    """A Q/DQ pair whose result is an output of the model, or is only moved, as by a Reshape.
 
-    A group of such a pair computes nothing. Only the pair can lose accuracy.
+    A layer that consists of such a pair computes nothing. Only the pair can lose accuracy.
     """
 
     tensor: str
@@ -104,10 +104,10 @@ class Culprit:
     inside: str = ""
     """``If``, ``Loop`` or ``Scan`` if the layer lies in the body of such a node; empty in the main graph.
 
-    Causes are not looked for in bodies, but other scales are tried there.
+    For a layer in a body no cause is looked for, but other scales are tried.
     """
     body_scales: BodyScales | None = None
-    """What other scales give back of the loss of a layer in a body; None if they were not tried."""
+    """How much of the loss of a layer in a body other scales remove; None if they were not tried."""
     quantizer: Quantizer | None = None
     """The only Q/DQ pair of a layer that computes nothing; None for layers that compute."""
 
@@ -175,7 +175,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class TradeoffPoint:
-    """One plan of a trade-off, that is a number of layers in high precision, tried on a few samples."""
+    """One plan of a trade-off: a number of layers in high precision, tried on a few samples."""
 
     layers: int
     """The number of layers in high precision, counted from the start of the trade-off's order."""
@@ -216,7 +216,7 @@ class SearchOutcome:
     minimal: bool
     """Whether the criteria fail if any one culprit returns to the low format."""
     verified: bool
-    """Whether ``holds`` is true, and some of the samples that proved it had chosen nothing."""
+    """Whether ``holds`` is true, also on held-out samples, which no choice was based on."""
     fixed: tuple[Score, ...]
     """The scores of the fixed model; empty if no fixed model was built."""
     ending: Ending
@@ -229,7 +229,7 @@ class SearchOutcome:
     int8_share: float
     """The share of the multiply-accumulates of all layers that stays in the low format, from 0 to 1."""
     held_out: HeldOut
-    """The samples on which nothing was chosen, and the scores of the fixed model on them."""
+    """The held-out samples, which no choice was based on, and the scores of the fixed model on them."""
     holds: bool = False
     """Whether the case's own backend ran the fixed model on all samples and met the criteria with a reserve.
 
@@ -245,8 +245,8 @@ class SearchOutcome:
     certificate: Certificate | None = None
     """The result of certifying the plan; None if it was not certified."""
     fixed_pairs: tuple[str, ...] = ()
-    """Names of Q/DQ nodes that stay under every plan, because they are blocked, FP8, INT4, or form no
-    pair."""
+    """Names of Q/DQ nodes that no plan removes, because they are blocked, in FP8 or INT4, or without a
+    partner."""
     low: str = ""
     """The low format of the search: ``fp16`` or ``bf16``; empty for INT8."""
     joined: tuple[str, ...] = ()

@@ -22,7 +22,8 @@ class DefaultSession:
 
     kind: Difference
     is_target: bool
-    """Whether the case names ONNX Runtime as its backend, so that a default session is what is deployed."""
+    """Whether the case names ONNX Runtime as its backend, so that users deploy the model in a default
+    session."""
     samples: int
     """The number of samples of the batch."""
     exact: Score | None = None
@@ -44,5 +45,5 @@ class DefaultSession:
 
     @property
     def is_caution(self) -> bool:
-        """Whether the session that is deployed misses limits, or does not run, unlike the exact one."""
+        """Whether the session that users deploy misses limits or does not run, while the exact one passes."""
         return self.is_target and self.kind in ("refused", "fails")

@@ -21,7 +21,7 @@ from pytest_int8acc.spec.int8 import Algorithm
 class _Form:
     """The fields that all forms have.
 
-    A form is what a backend can run: a model or an engine, with its description.
+    A form is a model or an engine that a backend can run, with its description.
     """
 
     model: Model

@@ -74,7 +74,7 @@ class Backend(Protocol):
     output_settings: Mapping[str, str]
     """Names and values of settings on which the outputs of a model depend. Goldens record them."""
     notes: tuple[str, ...] = ()
-    """Notes for the report on how the backend was chosen and what it left out."""
+    """Notes for the report: how the backend was chosen, and which steps it left out."""
     calibration_cache: Path | None = None
     """The cache that TensorRT's calibrator wrote or read; None if no calibrator ran."""
 

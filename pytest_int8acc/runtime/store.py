@@ -411,7 +411,7 @@ def _remove(path: Path) -> None:
 
 
 class RemoteStore(Store):
-    """A local store that looks in shared storage before it makes an entry, and uploads what it made.
+    """A local store that looks in shared storage before it makes an entry, and uploads new entries.
 
     An entry is uploaded as one ZIP file, so that other machines see the whole entry or none. The SHA-256 of
     each file in it is verified. If two machines make the same entry, the later upload stays. The first

@@ -394,6 +394,7 @@ DIVERGENCE = Measure("divergence", divergence, greatest=(), counted=COUNTED, rea
 TOP1 = Measure("top1", top_k(1), greatest=(), counted=COUNTED, reads=_CLASSES)
 TOP5 = Measure("top5", top_k(5), greatest=(), counted=COUNTED, reads=_CLASSES)
 UNEQUAL = Measure("unequal", unequal, greatest=(), counted=COUNTED)
-#: Only a search reads flip distances, sample by sample. So they are never pooled over samples.
+#: The distance of a sample's top class from losing its place. Only a search reads it, sample by sample, so it
+#: is never pooled over samples.
 FLIP1 = Measure("flip1", flip_distance(1), greatest=(0,), counted=0, reads=_CLASSES)
 FLIP5 = Measure("flip5", flip_distance(5), greatest=(0,), counted=0, reads=_CLASSES)

@@ -41,10 +41,11 @@ _MIN_LOSS = 0.1
 #: Correcting an interval for skewness may move its end at most this many times as far from the value. A
 #: larger skewness comes mostly from the single sample with the largest error.
 _MAX_SKEWED = 2.0
-#: Maximum number of units of a jackknife. If there are more samples, they are joined to lots, and each lot is
-#: one unit.
+#: Maximum number of units, samples or groups of samples, of a jackknife. If there are more samples, they are
+#: joined to lots, and each lot is one unit.
 _MAX_UNITS = 512
-#: Maximum number of units for a metric of labels, whose value is computed once for each unit.
+#: Maximum number of units for a metric of labels. The metric is computed once for each unit, so more would
+#: take too long.
 _MAX_UNITS_OF_LABELS = 64
 #: The number of bootstrap resamples.
 _RESAMPLES = 400

@@ -167,7 +167,7 @@ def _quantile(row: F64, kind: int) -> float:
 
 
 class Tolerated(Share):
-    """Shares of a limit on the metric ``tolerance``: what each sample uses up of the limit.
+    """Shares of a limit on the metric ``tolerance``: how much of the limit each sample uses up.
 
     If a median or a quantile is checked, only all samples together give a number.
     """

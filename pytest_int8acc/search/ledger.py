@@ -313,7 +313,7 @@ def _over(clock: Clock) -> Ending:
 
 
 def _bounded(probe: Probe) -> Probe:
-    """The probe with nan and large numbers replaced by numbers whose sums are finite and exact enough."""
+    """The measured errors with nan and large numbers replaced, so that sums are finite and exact enough."""
     vectors = [np.nan_to_num(vector, nan=_LONG).clip(-_LONG, _LONG) for vector in probe.vectors]
     return Probe(vectors, probe.parts.clip(max=_HUGE))
 

@@ -39,7 +39,7 @@ class Solver:
     """
 
     def __init__(self, surrogate: Surrogate, weights: Floats, free: Bools) -> None:
-        """Keep the arguments.
+        """Create a solver.
 
         Args:
             surrogate: Predicts the loss of a plan.
@@ -163,10 +163,10 @@ class Solver:
         return self._rows_toggled(plan, toggles, now).max(axis=0, initial=0.0), change
 
     def _rows_toggled(self, plan: Bools, toggles: NDArray[np.intp], now: Floats) -> Floats:
-        """The rows of the surrogate, that is the predicted losses, after each swap: [rows, swaps].
+        """The predicted losses after each swap, [rows, swaps].
 
-        A row is ``|x + u|^2``, where ``x`` is the error of the plan, and ``u`` is the signed sum of the error
-        vectors of the toggled groups.
+        A row of the surrogate model is one of its predicted losses: ``|x + u|^2``, where ``x`` is the error
+        of the plan, and ``u`` is the signed sum of the error vectors of the toggled groups.
         """
         model = self.surrogate
         sign = np.where(plan, -1.0, 1.0)

@@ -166,7 +166,7 @@ def _proven(ledger: Ledger) -> Ending:
 
 
 class _Minimal:
-    """The state of the strategy ``minimal``: a passing plan, and a surrogate that measurements correct."""
+    """The state of the strategy ``minimal``: a passing plan, and a surrogate model of the losses of plans."""
 
     def __init__(self, ledger: Ledger, candidate: Trial) -> None:
         self.ledger = ledger
@@ -222,13 +222,13 @@ class _Minimal:
         return list(self._solver.order(_NO_MATTER))
 
     def learn(self, trial: Trial) -> None:
-        """Correct the surrogate if a trial passed, and update the hardness of the samples in any case."""
+        """Correct the predictions if a trial passed. Update the hardness of samples in any case."""
         if trial.passed:
             self._calibrate(trial)
         self.ledger.samples.learn(trial)
 
     def _cancelling(self) -> bool:
-        """Whether the errors of groups cancel: together they do far less harm than the surrogate predicts."""
+        """Whether the errors of groups cancel: together they do far less harm than is predicted."""
         nothing, ledger = frozenset[int](), self.ledger
         losses = ledger.samples.estimate(self._candidate, ledger.best)
         truth = float(np.nanmax(losses, initial=0.0))
@@ -274,7 +274,7 @@ class _Minimal:
         return None
 
     def _attempt(self, plan: frozenset[int], why: str, screen: float) -> bool:
-        """Measure a plan on the probed samples, and try it on all if its loss there is at most ``screen``."""
+        """Try a plan on a few samples, and then on all samples if the loss was at most ``screen``."""
         measured = self.ledger.probe([plan], self._probed.samples)[0]
         self.model.anchor(plan, measured)
         passed = False

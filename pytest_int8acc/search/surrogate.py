@@ -81,12 +81,12 @@ class Surrogate:
         self.constant = np.array([float(e @ e) for e in there])
 
     def _flats(self, errors: Sequence[Vectors]) -> list[Vectors]:
-        """The error vector of each row of the surrogate. Its squared length is the loss."""
+        """The errors as one vector for each predicted loss, which is the vector's squared length."""
         return [_flat(errors[t][None, part])[0] for t, part in self._parts]
 
     @property
     def row_scale(self) -> Floats:
-        """The ratio of true to modelled loss, for each row of the surrogate."""
+        """The ratio of true to predicted loss, for each of the predicted losses (rows)."""
         return np.asarray(self.scale[self.target_of_row] * self._anchor)
 
     def rows(self, int8: NDArray[np.generic]) -> Floats:
@@ -116,7 +116,7 @@ class Surrogate:
         return int8
 
     def anchor(self, high: frozenset[int], probe: Probe) -> None:
-        """Scale each row of the surrogate so that its prediction is exact for a plan that was measured."""
+        """Scale all predictions so that they are exact for a plan that was measured."""
         self._anchor[:] = 1.0
         model = self.rows(self.mask(high)[None])[0]
         measured = self._lengths(probe) * self.row_scale
@@ -138,7 +138,7 @@ class Surrogate:
                 self.scale[t] *= (loss / predicted[t]) ** (2 / target.power)
 
     def fit(self, probes: Sequence[Probe]) -> None:
-        """Set the scale of each target to the median ratio of loss to squared error length in ``probes``."""
+        """Set the scale of each target's predictions to the median ratio of loss to squared error length."""
         lengths = [self._lengths(probe) for probe in probes]
         for t, target in enumerate(self.targets):
             rank = self.criteria[target.criterion].pool == "rank"
@@ -179,7 +179,7 @@ def _trusted(vectors: Vectors) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Probed:
-    """A surrogate, and the groups and samples that it was measured on."""
+    """A surrogate model of the losses of plans, and the groups and samples on which it was measured."""
 
     surrogate: Surrogate
     single: Bools
@@ -228,7 +228,7 @@ def probe(ledger: Ledger, trial: Trial, *, closely: bool = False) -> Probed:
 
 
 def _choose(ledger: Ledger, trial: Trial) -> list[int]:
-    """The samples on which error vectors are measured, as many as cost little.
+    """The samples on which error vectors are measured. There are as many as can be measured at a low cost.
 
     They are taken from the samples that ran in a trial. If a mean decides, they are spread evenly over all
     hardnesses. If the worst samples decide, they are spread over the harder half of the samples that must
@@ -271,7 +271,7 @@ def _surrogate(
     base: Sequence[Vectors],
     probes: Sequence[Probe],
 ) -> Surrogate:
-    """A surrogate that is scaled so that it predicts the loss of ``trial`` on all samples."""
+    """A surrogate model that is scaled so that its prediction for ``trial`` is the loss on all samples."""
     targets, criteria = ledger.evaluator.targets, ledger.evaluator.criteria
     surrogate = Surrogate(targets, criteria, vectors, base)
     surrogate.fit(probes)

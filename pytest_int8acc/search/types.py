@@ -151,7 +151,7 @@ class Evaluator(Protocol):
 
     @property
     def targets(self) -> Sequence[Target]:
-        """The criterion of each array of error vectors that :meth:`probe` returns; at least one."""
+        """For each array of error vectors that :meth:`probe` returns, its criterion; at least one."""
 
     def trial(self, high: frozenset[int], order: Sequence[int], enough: Enough | None) -> Trial:
         """Judge a plan on all samples.

@@ -26,7 +26,10 @@ GoldenType = Literal["float32", "float16"]
 
 
 class OnnxRuntime(Closed):
-    """Options of the ONNX Runtime backend; what is left out follows from command line, ini and defaults."""
+    """Options of the ONNX Runtime backend.
+
+    Options that are missing come from command line, ini or defaults.
+    """
 
     where = "onnxruntime"
     expected = "a mapping like {mode: exact, provider: cpu}"
