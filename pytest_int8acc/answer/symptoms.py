@@ -490,11 +490,11 @@ class Surroundings:
         self.index = network.model.index
         self._origin = origins(network.model)
         self._quantized: dict[str, set[str]] = defaultdict(set)
-        """Tensor name to the quantized tensors that hold the same values, for instance after a Reshape."""
+        """For each tensor, the quantized tensors that hold the same values, for instance after a Reshape."""
         for edge in (e for e in network.edges if e.quantization.values is None):
             self._quantized[self.root(edge.tensor)].add(edge.tensor)
         self._joins: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-        """Tensor name to the Concat and Add nodes that read its values, for instance after a Reshape."""
+        """For each tensor, the Concat and Add nodes that read its values, for instance after a Reshape."""
         for node in self.index.nodes.values():
             if node.op_type in ("Concat", "Add", "Sum"):
                 for root in {self.root(name) for name in node.input}:

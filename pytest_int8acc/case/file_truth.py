@@ -284,7 +284,7 @@ def _perturbed(array: Array, rng: np.random.Generator) -> Array:
 
 
 def _differing(expected: Feed, found: Feed) -> dict[str, str]:
-    """Output name to a description of the difference, for outputs that differ by more than rounding."""
+    """A description of the difference, by output name, of each output that differs by more than rounding."""
     texts = {name: _difference(array, found[name]) for name, array in expected.items()}
     return {name: text for name, text in texts.items() if text}
 

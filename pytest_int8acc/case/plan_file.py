@@ -434,7 +434,7 @@ def _no_group(name: str, groups: Sequence[str], network: Network) -> str:
 
 
 def _shapes(network: Network) -> dict[str, tuple[int, ...] | None]:
-    """Quantized tensor to its shape; None for an activation, whose shape may vary."""
+    """The shape of each quantized tensor, by name; None for an activation, whose shape may vary."""
     constants = network.model.constants()
     return {
         name: None if own.values is None else constants[name].shape

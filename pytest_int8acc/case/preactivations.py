@@ -49,7 +49,7 @@ class WatchedEngine:
 
     engine: Engine
     tensors: Mapping[str, _Tensors]
-    """Output to its preactivation."""
+    """The preactivation of each output, by the output's name."""
     added: frozenset[str]
     latest: Feed = field(default_factory=dict)
     """All outputs of the latest run."""

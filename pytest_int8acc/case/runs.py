@@ -132,7 +132,7 @@ class Runs:
     """
     bad: BadOutputs = field(default_factory=BadOutputs)
     worst: dict[str, Worst] = field(default_factory=dict)
-    """Output name to the sample of this output with the lowest SQNR."""
+    """The sample with the lowest SQNR of each output, by the output's name."""
     perturbed: PerturbedOutputs = field(default_factory=dict)
     """The baseline's outputs for perturbed inputs."""
     spread: Spread = field(default_factory=Spread)
@@ -407,9 +407,9 @@ class Reference:
     place: str
     """The place of the key in the spec, as ``file:line:col``."""
     arrays: Mapping[str, Array]
-    """Output name to the training framework's array, with the samples along the first axis."""
+    """The training framework's array of each output, by name, with the samples along the first axis."""
     _seen: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Output name to the shape of the model's output over all batches so far, as if they were one array."""
+    """The shape of each output, by name, over all batches so far, as if they were one array."""
 
     def next(self, like: Feed) -> Feed:
         """The framework's outputs of the next batch; DataError if a shape differs from the model's output.

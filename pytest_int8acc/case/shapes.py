@@ -46,7 +46,7 @@ def tensor_shapes(
 
 
 def group_shapes(network: Network, shapes: Mapping[str, Sequence[int]]) -> dict[str, str]:
-    """Layer name to the shape, as text, of the first output of its first node; empty if it is unknown."""
+    """The shape of each layer, by name, as text: that of its first node's first output; empty if unknown."""
     leading = leading_outputs(network)
     found = {group.name: shapes.get(leading.get(group.name, "")) for group in network.groups}
     return {group: "" if shape is None else str(list(shape)) for group, shape in found.items()}

@@ -61,7 +61,7 @@ class Named:
     high: Mapping[str, Precision]
     """The precision of each node that is kept out of INT8, in topological order."""
     int8: Mapping[str, tuple[int, ...]]
-    """Node to the positions of its inputs that are quantized."""
+    """The positions of the quantized inputs of each node."""
     op_types: tuple[str, ...]
     """Operator types of the nodes in ``int8``."""
     scales: Mapping[str, float]

@@ -44,7 +44,7 @@ COARSE = 0.01
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 #: Operators with an attribute for the type of their output. They stay in FP32.
 _SELF_TYPED = frozenset({"RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli", "BitCast"})
-#: Floating-point element type to a suffix: it ends the names of tensors that are cast to the type.
+#: For each floating-point element type, the suffix of the names of tensors that are cast to this type.
 _SUFFIX = {known.element_type: known.name for known in (FP32, FP16, BF16)}
 
 
@@ -128,11 +128,11 @@ class _Typing:
 
     def __init__(self, model: Model, types: dict[str, int], keep_fp32: Collection[str], low: int) -> None:
         self.types = types
-        """Tensor to its element type before the conversion."""
+        """The element type of each tensor before the conversion."""
         self.made = dict(types)
-        """Tensor to the element type in which its node computes it after the conversion."""
+        """The element type in which each tensor is computed after the conversion."""
         self.needed: dict[str, set[int]] = {}
-        """Tensor to the element types in which other nodes need it after the conversion."""
+        """The element types in which other nodes read each tensor after the conversion."""
         self.required: list[dict[int, int]] = []
         """For each node, input position to the element type that the node reads after the conversion. Inputs
         that may have any type are left out."""

@@ -105,11 +105,11 @@ class _Wiring:
             if all(nodes[name].op_type not in WEIGHTED for name in group.nodes)
         }
         self.makers: dict[str, str | None] = {}
-        """Tensor to the group that computes it; None stands for nodes that are always in FP32."""
+        """The group that computes each tensor; None stands for nodes that are always in FP32."""
         self.readers: dict[str, set[str | None]] = {}
-        """Tensor to the groups that read it; None stands for nodes that are always in FP32."""
+        """The groups that read each tensor; None stands for nodes that are always in FP32."""
         self.touched: dict[str, set[str]] = {group.name: set() for group in network.groups}
-        """Group to the tensors that it reads or computes."""
+        """The tensors that each group reads or computes."""
         outputs = {value.name for value in network.model.graph.output}
         inputs = [value.name for value in network.model.graph.input]
         for tensor in (*inputs, *index.producer):
@@ -139,7 +139,7 @@ class _Wiring:
                 run = (*run, following)
 
     def _adjacent(self, groups: Collection[str], known: Collection[str]) -> Iterable[str]:
-        """Groups without convolutions and products that share a tensor with ``groups``; without ``known``."""
+        """Groups without convolutions and products that share a tensor with ``groups``, except ``known``."""
         shared = {t for name in groups for t in self.touched[name]}
         return (n for n in self.touched if n in self.light and n not in known and self.touched[n] & shared)
 

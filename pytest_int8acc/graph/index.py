@@ -1,4 +1,4 @@
-"""Look-ups in graphs: the node that computes a tensor, the nodes that read it, and the graphs inside nodes.
+"""Look-ups in graphs: the node that computes a tensor, the nodes that read the tensor, graphs inside nodes.
 
 With these look-ups, the time of a pass over a graph is proportional to the number of the graph's nodes.
 """
@@ -37,12 +37,12 @@ class Index:
 
     @cached_property
     def order(self) -> dict[str, int]:
-        """Node name to the node's position in topological order."""
+        """The position of each node in topological order, by node name."""
         return {name: position for position, name in enumerate(self.nodes)}
 
     @cached_property
     def producer(self) -> dict[str, onnx.NodeProto]:
-        """Tensor to the node that computes it.
+        """The node that computes each tensor.
 
         Inputs and constants of the graph are not among the tensors.
         """

@@ -208,7 +208,7 @@ class _Branch:
     constants: list[TensorProto]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
-    """Tensor of the network to the name that it has in the branch."""
+    """The names in the branch of the network's tensors."""
 
     def graph(self, name: str, results: Mapping[str, int]) -> onnx.GraphProto:
         """The branch as a graph.
@@ -238,7 +238,7 @@ class _Writer(ABC):
         self.graph, self.index = network.model.graph, network.model.index
         self.types, self.constants = value_types(network.model), network.model.constants()
         self.switches: dict[str, str] = {}
-        """Name of each node in a group to the tensor that switches the group to the low format."""
+        """For each node in a group, by name, the tensor that switches the group to the low format."""
         for group, switch in zip(network.groups, switches, strict=True):
             self.switches.update(dict.fromkeys(group.nodes, switch))
         self._outside_constants: dict[object, str] = {}
@@ -617,7 +617,7 @@ class _Splitter:
         self.editor, self.axes = network.model.edit(), ChannelAxes(network.model)
         self._nodes = {node.name: node for node in self.editor.graph.node}
         self._before: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-        """Name of a node to the new nodes that are put before it."""
+        """The new nodes that are put before each node, by the node's name."""
         self._has_fixed_sizes = all(
             info.shape and all(isinstance(size, int) for size in info.shape[1:]) for info in self.model.inputs
         )
@@ -724,9 +724,9 @@ class _Twin:
 
     group: str
     edges: Mapping[str, list[Edge]]
-    """Name of a node to its quantized inputs that belong to the group."""
+    """The quantized inputs of each node that belong to the group, by node name."""
     names: dict[str, str] = field(default_factory=dict)
-    """Tensor of the network to the name of its copy."""
+    """The names of the copies of the network's tensors."""
 
     def of(self, node: onnx.NodeProto, writer: QdqWriter) -> Iterator[onnx.NodeProto]:
         """The copy of ``node``, and the Q/DQ pairs before it."""
@@ -795,7 +795,7 @@ class _RoundingWriter:
         self.nodes: list[onnx.NodeProto] = []
         self.zero = self.editor.add_constant("int8acc_zero", np.zeros((), np.float32))
         self.rounded: dict[str, str] = {}
-        """Tensor to the name of its rounded copy."""
+        """The name of each tensor's rounded copy."""
         self.measurements: dict[str, tuple[str, ...]] = {}
 
     def add_twin(self, node: onnx.NodeProto) -> None:

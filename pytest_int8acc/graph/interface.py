@@ -16,7 +16,7 @@ from pytest_int8acc.graph.index import all_graphs, all_nodes, refill
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16
 
-#: Element type to the name of the format, for names of tensors.
+#: The name of each element type, for names of tensors.
 _FLOATS = {FLOAT: "fp32", FLOAT16: "fp16", BFLOAT16: "bf16"}
 
 

@@ -484,7 +484,7 @@ class ChannelAxes:
 
 
 def channel_axes(model: Model, tensors: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Tensor to its channel axis and its rank.
+    """The channel axis and the rank of each tensor.
 
     The first convolution or matrix product that reads the tensor decides the axis. If there is none, the
     first node that reads the tensor does. For a tensor that no node reads, ``output_channel_axis`` decides.

@@ -69,7 +69,7 @@ def unsized(model: Model, shapes: Mapping[str, _Shape]) -> list[str]:
 
 
 def inferred_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[str, _Shape]:
-    """Tensor to its shape, as ONNX's shape inference finds it from the shapes of the model's inputs.
+    """The shapes of tensors that ONNX's shape inference finds from the shapes of the model's inputs.
 
     Tensors inside Loop, Scan and If are included. Tensors with a size that is not known are left out.
     """
@@ -124,7 +124,7 @@ def _steps(node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mappin
 
 
 def leading_outputs(network: Network) -> dict[str, str]:
-    """Group name to the first output of the group's main node, such as a convolution.
+    """The first output of the main node, such as a convolution, of each group, by group name.
 
     Groups inside Loop, Scan and If are left out.
     """

@@ -369,7 +369,7 @@ class _Edit:
         self.moved: dict[tuple[str, int], str] = {}
 
     def scale_weights(self, site: Site, factors: Array) -> None:
-        """Multiply the weights of a site by ``factors``; nothing is done for a site with a partner."""
+        """Multiply the weights that read a site's activation by ``factors``; not if it has a partner."""
         for reader in () if site.partner else site.readers:
             node = self.nodes[reader]
             weight = self.constants[node.input[1]]
@@ -437,7 +437,7 @@ def _requantized(old: Quantization, array: Array) -> Quantization:
 
 
 def divided(node: onnx.NodeProto, way: Way, factors: Array, constants: dict[str, Array]) -> dict[int, Array]:
-    """Input position to the new constant there, with which the output of ``node`` is divided by the factors.
+    """The new constants of ``node``, by input position, with which its output is divided by the factors.
 
     ``node`` takes the factors, or is an Add between the activation and the node that takes them.
     """

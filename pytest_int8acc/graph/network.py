@@ -199,7 +199,7 @@ class Plan:
 
 
 def by_node(edges: Iterable[Edge]) -> dict[str, list[Edge]]:
-    """Node name to the node's quantized inputs; the list is empty for a node without quantized inputs."""
+    """The quantized inputs of each node, by node name; an empty list for a node without quantized inputs."""
     found: dict[str, list[Edge]] = defaultdict(list)
     for edge in edges:
         found[edge.node].append(edge)

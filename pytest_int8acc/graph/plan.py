@@ -321,7 +321,7 @@ def _check_names(network: Network, plan: Plan, tensors: Collection[str]) -> None
 
 
 def activation_scales(network: Network) -> dict[str, float]:
-    """Activation to its scale, for activations that are quantized per tensor."""
+    """The scale of each activation that is quantized per tensor."""
     return {
         edge.tensor: float(edge.quantization.scale)
         for edge in network.edges

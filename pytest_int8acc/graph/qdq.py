@@ -97,7 +97,7 @@ def check_formats(model: Model, low: Format = INT8) -> None:
 
 
 def _types_of_all(model: Model) -> dict[str, int]:
-    """Tensor to its element type if it is known, also for tensors inside If, Loop and Scan."""
+    """The known element types of tensors, also of tensors inside If, Loop and Scan."""
     types: dict[str, int] = {}
     for body in bodies(model.inferred):
         types.update((tensor.name, int(tensor.data_type)) for tensor in body.graph.initializer)
@@ -158,7 +158,7 @@ class _Scope:
     constants: ChainMap[str, Array] = field(default_factory=ChainMap)
     producer: ChainMap[str, onnx.NodeProto] = field(default_factory=ChainMap)
     pairs: ChainMap[str, _Pair] = field(default_factory=ChainMap)
-    """Name of each dequantized tensor to the Q/DQ pair that computes it."""
+    """The Q/DQ pair that computes each dequantized tensor, by the tensor's name."""
 
     def around(self, node: onnx.NodeProto, graph: onnx.GraphProto) -> _Scope:
         """The scope of ``graph``, which lies inside ``node``.

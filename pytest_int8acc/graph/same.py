@@ -31,8 +31,8 @@ _ROUNDING = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear"})
 _HALF_DTYPES = frozenset({FP16.dtype, BF16.dtype})
 #: Attributes that choose the element type of an operator's output.
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
-#: Operator to an attribute that only repeats the shape of the operator's weights. It is ignored, because
-#: loading a model adds the attribute if it is absent.
+#: Attributes, by operator, that only repeat the shape of the operator's weights. They are ignored, because
+#: loading a model adds them if they are absent.
 _REDUNDANT = {"Conv": "kernel_shape", "ConvTranspose": "kernel_shape"}
 #: Approximate number of elements of two constants that are compared first. All elements are compared only if
 #: these are equal.
@@ -54,7 +54,7 @@ class Computations:
         self._alike: dict[object, list[tuple[Array, int]]] = defaultdict(list)
 
     def of(self, model: Model, references: Sequence[Model] = ()) -> dict[str, int]:
-        """Tensor of the main graph to its number.
+        """The number of each tensor of the main graph, by tensor name.
 
         Numbers of two models can be compared if the same ``Computations`` assigned them.
 
@@ -223,7 +223,7 @@ class _Unrounded:
     def __init__(self, editor: Editor, rounding: _Rounding) -> None:
         self.editor, self.rounding = editor, rounding
         self._sources: dict[str, str] = {}
-        """Name of a rounded tensor to the name of the tensor before rounding."""
+        """The tensor before rounding, for each rounded tensor, both by name."""
         self._added: dict[int, str] = {}
 
     def rewrite(self, graph: onnx.GraphProto) -> None:

@@ -69,7 +69,7 @@ def _signature(op_type: str, opset: int, inputs: int, outputs: int) -> Signature
 
 
 def value_types(model: Model) -> dict[str, int]:
-    """Tensor of the main graph to its element type, such as ``TensorProto.FLOAT``, if the type is known.
+    """The known element types, such as ``TensorProto.FLOAT``, of tensors of the main graph, by name.
 
     The types come from ONNX's type inference, which stops at unknown operators. After these, the known types
     of a node's inputs determine the types of other inputs and outputs with the same type variable.

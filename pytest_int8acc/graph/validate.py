@@ -295,7 +295,7 @@ def _check_versions(proto: onnx.ModelProto) -> None:
 
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    """Operator domain to its version; the domain of ONNX is the empty string."""
+    """The version of each operator domain; the domain of ONNX is the empty string."""
     versions = dict[str, int]()
     for entry in imports:
         domain = "" if entry.domain == "ai.onnx" else entry.domain

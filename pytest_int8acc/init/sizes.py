@@ -51,7 +51,7 @@ class Trial:
 
     model: Model
     ranges: Mapping[str, Range]
-    """Input name to the range of its random values."""
+    """The range of random values for each input, by name."""
     inputs: _Shapes
     outputs: _Shapes
     """Output name to shape; empty if the model did not run with any of the shapes."""

@@ -145,7 +145,7 @@ class Lab:
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Tensor to its shape in the first batch, for tensors that are quantized or needed to count MACs."""
+        """The shapes in the first batch, by name, of tensors that are quantized or needed to count MACs."""
         return self._first[0]
 
     @cached_property

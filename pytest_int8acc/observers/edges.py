@@ -292,7 +292,7 @@ class EdgeMeter:
 
     @cached_property
     def measured(self) -> Mapping[str, Measurement]:
-        """Activation to its values and quantization errors; the names are those in the network.
+        """The values and quantization errors of each activation, by its name in the network.
 
         Activations are measured on the case's float model, because a network that was read from a Q/DQ model
         may have dequantized weights. Activations that the float model does not have are measured on the

@@ -26,7 +26,7 @@ from pytest_int8acc.results.search import EndingKind
 
 @dataclass(frozen=True)
 class SymptomWords:
-    """The words about one symptom."""
+    """The texts of reports about one symptom, a sign of lost accuracy in a tensor or in the graph."""
 
     family: CauseKind
     """The kind of cause that the symptom belongs to."""
@@ -41,7 +41,7 @@ class SymptomWords:
 
 @dataclass(frozen=True)
 class CauseWords:
-    """The words about one kind of cause."""
+    """The texts of reports about one kind of cause of lost accuracy."""
 
     plural: str
     """The name of the kind of cause in the plural. It is used if several layers have this kind of cause."""
@@ -51,7 +51,7 @@ class CauseWords:
 
 @dataclass(frozen=True)
 class StageWords:
-    """The words about one stage: one of the forms that a model takes from the framework to the engine."""
+    """The texts of reports about one stage: a form that a model takes from the framework to the engine."""
 
     title: str
     meaning: str
@@ -63,7 +63,7 @@ class StageWords:
 
 @dataclass(frozen=True)
 class FitWords:
-    """The words about one way in which an output is off.
+    """The texts of reports about one way in which an output is off.
 
     A line fitted to output against baseline values shows it.
     """
@@ -76,7 +76,7 @@ class FitWords:
 
 @dataclass(frozen=True)
 class ChangeWords:
-    """The words about one change that a remedy makes to the model."""
+    """The texts of reports about one change that a remedy makes to the model."""
 
     clause: str
     """A few words that recommend the change."""
@@ -86,7 +86,7 @@ class ChangeWords:
 
 @dataclass(frozen=True)
 class StopWords:
-    """The words about one reason why the work after a verdict ended early."""
+    """The texts of reports about one reason why the work after a verdict ended early."""
 
     sentence: str
     """What ended the work. ``{left}`` stands for the steps that were left out."""

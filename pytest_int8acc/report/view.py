@@ -219,7 +219,7 @@ class DecisionsView:
     """Sample, file, the classes of baseline and candidate, the label, which of the two is right, the margin.
     """
     hidden: int
-    """The number of changed samples that have no row."""
+    """The number of samples whose class differs, but that have no row."""
 
 
 @dataclass(frozen=True)

@@ -243,9 +243,9 @@ class StageLine:
     against: Stage
     """The earlier stage that this stage is compared with."""
     problems: Mapping[str, str] = field(default_factory=dict)
-    """Output name to the reason why the output fails whatever its scores, for example NaN."""
+    """For each output that fails whatever its scores, the reason, for example NaN."""
     fits: Mapping[str, LineFit] = field(default_factory=dict)
-    """Output name to its line fit, for outputs that differ by a factor or an offset.
+    """The line fits, by output name, of outputs that differ by a factor or an offset.
 
     Empty if the stage passes.
     """

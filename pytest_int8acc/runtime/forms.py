@@ -119,7 +119,7 @@ class ImplicitForm(_Form):
     cache: Path | None
     """File of the calibration cache. It is read if it exists, and otherwise written after calibration."""
     held: Mapping[str, Precision] = field(default_factory=dict)
-    """Node name to the precision that the builder must give the node."""
+    """The precisions that the builder must give nodes, by node name."""
 
     @property
     def half(self) -> bool:

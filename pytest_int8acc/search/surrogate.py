@@ -198,7 +198,7 @@ def probe(ledger: Ledger, trial: Trial, *, closely: bool = False) -> Probed:
         ledger: Measures the plans.
         trial: A trial with all groups in INT8. The losses of its samples decide which samples are measured.
             Its loss shows how well these samples represent all samples.
-        closely: Whether each group is measured alone, whatever the cost.
+        closely: Whether each group is measured alone, even if this costs much.
     """
     n = len(ledger.groups)
     samples = _choose(ledger, trial)

@@ -31,7 +31,7 @@ from pytest_int8acc.tensors import Array
 _OPERATORS = ("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger")
 #: Prefix of the types of operators that compute their scale at run time.
 _DYNAMIC = "DynamicQuantize"
-#: Floating-point element type to its name in findings.
+#: The names of floating-point element types in findings.
 _FLOATS: dict[int, str] = {
     TensorProto.FLOAT: "FP32",
     TensorProto.FLOAT16: "FP16",

@@ -194,7 +194,7 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
         ),
     },
 }
-#: Name of each rule to the rule, errors first.
+#: The rules by name, errors first.
 RULES: Mapping[str, Rule] = {
     name: Rule(severity, *said) for severity, rules in _TABLE.items() for name, said in rules.items()
 }

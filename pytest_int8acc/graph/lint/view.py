@@ -72,7 +72,7 @@ class View:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[object, ...] | None]:
-        """Tensor to its shape as far as ONNX's shape inference finds it."""
+        """The shape of each tensor, as far as ONNX's shape inference finds it."""
         try:
             values = self.model.values()
         except ModelError:

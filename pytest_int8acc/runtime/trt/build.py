@@ -67,7 +67,7 @@ class BuildOptions:
     """Options of one build. The engine depends on all of them except ``timeout``."""
 
     shapes: Mapping[str, Range] = field(default_factory=dict)
-    """Input name to its optimization profile. Profiles of other inputs follow from the data."""
+    """Optimization profiles by input name. Profiles of other inputs follow from the data."""
     plugins: tuple[Path, ...] = ()
     """Plugin libraries, which are loaded before the model is read."""
     builder: Mapping[str, Any] = field(default_factory=dict)
@@ -116,12 +116,12 @@ class BuildRequest:
     role: str
     """The role of the engine in the case, such as baseline or INT8, for messages."""
     profiles: Mapping[str, Range]
-    """Input to its smallest, usual and largest shape, from :func:`make_profiles`."""
+    """The smallest, usual and largest shape of each input, from :func:`make_profiles`."""
     typing: Typing
     flags: frozenset[Flag] = frozenset()
     """Precisions that the builder may choose under weak typing. A Q/DQ model needs ``int8``."""
     precisions: Mapping[str, Held] = field(default_factory=dict)
-    """ONNX node to the precision that its layers must compute in, under weak typing."""
+    """The precisions in which the layers of ONNX nodes must compute, by node, under weak typing."""
     implicit: Implicit | None = None
     outputs: Outputs = "own"
     options: BuildOptions = field(default_factory=BuildOptions)

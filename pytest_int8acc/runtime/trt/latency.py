@@ -60,7 +60,7 @@ def measure_latency(
 
 
 def _in_turn(timers: Mapping[_Name, _Timer], seconds: float, runs: int | None) -> dict[_Name, list[float]]:
-    """Role to the times in milliseconds of all executions after the warm-up."""
+    """The times of all executions after the warm-up, in milliseconds, by the engine's role."""
     times: dict[_Name, list[float]] = {role: [] for role in timers}
     _warm_up(timers.values())
     started = time.monotonic()
@@ -75,7 +75,7 @@ def _in_turn(timers: Mapping[_Name, _Timer], seconds: float, runs: int | None) -
 
 
 def layer_times(engine: TrtEngine, feed: Feed) -> dict[str, float]:
-    """Layer to its median time in milliseconds by TensorRT's profiler.
+    """The median time of each layer in milliseconds, by TensorRT's profiler.
 
     The sum over all layers exceeds the time of the engine, because the profiler takes time itself.
 
