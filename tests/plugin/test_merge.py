@@ -135,7 +135,10 @@ def run(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
 
 @pytest.mark.parametrize(
     ("plugin", "flags"),
-    [("pytest_split", ("--splits=2", "--group={}")), ("pytest_shard", ("--num-shards=2", "--shard-id={}"))],
+    [
+        ("pytest_split", ("-ppytest_split.plugin", "--splits=2", "--group={}")),
+        ("pytest_shard", ("-ppytest_shard.pytest_shard", "--num-shards=2", "--shard-id={}")),
+    ],
 )
 def test_shards_merged_are_the_report_of_the_whole(run, pytester, monkeypatch, plugin, flags):
     pytest.importorskip(plugin)

@@ -213,9 +213,12 @@ def test_junit_holds_the_facts_of_the_verdict(project, run):
 
 
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"])
-def test_pytest_html_shows_scores_and_culprits(project, run, workers):
+def test_pytest_html_shows_scores_and_culprits(project, pytester, workers):
     pytest.importorskip("pytest_html")
-    run("a.int8acc.yaml", "--html=plain.html", "--self-contained-html", *workers)
+    wanted = {"-pno:html", "-pno:html_fixtures", "-pno:metadata"}
+    load = (argument for argument in LOAD if argument not in wanted)
+    options = ("--int8acc", "--html=plain.html", "--self-contained-html", *workers)
+    pytester.runpytest(*load, "a.int8acc.yaml", *options)
     page = (project.path / "plain.html").read_text(encoding="utf-8")
     data = re.search(r'data-jsonblob="([^"]*)"', page)[1]
     tests = json.loads(html.unescape(data))["tests"]

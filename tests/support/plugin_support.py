@@ -12,10 +12,20 @@ import pytest_int8acc.runtime.open
 import pytest_int8acc.spec.load  # noqa: F401
 
 INSTALLED = any(entry.value == "pytest_int8acc.plugin" for entry in entry_points(group="pytest11"))
-#: Arguments of every run inside a test. Hypothesis's own plugin would import all of Hypothesis each time;
+#: Other plugins that runs inside a test leave out. Hypothesis, Jinja and more would be imported each time;
 #: pytest-rerunfailures would open a socket in this process each time, and never close it.
+OTHERS = (
+    "hypothesispytest",
+    "rerunfailures",
+    "html",
+    "html_fixtures",
+    "metadata",
+    "pytest-split",
+    "pytest-shard",
+)
+#: Arguments of every run inside a test.
 LOAD = (
-    *("-p", "no:hypothesispytest", "-p", "no:rerunfailures"),
+    *(f"-pno:{name}" for name in OTHERS),
     *(() if INSTALLED else ("-p", "pytest_int8acc.plugin")),
 )
 
