@@ -33,6 +33,7 @@ from pytest_int8acc.scores.rows import (
     Options,
 )
 from pytest_int8acc.scores.shares import (
+    TINY,
     AbsoluteError,
     Angle,
     Decibels,
@@ -47,6 +48,7 @@ from pytest_int8acc.scores.shares import (
     RelativeError,
     Share,
     Whole,
+    flat,
 )
 from pytest_int8acc.scores.tolerance import TOLERANCE, Tolerated, is_of_worst, tolerance
 from pytest_int8acc.tensors import Array
@@ -271,7 +273,12 @@ class _EachSample(Share):
         return used
 
     def _vectors(self, b: Array, c: Array, samples: int) -> F64:
-        return self._together._vectors(b, c, samples)
+        vectors = self._together._vectors(b, c, samples)
+        if not self._together.by_energy:
+            return vectors
+        energies = np.square(flat(b, samples)).sum(axis=1, keepdims=True)
+        mean = self.whole.sums.bb / self.whole.samples
+        return vectors * np.sqrt(mean / np.maximum(energies, TINY))
 
 
 _FLOATS = ("floats",)

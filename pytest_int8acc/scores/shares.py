@@ -82,6 +82,8 @@ class Share(ABC):
     """The measure whose rows the shares are computed from; None means the measure of the metric itself."""
     allowed: int = 0
     """Maximum number of samples whose share may exceed 1. It is used only if the pool is ``rank``."""
+    by_energy = False
+    """Whether error vectors are divided by the root mean energy of the baseline's samples."""
 
     def __init__(self, limit: float, options: Options, whole: Whole) -> None:
         self.limit, self.options, self.whole = limit, options, whole
@@ -143,6 +145,8 @@ class MeanSquare(Share):
 class Decibels(MeanSquare):
     """Shares of a limit on the SQNR: the squared error is divided by the energy of the baseline."""
 
+    by_energy = True
+
     def _allowed_energy(self) -> float:
         return self.whole.sums.bb / 10 ** (self.limit / 10)
 
@@ -167,6 +171,7 @@ class Angle(Share):
     """
 
     power = 2
+    by_energy = True
 
     def _budget(self) -> float:
         return max(self.whole.sums.bb / self.whole.samples, TINY)

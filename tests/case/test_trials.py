@@ -107,6 +107,19 @@ def check_parts(judge: SampleBaseline, trial: Any) -> None:
             np.testing.assert_allclose(parts.mean(), loss, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["sqnr_db", "cosine"])
+def test_where_each_sample_counts_a_faint_one_has_error_vectors_as_long(name: str) -> None:
+    rng = np.random.default_rng(0)
+    outputs = {"y": [(scale * rng.normal(size=(1, 64))).astype(np.float32) for scale in (0.01, 1.0, 30.0)]}
+    limit = {"sqnr_db": 20.0, "cosine": 0.995}[name]
+    baseline = SampleBaseline(outputs, Judge([OutputLimits("y", limits={name: limit}, spared=0.0)]))
+    errors = [0.05 * np.abs(array).mean() * rng.normal(size=array.shape) for array in outputs["y"]]
+    candidate = [np.float32(array + error) for array, error in zip(outputs["y"], errors, strict=True)]
+    probe = Prober(baseline).probe(range(3), [(range(3), {"y": candidate})])
+    lengths = np.square(probe.vectors[0]).sum(axis=1)
+    np.testing.assert_allclose(lengths, probe.parts[0], rtol=0.3)
+
+
 def test_criteria_follow_the_scores_of_the_case() -> None:
     b, c = one(6, 8)
     limits = [
