@@ -278,7 +278,7 @@ class _EachSample(Share):
             return vectors
         energies = np.square(flat(b, samples)).sum(axis=1, keepdims=True)
         mean = self.whole.sums.bb / self.whole.samples
-        return vectors * np.sqrt(mean / np.maximum(energies, TINY))
+        return np.asarray(vectors * np.sqrt(mean / np.maximum(energies, TINY)))
 
 
 _FLOATS = ("floats",)
