@@ -25,7 +25,7 @@ from pytest_int8acc.graph.half_network import fewer_casts
 from pytest_int8acc.graph.index import holders
 from pytest_int8acc.graph.layout import moves_values
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Group
+from pytest_int8acc.graph.network import Group, Plan
 from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.lab import Judgement, Lab, Proof
 from pytest_int8acc.results import (
@@ -121,7 +121,10 @@ def _find(lab: Lab) -> Found:
     If the simulation and the built model disagree, the search goes on with built models. They disagree if
     the built model fails on the samples on which the simulation passes.
     """
-    found = _searched(lab, lab.simulated())
+    room = _first_room(lab)
+    found = _searched(lab, lab.simulated(room=room))
+    if room < 1.0:
+        found = replace(found, result=replace(found.result, minimal=False), room=room)
     if found.proof is None or found.passed or lab.clock.over:
         return found
     if found.proof.chosen.passed:
@@ -132,6 +135,18 @@ def _find(lab: Lab) -> Found:
         f"{_worst_of(found.proof)} in the other; searched on by building"
     )
     return replace(_searched_by_building(lab, found.evaluator), notes=(note,))
+
+
+def _first_room(lab: Lab) -> float:
+    """The error budget of the first search, as a share of the error that the limits allow.
+
+    It is below 1 if the samples that choose pass as they are. The other samples then tell the budget.
+    """
+    passes = lab.split.choosing and lab.simulator.trial(Plan()).passed
+    if not passes or lab.measured.backend.needs_simulation:
+        return 1.0
+    with lab.clock.phase("proof"):
+        return SPARE * room_of(lab.prove(Plan()))
 
 
 def _searched(lab: Lab, evaluator: Simulated) -> Found:
@@ -215,7 +230,7 @@ def _casts(lab: Lab, found: Found) -> int | None:
 
 def _with_reserve(lab: Lab, found: Found) -> Found:
     """The result with a plan that has a reserve, so that it would also pass on other samples."""
-    proof, room, spent = found.proof, 1.0, found.result.cost
+    proof, room, spent = found.proof, found.room, found.result.cost
     for _ in range(STRICTER):
         if proof is None or lab.builds >= lab.measured.settings.max_builds:
             break

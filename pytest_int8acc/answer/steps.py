@@ -86,10 +86,10 @@ class Steps:
     def _is_refuted(self, lab: Lab) -> bool:
         """Whether the held-out samples may contradict the result of the samples by which the search chose.
 
-        They contradict it if the plan of the search fails on them. They may contradict it if the choosing
-        samples miss the criteria with all layers in high precision.
+        They contradict it if the plan of the search fails on them and no other fix holds. They may contradict
+        it if the choosing samples miss the criteria with all layers in high precision.
         """
-        if not lab.split.held_out or self.found is None:
+        if not lab.split.held_out or self.found is None or any(proof.holds for proof in self._proofs()):
             return False
         if self.found.result.ending.kind == "high-fails":
             return True

@@ -16,7 +16,6 @@ from pytest_int8acc.results import Interval, Role, Score
 from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.runtime.run import cut
 from pytest_int8acc.scores.judge import Comparison, Judge, Verdict
-from pytest_int8acc.scores.statistics import repeated
 from pytest_int8acc.tensors import Array, Feed
 
 #: Maximum number of samples with which inputs are perturbed. With more samples the bootstrap is sufficient.
@@ -109,6 +108,26 @@ def with_perturbed_inputs(
     return Verdict(tuple(outputs), tuple(map(wider, verdict.metrics)))
 
 
+def repeated(score: Score, others: Sequence[float], farther: float = 0.2) -> Interval | None:
+    """Returns the interval of a score that was measured several times; None if a value is nan.
+
+    The interval is wider than the range of the values. On a logarithmic scale of the normalized loss, the
+    distance of each end from the mean grows by the ratio ``farther``.
+    """
+    values = np.array([score.value, *others])
+    if np.isnan(values).any():
+        return None
+    scores = [replace(score, value=value) for value in values.tolist()]
+    normalized_losses = np.array([other.normalized_loss for other in scores])
+    kept = float(np.mean([other.passed for other in scores]))
+    ends = [float(values.min()), float(values.max())]
+    if np.isfinite(values).all() and (normalized_losses > 0).all() and np.isfinite(normalized_losses).all():
+        logs = np.log(normalized_losses)
+        met = [end for end in (logs.min(), logs.max()) if end != logs[0]]
+        ends += [score.at_normalized_loss(math.exp(end + farther * (end - logs.mean()))) for end in met]
+    return Interval(min(ends), max(ends), kept)
+
+
 def _is_scattered(score: Score) -> bool:
     """Whether the normalized losses at the two ends of the confidence interval differ by ``_MIN_SCATTER``."""
     if score.interval is None or not score.normalized_loss:
@@ -195,4 +214,4 @@ def _both(one: Interval | None, other: Interval | None) -> Interval | None:
     if one is None or other is None:
         return one or other
     low, high = min(one.low, other.low), max(one.high, other.high)
-    return Interval(low, high, min(one.kept, other.kept))
+    return Interval(low, high, min(one.kept, other.kept), enough=one.enough and other.enough)

@@ -208,7 +208,8 @@ class Runs:
 
         Args:
             outputs: For each batch of the inputs, the number of samples and the candidate's outputs.
-            parts: For each part, the indices of its samples. Each output must have a row for each sample.
+            parts: For each part, the indices of its samples. Each output must have a row for each sample,
+                unless each batch is one sample.
 
         Returns:
             The verdict on all samples, then the verdict on each part.
@@ -221,14 +222,15 @@ class Runs:
             for part, comparison in zip(parts, alone, strict=True):
                 chosen = [row for row in range(rows) if start + row in part]
                 if chosen:
-                    comparison.add(_rows_of(before, chosen), _rows_of(feed, chosen), len(chosen))
+                    comparison.add(rows_of(before, chosen, rows), rows_of(feed, chosen, rows), len(chosen))
             start += rows
-        return [comparison.verdict(self.noise, intervals=True) for comparison in (whole, *alone)]
+        verdict = whole.verdict(self.noise, intervals=True, rare=True)
+        return [verdict, *(comparison.verdict(self.noise, intervals=True) for comparison in alone)]
 
 
-def _rows_of(outputs: Feed, rows: Sequence[int]) -> Feed:
-    """The outputs of some samples of a batch. Each output must have a row for each sample."""
-    return {name: array[list(rows)] for name, array in outputs.items()}
+def rows_of(outputs: Feed, rows: Sequence[int], samples: int) -> Feed:
+    """The outputs of some samples of a batch of ``samples``. A batch of one sample is not cut."""
+    return outputs if samples == 1 else {name: array[list(rows)] for name, array in outputs.items()}
 
 
 def run_forms(

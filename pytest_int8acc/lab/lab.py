@@ -16,6 +16,7 @@ from pytest_int8acc.case.default_session import surviving_form
 from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.case.measured import HeldOutSamples, Measured
 from pytest_int8acc.case.own_samples import OwnSamples
+from pytest_int8acc.case.runs import rows_of
 from pytest_int8acc.case.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.clock import Budget
 from pytest_int8acc.data import Dataset
@@ -29,7 +30,7 @@ from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.lab.split import LEAST, LEAST_HELD_OUT, Split, chosen_rows, has_rows, margins, split
 from pytest_int8acc.observers.edges import EdgeMeter
 from pytest_int8acc.observers.observer import Observer
-from pytest_int8acc.results import Cost, DefaultSession, HeldOut, Latency, Place, Role, SampleSet
+from pytest_int8acc.results import Cost, DefaultSession, HeldOut, Latency, Place, Role, SampleSet, Score
 from pytest_int8acc.results.scores import LIKELY
 from pytest_int8acc.runtime.forms import Form, ModelForm
 from pytest_int8acc.scores.judge import Verdict, sample_ratios
@@ -54,7 +55,7 @@ class Judgement:
     held_out: Verdict | None
     """The verdict on the held-out samples, which no choice was based on; None if there are none."""
     confidence: float = LIKELY
-    """The share of resamples that must meet the limits on the held-out samples, 0 to 1."""
+    """The confidence with which the limits must be met on the held-out samples, 0 to 1."""
     survives: bool = True
     """Whether a default session of ONNX Runtime meets the criteria, too; True if users deploy no such
     session."""
@@ -76,8 +77,11 @@ class Judgement:
 
     @property
     def is_verified(self) -> bool:
-        """Whether the criteria are met with a reserve on held-out samples, which no choice was based on."""
-        return self.holds and self.held_out is not None
+        """Whether the criteria are met with a reserve on held-out samples, which no choice was based on.
+
+        All samples together must also prove each share of right samples.
+        """
+        return self.holds and self.held_out is not None and self.verdict.has_enough
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -131,8 +135,8 @@ class Lab:
         self.sessions = measured.sessions
         self.clock = measured.clock
         self.builds = 0
-        self.judgements = 0
-        """The number of models that were judged on the held-out samples."""
+        self.proofs = 0
+        """The number of models whose proof was left to the held-out samples."""
         self._proofs: dict[object, Proof] = {}
         self._fused: dict[tuple[str, ...], Simulator] = {}
         self._values: dict[object, Observer] = {}
@@ -221,7 +225,8 @@ class Lab:
         measured, choosing = self.measured, self.split.choosing
         baseline, judge, scores = measured.baseline, measured.judge, measured.result.scores
         if choosing:
-            baseline = {name: chosen_rows(arrays, choosing) for name, arrays in baseline.items()}
+            samples = measured.inputs.samples or 0
+            baseline = {name: chosen_rows(arrays, choosing, samples) for name, arrays in baseline.items()}
             judge, scores = judge.of_rows(choosing), ()
         return Simulator(
             self.network,
@@ -297,11 +302,15 @@ class Lab:
         """The held-out samples, which no choice is based on, and the scores of a model on them."""
         verdict = None if judged is None else judged.held_out
         scores = verdict.scores if verdict is not None else ()
+        samples, more = self.measured.inputs.samples or 0, 0
+        few = judged is not None and judged.holds and not judged.verdict.has_enough
+        if judged is not None and few:
+            more = max(map(_needed, judged.verdict.scores)) - samples
         if self.own is None:
-            missing = max(LEAST - (self.measured.inputs.samples or 0), 0)
-            return HeldOut(len(self.split.held_out), missing, scores=scores)
+            missing = max(LEAST - samples, more, 0)
+            return HeldOut(0 if few else len(self.split.held_out), missing, scores=scores)
         missing = max(LEAST_HELD_OUT - self.own.units, 0)
-        return HeldOut(0 if missing else self.own.count, missing, "prove", scores)
+        return HeldOut(0 if missing or few else self.own.count, max(missing, more), "prove", scores)
 
     @property
     def _proving(self) -> HeldOutSamples:
@@ -343,7 +352,7 @@ class Lab:
                 if not choosing:
                     yield feed
                 elif chosen:
-                    yield {name: array[chosen] for name, array in feed.items()}
+                    yield rows_of(feed, chosen, rows)
 
         return Built(simulated, outputs)
 
@@ -354,16 +363,18 @@ class Lab:
     def judged(self, form: Form) -> Judgement:
         """Build a model, run it on all samples and return the verdicts on it, as for a fix.
 
-        The more models are judged on the held-out samples, the higher is the required confidence (Bonferroni,
-        1936). Otherwise one of many models would meet the limits by chance.
+        The more models are proved by the held-out samples, the higher is the required confidence (Bonferroni,
+        1936). Otherwise one of many models would meet the limits by chance. A model without a reserve on all
+        samples is not counted, because the held-out samples cannot prove it.
 
         Raises:
             EngineError: The model does not build or run.
         """
         self.builds += 1
-        self.judgements += 1
         verdicts = self.measured.proved(form, self._proving)
-        return Judgement(confidence=1.0 - (1.0 - LIKELY) / self.judgements, **verdicts._asdict())
+        if verdicts.verdict.holds:  # else the held-out samples decide nothing
+            self.proofs += 1
+        return Judgement(confidence=1.0 - (1.0 - LIKELY) / max(self.proofs, 1), **verdicts._asdict())
 
     def prove(self, plan: Plan) -> Proof:
         """Build the model of a plan, run it on all samples and judge it. Each plan is proved once.
@@ -490,13 +501,19 @@ class Lab:
         return EdgeMeter(self.network, measured.model, self.inputs, self.sessions)
 
 
+def _needed(score: Score) -> int:
+    """The number of samples that would prove a share of right samples; 0 if there are enough."""
+    interval = score.interval
+    return 0 if interval is None or interval.enough else interval.needed or 0
+
+
 def open_lab(measured: Measured, int8: Int8Form) -> Lab:
     """A lab in which, if possible, some samples choose plans and the others prove them.
 
     If the spec names samples under ``prove``, these prove, and all inputs choose. Otherwise the inputs are
     split. They are not split, and all of them choose, if they are few, if outputs cannot be cut into samples,
-    if the candidate does not run, or if the candidate meets the criteria on the choosing part, so that a
-    search would find nothing.
+    if the candidate does not run, or if an engine meets the criteria on the choosing part, so that a search
+    would find nothing.
 
     Raises:
         DataError: The samples under ``prove`` cannot be read.
@@ -522,10 +539,8 @@ def _split_lab(measured: Measured, int8: Int8Form) -> Lab | None:
     if not parts.held_out:
         return None
     lab = Lab(measured, int8, parts)
-    if not lab.simulator.trial(Plan()).passed:
+    if not measured.backend.needs_simulation or not lab.simulator.trial(Plan()).passed:
         return lab
-    if not measured.backend.needs_simulation:
-        return None
     outputs = measured.outputs_of(measured.runs.engines[Role.INT8])
     _, chosen = measured.runs.judged_in_parts(outputs, (parts.choosing,))
     return None if chosen.passed else lab

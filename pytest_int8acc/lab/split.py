@@ -71,7 +71,9 @@ def split(errors: F64, margins: F64, seed: int = 0, groups: Groups | None = None
 
 
 def has_rows(outputs: Outputs, samples: int) -> bool:
-    """Whether every output has a row for each sample, so that outputs can be cut into samples."""
+    """Whether outputs can be cut into samples: by rows, or because each batch is one sample."""
+    if all(len(arrays) == samples for arrays in outputs.values()):
+        return True
     sizes = {tuple(len(array) if array.ndim else 0 for array in arrays) for arrays in outputs.values()}
     return len(sizes) == 1 and sum(sizes.pop()) == samples
 
@@ -84,23 +86,29 @@ def margins(outputs: Outputs, samples: int) -> F64:
     An output has classes if its arrays have the shape [rows, classes]. Without such an output all are 0.
 
     Args:
-        outputs: Outputs with a row for each sample, batch by batch.
+        outputs: Outputs, batch by batch. Those without a row for each sample have no classes of samples.
         samples: The number of samples.
     """
     least = np.full(samples, np.inf)
     for arrays in outputs.values():
-        if all(array.ndim == 2 and array.shape[1] >= 2 and array.dtype.kind == "f" for array in arrays):
+        is_of_classes = all(
+            array.ndim == 2 and array.shape[1] >= 2 and array.dtype.kind == "f" for array in arrays
+        )
+        if is_of_classes and sum(map(len, arrays)) == samples:
             top = np.sort(np.concatenate(arrays).astype(np.float64), axis=1)
             least = np.minimum(least, top[:, -1] - top[:, -2])
     return np.where(np.isfinite(least), least, 0.0)
 
 
-def chosen_rows(arrays: Sequence[Array], rows: Sequence[int]) -> list[Array]:
+def chosen_rows(arrays: Sequence[Array], rows: Sequence[int], samples: int) -> list[Array]:
     """The chosen rows of one output, each as an array of its own. No data is copied.
 
     Args:
-        arrays: One array for each batch, with a row for each sample.
+        arrays: One array for each batch, with a row for each sample; or one array for each sample.
         rows: The indices of the samples over all batches, in order.
+        samples: The number of samples.
     """
-    every = [array[row : row + 1] for array in arrays for row in range(len(array))]
+    every = list(arrays)
+    if len(every) != samples:
+        every = [array[row : row + 1] for array in arrays for row in range(len(array))]
     return [every[row] for row in rows]

@@ -90,8 +90,13 @@ class Verdict(NamedTuple):
         return self.holds_at(LIKELY)
 
     def holds_at(self, level: float) -> bool:
-        """Whether the candidate passes, and each score on at least this share of resamples, 0 to 1."""
+        """Whether the candidate passes, and each score with at least this confidence, 0 to 1."""
         return self.passed and all(score.holds_at(level) for score in self.scores)
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether there are samples enough to prove that each share of right samples meets its limit."""
+        return all(score.interval is None or score.interval.enough for score in self.scores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,8 +279,10 @@ class Comparison:
         """
         if not self.outputs:
             self.open(list(baseline), list(candidate), baseline)
+        # A batch of one sample gives one row, whatever its outputs' first axis is.
+        single = 1 if rows == 1 else None
         for output in self.outputs.values():
-            output.add(baseline[output.output], candidate[output.output])
+            output.add(baseline[output.output], candidate[output.output], single)
         if rows is None:
             rows = next((len(array) for array in candidate.values() if array.ndim), 1)
         samples = range(self._samples, self._samples + rows)
@@ -286,16 +293,18 @@ class Comparison:
             run.add(baseline, baseline, samples)
 
     def results(
-        self, noise: Comparison | None = None, *, intervals: bool = False
+        self, noise: Comparison | None = None, *, intervals: bool = False, rare: bool = False
     ) -> tuple[OutputResult, ...]:
         """Returns the results of all outputs. The arguments are those of ``verdict``."""
         reruns = noise.outputs if noise is not None else {}
         return tuple(
-            output.result(reruns.get(name), intervals=intervals, groups=self.judge.groups)
+            output.result(reruns.get(name), intervals=intervals, groups=self.judge.groups, rare=rare)
             for name, output in self.outputs.items()
         )
 
-    def verdict(self, noise: Comparison | None = None, *, intervals: bool = False) -> Verdict:
+    def verdict(
+        self, noise: Comparison | None = None, *, intervals: bool = False, rare: bool = False
+    ) -> Verdict:
         """Returns the results of all outputs and the scores of all metrics.
 
         Args:
@@ -303,11 +312,12 @@ class Comparison:
                 has no users' metrics, the outputs of both runs are equal.
             intervals: Whether confidence intervals are computed. They show whether the samples suffice to
                 decide the verdict.
+            rare: Whether intervals allow for rare large errors; see ``interval``.
 
         Raises:
             CriterionError: An output with a limit is not finite in the baseline, or a user's metric fails.
         """
-        outputs = self.results(noise, intervals=intervals)
+        outputs = self.results(noise, intervals=intervals, rare=rare)
         reruns: Sequence[MetricRun | None] = [None] * len(self.metrics)
         steady = noise is not None and not noise.metrics
         if noise is not None and noise.metrics:
@@ -363,6 +373,8 @@ class OutputRows:
         """How the kinds of elements or the shapes of baseline and candidate differ, in words; empty if they
         do not."""
         self._judged_only, self._peak, self._also = judged_only, peak, also
+        self._length = 0
+        """The size of the first axis over all arrays."""
         self._judged = [metric for limits in self.limits for metric in limits.limits]
         self._greatest = [0.0, 0.0]
         """The greatest finite magnitude of the baseline and that of the candidate; 0 unless the arrays are
@@ -405,8 +417,8 @@ class OutputRows:
         difference = _difference(self.arrays, b, c)
         self.difference = self.difference or difference
         self.arrays, self.elements = self.arrays + 1, self.elements + b.size
-        self.samples += count
-        if difference or not count:
+        self.samples, self._length = self.samples + count, self._length + samples_in(b)
+        if difference or not count or not samples_in(b):
             return
         for place, array in enumerate((b, c)):
             if array.dtype == np.float64:
@@ -449,7 +461,7 @@ class OutputRows:
         If the shapes of the batches differ, the text is the number of arrays.
         """
         tail = next(iter(self._tails)) if len(self._tails) == 1 else None
-        return f"{self.arrays} arrays" if tail is None else str((self.samples, *tail))
+        return f"{self.arrays} arrays" if tail is None else str((self._length, *tail))
 
     @property
     def errors(self) -> F64:
@@ -498,7 +510,12 @@ class OutputRows:
         return metric(rows if samples is None else rows[list(samples)]) if len(rows) else math.nan
 
     def result(
-        self, noise: OutputRows | None = None, *, intervals: bool = False, groups: Groups | None = None
+        self,
+        noise: OutputRows | None = None,
+        *,
+        intervals: bool = False,
+        groups: Groups | None = None,
+        rare: bool = False,
     ) -> OutputResult:
         """Returns the result of the output: first a score for each limit, then scores without a limit.
 
@@ -509,6 +526,7 @@ class OutputRows:
             noise: The baseline compared with its second run, on these samples or on others.
             intervals: Whether the interval of each score is computed.
             groups: The group of each sample, [samples]; None if no samples belong together.
+            rare: Whether intervals allow for rare large errors; see ``interval``.
 
         Raises:
             CriterionError: Nothing was run, or the output has a limit and is not finite in the baseline.
@@ -531,7 +549,7 @@ class OutputRows:
                     # An output without an axis of samples has one row for each batch. Such a row belongs to
                     # no group.
                     of_rows = groups if groups is not None and len(groups) == len(rows) else None
-                    score = replace(score, interval=interval(score, rows, metric, groups=of_rows))
+                    score = replace(score, interval=interval(score, rows, metric, groups=of_rows, rare=rare))
                 scores.append(score)
         if obstacle.comparable:
             usual = OutputLimits(self.name)

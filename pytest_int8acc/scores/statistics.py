@@ -8,7 +8,7 @@ number of samples that would decide.
 - Right or wrong for each sample: exact, by the binomial distribution (Clopper and Pearson, 1934). For the
   drop against the baseline: the samples lost and gained (McNemar, 1947; Newcombe, 1998).
 - Sums and means over samples: the jackknife (Tukey, 1958) with Student's t and Hall's correction for skewness
-  (1992).
+  (1992). A proof assumes one more, worse sample, from Pareto's tail (Weissman, 1978).
 - Limits on the worst sample: an estimate of the distribution's tail (Hill, 1975), or undecided with few
   samples. If a share of the samples may miss the limit: exact, by order statistics.
 
@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_int8acc.results import Interval, Score
-from pytest_int8acc.results.scores import CONFIDENCE
+from pytest_int8acc.results.scores import CONFIDENCE, LIKELY
 from pytest_int8acc.scores.metrics import Metric
 from pytest_int8acc.scores.rows import COUNTED, F64, TOP1, TOP5, UNEQUAL
 
@@ -47,8 +47,10 @@ _MAX_UNITS = 512
 #: Maximum number of units for a metric of labels. The metric is computed once for each unit, so more would
 #: take too long.
 _MAX_UNITS_OF_LABELS = 64
-#: The number of bootstrap resamples.
-_RESAMPLES = 400
+#: A proof assumes one more unit, as bad as the worst one of this many times as many units.
+_RARER = 3.0
+#: Maximum ratio between two of the largest losses.
+_MAX_RATIO = 1e12
 #: Minimum number of samples whose tail is estimated.
 MIN_TAIL = 20
 #: The tail of a distribution is fitted to the largest losses. Their number is this factor times the square
@@ -60,9 +62,6 @@ _NORMAL = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])
 _MOST_NEEDED = 10_000_000
 #: The power of the test in ``samples_to_detect``: the share of truly bad candidates that it should detect.
 _POWER = 0.8
-#: The interval of a score that was measured several times is wider than the range of its values by this ratio
-#: at each end.
-_FARTHER = 0.2
 
 
 # --- Distributions
@@ -127,7 +126,7 @@ def t_quantile(probability: float, freedom: float) -> float:
 
 
 def t_cdf(t: float, freedom: float) -> float:
-    """Returns the cumulative distribution of Student's t, from 0 to 1; ``freedom`` is at least 1."""
+    """Returns the cumulative distribution of Student's t, from 0 to 1; ``freedom`` is above 0."""
     tail = beta_cdf(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
     return 1 - tail if t > 0 else tail
 
@@ -164,6 +163,17 @@ def share_interval(hits: int, trials: int, confidence: float = CONFIDENCE) -> tu
     if hits < trials:
         high = _bisected(lambda p: binomial_cdf(hits, trials, p) <= error, high, 1.0)
     return (low if hits else 0.0), (high if hits < trials else 1.0)
+
+
+def share_below(hits: float, trials: int, allowed: float) -> float:
+    """Returns the one-sided confidence, 0 to 1, that the true share is at most the allowed one.
+
+    It is 1 - the p-value of the binomial test, of which the outcome seen counts half (Lancaster, 1961).
+    """
+    if allowed >= 1 or hits / trials > allowed:
+        return float(allowed >= 1)
+    fewer = binomial_cdf(hits - 1, trials, allowed) if hits else 0.0
+    return 1 - (fewer + binomial_cdf(hits, trials, allowed)) / 2
 
 
 def mcnemar(lost: int, gained: int) -> float:
@@ -213,7 +223,10 @@ def of_wrong(score: Score, wrong: int, samples: int, confidence: float = CONFIDE
     allowed = 1 - score.limit
     most = math.floor(allowed * samples + 1e-9)
     needed = needed_for_share(wrong, samples, allowed, confidence)
-    return _around(score, 1 - high, 1 - low, binomial_cdf(most, samples, wrong / samples), confidence, needed)
+    found = _around(
+        score, 1 - high, 1 - low, binomial_cdf(most, samples, wrong / samples), confidence, needed
+    )
+    return replace(found, enough=share_below(wrong, samples, allowed) >= LIKELY)
 
 
 def needed_for_share(wrong: int, samples: int, allowed: float, confidence: float) -> int | None:
@@ -265,7 +278,8 @@ def of_drop(
         decides = partial(_shows_no_drop, allowed=allowed, confidence=confidence)
         needed = math.ceil(_bisected(decides, 1.0, float(_MOST_NEEDED)))
     worst, best = max(score.baseline - high, 0.0), min(score.baseline - low, 1.0)
-    return _around(score, worst, best, kept, confidence, needed)
+    found = _around(score, worst, best, kept, confidence, needed)
+    return replace(found, enough=drop_interval(lost, gained, samples, 2 * LIKELY - 1)[1] <= allowed)
 
 
 def _shows_no_drop(samples: float, *, allowed: float, confidence: float) -> bool:
@@ -308,7 +322,7 @@ def samples_to_detect(drop: float, confidence: float = CONFIDENCE) -> int:
 def mean_interval(
     value: float, influence: F64, confidence: float
 ) -> tuple[float, float, Callable[[float], float]]:
-    """Returns both ends of the interval of a value, and its distribution over resamples.
+    """Returns both ends of the interval of a value, and how sure it is that the value is below a limit.
 
     Two intervals are computed: Student's t, and the one with Hall's correction for skewness (1992). The
     result takes the outer one of both ends on each side, at most ``_MAX_SKEWED`` times as far away as
@@ -322,9 +336,8 @@ def mean_interval(
         confidence: The confidence of the interval.
 
     Returns:
-        The lower end, the upper end, and a function from a limit to the share of resamples, 0 to 1, whose
-        value is at most this limit. A bootstrap would draw these resamples; its distribution is nearly
-        normal.
+        The lower end, the upper end, and a function from a limit to the one-sided confidence, that
+        the value of all samples is below it.
     """
     units = len(influence)
     deviations = influence - influence.mean()
@@ -336,7 +349,7 @@ def mean_interval(
     t = t_quantile((1 + confidence) / 2, units - 1)
     low = value - error * min(max(t, _unskewed(t, skewness)), _MAX_SKEWED * t)
     high = value + error * min(max(t, -_unskewed(-t, skewness)), _MAX_SKEWED * t)
-    return low, high, NormalDist(value, math.sqrt(variance / units)).cdf
+    return low, high, lambda limit: t_cdf((limit - value) / error, units - 1)
 
 
 def _unskewed(t: float, skewness: float) -> float:
@@ -347,7 +360,13 @@ def _unskewed(t: float, skewness: float) -> float:
 
 
 def interval(
-    score: Score, rows: F64, metric: Metric, confidence: float = CONFIDENCE, groups: Groups | None = None
+    score: Score,
+    rows: F64,
+    metric: Metric,
+    confidence: float = CONFIDENCE,
+    groups: Groups | None = None,
+    *,
+    rare: bool = False,
 ) -> Interval | None:
     """Returns the interval of a score of an output; None without a limit, or if the limit is met by far.
 
@@ -359,6 +378,8 @@ def interval(
         metric: The metric.
         confidence: The confidence of the interval.
         groups: The group of each sample; None: no samples belong together.
+        rare: Whether to allow for rare large errors, as a proof must. Sums and means far from their limit
+            then have intervals, too, and the confidence is that with one more sample, worse than all others.
     """
     if score.limit is None or not math.isfinite(score.value):
         return None
@@ -376,11 +397,13 @@ def interval(
         order, starts = _sorted(groups[is_compared])
         return _of_worst(score, metric, np.maximum.reduceat(losses[order], starts), confidence)
     pooled = _pooled(rows, metric, *_sorted(groups))
-    found = _of_sum(score, pooled, metric, confidence, is_open=is_open)
+    found = _of_sum(score, pooled, metric, confidence, is_open=is_open or rare, rare=rare)
     return in_samples(found, len(rows) / max(len(pooled), 1))
 
 
-def _of_sum(score: Score, rows: F64, metric: Metric, confidence: float, *, is_open: bool) -> Interval | None:
+def _of_sum(
+    score: Score, rows: F64, metric: Metric, confidence: float, *, is_open: bool, rare: bool
+) -> Interval | None:
     """Returns the interval of a score of all samples together, whose rows, [units, columns], are added."""
     compared = rows[metric.measure.compared(rows)]
     if metric.measure in (TOP1, TOP5, UNEQUAL):
@@ -390,7 +413,7 @@ def _of_sum(score: Score, rows: F64, metric: Metric, confidence: float, *, is_op
             return of_wrong(score, wrong, len(compared), confidence)
     if len(rows) < 2 or not is_open:
         return None
-    return _of_pooled(score, rows, metric, confidence)
+    return _of_pooled(score, rows, metric, confidence, rare=rare)
 
 
 def _sorted(groups: Groups) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -430,33 +453,28 @@ def _lots(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
     return _pooled(rows, metric, order, starts)
 
 
-def resampled(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
-    """Returns the values of a metric over ``_RESAMPLES`` resamples of the units (Efron, 1979).
+def _with_rare(loss: float, influence: F64) -> tuple[float, F64]:
+    """Returns a loss and its influences, [units + 1], with one more unit, which is worse than all others.
 
-    Args:
-        rows: The rows of the metric's measure, [units, columns].
-        metric: The metric. Its value is made of sums and maxima over the units.
-        rng: The generator that draws the units.
+    Its loss is that of the worst of ``_RARER`` times as many units, if the largest losses have Pareto's tail
+    (Weissman, 1978). The exponent is that of the losses at rank 1 and at the square root of their number.
     """
-    units = len(rows)
-    choices = rng.integers(0, units, (_RESAMPLES, units))
-    places = choices + units * np.arange(_RESAMPLES)[:, None]
-    times = np.bincount(places.ravel(), minlength=units * _RESAMPLES).reshape(_RESAMPLES, units)
-    with np.errstate(all="ignore"):  # inf and nan are results here
-        pooled = times @ rows
-    for column in metric.measure.greatest:
-        pooled[:, column] = rows[:, column][choices].max(axis=1)
-    return _values(metric, pooled)
+    units = len(influence)
+    shares = np.maximum((influence * (1 - 1 / units) + 1) / units, 0.0)
+    ranked = np.sort(shares)[::-1]
+    place = min(max(math.isqrt(units), 3), units - 1)
+    if ranked[0] <= 0:
+        return loss, influence
+    ratio = ranked[0] / max(ranked[place], ranked[0] / _MAX_RATIO)
+    rare = ranked[0] * math.exp(math.log(_RARER) * math.log(ratio) / math.log(place + 1))
+    shares = np.append(shares, rare) / (shares.sum() + rare)
+    return loss * (1 + rare) * units / (units + 1), (units + 1) * shares - 1
 
 
-def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float) -> Interval | None:
-    """Returns the interval of a metric of pooled rows, [samples, columns].
-
-    Its ends come from a jackknife of the loss. The share of resamples within the limit comes from a
-    bootstrap.
-    """
-    samples, rng = len(rows), np.random.default_rng(0)
-    rows = _lots(rows, metric, rng)
+def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, rare: bool) -> Interval | None:
+    """Returns the interval of a metric of pooled rows, [samples, columns], by the jackknife of the loss."""
+    samples = len(rows)
+    rows = _lots(rows, metric, np.random.default_rng(0))
     before, after = _summed(rows, metric), _summed(rows[::-1], metric)[::-1]
     without = np.concatenate([after[1:2], before[:-2] + after[2:], before[-2:-1]])
     for column in metric.measure.greatest:
@@ -468,18 +486,17 @@ def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float) -> In
         return None
     # The scale is logarithmic: a relative change of the loss is a difference of logarithms.
     influence = len(rows) * (1 - losses / loss)
+    expected, expected_influence = _with_rare(loss, influence) if rare else (loss, influence)
     loss, limit = math.log(loss), math.log(limit)
     low, high, _ = mean_interval(loss, influence, confidence)
-    # The score without any one of the units is a score that other samples may have. So the interval contains
-    # it.
+    below = mean_interval(math.log(expected), expected_influence, confidence)[2]
+    # The interval contains the score without any one of the units, since other samples may have it.
     with np.errstate(divide="ignore"):
         low, high = min(low, float(np.log(losses.min()))), max(high, float(np.log(losses.max())))
     ends = [_value(metric, math.exp(min(end, 700.0))) for end in (low, high)]
     reach = high - loss if loss <= limit else loss - low
     needed = _needed(samples, reach, limit - loss)
-    values = np.append(resampled(rows, metric, rng), score.value)
-    kept = float(np.mean(values >= score.limit if score.bound == "min" else values <= score.limit))
-    return _around(score, min(ends), max(ends), kept, confidence, needed)
+    return _around(score, min(ends), max(ends), below(limit), confidence, needed)
 
 
 def _summed(rows: F64, metric: Metric) -> F64:
@@ -571,7 +588,8 @@ def _of_quantile(score: Score, metric: Metric, losses: F64, units: int, confiden
     kept = binomial_cdf(int(spared * samples), samples, missing / samples)
     needed = needed_for_share(missing, samples, spared, confidence)
     ends = [_value(metric, float(loss)) if loss < math.inf else _endless(metric) for loss in (best, worst)]
-    return _around(score, min(ends), max(ends), kept, confidence, needed)
+    found = _around(score, min(ends), max(ends), kept, confidence, needed)
+    return replace(found, enough=share_below(missing * units / samples, units, spared) >= LIKELY)
 
 
 def _of_worst(score: Score, metric: Metric, losses: F64, confidence: float) -> Interval | None:
@@ -678,23 +696,3 @@ def _around(
 ) -> Interval:
     """Returns an interval that contains the score's value."""
     return Interval(min(low, score.value), max(high, score.value), kept, confidence, needed)
-
-
-def repeated(score: Score, others: Sequence[float], farther: float = _FARTHER) -> Interval | None:
-    """Returns the interval of a score that was measured several times; None if a value is nan.
-
-    The interval is wider than the range of the values. On a logarithmic scale of the normalized loss, the
-    distance of each end from the mean is increased by the ratio ``farther``.
-    """
-    values = np.array([score.value, *others])
-    if np.isnan(values).any():
-        return None
-    scores = [replace(score, value=value) for value in values.tolist()]
-    normalized_losses = np.array([other.normalized_loss for other in scores])
-    kept = float(np.mean([other.passed for other in scores]))
-    ends = [float(values.min()), float(values.max())]
-    if np.isfinite(values).all() and (normalized_losses > 0).all() and np.isfinite(normalized_losses).all():
-        logs = np.log(normalized_losses)
-        met = [end for end in (logs.min(), logs.max()) if end != logs[0]]
-        ends += [score.at_normalized_loss(math.exp(end + farther * (end - logs.mean()))) for end in met]
-    return Interval(min(ends), max(ends), kept)

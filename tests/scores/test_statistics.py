@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from judged import compare_output, rows_of
 
 from pytest_int8acc import CaseResult, OutputResult, Score
+from pytest_int8acc.case.perturbation import repeated
 from pytest_int8acc.results import Interval
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.metrics import METRICS
@@ -24,7 +25,6 @@ from pytest_int8acc.scores.statistics import (
     interval,
     least_detectable,
     mcnemar,
-    repeated,
     samples_to_detect,
     share_interval,
     t_quantile,
