@@ -135,8 +135,8 @@ class Lab:
         self.sessions = measured.sessions
         self.clock = measured.clock
         self.builds = 0
-        self.proofs = 0
-        """The number of models whose proof was left to the held-out samples."""
+        self.failed_proofs = 0
+        """The number of models that had a reserve on all samples, but not on the held-out ones."""
         self._proofs: dict[object, Proof] = {}
         self._fused: dict[tuple[str, ...], Simulator] = {}
         self._values: dict[object, Observer] = {}
@@ -363,18 +363,20 @@ class Lab:
     def judged(self, form: Form) -> Judgement:
         """Build a model, run it on all samples and return the verdicts on it, as for a fix.
 
-        The more models are proved by the held-out samples, the higher is the required confidence (Bonferroni,
-        1936). Otherwise one of many models would meet the limits by chance. A model without a reserve on all
-        samples is not counted, because the held-out samples cannot prove it.
+        The more models failed on the held-out samples alone, the higher is the required confidence
+        (Bonferroni, 1936). Otherwise one of many models would meet the limits by chance. A proof that
+        succeeds costs nothing (fixed-sequence testing; Maurer, Hothorn and Lehmacher, 1995).
 
         Raises:
             EngineError: The model does not build or run.
         """
         self.builds += 1
         verdicts = self.measured.proved(form, self._proving)
-        if verdicts.verdict.holds:  # else the held-out samples decide nothing
-            self.proofs += 1
-        return Judgement(confidence=1.0 - (1.0 - LIKELY) / max(self.proofs, 1), **verdicts._asdict())
+        confidence = 1.0 - (1.0 - LIKELY) / (1 + self.failed_proofs)
+        found = Judgement(confidence=confidence, **verdicts._asdict())
+        if found.verdict.holds and not found.has_reserve:
+            self.failed_proofs += 1
+        return found
 
     def prove(self, plan: Plan) -> Proof:
         """Build the model of a plan, run it on all samples and judge it. Each plan is proved once.
