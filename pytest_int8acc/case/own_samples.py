@@ -53,7 +53,7 @@ class OwnSamples:
         comparison, runs = Comparison(self.judge), lock_step({"it": engine}, self.inputs)
         for before, (rows, outputs) in zip(self.baseline, runs, strict=True):
             comparison.add(before, outputs["it"], rows)
-        return comparison.verdict(self.noise, intervals=True, rare=True)
+        return comparison.verdict(self.noise, intervals=True)
 
 
 def open_proving(case: Case, model: Model, judge: Judge) -> Proving | None:
