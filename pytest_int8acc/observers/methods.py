@@ -49,7 +49,8 @@ class Method:
     amax: Callable[[TensorValues, Options], float]
     """Returns the range of a tensor, as the greatest magnitude that is not clipped.
 
-    If the method needs a histogram, the function is called only for tensors that have one.
+    The range is 0 only for a tensor that is always 0, and finite if all values are finite. If the method
+    needs a histogram, the function is called only for tensors that have one.
     """
     reads_histogram: bool = True
     """Whether the method needs a histogram; otherwise the maxima of the samples are enough."""
@@ -83,7 +84,8 @@ class Method:
 #: the help of the option ``method``, and add a row here. If the row is missing,
 #: ``tests/observers/test_calibrate.py`` fails. The search for a fix and ``--int8acc-calibrations`` try every
 #: method once for each of its ``tried`` parameters, in the order of the rows. The methods that win most often
-#: come first. ``--int8acc-init``, the reference and the schema list the methods by these names. The labels of
+#: come first; a new row stands last but for the slow methods, until a benchmark has shown better.
+#: ``--int8acc-init``, the reference and the schema list the methods by these names. The labels of
 #: the method must be added to ``tests/cases/remedies/tables.yaml``, which holds the expected table of
 #: ``--int8acc-calibrations``.
 METHODS: Mapping[CalibrationMethod, Method] = {

@@ -6,7 +6,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from pytest_int8acc.graph.opsets import raise_opset
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.trt.build import BuildOptions, BuildRequest, fit_model, make_profiles, seen_shapes
 from pytest_int8acc.runtime.trt.calibration import Implicit
-from pytest_int8acc.runtime.trt.platform import Platform
+from pytest_int8acc.runtime.trt.platform import Feature, Platform
 from pytest_int8acc.runtime.trt.worker import BUILDER_OPTIONS
 from pytest_int8acc.spec.models import TensorRt
 from pytest_int8acc.tensors import TensorInfo
@@ -88,6 +89,17 @@ def key_of(platform: Platform = OLD, **changes: Any) -> str:
 
 def test_every_option_of_the_spec_reaches_the_builder() -> None:
     assert set(BUILDER_OPTIONS) == set(TensorRt.model_fields) - {"shapes", "plugins", "obey", "timeout"}
+
+
+def test_each_option_of_the_builder_sets_something() -> None:
+    values = {"tactic_sources": [], "workspace": "1G", "optimization_level": 2}
+    for name, option in BUILDER_OPTIONS.items():
+        assert option(MagicMock(), values[name]), name
+
+
+def test_each_feature_is_known_of_every_platform() -> None:
+    for feature in get_args(Feature):
+        assert OLD.has(feature) in (False, True)
 
 
 def test_keys_tell_all_that_matters_apart() -> None:
