@@ -11,6 +11,7 @@ from benchmarks.regressions import (
     format_faults,
     fp8_faults,
     healthy,
+    reader_faults,
     scale_faults,
     weight_faults,
 )
@@ -21,7 +22,15 @@ from benchmarks.regressions.entry import Entry
 def corpus() -> dict[str, Entry]:
     """Name to entry; every process builds the same."""
     found: dict[str, Entry] = {}
-    faults = (scale_faults, weight_faults, attention_faults, format_faults, data_faults, fp8_faults)
+    faults = (
+        scale_faults,
+        weight_faults,
+        attention_faults,
+        format_faults,
+        data_faults,
+        fp8_faults,
+        reader_faults,
+    )
     for module in (*faults, chosen, healthy):
         for entry in module.entries():
             if entry.name in found:

@@ -28,6 +28,8 @@ class Truth:
     """Group that the fault touches to the kinds of cause that name it; empty where it touches all."""
     anywhere: frozenset[str] = frozenset()
     """Kinds of cause that name the fault on any group, where it touches all."""
+    tensors: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Group to the tensors that a cause of it may name; any, where the group is missing."""
     rules: tuple[str, ...] = ()
     """Patterns (fnmatch) of the rules of findings that name it."""
     words: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.regressions import judge
 from benchmarks.regressions.corpus import corpus
 from benchmarks.regressions.entry import Entry, Planted, Truth, write
+from benchmarks.regressions.plant import NARROW, WIDE
 from benchmarks.regressions.truth import Prover, Verdict, prove
 from pytest_int8acc.answer import conclude
 from pytest_int8acc.case.measured import measure as run_case
@@ -20,6 +21,7 @@ from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.graph.model import marked_fix, without_extra_outputs
 from pytest_int8acc.report.search import reason
 from pytest_int8acc.report.view import CaseView
+from pytest_int8acc.report.why import is_other_model
 from pytest_int8acc.results import CaseResult, Culprit
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
@@ -46,6 +48,8 @@ class Record:
     detected: bool
     named: bool
     """By a finding, an error, a warning, or the causes of its culprits."""
+    headline: bool | None = None
+    """Whether *Why* says nothing that was not planted; None where no groups were planted, or it passes."""
     causes_right: int = 0
     causes_judged: int = 0
     """Culprits that the fault touches."""
@@ -175,6 +179,7 @@ def _of_result(
         CaseView(result).summary,
         detected=not result.passed or by_finding or by_words,
         named=by_finding or by_words or (bool(judged) and right >= enough),
+        headline=_headline(truth, result) if truth.causes and not result.passed else None,
         causes_right=right,
         causes_judged=len(judged),
         causes_found=tuple(f"{c.layer}: {c.cause.kind if c.cause else '-'}" for c in _culprits(result)),
@@ -193,11 +198,25 @@ def _of_result(
 
 
 def _judged(truth: Truth, culprits: Iterable[Culprit]) -> Iterator[bool]:
-    """Of each culprit that the fault touches, whether its cause is one of those that name it."""
+    """Of each culprit that the fault touches, whether its cause names it, by kind and by tensor."""
     for culprit in culprits:
         accepted = truth.causes.get(culprit.layer, frozenset()) if truth.causes else truth.anywhere
         if accepted:
-            yield culprit.cause is not None and culprit.cause.kind in accepted
+            cause, tensors = culprit.cause, truth.tensors.get(culprit.layer)
+            at = tensors is None or (cause is not None and cause.tensor in tensors)
+            yield at and cause is not None and cause.kind in accepted
+
+
+def _headline(truth: Truth, result: CaseResult) -> bool:
+    """Whether the ranges, layers and causes that *Why* names were planted."""
+    diagnosis, search = result.diagnosis, result.search
+    if diagnosis is None or search is None or is_other_model(result) is not None or not search.culprits:
+        return False
+    planted = {kind for kinds in truth.causes.values() for kind in kinds}
+    if diagnosis.ranges is not None and not planted & (WIDE | NARROW):
+        return False
+    innocent = any(culprit.layer not in truth.causes for culprit in search.culprits)
+    return not innocent and all(_judged(truth, search.culprits))
 
 
 def _fix(result: CaseResult) -> tuple[str, str]:

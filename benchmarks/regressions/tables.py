@@ -56,6 +56,7 @@ def summary(records: Sequence[Record]) -> str:
     hits = sum(len(set(c) & set(a)) for a, c in certain)
     innocent = [c for r in moved if r.proof for c in r.culprits if c not in r.planted]
     named = [r for r in moved if r.causes_judged]
+    told = [r for r in moved if r.headline is not None]
     lines = [
         f"faults: {len(faults)}, of them harmless {len(faults) - len(moved)}, to be found {len(moved)}",
         f"detected: {len(moved) - len(missed)} of {len(moved)}"
@@ -73,6 +74,8 @@ def summary(records: Sequence[Record]) -> str:
         f"named and not planted: {len(innocent)} of {sum(len(a) for a, _ in certain)}",
         f"cause named: {sum(r.named for r in moved)} of {len(moved)} entries; of culprits "
         f"{sum(r.causes_right for r in named)} of {sum(r.causes_judged for r in named)}",
+        f"headlines without a false word: {sum(bool(r.headline) for r in told)} of {len(told)}"
+        + _names([r for r in told if not r.headline]),
         _fixes(moved),
         f"plans written: {sum(r.plans for r in records)}, of them those that give the verified model bit for "
         f"bit when they are read back: {sum(r.plans_alike for r in records)}",
