@@ -235,11 +235,12 @@ def attention(width: int, mask: float, seed: int, *, where: bool = False) -> Gro
     scores = w.node("MatMul", "scores/MatMul", q, w.node("Transpose", "key/Transpose", k, perm=[0, 2, 1]))
     scores = w.node("Div", "scores/Div", scores, w.const("root", np.array(width**0.5 / 2, np.float32)))
     value = w.const("mask", np.array(mask, np.float32))
+    absent = w.node("Greater", "absent/Greater", "absent", w.const("half", np.array(0.5, np.float32)))
     if where:
-        absent = w.node("Cast", "absent/Cast", "absent", to=TensorProto.BOOL)
         scores = w.node("Where", "scores/Where", absent, value, scores)
     else:
-        masked = w.node("Mul", "absent/Mul", "absent", value)
+        ones = w.node("Cast", "absent/Cast", absent, to=TensorProto.FLOAT)
+        masked = w.node("Mul", "absent/Mul", ones, value)
         scores = w.node("Add", "scores/Add", scores, masked)
     mixed = w.node("MatMul", "mixed/MatMul", w.node("Softmax", "scores/Softmax", scores, axis=-1), v)
     x = w.linear("out", mixed, width, width)
@@ -263,7 +264,10 @@ def recurrent(op: str, width: int, hidden: int, seed: int, *, idle: float = 1.0)
     Weights of three inputs that are always 0 are ``idle`` times as large.
     """
     w, gates = Writer(seed), {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
-    x = w.node("Transpose", "x/Transpose", "x", perm=[1, 0, 2])
+    used = np.ones(width, np.float32)
+    used[:3] = idle == 1
+    x = w.node("Mul", "x/Mul", "x", w.const("used", used))
+    x = w.node("Transpose", "x/Transpose", x, perm=[1, 0, 2])
     weight = (w.rng.standard_normal((1, gates * hidden, width)) / width**0.5).astype(np.float32)
     weight[:, :, :3] *= np.float32(idle)
     names = [w.const("W", weight), w.random("R", 1, gates * hidden, hidden, std=hidden**-0.5)]
@@ -274,9 +278,6 @@ def recurrent(op: str, width: int, hidden: int, seed: int, *, idle: float = 1.0)
     y = w.node("Squeeze", "last/Squeeze", f"steps/{op}:1", axes)
     model = w.model({"x": (TensorProto.FLOAT, ["n", 10, width])}, w.head(y, hidden))
     feeds = [{"x": _noise(seed + part, 128, 10, width)} for part in (1, 2)]
-    if idle > 1:
-        for feed in feeds:
-            feed["x"][:, :, :3] = 0
     places = (Place(f"steps/{op}", 0), Place(f"steps/{op}", 1, 1), Place(f"steps/{op}", 2, 1))
     return Ground("recurrent", model, *feeds, places)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -31,7 +31,7 @@ _LEAST = 0.05
 #: the median channel has 16 of 127 INT8 codes. In networks without faults the ratio stays below 6.
 OUTLIER_RATIO = 8.0
 #: The ablations that give an activation other scales.
-_SCALE_TRIALS: tuple[TakenKind, ...] = ("range", "channels", "per-channel")
+_SCALE_TRIALS: tuple[TakenKind, ...] = ("range", "channels", "per-channel", "in-use", "unmasked")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +49,8 @@ class Suspect:
     by_channel: Cause | None = None
     """The cause by single channels, for a tensor that shows no symptom as a whole. It counts only if an
     ablation shows that the tensor is at fault."""
+    scales: Mapping[TakenKind, float] = field(default_factory=dict)
+    """Scales of an activation, by the ablation that tries them."""
 
 
 #: A function that returns the cause if the operators around a layer do not suit INT8, otherwise None. Its
@@ -122,6 +124,8 @@ class _Tests:
 
         0 without one.
         """
+        if suspect.trial == "bias":
+            return self._share("bias", suspect, lambda: self.trials.corrected(self.group))
         return self.rescaled(suspect, suspect.trial) if suspect.trial in _SCALE_TRIALS else 0.0
 
     def rescaled(self, suspect: Suspect, kind: TakenKind) -> float:
@@ -171,7 +175,10 @@ class _Tests:
         if taken.share < _LEAST:
             return None
         if guilty.held is None:
-            return self._with_trial(self._alone(guilty.by_channel or guilty.cause, taken), taken)
+            cause, tried = guilty.by_channel or guilty.cause, self._remedy(guilty)
+            if guilty.trial == "bias" and tried is not None:
+                cause = replace(cause, kind="accumulated-noise", symptom="noise-adds-up")
+            return self._with_trial(self._alone(cause, taken), taken)
         if guilty.by_channel is not None and self.rescaled(guilty, "per-channel") >= _PART * taken.share:
             return self._with_trial(guilty.by_channel, self._known(guilty, "per-channel"))
         return self._with_trial(self._alone(self._of_activation(guilty, placed), taken), taken)
@@ -197,14 +204,14 @@ class _Tests:
         return None if suspect.trial is None else self._known(suspect, suspect.trial)
 
     def _known(self, suspect: Suspect, *kinds: TakenKind) -> Ablation | None:
-        tensor = self._piece(suspect).tensors[0]
+        tensor = self._piece(suspect).tensor
         return next((self.tried[tensor, kind] for kind in kinds if (tensor, kind) in self.tried), None)
 
     def _piece(self, suspect: Suspect) -> Piece:
-        return next(p for p in self.trials.pieces[self.group] if suspect.tensor in p.tensors)
+        return next(p for p in self.trials.pieces[self.group] if suspect.tensor == p.tensor)
 
     def _share(self, kind: TakenKind, suspect: Suspect | None, trial: Callable[[], float]) -> float:
-        key = "" if suspect is None else self._piece(suspect).tensors[0], kind
+        key = "" if suspect is None else self._piece(suspect).tensor, kind
         if key not in self.tried:
             if not self.trials.may_go_on:
                 return 0.0
@@ -224,6 +231,8 @@ class _Tests:
 def _scale(suspect: Suspect, kind: TakenKind) -> Array | None:
     """The symmetric scales of an activation for an ablation, float32 [] or [channels]; None if not known."""
     held = suspect.held
+    if kind in suspect.scales:
+        return np.array(suspect.scales[kind], np.float32)
     if held is None or not held.is_counted:
         return None
     if kind == "range":

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+import onnx
 
 from pytest_int8acc.answer import symptoms
 from pytest_int8acc.answer.ablations import Suspect, established
+from pytest_int8acc.answer.scales import scales_in_use, unmasked_scales
 from pytest_int8acc.answer.symptoms import (
     ActivationFacts,
+    InputFacts,
     NarrowFacts,
     PlaceFacts,
     Shown,
@@ -78,10 +79,12 @@ class Diagnostic(Generic[_F]):
 # If a step is missing, mypy, ``tests/answer/test_registers.py`` or ``tests/report/test_catalogue.py`` fails.
 ACTIVATIONS: tuple[Diagnostic[ActivationFacts], ...] = (
     Diagnostic("vanishing-scale", "zero-scale", symptoms.vanishing_scale, "range"),
+    Diagnostic("masked-values", "masked-range", symptoms.masked_values, "unmasked"),
     Diagnostic("one-sided", "zero-point", symptoms.one_sided, "range"),
     Diagnostic("cut-off", "saturation", symptoms.cut_off, "range"),
     Diagnostic("range-of-partner", "mismatched-scales", symptoms.range_of_partner, "range"),
     Diagnostic("range-too-wide", "scale-too-wide", symptoms.range_too_wide, "range"),
+    Diagnostic("ignored-channels", "ignored-channel", symptoms.ignored_channels, "in-use"),
     Diagnostic("stretched-range", "activation-outliers", symptoms.stretched_range, "range"),
     Diagnostic("uneven-parts", "mismatched-scales", symptoms.uneven_parts, "per-channel"),
     Diagnostic("large-channels", "activation-outliers", symptoms.large_channels, "channels"),
@@ -89,9 +92,12 @@ ACTIVATIONS: tuple[Diagnostic[ActivationFacts], ...] = (
 )
 WEIGHTS: tuple[Diagnostic[WeightFacts], ...] = (
     Diagnostic("vanishing-weight-scale", "zero-scale", symptoms.vanishing_weight_scale, "constants"),
+    Diagnostic("corrected-bias", "bias-shift", symptoms.corrected_bias, "constants"),
+    Diagnostic("coarse-bias", "int8-bias", symptoms.coarse_bias, "constants"),
     Diagnostic("few-codes", "weight-scale", symptoms.few_codes, "constants"),
     Diagnostic("scales-of-other-axis", "wrong-axis", symptoms.scales_of_other_axis, "constants"),
     Diagnostic("one-scale-for-channels", "weight-outliers", symptoms.one_scale_for_channels, "constants"),
+    Diagnostic("shifted-mean", "bias-shift", symptoms.shifted_mean, "bias"),
     Diagnostic("weight-scales-off", "weight-scale", symptoms.weight_scales_off, "constants"),
     Diagnostic("large-idle-weights", "weight-outliers", symptoms.large_idle_weights, "constants"),
     Diagnostic("large-weights", "weight-outliers", symptoms.large_weights, "constants"),
@@ -228,6 +234,10 @@ class _Explainer:
         self.graph = Surroundings(meter.network)
         self.sources = (meter.model, meter.network.model)
         self.measured = meter.measured
+        self.meter = meter
+        held = {tensor: values for tensor, (values, _) in self.measured.items()}
+        self.in_use = scales_in_use(meter.network, held)
+        self.unmasked = unmasked_scales(meter.network, self.measured)
 
     def cause(self, group: Group, engine_only: bool, unstable: bool, trials: Interventions | None) -> Cause:
         """The cause of the accuracy loss of one layer."""
@@ -258,23 +268,45 @@ class _Explainer:
         """A tensor that the group quantizes, its symptom, and the ablation that would prove it."""
         if edge.quantization.values is not None:
             node = self.graph.index.nodes[edge.node]
-            weight = weight_facts(edge, node, self.sources, self._energy(edge, group))
+            is_bias = self.graph.is_bias(edge)
+            inputs = None if is_bias else self._inputs(edge, node, group)
+            weight = weight_facts(edge, node, self.sources, inputs, is_bias=is_bias)
             plain = weight.cause()
             cause = _first_shown(WEIGHTS, weight, plain) or plain
             by_channel, values = _first_shown(WEIGHT_CHANNELS, weight, cause), None
+            scales: dict[TakenKind, float] = {}
         else:
             values, quantizations = self.measured[edge.tensor]
             stats = quantizations[id(edge.quantization)]
-            facts = ActivationFacts(edge, values, stats, self.rest, self.graph, self.measured)
+            levels, in_use = values.low.levels, self.in_use.get(edge.tensor)
+            unmasked = self.unmasked.get(edge.tensor)
+            scales = {} if unmasked is None else {"unmasked": unmasked}
+            scales |= {} if in_use is None else {"in-use": in_use}
+            facts = ActivationFacts(
+                edge,
+                values,
+                stats,
+                self.rest,
+                self.graph,
+                self.measured,
+                in_use=None if in_use is None else in_use * levels,
+                is_masked=unmasked is not None,
+            )
             plain = facts.cause()
             cause = _first_shown(ACTIVATIONS, facts, plain) or plain
             by_channel = _first_shown(ACTIVATION_CHANNELS, facts, cause)
-        return Suspect(edge.tensor, cause, values, _TRIALS[cause.symptom], by_channel)
+        return Suspect(edge.tensor, cause, values, _TRIALS[cause.symptom], by_channel, scales)
 
-    def _energy(self, weight: Edge, group: Group) -> NDArray[np.float64] | None:
-        """The sum of squares of each channel of the activation that a weight multiplies; None if unknown."""
-        for edge in group.edges:
-            if edge.node == weight.node and edge.quantization.values is None:
-                channels = self.measured[edge.tensor][1][id(edge.quantization)].channels
-                return None if channels is None else channels[0]
+    def _inputs(self, weight: Edge, node: onnx.NodeProto, group: Group) -> InputFacts | None:
+        """What a weight multiplies, or how often rows of a table are read; None if it is not known."""
+        if node.op_type == "Gather" and weight.index == 0:
+            return InputFacts(self.meter.lookups[node.name])
+        for edge in group.edges if weight.index < 2 else ():
+            if edge.node == weight.node and edge.index != weight.index and edge.quantization.values is None:
+                stats = self.measured[edge.tensor][1][id(edge.quantization)]
+                if stats.channels is None:
+                    return None
+                energy, _, sums = stats.channels
+                count = stats.values / energy.size
+                return InputFacts(energy, sums / count, count)
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from pytest_int8acc.answer.scales import (
     Ranges,
     activations,
     units,
+    unmasked_scales,
     weight_scales,
     with_tied,
 )
@@ -31,6 +33,7 @@ from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.graph.norms import find_norms
 from pytest_int8acc.graph.plan import activation_scales
+from pytest_int8acc.lab.biases import biases_of, corrections
 from pytest_int8acc.lab.lab import Lab, Proof, Source
 from pytest_int8acc.observers.methods import CANDIDATES
 from pytest_int8acc.results import Migration, SearchOutcome
@@ -53,6 +56,10 @@ class Proposal:
     """Activations that have another scale than in the case."""
     weights: tuple[str, ...] = ()
     """Constants whose scales were computed again."""
+    biases: tuple[str, ...] = ()
+    """Biases that are not quantized, and have the values of the float model."""
+    corrected: tuple[str, ...] = ()
+    """Biases that make up for the mean error of their layers."""
     migration: Migration | None = None
     method: str = ""
     """The keys of the spec that calibrate every activation as the plan does; empty for other plans."""
@@ -111,6 +118,11 @@ class Known:
     def best(self) -> Base | None:
         """The starting point for scales with the least loss; None if no remedy has made one yet."""
         return min(self.bases, key=lambda base: base.choice.normalized_loss, default=None)
+
+    @cached_property
+    def unmasked(self) -> Mapping[str, float]:
+        """Activation to its scale without the values of a mask, if the activation holds a mask."""
+        return unmasked_scales(self.lab.network, self.lab.meter.measured)
 
     def chooser(self, base: Base) -> Chooser:
         """Chooses scales that improve on a starting point."""
@@ -196,7 +208,7 @@ def calibrate_otherwise(known: Known) -> Iterator[Proposal]:
     if not source.description:
         return  # calibrated on the inputs, some of which prove
     network, tensors = known.lab.network, activations(known.lab.network)
-    ranges = Ranges(known.lab.values(source.data).of(tensors))
+    ranges = Ranges(known.lab.values(source.data).of(tensors), unmasked=known.unmasked)
     chosen_units = units(network, tensors, ranges)
     chooser = Chooser(known.lab.simulator, Plan(), activation_scales(network), known.budget)
     tried: list[tuple[str, Choice]] = []
@@ -218,6 +230,32 @@ def calibrate_otherwise(known: Known) -> Iterator[Proposal]:
         yield Proposal(plan, method=keys, data=source.description, chosen_on=known.lab.simulator.few)
 
 
+def mend_biases(known: Known) -> Iterator[Proposal]:
+    """Plans in which biases of culprits are not quantized, then such that they make up for mean errors.
+
+    Biases that the quantizer changed get their float values back.
+    """
+    lab, groups = known.lab, known.groups
+    chosen = None if groups is None else set(groups)
+    constants = lab.network.model.constants()
+    edges = [
+        edge for group in lab.network.groups if chosen is None or group.name in chosen for edge in group.edges
+    ]
+    names = {edge.tensor for edge in edges if edge.quantization.is_float or edge.index == 2}
+    names |= set(biases_of(lab.network, groups).values()) & {edge.tensor for edge in edges}
+    own = {name: constants[name] for name in sorted(names)}
+    if own:
+        known.log("leaving %d biases unquantized", len(own))
+        yield Proposal(Plan(floats=own), biases=tuple(own))
+    known.log("correcting biases")
+    source = lab.sources[0]
+    floats = corrections(lab.network, groups or lab.work, source.data, lab.sessions)
+    known.budget.pay()
+    if floats and lab.simulator.normalized_loss(Plan(floats=floats)) <= NEAR:
+        plan, few = Plan(floats=floats), lab.simulator.few
+        yield Proposal(plan, corrected=tuple(floats), data=source.description, chosen_on=few)
+
+
 def recalibrate(known: Known) -> Iterator[Proposal]:
     """Plans with other scales for the activations that culprits read.
 
@@ -230,7 +268,7 @@ def recalibrate(known: Known) -> Iterator[Proposal]:
         best = known.best
         if best is not None and best.choice.normalized_loss > NEAR and _are_like(known, best, looked_at):
             return  # the ranges are those of the calibration data, which did not help
-        ranges = Ranges(known.lab.values(source.data).of(looked_at))
+        ranges = Ranges(known.lab.values(source.data).of(looked_at), unmasked=known.unmasked)
         base = _base(known, source, ranges, odd_ones)
         known.bases.append(base)
         yield from _rescaled(known, base, known.groups)
@@ -380,7 +418,7 @@ def _base(known: Known, source: Source, ranges: Ranges, odd_ones: Sequence[str])
     """A starting point: every activation in symmetric INT8 per tensor, and better scales for weights."""
     network = known.lab.network
     odd = {t: symmetric(ranges.scale(t, "minmax")) for t in odd_ones if t in ranges}
-    weights = weight_scales(network, known.groups, ranges.held)
+    weights = weight_scales(network, known.groups, ranges.held, known.lab.meter.lookups)
     plan = Plan(scales={**odd, **weights})
     return _opened(known, Base(plan, network, {}, ranges, source, weights=tuple(weights)))
 
@@ -415,7 +453,8 @@ def _ranges(known: Known, base: Base, tensors: Sequence[str]) -> Ranges:
     """The calibration ranges of tensors. Tensors that a migration did not change are measured without it."""
     data, values = base.source.data, known.lab.values
     unmoved = values(data).of(t for t in tensors if t not in base.touched)
-    return Ranges({**unmoved, **values(data, base.plan).of(t for t in tensors if t in base.touched)})
+    touched = values(data, base.plan).of(t for t in tensors if t in base.touched)
+    return Ranges({**unmoved, **touched}, unmasked=known.unmasked)
 
 
 def _not_symmetric(network: Network) -> list[str]:

@@ -1,7 +1,7 @@
 """The register of remedies, and the loop that tries them until a failing case meets its criteria.
 
-    unfuse or fuse ─fails→ another method ─fails→ recalibrate ─fails→ migrate ─fails→ all scales
-    ─fails→ mixed; the search's own plan
+    unfuse or fuse ─fails→ another method ─fails→ biases ─fails→ recalibrate ─fails→ migrate
+    ─fails→ all scales ─fails→ mixed; the search's own plan
 
 The loop takes the plans that a remedy proposes, simulates each on all samples, builds it with the case's own
 backend and judges it. It stops at the first plan that meets the criteria with a reserve. The order of the
@@ -21,6 +21,7 @@ from pytest_int8acc.answer.proposals import (
     calibrate_otherwise,
     fuse_norms,
     keep_high,
+    mend_biases,
     migrate_ranges,
     mix,
     recalibrate,
@@ -55,6 +56,12 @@ def _fuses(known: Known) -> bool:
 def _calibrates(known: Known) -> bool:
     """Whether the spec has the case calibrated, so that the spec can name another calibration method."""
     return _quantizes(known) and known.lab.measured.case.source.calibrate is not None
+
+
+def _has_biases(known: Known) -> bool:
+    """Whether a bias is the cause of a culprit."""
+    causes = (culprit.cause for culprit in known.outcome.culprits)
+    return any(cause is not None and cause.kind in ("int8-bias", "bias-shift") for cause in causes)
 
 
 def _rescales_all(known: Known) -> bool:
@@ -96,6 +103,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("unfuse", unfuse, _fuses),
     Remedy("fuse", fuse_norms, lambda known: known.lab.is_narrow, is_late=True),
     Remedy("method", calibrate_otherwise, _calibrates),
+    Remedy("biases", mend_biases, _has_biases),
     Remedy("recalibrate", recalibrate, _quantizes),
     Remedy("migrate", migrate_ranges, _quantizes),
     Remedy("recalibrate", rescale_all, _rescales_all),
@@ -250,6 +258,8 @@ class _Loop:
             precision=outcome.precision,
             culprits=len(outcome.kept),
             weights=proposal.weights,
+            biases=proposal.biases,
+            corrected=proposal.corrected,
             migration=proposal.migration,
             method=proposal.method,
             data=proposal.data,

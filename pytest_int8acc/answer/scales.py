@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -17,10 +18,12 @@ import onnx
 from pytest_int8acc.clock import Budget
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16, INT8, INT32
-from pytest_int8acc.graph.layout import by_input, by_weight, find_groups, quantize_weight
+from pytest_int8acc.graph.index import Index
+from pytest_int8acc.graph.layout import COMMUTING, by_input, by_weight, find_groups, quantize_weight
 from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, Quantization, TensorScale, symmetric
 from pytest_int8acc.graph.plan import fresh_weights, weight_axis
 from pytest_int8acc.lab.simulator import Simulator
+from pytest_int8acc.observers.edges import Measurement
 from pytest_int8acc.observers.methods import CANDIDATES, FEW_BINS
 from pytest_int8acc.observers.values import TensorValues
 from pytest_int8acc.tensors import Array
@@ -48,6 +51,17 @@ _MANY = 8
 _SAME = 1e-6
 #: SQNR in dB above which differences between scales are ignored.
 _SILENT_DB = 300.0
+#: The name of the range without the values of a mask, as a method.
+UNMASKED = "without the mask"
+#: How far below all other values the range without a mask ends, in the unit of a Softmax's input. Masked
+#: positions keep a weight below exp(-8) of the others.
+_MASK_ROOM = 8.0
+#: Values are a mask if they lie below all others by at least this factor.
+_MASK_RATIO = 8.0
+#: Maximum number of nodes between a quantized input and a Softmax that take a mask to it.
+_STEPS_TO_SOFTMAX = 4
+#: Operators that take a mask to a Softmax.
+_TO_SOFTMAX = COMMUTING | {"Add", "Where", "Mul", "Div", "Cast"}
 #: The name of the range of the channels that count for the readers of an activation, as a method.
 IN_USE = "channels in use"
 #: A channel matters for a reader if its greatest product with a weight is more than this share of the
@@ -62,6 +76,11 @@ _FRESH_DB = 1.0
 _CUT_DB = 3.0
 #: Operators whose weights may be clipped.
 _READERS = frozenset({"Conv", "Gemm", "MatMul"})
+#: Operator whose weights may be clipped too, to the input that is the weight.
+_WEIGHTS = {
+    **dict.fromkeys(("Conv", "Gemm", "MatMul", "ConvTranspose", "LSTM", "GRU", "RNN"), 1),
+    "Gather": 0,
+}
 #: The shares of a weight's range that are tried as its clipping range.
 _SHARES = 2.0 ** -np.arange(0.25, 8, 0.25)
 
@@ -69,13 +88,20 @@ _SHARES = 2.0 ** -np.arange(0.25, 8, 0.25)
 class Ranges:
     """The ranges that calibration methods choose for tensors; each is computed when it is first needed."""
 
-    def __init__(self, held: Mapping[str, TensorValues], entropy_bins: int = FEW_BINS) -> None:
+    def __init__(
+        self,
+        held: Mapping[str, TensorValues],
+        entropy_bins: int = FEW_BINS,
+        unmasked: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         """Keep the tensors that have a histogram; tensors with inf, nan or nothing but zeros have none.
 
         Args:
             held: Tensor to its values in the float model, from ``Lab.values``.
             entropy_bins: Number of bins of the entropy method, a multiple of 128.
+            unmasked: Tensor that goes to a Softmax to its scale without the values of the mask.
         """
+        self.unmasked = unmasked
         self.held = {tensor: values for tensor, values in held.items() if values.is_counted}
         self._known: dict[tuple[str, str], float] = {}
         self._bins = entropy_bins
@@ -143,25 +169,27 @@ class Unit:
 
     tensors: tuple[str, ...]
     ranges: Ranges
-    in_use: Mapping[str, float] = field(default_factory=dict)
-    """Tensor to the scale for the channels that count for its readers, if other channels reach further."""
+    own: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Method that only some tensors have, to the scales that it gives tensors of the unit."""
 
     @property
     def methods(self) -> Iterator[str]:
         """The methods that give a scale."""
-        yield from CANDIDATES
-        if self.in_use:
-            yield IN_USE
+        if any(tensor in self.ranges for tensor in self.tensors):
+            yield from CANDIDATES
+        yield from self.own
 
     def scale(self, method: str) -> float:
         """The scale that a calibration method gives the activations: the greatest of their scales."""
         known = [tensor for tensor in self.tensors if tensor in self.ranges]
-        if method == IN_USE:
-            return max(self.in_use.get(t) or self.ranges.scale(t, "minmax") for t in known)
-        return max(self.ranges.scale(tensor, method) for tensor in known)
+        own = self.own.get(method, {})
+        usual = "minmax" if own else method
+        return max([*own.values(), *(self.ranges.scale(t, usual) for t in known if t not in own)])
 
     def choice(self, method: str) -> Choice:
-        """The choice that gives the unit's tensors their scale by one method."""
+        """The choice that gives the unit's tensors their scale by one method; empty if there is none."""
+        if method not in self.methods:
+            return Choice()
         return Choice(dict.fromkeys(self.tensors, self.scale(method)), dict.fromkeys(self.tensors, method))
 
 
@@ -250,9 +278,8 @@ class Chooser:
             return replace(start, normalized_loss=np.inf)
         best = self.weighed(start, high or {})  # measured again, because other groups may be high now
         tried = [dict(start.scales)]
-        for method in (
-            name for name, (m, _) in CANDIDATES.items() if not m.is_slow or len(chosen_units) <= most
-        ):
+        usual = (name for name, (m, _) in CANDIDATES.items() if not m.is_slow or len(chosen_units) <= most)
+        for method in (UNMASKED, IN_USE, *usual):
             if best.normalized_loss <= max(ENOUGH, NO_MORE * least) or self.budget.empty:
                 break
             choice = start
@@ -294,17 +321,19 @@ class Chooser:
 
 def units(network: Network, tensors: Iterable[str], ranges: Ranges) -> list[Unit]:
     """The units that contain these tensors; units without a histogram are left out."""
-    shared, in_use = _shared(network), _scales_in_use(network, ranges.held)
+    shared = _shared(network)
+    special = {IN_USE: scales_in_use(network, ranges.held), UNMASKED: ranges.unmasked}
     found: dict[frozenset[str], Unit] = {}
     for tensor in tensors:
         together = next((s for s in shared if tensor in s), frozenset({tensor}))
-        if together not in found and any(t in ranges for t in together):
-            used = {t: in_use[t] for t in together if t in in_use}
-            found[together] = Unit(tuple(sorted(together)), ranges, used)
+        own = {name: {t: scales[t] for t in together if t in scales} for name, scales in special.items()}
+        own = {name: scales for name, scales in own.items() if scales}
+        if together not in found and (own or any(t in ranges for t in together)):
+            found[together] = Unit(tuple(sorted(together)), ranges, own)
     return list(found.values())
 
 
-def _scales_in_use(network: Network, held: Mapping[str, TensorValues]) -> dict[str, float]:
+def scales_in_use(network: Network, held: Mapping[str, TensorValues]) -> dict[str, float]:
     """Activation to the scale for the channels that count for its readers, if other channels reach further.
 
     A channel matters if its products with a reader's weights are large enough. Activations are left out if a
@@ -312,6 +341,8 @@ def _scales_in_use(network: Network, held: Mapping[str, TensorValues]) -> dict[s
     """
     counting, unknown, constants = dict[str, Array](), set[str](), network.model.constants()
     for edge in network.edges:
+        if edge.quantization.values is not None:
+            continue
         node, channels = network.model.index.nodes.get(edge.node), None
         if node is not None and node.op_type in _READERS and not edge.index and edge.tensor in held:
             weight = constants.get(node.input[1])
@@ -329,6 +360,27 @@ def _scales_in_use(network: Network, held: Mapping[str, TensorValues]) -> dict[s
         if 0 < amax * _LIKE < float(maxima.max()):
             found[tensor] = float(np.float32(amax / held[tensor].low.levels))
     return found
+
+
+def unmasked_scales(network: Network, measured: Mapping[str, Measurement]) -> dict[str, float]:
+    """Activation to its scale without the values of a mask, if it holds a mask and goes to a Softmax."""
+    found, index = {}, network.model.index
+    for edge in network.edges:
+        if edge.tensor not in measured or edge.quantization.values is not None:
+            continue
+        values, _ = measured[edge.tensor]
+        is_mask = 0 < values.unmasked * _MASK_RATIO <= values.amax
+        if is_mask and _goes_to_softmax(index.nodes[edge.node], index):
+            found[edge.tensor] = (values.unmasked + _MASK_ROOM) / values.low.levels
+    return found
+
+
+def _goes_to_softmax(node: onnx.NodeProto, index: Index, steps: int = _STEPS_TO_SOFTMAX) -> bool:
+    """Whether a node is a Softmax, or its result goes to one through nodes that keep or add masks."""
+    if node.op_type in ("Softmax", "LogSoftmax"):
+        return True
+    after = index.only_reader(node.output[0]) if steps and node.op_type in _TO_SOFTMAX else None
+    return after is not None and _goes_to_softmax(after, index, steps - 1)
 
 
 def _counting(held: TensorValues, node: onnx.NodeProto, weight: Array) -> Array | None:
@@ -379,7 +431,10 @@ def _better(best: Choice, tried: Choice) -> Choice:
 
 
 def weight_scales(
-    network: Network, groups: Iterable[str] | None, held: Mapping[str, TensorValues]
+    network: Network,
+    groups: Iterable[str] | None,
+    held: Mapping[str, TensorValues],
+    lookups: Mapping[str, Array],
 ) -> dict[str, TensorScale]:
     """Scales for constants that lose less than their present scales.
 
@@ -387,8 +442,10 @@ def weight_scales(
         network: The network.
         groups: The names of the groups whose constants are examined; None for all groups.
         held: The values of activations. Weights whose input is missing are not clipped.
+        lookups: Gather to how often each row of its table is read; see ``EdgeMeter.lookups``.
     """
-    return {**fresh_weights(network, worse_weights(network, groups)), **_cut_scales(network, groups, held)}
+    fresh = fresh_weights(network, worse_weights(network, groups))
+    return {**fresh, **_cut_scales(network, groups, held, lookups)}
 
 
 def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -396,7 +453,7 @@ def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tupl
     nodes, found = network.model.index.nodes, dict[str, None]()
     for edge, weight in _weights(network, groups):
         old = edge.quantization
-        if old.values is None or old.format is INT32:
+        if old.values is None or old.format is INT32 or old.is_float:
             continue
         axis = weight_axis(nodes[edge.node], edge, weight.ndim)
         fresh = quantize_weight(weight, axis, old.format.symmetric)
@@ -421,18 +478,23 @@ def _relative_error(quantization: Quantization, weight: Array) -> float:
 
 
 def _cut_scales(
-    network: Network, groups: Iterable[str] | None, held: Mapping[str, TensorValues]
+    network: Network,
+    groups: Iterable[str] | None,
+    held: Mapping[str, TensorValues],
+    lookups: Mapping[str, Array],
 ) -> dict[str, TensorScale]:
-    """Scales that clip large weights, if the inputs of these weights are next to 0."""
+    """Scales that clip large weights, if the inputs of these weights are next to 0, or rows are not read."""
     nodes, found = network.model.index.nodes, dict[str, TensorScale]()
     for edge, weight in _weights(network, groups):
         node = nodes[edge.node]
-        maxima = held[node.input[0]].channel_amax if node.input[0] in held else None
-        if maxima is None or edge.index != 1 or node.op_type not in _READERS:
+        maxima = held[node.input[0]].channel_amax if node.input[0] in held else lookups.get(edge.node)
+        if maxima is None or edge.index != _WEIGHTS.get(node.op_type) or not np.isfinite(maxima).all():
             continue
         alone = len(network.model.index.readers(edge.tensor)) == 1
-        if alone and edge.quantization.format is INT8 and np.isfinite(maxima).all():
-            power = by_weight(maxima.astype(np.float64), weight, node) ** 2
+        power = by_weight(maxima.astype(np.float64), weight, node)
+        if node.op_type != "Gather" and power is not None:
+            power = power**2
+        if alone and edge.quantization.format is INT8 and power is not None:
             cut = _least_error(weight, power, weight_axis(node, edge, weight.ndim), edge.quantization)
             found.update({edge.tensor: cut} if cut is not None else {})
     return found

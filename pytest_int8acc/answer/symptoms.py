@@ -19,8 +19,8 @@ import onnx
 from numpy.typing import NDArray
 
 from pytest_int8acc.answer.ablations import OUTLIER_RATIO
-from pytest_int8acc.graph.formats import FP16, FP32, UINT8, Format, along
-from pytest_int8acc.graph.layout import WEIGHTED, origins, quantize_weight, scales_axis
+from pytest_int8acc.graph.formats import FP16, FP32, INT8, UINT8, Format, along
+from pytest_int8acc.graph.layout import WEIGHTED, by_weight, origins, quantize_weight, scales_axis
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Precision, Quantization
 from pytest_int8acc.lab.lab import Lab
@@ -76,6 +76,8 @@ _EQUAL = 0.02
 _FEW_CODES = 0.4
 #: Number of bins of the histogram of a weight in a report.
 _HISTOGRAM_BINS = 64
+#: The rounding errors of weights shift the results if the shift is at least this share of the squared error.
+_MOSTLY = 0.5
 #: A subtraction counts as cancelling if it loses at least this many times the rounding error of its operands.
 _CANCELS = 16.0
 
@@ -94,6 +96,10 @@ class ActivationFacts:
     graph: Surroundings
     measured: Mapping[str, Measurement]
     """Tensor to its measurement, for all activations."""
+    in_use: float | None = None
+    """The range of the channels that count for the readers, if other channels reach further."""
+    is_masked: bool = False
+    """Whether the activation holds a mask and goes to a Softmax."""
 
     @cached_property
     def numbers(self) -> dict[NumberName, float]:
@@ -136,7 +142,7 @@ class ActivationFacts:
         Both arrays are empty if the channels are not known.
         """
         known = self.values.channel_amax
-        amax: Array = np.zeros(0) if known is None else known[known > 0]
+        amax: Array = np.zeros(0) if known is None else known[known > 0].astype(np.float64)
         return amax, amax[amax * OUTLIER_RATIO <= amax.max(initial=0)]
 
     @property
@@ -171,6 +177,22 @@ def one_sided(facts: ActivationFacts) -> Shown | None:
         "high": (codes.highest - zero) * scale,
     }
     return {"numbers": numbers, "format": codes.name}
+
+
+def masked_values(facts: ActivationFacts) -> Shown | None:
+    """Recognises a range that holds the mask of a Softmax, which reaches far beyond all other values."""
+    if not facts.is_masked or facts.values.unmasked * OUTLIER_RATIO > reach(facts.edge.quantization):
+        return None
+    return {"numbers": {"unmasked_amax": facts.values.unmasked}}
+
+
+def ignored_channels(facts: ActivationFacts) -> Shown | None:
+    """Recognises channels that the weights of all readers ignore, and that make the range wide."""
+    amax = facts.values.channel_amax
+    if facts.in_use is None or amax is None:
+        return None
+    beyond = {int(i): float(amax[i]) for i in np.argsort(-amax) if amax[i] > facts.in_use}
+    return {"numbers": {"amax_in_use": facts.in_use, "channel_amax": float(amax.max())}, "channels": beyond}
 
 
 def cut_off(facts: ActivationFacts) -> Shown | None:
@@ -265,6 +287,10 @@ class WeightFacts:
     """The SQNR, in dB, of each output channel without channels of zeros, [channels]; [0] without an axis."""
     best_channels_db: NDArray[np.float64]
     """The same with scales computed from the constant's own values, [channels]."""
+    shift_share: float = 0.0
+    """The share of the error of the products that is a shift of each output channel, from 0 to 1."""
+    is_bias: bool = False
+    """Whether the constant is added to the products of a layer."""
 
     @cached_property
     def factors(self) -> NDArray[np.float64]:
@@ -307,6 +333,10 @@ class WeightFacts:
             "factor_most": float(factors.max(initial=0)),
             "channel_ratio": float(present.max() / np.median(present)) if present.size else 1.0,
         }
+        if self.is_bias:
+            error = self.quantization.dequantize().astype(np.float64) - weight
+            usual = decibels(float(np.median(weight**2)), float((error**2).mean()))
+            numbers = {"sqnr_db": self.sqnr_db, "usual_channel_db": usual}
         return Cause(
             "accumulated-noise",
             "noise-adds-up",
@@ -318,11 +348,25 @@ class WeightFacts:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class InputFacts:
+    """What a weight multiplies."""
+
+    energy: Array
+    """The sum of squares of each input channel, [channels]; for a table, how often each row is read."""
+    mean: Array | None = None
+    """The mean of each input channel, [channels]; None if it is not known."""
+    count: float = 1.0
+    """The number of values in each input channel."""
+
+
 def weight_facts(
     edge: Edge,
     node: onnx.NodeProto,
     sources: tuple[Model, Model],
-    energy: NDArray[np.float64] | None,
+    inputs: InputFacts | None,
+    *,
+    is_bias: bool = False,
 ) -> WeightFacts:
     """A quantized constant, compared with its float original.
 
@@ -331,8 +375,8 @@ def weight_facts(
         node: The node that reads it.
         sources: The case's float model, and the network's model. The original is taken from the first that
             has it; otherwise from the Q/DQ model.
-        energy: The sum of squares of the activations in each input channel, [channels], by which an error
-            counts; None if all errors count alike.
+        inputs: What the constant multiplies; None if it is not known, so that all errors count alike.
+        is_bias: Whether the constant is added to the products of a layer.
     """
     quantization = edge.quantization
     given = quantization.dequantize().astype(np.float64)
@@ -341,7 +385,9 @@ def weight_facts(
     if node.op_type in WEIGHTED:
         axis = scales_axis(node, edge.index, weight.ndim)
     best = quantize_weight(weight.astype(np.float32), axis, quantization.format.symmetric).dequantize()
-    shares = _shares(energy, axis, weight)
+    energy = None if inputs is None or not inputs.energy.any() else inputs.energy.astype(np.float64)
+    known = None if energy is None else by_weight(energy, weight, node)
+    shares = np.ones(1) if known is None else known
     signal = _by_channel(shares * weight**2, axis)
     noises = [_by_channel(shares * (weight - w) ** 2, axis) for w in (given, best)]
     sqnr, best_db = (decibels(float(signal.sum()), float(noise.sum())) for noise in noises)
@@ -350,7 +396,25 @@ def weight_facts(
         np.array([min(decibels(a, b), CEILING_DB) for a, b in zip(signal[used], noise[used], strict=True)])
         for noise in noises
     ]
-    return WeightFacts(name, quantization, weight, axis, shares, sqnr, min(best_db, CEILING_DB), *by_channel)
+    shift = 0.0 if inputs is None or axis is None else _shift_share(given - weight, axis, inputs, node)
+    best_db = min(best_db, CEILING_DB)
+    own, fresh = by_channel
+    return WeightFacts(name, quantization, weight, axis, shares, sqnr, best_db, own, fresh, shift, is_bias)
+
+
+def _shift_share(error: Array, axis: int, inputs: InputFacts, node: onnx.NodeProto) -> float:
+    """The share of the products' squared error that is a shift, from 0 to 1; 0 if it is not known.
+
+    The products of an error and the mean inputs are a shift; those with the inputs' deviations add up as
+    noise. Inputs are taken as independent of each other.
+    """
+    mean = None if inputs.mean is None else by_weight(inputs.mean, error, node)
+    square = by_weight(inputs.energy / inputs.count, error, node)
+    if mean is None or square is None:
+        return 0.0
+    shift = float((_by_channel(error * mean, axis) ** 2).sum())
+    noise = float((error**2 * np.maximum(square - mean**2, 0.0)).sum())
+    return shift / (shift + noise) if shift else 0.0
 
 
 def vanishing_weight_scale(facts: WeightFacts) -> Shown | None:
@@ -359,6 +423,31 @@ def vanishing_weight_scale(facts: WeightFacts) -> Shown | None:
     if np.isfinite(scale).all() and float(scale.min()) >= FP32.normal:
         return None
     return {"numbers": {"scale": float(scale.min())}}
+
+
+def corrected_bias(facts: WeightFacts) -> Shown | None:
+    """Recognises a bias that the quantizer changed, as a bias correction does."""
+    if not facts.quantization.is_float:
+        return None
+    change = facts.quantization.dequantize() - facts.weight
+    usual = float(np.sqrt((facts.weight**2).mean()))
+    return {"numbers": {"share": float(np.sqrt((change**2).mean())) / usual if usual else 1.0}}
+
+
+def coarse_bias(facts: WeightFacts) -> Shown | None:
+    """Recognises a bias in 8 bits, which adds the same error to all results of a channel."""
+    codes = facts.quantization.format
+    is_coarse = facts.is_bias and codes.levels <= INT8.levels
+    return {} if is_coarse and facts.cause().numbers["usual_channel_db"] < CEILING_DB else None
+
+
+def shifted_mean(facts: WeightFacts) -> Shown | None:
+    """Recognises weights with the right scales, whose rounding errors shift the results."""
+    factors = facts.factors
+    fits = bool(factors.size and factors.min() > 1 / WIDE and factors.max() < WIDE)
+    if not (fits and facts.has_wrong_scales and facts.shift_share >= _MOSTLY):
+        return None
+    return {"numbers": {"shift_share": facts.shift_share}}
 
 
 def few_codes(facts: WeightFacts) -> Shown | None:
@@ -435,17 +524,6 @@ def _by_channel(squares: NDArray[np.float64], axis: int | None) -> NDArray[np.fl
     if axis is None:
         return np.array([squares.sum()])
     return np.asarray(np.moveaxis(squares, axis, 0).reshape(squares.shape[axis], -1).sum(1))
-
-
-def _shares(
-    energy: NDArray[np.float64] | None, axis: int | None, weight: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """The energy of input channels, reshaped to broadcast with the weight; ones if it is not known."""
-    inputs = None if axis is None else 1 - axis % weight.ndim
-    known = energy is not None and energy.any() and inputs in (0, 1) and weight.ndim > 1
-    if energy is None or inputs is None or not known or weight.shape[inputs] != energy.size:
-        return np.ones(1)
-    return energy.reshape([-1 if i == inputs else 1 for i in range(weight.ndim)])
 
 
 def _original(edge: Edge, sources: Iterable[Model], shape: tuple[int, ...]) -> tuple[str, Array]:
@@ -546,6 +624,14 @@ class Surroundings:
         if node is None or node.op_type != "Concat":
             return None
         return node if len({self.root(name) for name in node.input}) > 1 else None
+
+    def is_bias(self, edge: Edge) -> bool:
+        """Whether an edge is a constant that is added to the products of a layer."""
+        node = self.index.nodes[edge.node]
+        if node.op_type != "Add":
+            return node.op_type in WEIGHTED and edge.index == 2
+        makers = (self.index.producer.get(name) for name in node.input)
+        return any(maker is not None and maker.op_type in WEIGHTED for maker in makers)
 
     def is_gelu(self, node: onnx.NodeProto, steps: int = 4) -> bool:
         """Whether a node is a GELU, or the last node of a GELU that consists of several nodes."""

@@ -7,6 +7,7 @@ The file is written for a failed case, and read if a spec names it by ``plan: FI
     candidate: int8
     high: {/conv5/Conv: fp16}
     scales: {/relu4/Relu_output_0: 0.0123, fc.weight: {axis: 0, scale: [0.01, 0.02]}}
+    floats: {fc.bias: [0.5, -0.25]}
     moves: {/norm/LayerNormalization_output_0: [1.0, 2.5]}
     outputs: [/conv2/Conv_output_0]
 
@@ -74,6 +75,9 @@ _SCALES = """\
 # Tensor: the scale that takes the place of its own: the range's end / {levels:g}.
 # Weights are rounded with it anew; a list is one scale per channel.
 """
+_FLOATS = """\
+# Constant, like a bias: its float values in layers in {low}, where it is not quantized.
+"""
 _MOVES = """\
 # Tensor: what each of its channels is divided by; the weights that read it are multiplied.
 """
@@ -137,9 +141,11 @@ def plan_text(plan: Plan, network: Network, file: str) -> str:
     for name, scale in activation_scales(network).items():
         if name in scales and plan.scales[name].axis is None:
             scales[name] += f"  # was {scale:.6g}"
+    floats = {name: _wrapped(_listed(values.reshape(-1))) for name, values in plan.floats.items()}
     moves = {name: _wrapped(_listed(factors)) for name, factors in plan.moves.items()}
     scales_text = _SCALES.format(levels=low.levels) + _mapping("scales", scales)
-    return head + high + scales_text + _MOVES + _mapping("moves", moves) + outputs
+    floats_text = _FLOATS.format(low=left) + _mapping("floats", floats) if floats else ""
+    return head + high + scales_text + floats_text + _MOVES + _mapping("moves", moves) + outputs
 
 
 def _list(key: str, names: Sequence[str]) -> str:
@@ -236,6 +242,8 @@ _OneOrMorePositive = Annotated[
 _OneOrMoreIntegers = Annotated[
     Annotated[Axis, Tag("(number)")] | Annotated[tuple[Axis, ...], Tag("(list)")], _IS_LIST
 ]
+_Number = Annotated[float, Field(strict=True, allow_inf_nan=False), expect("a number")]
+_Floats = Annotated[tuple[_Number, ...], expect("a list of numbers, one per element")]
 _Factors = Annotated[tuple[_Positive, ...], expect("a list of factors, one per channel")]
 _Names = Annotated[tuple[GraphName, ...], expect("a list, [] where it is empty")]
 _MAPPING = expect("a mapping, {} where it is empty")
@@ -290,6 +298,7 @@ class _PlanFile(BaseModel):
     candidate: str | None = None
     high: Annotated[dict[str, Annotated[Precision, one_of(Precision)]], _MAPPING] = Field({})
     scales: Annotated[dict[str, _Scale], _MAPPING] = Field({})
+    floats: Annotated[dict[str, _Floats], _MAPPING] = Field({})
     moves: Annotated[dict[str, _Factors], _MAPPING] = Field({})
     outputs: _Names = ()
     fused: _Names = ()
@@ -407,6 +416,7 @@ def _plan(file: _PlanFile, root: Node, network: Network, mistakes: list[Mistake]
             moves[name] = factors
             moved = migrate(moved, {name: factors}).network
             shapes = _shapes(moved) | shapes
+    constants = dict(_floats(file, root, network, mistakes))
     scales = {}
     for name, entry in file.scales.items():
         if name not in shapes:
@@ -423,7 +433,21 @@ def _plan(file: _PlanFile, root: Node, network: Network, mistakes: list[Mistake]
     floats = computed_floats(moved.model)
     mistakes += _unknown_items(root, "outputs", floats, f"tensor that {model} computes in floats")
     outputs, norms = dict.fromkeys(file.outputs), dict.fromkeys(file.fused)
-    return Plan(file.high, scales, moves, tuple(outputs), tuple(norms))
+    return Plan(file.high, scales, moves, tuple(outputs), tuple(norms), constants)
+
+
+def _floats(
+    file: _PlanFile, root: Node, network: Network, mistakes: list[Mistake]
+) -> Iterator[tuple[str, Array]]:
+    """Yield the float values of constants in a plan; a constant that does not fit is a mistake."""
+    constants = network.model.constants()
+    for name, values in file.floats.items():
+        if name in constants and constants[name].size == len(values):
+            yield name, np.array(values, np.float32).reshape(constants[name].shape)
+            continue
+        near = did_you_mean(name, sorted(constants))
+        text = f"{found(name)} is no constant of {_file_name(network)} with {len(values)} elements{near}"
+        mistakes.append(Mistake(root.entries["floats"].keys[name], text))
 
 
 def _no_group(name: str, groups: Sequence[str], network: Network) -> str:

@@ -91,7 +91,8 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
             precisions.update(dict.fromkeys(group.nodes, fix.plan.high[group.name]))
             continue
         for edge in group.edges:
-            quantized[edge.node].add(edge.index)
+            if not edge.quantization.is_float:
+                quantized[edge.node].add(edge.index)
     precisions.update(dict.fromkeys(fix.network.left_high, fix.precision))
     int8 = {name: tuple(sorted(quantized[name])) for name in nodes if name in quantized}
     path = seen_from(folder, fix.float_path)
@@ -118,6 +119,7 @@ def _untold(plan: Plan, plain_scales: int) -> str:
     """
     counts = {
         "scales": len(plan.scales) - plain_scales,
+        "float values": len(plan.floats),
         "moved channels": len(plan.moves),
         "output": len(plan.outputs),
     }

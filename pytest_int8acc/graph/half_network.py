@@ -11,7 +11,7 @@ from onnx import helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.emulate import emulate_half
-from pytest_int8acc.graph.formats import INT32, Format
+from pytest_int8acc.graph.formats import FP16, INT32, Format
 from pytest_int8acc.graph.half import narrow_nodes, scale_in, to_fp16
 from pytest_int8acc.graph.index import Index
 from pytest_int8acc.graph.layout import WEIGHTED, moves_values
@@ -246,6 +246,8 @@ def _rewired(network: Network, model: Model, places: Mapping[_Place, _Place]) ->
             own = np.dtype(np.float32) if scale.dtype == np.float16 else scale.dtype
             scale = scale_in(scale, np.float16 if half else own)
             known[key] = replace(edge.quantization, scale=scale)
+            if half and edge.quantization.is_float:
+                known[key] = replace(known[key], values=FP16.round(edge.quantization.dequantize()))
         return Edge(node, index, tensor, known[key])
 
     groups = []

@@ -564,12 +564,12 @@ class _CastingWriter(_Writer):
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a group that ``split_groups`` split: one quantized activation, or all quantized constants."""
+    """A part of a group that ``split_groups`` split: one quantized activation, or one quantized constant."""
 
-    tensors: tuple[str, ...]
-    """The name of the activation, or the names of the constants."""
+    tensor: str
+    """The name of the activation or constant."""
     given: str
-    """The name of the new group that quantizes ``tensors`` with the network's scale."""
+    """The name of the new group that quantizes ``tensor`` with the network's scale."""
     other: str = ""
     """The name of the new group that quantizes an activation with a scale of a plan; empty for constants."""
     scaled: str = ""
@@ -632,9 +632,15 @@ class _Splitter:
         constants = tuple(edge for edge in group.edges if edge.quantization.values is not None)
         activations = [edge for edge in group.edges if edge.quantization.values is None]
         groups, pieces = list[Group](), list[Piece]()
-        if constants:
-            groups.append(replace(group, edges=constants))
-            pieces.append(Piece(tuple(dict.fromkeys(edge.tensor for edge in constants)), group.name))
+        for tensor in dict.fromkeys(edge.tensor for edge in constants):
+            same = tuple(edge for edge in constants if edge.tensor == tensor)
+            one = replace(group, edges=same)
+            if pieces:  # the group itself has the first constant only
+                one = self._identity(same[0], tensor, same[0].quantization)
+                for edge in same:
+                    self._nodes[edge.node].input[edge.index] = str(self._before[same[0].node][-1].output[0])
+            groups.append(one)
+            pieces.append(Piece(tensor, one.name))
         made: dict[tuple[str, int], str] = {}
         for edge in sorted(activations, key=lambda edge: order[edge.node]):
             key = edge.tensor, id(edge.quantization)
@@ -646,7 +652,7 @@ class _Splitter:
                 other = self._identity(edge, scaled, _placeholder(channels, axis, edge.quantization))
                 made[key] = str(self._before[edge.node][-1].output[0])
                 groups += given, other
-                pieces.append(Piece((edge.tensor,), given.name, other.name, scaled, axis, channels))
+                pieces.append(Piece(edge.tensor, given.name, other.name, scaled, axis, channels))
             self._nodes[edge.node].input[edge.index] = made[key]
         return groups, tuple(pieces)
 

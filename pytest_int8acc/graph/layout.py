@@ -53,6 +53,8 @@ MADE_CHANNELS = {
     **dict.fromkeys(("Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization"), 1),
     **dict.fromkeys(("Gemm", "MatMul", "LayerNormalization", "RMSNormalization"), -1),
 }
+#: Operator whose weight has its input channels on one axis, to this axis.
+_INPUT_AXES = {"MatMul": -2, "ConvTranspose": 0, "LSTM": 2, "GRU": 2, "RNN": 2}
 #: Maximum number of nodes that are followed from an output back towards the inputs. Beyond this number, the
 #: search ends.
 MAX_STEPS = 64
@@ -413,11 +415,20 @@ def by_input(weight: Array, node: onnx.NodeProto) -> Array:
     return np.asarray(weight if attribute(node, "transB", 0) else weight.T)[None]
 
 
-def by_weight(factors: Array, weight: Array, node: onnx.NodeProto) -> Array:
-    """Factors of input channels, shape [channels], reshaped to multiply the weight of a Conv or product."""
-    if node.op_type != "Conv":
-        return along(factors, 1 if attribute(node, "transB", 0) else 0, 2)
-    groups = factors.size // weight.shape[1]
+def by_weight(factors: Array, weight: Array, node: onnx.NodeProto) -> Array | None:
+    """Factors of input channels, shape [channels], reshaped to multiply the weight of a node.
+
+    The rows of a table that a Gather reads are its input channels. None if the factors do not fit.
+    """
+    axis = {**_INPUT_AXES, "Gemm": attribute(node, "transB", 0), "Gather": attribute(node, "axis", 0)}.get(
+        node.op_type
+    )
+    if axis is not None:
+        fits = -weight.ndim <= axis < weight.ndim and weight.shape[axis] == factors.size
+        return along(factors, axis, weight.ndim) if fits else None
+    groups = factors.size // weight.shape[1] if node.op_type == "Conv" else 0
+    if not groups or groups * weight.shape[1] != factors.size or weight.shape[0] % groups:
+        return None
     rows = factors.reshape(groups, -1).repeat(weight.shape[0] // groups, axis=0)
     return rows.reshape(*weight.shape[:2], *[1] * (weight.ndim - 2))
 

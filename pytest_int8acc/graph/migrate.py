@@ -33,7 +33,7 @@ from pytest_int8acc.graph.layout import (
     quantize_weight,
 )
 from pytest_int8acc.graph.model import Editor
-from pytest_int8acc.graph.network import Edge, Network, Quantization, with_edges
+from pytest_int8acc.graph.network import Edge, Network, Quantization, in_floats, with_edges
 from pytest_int8acc.tensors import Array
 
 
@@ -373,7 +373,9 @@ class _Edit:
         for reader in () if site.partner else site.readers:
             node = self.nodes[reader]
             weight = self.constants[node.input[1]]
-            self.replace_constant(reader, 1, weight * by_weight(factors, weight, node))
+            by = by_weight(factors, weight, node)
+            assert by is not None
+            self.replace_constant(reader, 1, weight * by)
 
     def replace_constant(self, node: str, index: int, array: Array) -> None:
         """Change one input of a node from a constant to ``array``. Other nodes keep the old constant."""
@@ -416,16 +418,24 @@ class _Edit:
 
         Quantized inputs refer to new tensors, and changed constants have new scales.
         """
-        network = replace(self.network, model=self.editor.done())
+        network, before = replace(self.network, model=self.editor.done()), self.network.model.constants()
 
         def followed(edge: Edge) -> Edge:
             place = (edge.node, edge.index)
             tensor, array = self.moved.get(place, edge.tensor), self.arrays.get(place)
             if array is None:
                 return replace(edge, tensor=tensor)
+            if edge.quantization.is_float:
+                return replace(edge, tensor=tensor, quantization=_rescaled(edge, before[edge.tensor], array))
             return replace(edge, tensor=tensor, quantization=_requantized(edge.quantization, array))
 
         return with_edges(network, followed)
+
+
+def _rescaled(edge: Edge, before: Array, after: Array) -> Quantization:
+    """Other float values of a constant, changed by the factors by which the constant changed."""
+    factors = np.divide(after, before, where=before != 0, out=np.ones_like(after))
+    return in_floats(edge.quantization.dequantize() * factors)
 
 
 def _requantized(old: Quantization, array: Array) -> Quantization:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from pytest_int8acc.graph.formats import INT8, Format, format_of
+from pytest_int8acc.graph.formats import FP32, INT8, Format, format_of
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.tensors import Array
 
@@ -61,6 +61,11 @@ class Quantization:
         """Whether the format is INT8 or FP8, and all zero points are 0."""
         return self.format is self.format.symmetric and not self.zero_point.any()
 
+    @property
+    def is_float(self) -> bool:
+        """Whether a constant has other FP32 values in low precision, in place of codes."""
+        return self.format is FP32
+
     def quantize(self, values: Array) -> Array:
         """The codes of ``values``. Along ``axis`` they must have one channel for each scale."""
         return self.format.quantize(values, self.scale, self.zero_point, self.axis)
@@ -70,6 +75,11 @@ class Quantization:
         assert self.values is not None
         wide = self.format.dequantize(self.values, self.scale, self.zero_point, self.axis)
         return wide.astype(self.scale.dtype, copy=False)
+
+
+def in_floats(values: Array) -> Quantization:
+    """A constant that has these float values in low precision, and no Q/DQ pair."""
+    return Quantization(np.ones((), np.float32), np.zeros((), FP32.dtype), values=values.astype(FP32.dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,6 +206,9 @@ class Plan:
     fused: tuple[str, ...] = ()
     """Names of normalizations, such as a LayerNorm, that consist of several nodes. Each is fused to one node
     before all other changes. Only plans of FP16 and BF16 networks have such names."""
+    floats: Mapping[str, Array] = field(default_factory=dict, metadata=ANY_ORDER)
+    """Constant, such as a bias, to the float values that it has in groups in low precision, float32 of its
+    shape. The constant has no Q/DQ pair there."""
 
 
 def by_node(edges: Iterable[Edge]) -> dict[str, list[Edge]]:

@@ -29,6 +29,7 @@ from pytest_int8acc.graph.network import (
     Quantization,
     TensorScale,
     by_node,
+    in_floats,
     with_edges,
 )
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
@@ -74,7 +75,7 @@ def moved(network: Network, plan: Plan) -> Network:
         ModelError: The plan names a group, normalization or tensor that does not exist, a scale does not fit
             its tensor, or the range of a tensor cannot be moved.
     """
-    network = fused(network, plan.fused)
+    network = _with_floats(fused(network, plan.fused), plan.floats)
     known = set(quantized_tensors(network))
     network = _with_scales(network, plan.scales)
     for tensor, factors in plan.moves.items():
@@ -109,6 +110,7 @@ def merge(network: Network, first: Plan, second: Plan) -> Plan:
     return Plan(
         high={**first.high, **second.high},
         scales=scales,
+        floats={**first.floats, **second.floats},
         moves={**first.moves, **second.moves},
         outputs=tuple(dict.fromkeys((*first.outputs, *second.outputs))),
         fused=tuple(dict.fromkeys((*first.fused, *second.fused))),
@@ -198,6 +200,13 @@ class QdqWriter:
         """
         quantization = edge.quantization
         base = f"{edge.node}_input{edge.index}"
+        if quantization.is_float and quantization.values is not None:
+            # A Cast tells this constant from those of the float model, as a DequantizeLinear does.
+            result, kind = self.editor.unique(f"{base}_float"), quantization.scale.dtype
+            values, to = self._constant(result, quantization.values), helper.np_dtype_to_tensor_dtype(kind)
+            yield helper.make_node("Cast", [values], [result], self.editor.unique(f"{base}_Cast"), to=to)
+            node.input[edge.index] = result
+            return
         scale = scale or self._constant(f"{edge.tensor}_scale", quantization.scale)
         parameters = scale, self._constant(f"{edge.tensor}_zero_point", quantization.zero_point)
         axis: dict[str, Any] = {} if quantization.axis is None else {"axis": quantization.axis}
@@ -224,6 +233,34 @@ def quantized_tensors(network: Network) -> dict[str, Quantization]:
     for edge in network.edges:
         found.setdefault(edge.tensor, edge.quantization)
     return found
+
+
+def _with_floats(network: Network, floats: Mapping[str, Array]) -> Network:
+    """The network whose constants have other float values in low precision; those of groups it has.
+
+    A constant of a node that belongs to no group, like the bias in an Add behind a MatMul, is changed with
+    the group that the node's other input comes from.
+    """
+    if not floats:
+        return network
+    index, constants = network.model.index, network.model.constants()
+    owners = {name: group.name for group in network.groups for name in group.nodes}
+    added: dict[str, list[Edge]] = defaultdict(list)
+    for tensor, values in floats.items():
+        if tensor not in constants or constants[tensor].shape != values.shape:
+            raise ModelError(
+                f"{network.model.name}: the plan names '{tensor}', which is no constant like that"
+            )
+        for node, place in index.readers(tensor) if not np.array_equal(values, constants[tensor]) else ():
+            makers = (index.producer[name].name for name in node.input if name in index.producer)
+            owner = next((owners[name] for name in (node.name, *makers) if name in owners), "")
+            added[owner].append(Edge(node.name, place, tensor, in_floats(values)))
+    groups = []
+    for group in network.groups:
+        edges = [edge for edge in group.edges if edge.tensor not in floats] + added[group.name]
+        nodes = dict.fromkeys([*group.nodes, *(edge.node for edge in edges)])
+        groups.append(replace(group, nodes=tuple(nodes), edges=tuple(edges)))
+    return replace(network, groups=tuple(groups))
 
 
 def fresh_weights(network: Network, names: Iterable[str]) -> dict[str, TensorScale]:

@@ -7,9 +7,9 @@ plan computes the same bits as the Q/DQ model, and any group of layers can be ke
 Q/DQ pairs inside If, Loop and Scan become edges of groups of their own. Their constants move to the main
 graph, from where the inner graphs read them.
 
-If the float model is given from which the Q/DQ model was made, two things are restored from it: weights
-before rounding, and activation functions that the quantizer removed. ONNX Runtime removes a Relu or Clip if
-the codes saturate at its bounds (QDQRemovableActivation).
+If the float model is given from which the Q/DQ model was made, three things are restored from it: weights
+before rounding, biases before a correction, and activation functions that the quantizer removed. ONNX
+Runtime removes a Relu or Clip if the codes saturate at its bounds (QDQRemovableActivation).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pytest_int8acc.graph.index import (
 from pytest_int8acc.graph.layout import WEIGHTED, match_nodes, moves_values
 from pytest_int8acc.graph.load import body_constants
 from pytest_int8acc.graph.model import Editor, Model, put_constant
-from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
+from pytest_int8acc.graph.network import Edge, Group, Network, Quantization, in_floats
 from pytest_int8acc.graph.opsets import TRT_FP8
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Array
@@ -368,6 +368,8 @@ def _groups_of(index: Index, edges: Sequence[Edge]) -> Iterator[Group]:
 def _leader(edge: Edge, index: Index) -> str:
     """The name of the main node of the group that an edge belongs to."""
     node = index.nodes[edge.node]
+    if edge.quantization.is_float and node.op_type == "Add":
+        return (_weighted_before(node, index) or node).name
     if edge.quantization.values is not None and moves_values(node):
         moved: onnx.NodeProto | None = node
         while moved is not None and moves_values(moved):
@@ -379,22 +381,25 @@ def _leader(edge: Edge, index: Index) -> str:
     return node.name
 
 
+#: A bias was corrected if it differs by more than this share of its greatest value. Folded norms round it.
+_SAME_BIAS = 1e-4
 #: Activation functions that quantizers remove if the codes saturate at the bounds of the function.
 _FOLDED = frozenset({"Relu", "Clip"})
 
 
-def restore(model: Model, edges: Sequence[Edge], original: Model, weights: int) -> tuple[Model, list[str]]:
+def restore(model: Model, edges: list[Edge], original: Model, weights: int) -> tuple[Model, list[str]]:
     """Restore the float weights and the activation functions that the quantizer removed.
 
     A float weight fits if it rounds to the codes of the Q/DQ model, with an error of at most one code. If
     most weights fit, the two models have the same weights, and a weight that does not fit was quantized
     wrongly. Then all float weights are restored. Otherwise the Q/DQ model was trained further (QAT), and only
-    weights that fit are restored. A Relu or Clip is restored if the codes of all tensors after it saturate at
-    its bounds. Then nothing changes in INT8.
+    weights that fit are restored. Biases that differ were corrected by the quantizer: each becomes an edge
+    with the corrected values, and the model gets the original. A Relu or Clip is restored if the codes of all
+    tensors after it saturate at its bounds. Then nothing changes in INT8.
 
     Args:
         model: The Q/DQ model after its Q/DQ pairs were removed.
-        edges: The quantized inputs that the pairs became.
+        edges: The quantized inputs that the pairs became. Edges of corrected biases are added.
         original: The float model that was quantized. Nodes and tensors are matched by name.
         weights: The number of quantized constants in the Q/DQ model.
 
@@ -405,7 +410,8 @@ def restore(model: Model, edges: Sequence[Edge], original: Model, weights: int) 
     wrong = others if len(others) < len(fitting) else {}
     editor = model.edit()
     slots = {tensor.name: tensor for tensor in editor.graph.initializer}
-    for name, weight in {**wrong, **fitting}.items():
+    corrected = {} if len(others) > len(fitting) else _corrected(model, edges, original)
+    for name, weight in {**wrong, **fitting, **corrected}.items():
         put_constant(slots[name], name, weight, editor.weights)
     back, lost = _restore_activations(editor, model.index, edges, original)
     notes = [f"{len(fitting)} of {weights} quantized weights have their float originals"]
@@ -413,6 +419,11 @@ def restore(model: Model, edges: Sequence[Edge], original: Model, weights: int) 
         notes.append(
             f"{len(wrong)} quantized weights are not those of {original.name}, rounded; out of INT8, "
             f"its own are taken: {', '.join(list(wrong)[:5])}"
+        )
+    if corrected:
+        what = f"{len(corrected)} biases are not those of {original.name}, as after a bias correction"
+        notes.append(
+            f"{what}; out of {INT8.name.upper()}, its own are taken: {', '.join(list(corrected)[:5])}"
         )
     if back:
         what = f"{len(back)} activations that the quantizer folded into ranges are put back"
@@ -441,7 +452,7 @@ def _weights(
     model: Model, edges: Sequence[Edge], original: Model
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """The float weights of quantized constants, by name: those that round to the codes, and all others."""
-    theirs, mine = _read_constants(original), model.constants()
+    theirs, mine = _read_constants(original, model), model.constants()
     fitting: dict[str, Array] = {}
     others: dict[str, Array] = {}
     for edge in edges:
@@ -457,19 +468,99 @@ def _weights(
     return fitting, others
 
 
-def _read_constants(model: Model) -> dict[tuple[str, int], Array]:
-    """The constants that nodes read, by node name and input position.
+def _corrected(model: Model, edges: list[Edge], original: Model) -> dict[str, Array]:
+    """Name of each bias that the quantizer changed to its values in ``original``.
 
-    Nodes inside If, Loop and Scan are included.
+    An edge with the changed values is added to ``edges``.
     """
-    constants = model.constants()
-    found = _read_in(model.graph, constants)
-    for body in bodies(model.graph):
+    theirs, mine, index = _read_constants(original, model), model.constants(), model.index
+    quantized = {(edge.node, edge.index) for edge in edges}
+    layers = {node for node, _ in quantized}
+    found: dict[str, Array] = {}
+    for node in model.graph.node:
+        layer = node if node.op_type != "Add" else _weighted_before(node, index)
+        for position, name in enumerate(node.input):
+            is_bias = position == 2 or node.op_type == "Add"
+            if layer is None or layer.name not in layers or not is_bias or (node.name, position) in quantized:
+                continue
+            bias, own = theirs.get((node.name, position)), mine.get(name)
+            if bias is None or own is None or bias.shape != own.shape or index.only_reader(name) is None:
+                continue
+            if not np.allclose(own, bias, rtol=0, atol=_SAME_BIAS * float(np.abs(bias).max(initial=0))):
+                found[name] = bias.astype(own.dtype)
+                edges.append(Edge(node.name, position, name, in_floats(own)))
+    return found
+
+
+def _weighted_before(add: onnx.NodeProto, index: Index) -> onnx.NodeProto | None:
+    """The convolution or matrix product whose output an Add reads; None if there is none, or several."""
+    makers = [index.producer[name] for name in add.input if name in index.producer]
+    return makers[0] if len(makers) == 1 and makers[0].op_type in WEIGHTED else None
+
+
+def _read_constants(original: Model, model: Model) -> dict[tuple[str, int], Array]:
+    """Name and input position of each node of ``model`` to the constant that ``original`` has there.
+
+    Nodes inside If, Loop and Scan are included. A layer that the quantizer wrote in another form has the
+    constants of this form: a Gemm those of a MatMul and an Add, a convolution those that take up a
+    BatchNormalization behind it.
+    """
+    constants = original.constants()
+    found = _read_in(original.graph, constants)
+    for body in bodies(original.graph):
         known = constants
         for graph in body.graphs:
             known = known | body_constants(graph)
         found |= _read_in(body.graph, known)
+    for node in model.graph.node:
+        twin = _twin(node, original)
+        if twin is None:
+            continue
+        weight = constants.get(twin.input[1])
+        if node.op_type == "Gemm" and twin.op_type == "MatMul" and weight is not None and weight.ndim == 2:
+            found[node.name, 1] = weight.T if attribute(node, "transB", 0) else weight
+            add = original.index.only_reader(twin.output[0])
+            biases = [constants[n] for n in add.input if n in constants] if add is not None else []
+            if len(node.input) > 2 and biases:
+                found[node.name, 2] = biases[0].reshape(-1)
+        elif weight is not None and twin.op_type == "Conv":
+            norm = original.index.only_reader(twin.output[0])
+            if (
+                norm is not None
+                and norm.op_type == "BatchNormalization"
+                and norm.name not in model.index.nodes
+            ):
+                bias = constants.get(twin.input[2]) if len(twin.input) > 2 else None
+                folded_in = _with_norm(norm, weight, bias, constants)
+                found.update({(node.name, i): array for i, array in enumerate(folded_in, 1)})
     return found
+
+
+def _twin(node: onnx.NodeProto, original: Model) -> onnx.NodeProto | None:
+    """The layer of ``original`` that a layer with weights was made of, by its name or by its result."""
+    if node.op_type not in WEIGHTED:
+        return None
+    nodes, producer = original.index.nodes, original.index.producer
+    twin = nodes.get(node.name) or producer.get(node.output[0])
+    if twin is not None and twin.op_type in ("Add", "BatchNormalization"):
+        makers = [producer[name] for name in twin.input if name in producer]
+        twin = makers[0] if len(makers) == 1 else None
+    return twin if twin is not None and twin.op_type in WEIGHTED else None
+
+
+def _with_norm(
+    norm: onnx.NodeProto, weight: Array, bias: Array | None, constants: Mapping[str, Array]
+) -> tuple[Array, ...]:
+    """Weight and bias of a convolution that takes up the BatchNormalization behind it; none if it cannot."""
+    if any(name not in constants for name in norm.input[1:]):
+        return ()
+    scale, shift, mean, variance = (constants[name].astype(np.float64) for name in norm.input[1:])
+    factor = scale / np.sqrt(variance + attribute(norm, "epsilon", 1e-5))
+    own = np.zeros_like(mean) if bias is None else bias
+    return (
+        (weight * factor.reshape([-1, *[1] * (weight.ndim - 1)])).astype(weight.dtype),
+        (shift + (own - mean) * factor).astype(weight.dtype),
+    )
 
 
 def _read_in(graph: onnx.GraphProto, constants: dict[str, Array]) -> dict[tuple[str, int], Array]:

@@ -12,6 +12,7 @@ import numpy as np
 from pytest_int8acc.clock import Budget
 from pytest_int8acc.graph.instrument import Piece, split_groups
 from pytest_int8acc.graph.network import Plan, TensorScale
+from pytest_int8acc.lab.biases import corrections
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.results import Cost, Evidence
@@ -111,12 +112,20 @@ class Interventions:
         ``scale`` is float32, of shape [] or [channels].
         """
         if not scale.ndim and self._is_own(group, piece):
-            scales = {piece.tensors[0]: TensorScale(scale)}
+            scales = {piece.tensor: TensorScale(scale)}
             return self._tried(self._case.simulator, self._high - {group}, scales)
         int8 = frozenset(p.other if p == piece else p.given for p in self.pieces[group])
         given = scale if piece.axis is None else np.broadcast_to(scale, (piece.channels,))
         taken = TensorScale(np.asarray(given, np.float32), piece.axis)
         return self._trial_of_edges(group, int8, {piece.scaled: taken})
+
+    def corrected(self, group: str) -> float:
+        """The model's loss if the bias of the culprit makes up for the mean error; unchanged without one."""
+        lab = self._case
+        floats = corrections(lab.network, [group], lab.sources[0].data, lab.sessions)
+        self.budget.pay()
+        high = dict.fromkeys(sorted(self._high - {group}), lab.measured.keep)
+        return lab.simulator.normalized_loss(Plan(high, floats=floats))
 
     def in_fp32(self, group: str) -> float:
         """The model's loss if nodes that are not quantized run in FP32 in place of FP16."""
@@ -130,8 +139,8 @@ class Interventions:
     def _is_own(self, group: str, piece: Piece) -> bool:
         """Whether an activation has one symmetric scale, and all its other readers run in high precision."""
         groups = self._case.network.groups
-        readers = [(g.name, e.quantization) for g in groups for e in g.edges if e.tensor in piece.tensors]
-        alike = [other for other in self.pieces[group] if other.tensors == piece.tensors]
+        readers = [(g.name, e.quantization) for g in groups for e in g.edges if e.tensor == piece.tensor]
+        alike = [other for other in self.pieces[group] if other.tensor == piece.tensor]
         return len(alike) == 1 and all(name in self._high and q.is_plain for name, q in readers)
 
     def _trial_of_edges(

@@ -238,6 +238,7 @@ class Lab:
             sessions=self.sessions,
             scores=() if measured.backend.needs_simulation or self.sessions.mode != "exact" else scores,
             macs=sum(self._macs.values()) / self._first[1],
+            errors=_errors(measured, measured.inputs.samples or 0)[list(choosing) or slice(None)],
         )
 
     def budget(

@@ -73,6 +73,7 @@ class Simulator:
         sessions: Sessions = CPU,
         scores: Sequence[Score] = (),
         macs: float = 0.0,
+        errors: Array | None = None,
     ) -> None:
         """Read the inputs.
 
@@ -86,6 +87,8 @@ class Simulator:
             sessions: Opens the models in ONNX Runtime.
             scores: The scores of the network with all groups in INT8; empty if they are not known.
             macs: The multiply-accumulates of one sample.
+            errors: The error of each sample with all groups in INT8, by any measure, [samples]; None if it is
+                not known.
 
         Raises:
             DataError: The dataset cannot be read.
@@ -96,6 +99,7 @@ class Simulator:
         self._case_judge, self._scores = judge, scores
         self._most = int(np.clip(_WORK / max(macs, 1.0), _LEAST, FEW))
         self._macs, self.meter = macs, Meter()
+        self._errors = errors
         self._rest, self._sessions = rest, sessions
         self._boards: dict[object, Board] = {}
         self._seen: dict[tuple[int, ...], Seen] = {}
@@ -154,9 +158,18 @@ class Simulator:
 
     @cached_property
     def few(self) -> tuple[int, ...]:
-        """The screening subset: indices of a few random samples, always the same, to compare plans on."""
-        order = np.random.default_rng(0).permutation(len(self.inputs))
-        return tuple(sorted(order[: self._most].tolist()))
+        """The screening subset: indices of a few samples, always the same, to compare plans on.
+
+        If at most half as many samples carry half of the error, they are in it. The others are random.
+        """
+        order = np.random.default_rng(0).permutation(len(self.inputs)).tolist()
+        errors = np.zeros(0) if self._errors is None else np.nan_to_num(self._errors, nan=_FAR, posinf=_FAR)
+        if errors.size == len(order):
+            worst = np.argsort(-errors, kind="stable")
+            carriers = worst[: 1 + int(np.searchsorted(np.cumsum(errors[worst]), errors.sum() / 2))].tolist()
+            if len(carriers) <= self._most // 2:
+                order = list(dict.fromkeys([*carriers, *order]))
+        return tuple(sorted(order[: self._most]))
 
     def board(self, plan: Plan) -> Board:
         """The session that runs a plan. The most recent sessions are kept.
@@ -170,7 +183,7 @@ class Simulator:
         if key not in self._boards:
             if len(self._boards) > _BOARDS:
                 del self._boards[list(self._boards)[1]]  # the first is the session of the unmodified network
-            network = moved(self.network, made) if made.scales else self.moved(made.moves)
+            network = moved(self.network, made) if made.scales or made.floats else self.moved(made.moves)
             self._boards[key] = Board(network, self._rest, self._sessions)
         return self._boards[key]
 
@@ -329,7 +342,7 @@ class Simulator:
                 made[tensor] = _SOME  # with a symmetric quantization the scale is a model input
             elif tensor not in kinds.known or not _is_like(scale, kinds.known[tensor]):
                 made[tensor] = scale
-        return Plan(scales=made, moves=plan.moves)
+        return Plan(scales=made, floats=plan.floats, moves=plan.moves)
 
     def _activations(self, moves: Mapping[str, Array]) -> _Activations:
         """The activations of the network after range was moved between tensors."""

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.graph.formats import FP8, INT8, Format, along
+from pytest_int8acc.graph.index import attribute
 from pytest_int8acc.graph.layout import mixing, summed_axis
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network, Quantization
+from pytest_int8acc.graph.plan import with_outputs
 from pytest_int8acc.observers.collect import tensor_batches
 from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.observers.values import Bins, TensorValues, decibels
@@ -61,7 +63,8 @@ class EdgeStats:
     top_code: float = 0
     """The greatest distance from the zero point among the codes that occur."""
     channels: NDArray[np.float64] | None = None
-    """``signal`` and ``noise`` of each channel, shape [2, channels]; None without a channel axis."""
+    """``signal``, ``noise`` and the sum of the values of each channel, shape [3, channels]; None without a
+    channel axis."""
 
     @property
     def sqnr_db(self) -> float:
@@ -128,6 +131,7 @@ class EdgeStats:
         channels = axis if values.ndim > 1 else None
         others = tuple(i for i in range(values.ndim) if channels is None or i != channels % values.ndim)
         found = np.stack([part.sum(axis=others, dtype=np.float64) for part in (powers, squared)]) * unit
+        found = np.stack([*found, values.sum(axis=others, dtype=np.float64)])
         self.values += values.size
         self.signal += float(found[0].sum())
         self.noise += float(found[1].sum())
@@ -246,6 +250,7 @@ def measure_edges(
     held = Observer(model, few, sessions).maxima(first)
     bins = {tensor: Bins(values.amax) for tensor, values in held.items() if values.is_counted}
     stats: dict[str, dict[int, EdgeStats]] = {tensor: {} for tensor in first}
+    unmasked = dict.fromkeys(first, 0.0)
     for edge in edges:
         stats[edge.tensor].setdefault(id(edge.quantization), EdgeStats(edge.quantization))
     run_rows = max(values.run_rows for values in held.values())
@@ -257,12 +262,15 @@ def measure_edges(
         axis = summed_axis(readers[edge.node].op_type, edge.index, values.ndim, edge.node in mixes)
         if tensor in bins:
             bins[tensor].add(values)
+        least = -held[tensor].amax / 2
+        if values.min(initial=0) <= least:
+            unmasked[tensor] = max(unmasked[tensor], float(np.abs(values[values > least]).max(initial=0)))
         for quantization in stats[tensor].values():
             for chunk in _chunks(values):
                 quantization.add(chunk, axis)
     found = {}
     for tensor, edge in first.items():
-        own = replace(held[tensor], low=edge.quantization.format.symmetric)
+        own = replace(held[tensor], low=edge.quantization.format.symmetric, unmasked=unmasked[tensor])
         if tensor in bins:
             own = replace(own, bins=bins[tensor])
         found[tensor] = own, stats[tensor]
@@ -311,6 +319,33 @@ class EdgeMeter:
         ours = [edge for edge in edges if edge.tensor not in theirs]
         alone = measure_edges(own, ours, nodes, few, self._sessions)
         return {e.tensor: found[theirs[e.tensor]] if e.tensor in theirs else alone[e.tensor] for e in edges}
+
+    @cached_property
+    def lookups(self) -> Mapping[str, Array]:
+        """Gather whose table is quantized to how often the inputs read each row of the table, [rows].
+
+        Raises:
+            EngineError: The model does not run.
+            DataError: The inputs cannot be read.
+        """
+        model, constants = self.network.model, self.network.model.constants()
+        tables = {
+            edge.node: constants[edge.tensor].shape[attribute(model.index.nodes[edge.node], "axis", 0)]
+            for edge in self.network.edges
+            if edge.quantization.values is not None and model.index.nodes[edge.node].op_type == "Gather"
+        }
+        if not tables:
+            return {}
+        indices = {name: str(model.index.nodes[name].input[1]) for name in tables}
+        computed = [tensor for tensor in indices.values() if tensor in model.index.producer]
+        engine = self._sessions.exact(with_outputs(model, computed)) if computed else None
+        counts = {name: np.zeros(rows, np.int64) for name, rows in tables.items()}
+        for batch in self._inputs.batches():
+            known = {**constants, **batch.feed, **({} if engine is None else engine(batch.feed))}
+            for name, rows in tables.items():
+                read = np.asarray(known[indices[name]]).reshape(-1) % rows
+                counts[name] += np.bincount(read, minlength=rows)
+        return counts
 
 
 def _tensors_of(model: Model, network: Model) -> dict[str, str]:

@@ -112,6 +112,11 @@ class TensorValues:
 
     None if the tensor has no channel axis, or if the number of channels differs between runs.
     """
+    unmasked: float = 0.0
+    """The greatest magnitude of the values above ``-amax / 2``, if others lie below; else 0.
+
+    Masks of attention, such as -10000, lie far below all other values.
+    """
     low: Format = INT8
     """The format that the tensor is quantized to."""
     run_bytes: int = 0

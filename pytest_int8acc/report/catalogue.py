@@ -257,6 +257,44 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
             "elsewhere: even scales from its channels keep {best_sqnr_db:.3g} dB only"
         ),
     ),
+    "coarse-bias": SymptomWords(
+        family="int8-bias",
+        clause="its bias is in {format}, which keeps {usual_channel_db:.3g} dB of the usual element",
+        sentence=(
+            "bias '{tensor}' is in {format}, which keeps {usual_channel_db:.3g} dB of its usual element: the "
+            "rounding error is added to all results of a channel"
+        ),
+    ),
+    "corrected-bias": SymptomWords(
+        family="bias-shift",
+        clause="the quantizer changed its bias by {share:%}",
+        sentence="the quantizer changed bias '{tensor}' by {share:%} of its size, as a bias correction does",
+        advice="take the bias of the float model, or correct it again with data like the real inputs",
+    ),
+    "shifted-mean": SymptomWords(
+        family="bias-shift",
+        clause="its weights are rounded to one side, {shift_share:%} of their error is a shift",
+        sentence=(
+            "weight '{tensor}' is rounded to one side: {shift_share:%} of its error shifts whole channels of "
+            "the results, and it keeps {sqnr_db:.3g} dB, rounded to the nearest code {best_sqnr_db:.3g}"
+        ),
+    ),
+    "ignored-channels": SymptomWords(
+        family="ignored-channel",
+        clause="{many_channels} that no weight reads up to {channel_amax:.3g}, the others {amax_in_use:.3g}",
+        sentence=(
+            "{named_channels} {channel_amax:.3g}, and the weights that read it ignore what lies beyond "
+            "{amax_in_use:.3g}"
+        ),
+    ),
+    "masked-values": SymptomWords(
+        family="masked-range",
+        clause="a mask reaches {amax:.3g} in its range, all other values {unmasked_amax:.3g}",
+        sentence=(
+            "the range of '{tensor}' holds a mask that reaches {amax:.3g}, all other values reach "
+            "{unmasked_amax:.3g}: they share the codes next to 0"
+        ),
+    ),
     "quantized-inputs": SymptomWords(
         family="sensitive-op",
         clause="{short_op} loses much by quantized inputs: {short_left}",
@@ -436,6 +474,22 @@ CAUSES: Mapping[CauseKind, CauseWords] = {
         plural="noise from run to run",
         advice="loosen the limit above the noise, or make the runs deterministic",
     ),
+    "int8-bias": CauseWords(
+        plural="biases in {format}",
+        advice="leave the bias unquantized: TensorRT adds it in FP32",
+    ),
+    "bias-shift": CauseWords(
+        plural="shifted means",
+        advice="round the weights to the nearest code, or correct the bias by the mean error",
+    ),
+    "ignored-channel": CauseWords(
+        plural="channels that no weight reads",
+        advice="end the range where the channels end that the weights use, or set the others to 0",
+    ),
+    "masked-range": CauseWords(
+        plural="masks in a range",
+        advice="keep the mask out of the range: end it a little beyond all other values",
+    ),
     "overflow": CauseWords(
         plural="values beyond the format",
         advice="keep it in FP32, or scale the values down in the model",
@@ -463,6 +517,9 @@ ABLATIONS: Mapping[TakenKind, str] = {
     "range": "a range that fits {it} gives back",
     "channels": "{channels}{of_it} {explain}",
     "per-channel": "{scales}{of_it} gives back",
+    "in-use": "a range{of_it} for the channels in use gives back",
+    "unmasked": "a range{of_it} without the mask gives back",
+    "bias": "a bias corrected by the mean error gives back",
     "fp32": "FP32 around it gives back",
 }
 
@@ -572,7 +629,7 @@ FITS: Mapping[Meaning, FitWords] = {
 
 
 #: A change that a remedy makes, by the field of ``Repair`` that holds it.
-ChangeKind = Literal["fused", "outputs", "method", "rescales", "weights", "migration"]
+ChangeKind = Literal["fused", "outputs", "method", "rescales", "biases", "corrected", "weights", "migration"]
 #: Words for the changes that a remedy makes.
 CHANGES: Mapping[ChangeKind, ChangeWords] = {
     "fused": ChangeWords(
@@ -590,6 +647,14 @@ CHANGES: Mapping[ChangeKind, ChangeWords] = {
     "rescales": ChangeWords(
         clause="other scales for {tensors}",
         sentence="other scales for {tensors} ({methods})",
+    ),
+    "biases": ChangeWords(
+        clause="{biases} unquantized",
+        sentence="{biases} without Q/DQ, with the float model's values ({names})",
+    ),
+    "corrected": ChangeWords(
+        clause="{biases} corrected by the mean error of the layer",
+        sentence="{biases} less the mean error that quantization gives each channel",
     ),
     "weights": ChangeWords(
         clause="new scales for {weights}",
@@ -1099,7 +1164,9 @@ NUMBERS: Mapping[str, Label] = {
     "high": Label("Range to", "", "the greatest value that can be held"),
     "partner_amax": Label("Partner's values", "", "greatest value of the tensor that shares the scale"),
     "other_amax": Label("Other parts", "", "what channels far below the greatest reach"),
-    "amax_in_use": Label("Weights in use", "", "greatest weight whose inputs are not next to 0"),
+    "amax_in_use": Label("In use", "", "greatest weight or channel that products depend on"),
+    "shift_share": Label("Shift", "%", "of the error of the products, what shifts whole channels"),
+    "unmasked_amax": Label("Without the mask", "", "the greatest value that is no mask"),
     "axis": Label("Channel axis", "", "the axis along which the channels lie"),
     "axis_of_scales": Label("Axis of the scales", "", "the axis along which the scales were made"),
 }

@@ -18,7 +18,7 @@ from pytest_int8acc.report.catalogue import (
 )
 from pytest_int8acc.report.cautions import is_lost, is_mismatch, is_users, layers_text, needed_samples
 from pytest_int8acc.report.search import reason
-from pytest_int8acc.report.why import first_line, is_jumpy, is_other_model, width_text
+from pytest_int8acc.report.why import at_fault, first_line, is_jumpy, is_other_model, width_text
 from pytest_int8acc.report.words import (
     NAME,
     WIDTH,
@@ -82,7 +82,11 @@ def fixes(result: CaseResult) -> list[Fix]:
         return [Fix("Fix", fitted(other, _LINES * (WIDTH - _FREE)))]
     found = [Fix("Fix", fitted(f"{text}, and run again", room)) for text in remedies[:1]]
     label = "Or" if found else "Fix"
-    sentences = list(recommended(result))
+    # Where the data are at fault, no layer is. A fix that keeps layers in high precision would hide it.
+    by_data = bool(found) and not at_fault(result)
+    sentences = (
+        [] if by_data and (result.answer is None or result.answer.layers) else list(recommended(result))
+    )
     if not sentences and not found:
         sentences = list(_no_fix(result))
     if sentences:
@@ -566,6 +570,13 @@ def _changed(repair: Repair) -> Iterator[tuple[ChangeKind, dict[str, str | float
     if repair.rescales:
         methods = ", ".join(dict.fromkeys(rescale.method for rescale in repair.rescales))
         yield "rescales", {"tensors": count(len(repair.rescales), "tensor"), "methods": methods}
+    if repair.biases:
+        yield (
+            "biases",
+            {"biases": count(len(repair.biases), "bias"), "names": listed(repair.biases)},
+        )
+    if repair.corrected:
+        yield "corrected", {"biases": count(len(repair.corrected), "bias")}
     if repair.weights:
         yield "weights", {"weights": count(len(repair.weights), "weight")}
 
@@ -581,7 +592,7 @@ def repair_text(repair: Repair, low_format: str) -> str:
         head = Remedy.SOME_HIGH.format(layers=len(repair.layers), culprits=culprits, precision=precision)
     sentences = [CHANGES[kind].sentence.format_map(facts) for kind, facts in _changed(repair)]
     text = f"{head}: {'; '.join(sentences) or Remedy.SYMMETRIC.format(format=low_format)}"
-    if repair.kind in ("unfuse", "fuse"):
+    if repair.kind in ("unfuse", "fuse") or repair.biases:
         return text
     ranges = Remedy.RANGES_FROM_DATA if repair.data else Remedy.RANGES_FROM_INPUTS
     return text + ranges.format(data=repair.data)

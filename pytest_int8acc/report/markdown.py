@@ -100,14 +100,14 @@ def _story(view: CaseView) -> Iterator[str]:
     lines += finding_lines(view.findings)
     lines += [engine.line for engine in view.engines if not engine.is_baseline]
     yield from (f"{in_markdown(line.strip())}\n" for line in lines if line)
-    if view.culprits:
+    if view.guilty:
         yield f"| culprit | type | alone in {view.low_format} | cause | price |\n|---|---|---|---|---|"
-        for row in view.culprits[:_CULPRITS]:
+        for row in view.guilty[:_CULPRITS]:
             # the short text replaces a long one, because a cut text could lose a number
             cause = first_fitting([row.sentence, row.brief], _CELL)
             cells = (row.culprit.layer, row.op_type, row.alone, cause, row.price)
             yield f"| {' | '.join(in_markdown(shorten(cell, _CELL)) for cell in cells)} |"
-        more = len(view.culprits) - _CULPRITS
+        more = len(view.guilty) - _CULPRITS
         yield f"\n... and {more} more\n" if more > 0 else ""
     lines = [view.plan, f"Stopped early: {view.stopped}" if view.stopped else ""]
     lines += [f"Another way: {way}" for way in view.alternatives]

@@ -116,14 +116,14 @@ def _culprit_lines(view: CaseView, most: int) -> list[str]:
 
     A single culprit has none, because the line *Why* names it.
     """
-    if len(view.culprits) < 2 or not view.blames_layers:
+    if len(view.guilty) < 2:
         return []
     low = view.low_format
     title = f"Layers kept out of {low} (some may be innocent):"
     if view.is_minimal:
         title = f"Layers at fault (put any one of them back into {low}, and the criteria fail):"
-    lines = [title, *(culprit.line for culprit in view.culprits[:most])]
-    more = len(view.culprits) - most
+    lines = [title, *(culprit.line for culprit in view.guilty[:most])]
+    more = len(view.guilty) - most
     return [*lines, f"  and {more} more"] if more > 0 else lines
 
 
@@ -276,18 +276,18 @@ def stage_lines(view: CaseView) -> list[str]:
 
 
 def _culprit_table(view: CaseView, width: int | None) -> list[str]:
-    if not view.culprits:
+    if not view.guilty:
         return []
     low = view.low_format
     title = "Layers to keep high (not shown to be minimal)"
     if view.is_minimal:
         title = f"Culprits (minimal: leave any one in {low} and the criteria fail)"
     rows = []
-    for row in view.culprits[:_MORE_CULPRITS]:
+    for row in view.guilty[:_MORE_CULPRITS]:
         names = (row.culprit.layer, row.op_type)
         rows.append((*names, row.alone, row.sentence, f"{row.price} of MACs"))
     header = ("layer", "type", f"alone in {low}", "cause", "price")
-    more = len(view.culprits) - len(rows)
+    more = len(view.guilty) - len(rows)
     return [title, *indented_table(header, rows, width), *([f"  ... and {more} more"] if more else [])]
 
 

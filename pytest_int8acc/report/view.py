@@ -48,6 +48,7 @@ from pytest_int8acc.report.search import (
     tradeoff_view,
 )
 from pytest_int8acc.report.why import (
+    at_fault,
     body_line,
     cause_advice,
     cause_brief,
@@ -538,10 +539,11 @@ class CaseView:
         """Whether the criteria fail again if any one of the culprits is put back into low precision."""
         return self.result.search is not None and self.result.search.minimal
 
-    @property
-    def blames_layers(self) -> bool:
-        """Whether single layers are at fault, and not a whole stage such as the export to ONNX."""
-        return bool(self.culprits) and not elsewhere(self.result)
+    @cached_property
+    def guilty(self) -> list[CulpritView]:
+        """The culprits, without those that an earlier stage, a node like TopK, or the data explain."""
+        known = () if elsewhere(self.result) else at_fault(self.result)
+        return [view for view in self.culprits if view.culprit in known]
 
     @cached_property
     def culprits(self) -> list[CulpritView]:

@@ -15,6 +15,7 @@ from pytest_int8acc.results.causes import (
     AddedNode,
     BodyScales,
     Cause,
+    CauseKind,
     Jump,
     OddRanges,
     OtherModel,
@@ -36,6 +37,17 @@ _MOST_BY_SCALES = 0.5
 #: An output with a lower correlation to the baseline's is called unrelated. More than a third of its variance
 #: (1 - correlation squared) is error then, even after the best linear correction.
 _UNRELATED = 0.8
+#: Causes of a layer that ranges from other data explain.
+_BY_RANGES: tuple[CauseKind, ...] = (
+    "scale-too-wide",
+    "saturation",
+    "zero-scale",
+    "activation-outliers",
+    "mismatched-scales",
+    "sensitive-op",
+    "accumulated-noise",
+    "rounding",
+)
 #: The ranges of two datasets are called the same if their greatest values differ by less than this factor.
 _SAME_REACH = 1.4
 
@@ -288,6 +300,16 @@ def why_texts(result: CaseResult) -> Iterator[str]:
         yield from _faults(result, diagnosis, meaning)
 
 
+def at_fault(result: CaseResult) -> tuple[Culprit, ...]:
+    """Returns the culprits, without those that a node like TopK or the calibration data explain."""
+    diagnosis, culprits = result.diagnosis, result.search.culprits if result.search is not None else ()
+    if diagnosis is None or is_jumpy(result):
+        return () if diagnosis is not None else culprits
+    if not diagnosis.preprocessing_mismatch:
+        return culprits
+    return tuple(c for c in culprits if c.cause is not None and c.cause.kind not in _BY_RANGES)
+
+
 def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[str]:
     """Yields what is at fault: preprocessing, dynamic ranges, layers or Q/DQ pairs.
 
@@ -296,8 +318,7 @@ def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[
     mismatches = [
         f.text for f in result.findings if f.source == "data" and f.rule == diagnosis.preprocessing_mismatch
     ]
-    parts = mismatches[:1]
-    culprits = result.search.culprits if result.search is not None else ()
+    parts, culprits = mismatches[:1], at_fault(result)
     layers = [""]
     if diagnosis.ranges is not None:
         parts.append(_of_ranges(diagnosis.ranges))

@@ -84,7 +84,7 @@ def number_pair(value: float, limit: float, most: int = 17) -> tuple[str, str]:
 
 def count(n: int, thing: str) -> str:
     """Returns text like ``1 layer`` and ``2 layers``."""
-    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}{'es' if thing.endswith('s') else 's'}"
 
 
 def worst_first(scores: Iterable[Score]) -> list[Score]:

@@ -39,6 +39,10 @@ CauseKind = Literal[
     "engine-only",
     "non-determinism",
     "fp16-around",
+    "int8-bias",
+    "bias-shift",
+    "ignored-channel",
+    "masked-range",
     "overflow",
     "underflow",
     "cancellation",
@@ -65,6 +69,11 @@ Symptom = Literal[
     "one-scale-for-channels",
     "large-weights",
     "large-idle-weights",
+    "coarse-bias",
+    "corrected-bias",
+    "shifted-mean",
+    "ignored-channels",
+    "masked-values",
     "quantized-inputs",
     "after-softmax",
     "after-gelu",
@@ -122,6 +131,8 @@ NumberName = Literal[
     "p99.99",
     "partner_amax",
     "amax_in_use",
+    "shift_share",
+    "unmasked_amax",
 ]
 
 
@@ -136,8 +147,12 @@ class Histogram:
 
 #: The change that an ablation makes. ``activation``, ``constants``: these tensors are not quantized.
 #: ``range``: the tensor has one scale that fits the data. ``channels``: large channels have scales of their
-#: own. ``per-channel``: each channel has a scale. ``fp32``: FP32 replaces FP16 around the layer.
-TakenKind = Literal["activation", "constants", "range", "channels", "per-channel", "fp32"]
+#: own. ``per-channel``: each channel has a scale. ``in-use``: the scale fits the channels that the readers'
+#: weights use. ``unmasked``: the scale fits the values without the mask. ``bias``: the bias makes up for the
+#: mean error. ``fp32``: FP32 replaces FP16 around the layer.
+TakenKind = Literal[
+    "activation", "constants", "range", "channels", "per-channel", "in-use", "unmasked", "bias", "fp32"
+]
 
 
 @dataclass(frozen=True)
@@ -308,10 +323,10 @@ class Migration:
 
 #: The change that a remedy makes. ``unfuse``: extra outputs prevent fusions in the engine. ``fuse``: each
 #: norm that consists of several nodes becomes one node. ``method``: another calibration method for all
-#: activations. ``recalibrate``: new scales. ``migrate``: range is moved from activations into weights, with
-#: new scales. ``mixed``: new scales for some culprits, high precision for other culprits. ``high``: high
-#: precision for all culprits.
-RemedyKind = Literal["unfuse", "fuse", "method", "recalibrate", "migrate", "mixed", "high"]
+#: activations. ``biases``: biases without Q/DQ, or corrected. ``recalibrate``: new scales. ``migrate``: range
+#: is moved from activations into weights, with new scales. ``mixed``: new scales for some culprits, high
+#: precision for other culprits. ``high``: high precision for all culprits.
+RemedyKind = Literal["unfuse", "fuse", "method", "biases", "recalibrate", "migrate", "mixed", "high"]
 
 
 @dataclass(frozen=True)
@@ -334,6 +349,10 @@ class Repair:
     """The number of layers that, by the search, must leave the low format."""
     weights: tuple[str, ...] = ()
     """The constants that get new scales, which are computed from the values of the constants."""
+    biases: tuple[str, ...] = ()
+    """The biases that are not quantized, and have the values of the float model."""
+    corrected: tuple[str, ...] = ()
+    """The biases that make up for the mean error of their layers."""
     migration: Migration | None = None
     method: str = ""
     """The keys of the spec's ``calibrate`` that choose another method, as YAML; empty for other remedies."""

@@ -210,7 +210,7 @@ class Case(Closed):
         examples=["torch_outputs.npz"],
     )
     plan: fields.File | None = option(
-        "A plan.yaml, as written for a failed case: layers kept out of INT8, scales, moves, outputs.",
+        "A plan.yaml, as written for a failed case: layers kept out of INT8, scales, floats, moves, outputs.",
         examples=["plan.yaml"],
     )
     backend: Annotated[Backend, one_of(Backend)] | None = option(

@@ -64,13 +64,13 @@ def test_other_scales_are_one_tensors_of_one_group() -> None:
         (group, piece)
         for group, of_one in pieces.items()
         for piece in of_one
-        if piece.axis is not None and readers.count(piece.tensors[0]) == 1
+        if piece.axis is not None and readers.count(piece.tensor) == 1
     )
     scale = np.full(piece.channels, 0.25, np.float32)
     left = {p.other for of_one in pieces.values() for p in of_one if p.other} - {piece.other}
     high = dict.fromkeys((*left, piece.given), "fp16")
     found = run("mobilenet", network, Plan(high, {piece.scaled: TensorScale(scale, piece.axis)}))  # type: ignore[arg-type]
-    expected = run("mobilenet", own, Plan(scales={piece.tensors[0]: TensorScale(scale[0])}))
+    expected = run("mobilenet", own, Plan(scales={piece.tensor: TensorScale(scale[0])}))
     for output, array in found.items():
         np.testing.assert_array_equal(array, expected[output])
     assert group in {known.name for known in own.groups}
@@ -87,5 +87,5 @@ def test_channels_that_differ_from_run_to_run_have_one_scale() -> None:
     shapes = {"x": (1, 5, 8), scores: (1, 5, 5), mixed: (1, 5, 8)}
     _, second, third = (group.name for group in network.groups)
     _, pieces = split_groups(network, [second, third], shapes)
-    assert [(piece.tensors, piece.axis) for piece in pieces[second]] == [((scores,), None), (("x",), None)]
-    assert [(p.tensors, p.axis, p.channels) for p in pieces[third] if p.other] == [((mixed,), 2, 8)]
+    assert [(piece.tensor, piece.axis) for piece in pieces[second]] == [(scores, None), ("x", None)]
+    assert [(p.tensor, p.axis, p.channels) for p in pieces[third] if p.other] == [(mixed, 2, 8)]

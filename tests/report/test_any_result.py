@@ -37,6 +37,7 @@ NUMBERS = {
     **dict.fromkeys(("channel_ratio", "codes_left", "p99.9", "other_amax", "partner_amax"), 98765.4),
     **dict.fromkeys(("lost", "smallest", "share", "channel_db", "best_channel_db"), 0.012345),
     **dict.fromkeys(("scales", "scales_off", "axis", "axis_of_scales", "amax_in_use"), 120.0),
+    **dict.fromkeys(("usual_channel_db", "shift_share", "unmasked_amax"), 0.987),
 }
 CAUSE = SCHEMA["definitions"]["Cause"]["properties"]
 

@@ -34,7 +34,8 @@ FACTS = {
     "ENDINGS": {"format", "high", "groups", "max_trials", "max_seconds", "cause"},
     "STOPS": {"seconds", "left"},
     "FITS": {"format", "slope", "offset", "shift", "deviations", "before"},
-    "CHANGES": {"norms", "names", "outputs", "tensors", "method", "methods", "weights", "alpha", "places"},
+    "CHANGES": {"norms", "names", "outputs", "tensors", "method", "methods", "weights", "alpha", "places"}
+    | {"biases"},
     "DEAD": {"output"},
     "PARTS": {"format"},
     "PHASES": set[str](),

@@ -27,6 +27,8 @@ def quantized(
     leave: Collection[str] = (),
     also: Collection[str] = (),
     unread: Collection[str] = (),
+    biases: Collection[str] = (),
+    added: Mapping[str, float] | None = None,
     fp8: bool = False,
     half: bool = False,
 ) -> onnx.ModelProto:
@@ -35,9 +37,11 @@ def quantized(
     Activations are symmetric, with a scale for their range; weights have a scale for each output channel.
 
     ``weights``: faults by weight. ``times``: its scales are so many times too large; ``codes``: False leaves
-    the codes as they were for the right scales; ``axis``: scales along another axis; ``one``: one scale.
+    the codes as they were for the right scales; ``axis``: scales along another axis; ``one``: one scale;
+    ``lowered``: all codes are so many too low.
     ``activations``: by tensor, ``scale``, ``zero`` (zero point) and ``type`` in place of what is right.
     ``unread``: tensors with a pair that no node reads.
+    ``biases``: biases in INT8 with one scale. ``added``: what a tool has added to all elements of a bias.
     ``fp8``: in FP8 by TensorRT's operators, as ModelOpt 0.47 exports from PyTorch: the domain ``trt``, one
     scale for each weight, no zero point at DequantizeLinear.
     ``half``: all that is FP32 becomes FP16, inputs and outputs too.
@@ -66,7 +70,9 @@ def quantized(
             more = {"axis": axis} if scale.ndim else {}
             nodes.append(helper.make_node("DequantizeLinear", [start, *names], [result], result, **more))
             node.input[place] = result
+        _quantize_biases(made, nodes, node, biases)
         nodes.append(node)
+    _add(made, added or {})
     for tensor in unread:
         names = [
             _constant(made, f"{tensor}/{k}", v) for k, v in (("scale", np.float32(0.1)), ("zero", np.int8(0)))
@@ -85,6 +91,27 @@ def quantized(
     if half:
         _halved(made)
     return made
+
+
+def _add(model: onnx.ModelProto, added: Mapping[str, float]) -> None:
+    for tensor in model.graph.initializer:
+        if tensor.name in added:
+            changed = numpy_helper.to_array(tensor) + np.float32(added[tensor.name])
+            tensor.CopyFrom(numpy_helper.from_array(changed, tensor.name))
+
+
+def _quantize_biases(
+    model: onnx.ModelProto, nodes: list[onnx.NodeProto], node: onnx.NodeProto, biases: Collection[str]
+) -> None:
+    constants = {t.name: t for t in model.graph.initializer}
+    for place, tensor in enumerate(node.input):
+        if tensor in biases:
+            bias = numpy_helper.to_array(constants[tensor])
+            scale = np.float32(np.abs(bias).max() / 127)
+            parts = {"codes": np.rint(bias / scale).astype(np.int8), "scale": scale, "zero": np.int8(0)}
+            names = [_constant(model, f"{node.name}/bias/{k}", v) for k, v in parts.items()]
+            node.input[place] = f"{node.name}/bias/dequantized"
+            nodes.append(helper.make_node("DequantizeLinear", names, [node.input[place]], node.input[place]))
 
 
 def _in_fp8(model: onnx.ModelProto) -> None:
@@ -159,6 +186,7 @@ def _weight(node: onnx.NodeProto, array: Array, fault: Mapping[str, Any]) -> tup
     codes = np.clip(np.rint(array / (wrong if fault.get("codes", True) else right)), -127, 127).astype(
         np.int8
     )
+    codes = np.clip(codes.astype(np.int16) - fault.get("lowered", 0), -128, 127).astype(np.int8)
     scale = wrong.astype(np.float32).reshape(() if fault.get("one") else -1)
     return codes, scale, np.zeros(scale.shape, np.int8), axis
 

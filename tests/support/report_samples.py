@@ -168,6 +168,16 @@ RANGES = (
         cause("mismatched-scales", "uneven-channels", {"channel_amax": 541.0, "other_amax": 1.0}),
         "per-channel",
     ),
+    taken(
+        cause(
+            "ignored-channel",
+            "ignored-channels",
+            {**CHANNELS, "amax_in_use": 1.9},
+            channels={5: 60.0, 9: 40.0},
+        ),
+        "in-use",
+    ),
+    taken(cause("masked-range", "masked-values", {"unmasked_amax": 9.5}, amax=1e4, reach=1e4), "unmasked"),
 )
 #: A weight's scales, and operators.
 WEIGHTS = (
@@ -192,6 +202,9 @@ WEIGHTS = (
         ),
         "constants",
     ),
+    taken(cause("int8-bias", "coarse-bias", {"usual_channel_db": 11.3}), "constants"),
+    taken(cause("bias-shift", "corrected-bias", {"share": 0.42}), "constants"),
+    taken(cause("bias-shift", "shifted-mean", {"shift_share": 0.91}), "bias"),
 )
 #: What no scale explains, and other formats.
 OTHERS = (
@@ -359,6 +372,8 @@ REPAIRS = (
     repair("mixed"),
     repair("high", layers=("a", "b"), price=0.135),
     repair("method", method="method: percentile, percentile: 99.9", data="calibration.npz"),
+    repair("biases", biases=("b1", "b2")),
+    repair("biases", corrected=("b1",), data="calibration.npz"),
 )
 SLIP = replace(FINDINGS[2], rule="data-factor", text="255 times the inputs", remedy="divide by 255")
 JUMPS = (
