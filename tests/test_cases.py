@@ -1,9 +1,13 @@
-"""Each case file: its project is built, pytest runs on it, and report.json says what the file expects."""
+"""Each case file: its project is built, pytest runs on it, and report.json says what the file expects.
+
+No sentence of the report stands against a trial of the same run.
+"""
 
 from __future__ import annotations
 
 import pytest
 from case_files import CaseFile, case_files, differences, facts, merged, run, write
+from contradictions import contradictions
 
 #: Keys of a later step that change the project.
 WRITTEN = {
@@ -30,6 +34,7 @@ def test_case(case: CaseFile, pytester: pytest.Pytester) -> None:
             write(pytester.path, said)
         entry = run(pytester, said, f"report{number or ''}")
         wrong = differences(facts(entry), step["expect"] if step else said["expect"])
+        wrong += contradictions(entry)
         if wrong:
             place = f" (then, {number})" if number else ""
             pytest.fail("\n".join([case.said.get("about", "") + place, *wrong]), pytrace=False)

@@ -188,7 +188,8 @@ class _Tests:
         cause = guilty.cause
         if guilty.trial is not None and self._remedy(guilty) is not None:
             cause = replace(cause, kind="accumulated-noise", symptom="noise-adds-up")
-        self.rescaled(guilty, "range")
+        if self.rescaled(guilty, "range") >= _PART * self.most:
+            return cause.showing("activation-outliers", "stretched-range")
         return placed(cause, [guilty.tensor]) or cause
 
     def _alone(self, cause: Cause, taken: Ablation) -> Cause:
