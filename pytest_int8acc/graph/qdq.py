@@ -486,7 +486,10 @@ def _corrected(model: Model, edges: list[Edge], original: Model) -> dict[str, Ar
             bias, own = theirs.get((node.name, position)), mine.get(name)
             if bias is None or own is None or bias.shape != own.shape or index.only_reader(name) is None:
                 continue
-            if not np.allclose(own, bias, rtol=0, atol=_SAME_BIAS * float(np.abs(bias).max(initial=0))):
+            rounding = (
+                max(_SAME_BIAS, 2 * float(np.finfo(own.dtype).eps)) if own.dtype.kind == "f" else np.inf
+            )
+            if not np.allclose(own, bias, rtol=0, atol=rounding * float(np.abs(bias).max(initial=0))):
                 found[name] = bias.astype(own.dtype)
                 edges.append(Edge(node.name, position, name, in_floats(own)))
     return found

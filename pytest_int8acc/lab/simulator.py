@@ -164,7 +164,7 @@ class Simulator:
         """
         order = np.random.default_rng(0).permutation(len(self.inputs)).tolist()
         errors = np.zeros(0) if self._errors is None else np.nan_to_num(self._errors, nan=_FAR, posinf=_FAR)
-        if errors.size == len(order):
+        if errors.size == len(order) and errors.any():
             worst = np.argsort(-errors, kind="stable")
             carriers = worst[: 1 + int(np.searchsorted(np.cumsum(errors[worst]), errors.sum() / 2))].tolist()
             if len(carriers) <= self._most // 2:
