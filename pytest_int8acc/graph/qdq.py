@@ -381,8 +381,8 @@ def _leader(edge: Edge, index: Index) -> str:
     return node.name
 
 
-#: A bias was corrected if it differs by more than this share of its greatest value. Folded norms round it.
-_SAME_BIAS = 1e-4
+#: Bytes per number to the least change of a bias that is no rounding, as a share of its greatest value.
+_CHANGED_BIAS = {2: 2e-3, 4: 1e-4}
 #: Activation functions that quantizers remove if the codes saturate at the bounds of the function.
 _FOLDED = frozenset({"Relu", "Clip"})
 
@@ -486,10 +486,8 @@ def _corrected(model: Model, edges: list[Edge], original: Model) -> dict[str, Ar
             bias, own = theirs.get((node.name, position)), mine.get(name)
             if bias is None or own is None or bias.shape != own.shape or index.only_reader(name) is None:
                 continue
-            rounding = (
-                max(_SAME_BIAS, 2 * float(np.finfo(own.dtype).eps)) if own.dtype.kind == "f" else np.inf
-            )
-            if not np.allclose(own, bias, rtol=0, atol=rounding * float(np.abs(bias).max(initial=0))):
+            least = _CHANGED_BIAS.get(own.dtype.itemsize, np.inf) * float(np.abs(bias).max(initial=0))
+            if np.abs(own - bias).max(initial=0) > least:
                 found[name] = bias.astype(own.dtype)
                 edges.append(Edge(node.name, position, name, in_floats(own)))
     return found
