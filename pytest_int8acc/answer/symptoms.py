@@ -187,9 +187,11 @@ def masked_values(facts: ActivationFacts) -> Shown | None:
 
 
 def ignored_channels(facts: ActivationFacts) -> Shown | None:
-    """Recognises channels that the weights of all readers ignore, and that make the range wide."""
-    amax = facts.values.channel_amax
+    """Recognises channels that no weight of a reader uses, and that widen the range more than its scale."""
+    amax, extent = facts.values.channel_amax, reach(facts.edge.quantization)
     if facts.in_use is None or amax is None:
+        return None
+    if not facts.in_use < extent <= float(amax.max()) ** 2 / facts.in_use:
         return None
     beyond = {int(i): float(amax[i]) for i in np.argsort(-amax) if amax[i] > facts.in_use}
     return {"numbers": {"amax_in_use": facts.in_use, "channel_amax": float(amax.max())}, "channels": beyond}

@@ -56,7 +56,7 @@ def test_samples_that_a_limit_allows_to_flip_do_not_make_plans_bad(
 def test_channels_apart_are_a_scale_per_channel(outlier: Lab) -> None:
     trials = Interventions(outlier, [READER], Budget(outlier.clock, max_trials=10))
     piece = next(p for p in trials.pieces[READER] if p.other)
-    tensor = piece.tensors[0]
+    tensor = piece.tensor
     amax = outlier.values(outlier.measured.inputs).of([tensor])[tensor].channel_amax
     assert amax is not None
     scale = np.asarray(amax / 127, np.float32)
@@ -118,7 +118,7 @@ def test_a_scale_that_others_read_changes_for_the_culprit_alone(outlier: Lab) ->
 
     def rescaled(culprits: list[str]) -> float:
         trials = Interventions(outlier, culprits, Budget(outlier.clock, max_trials=10))
-        piece = next(p for p in trials.pieces[readers[0]] if tensor in p.tensors)
+        piece = next(p for p in trials.pieces[readers[0]] if tensor == p.tensor)
         return trials.rescaled(readers[0], piece, scale)
 
     for_all = outlier.simulator.normalized_loss(Plan(scales={tensor: TensorScale(scale)}))

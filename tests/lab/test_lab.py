@@ -34,6 +34,7 @@ from pytest_int8acc.observers import collect as calibrators
 from pytest_int8acc.observers import edges as sweep
 from pytest_int8acc.observers.edges import EdgeMeter, FirstSamples
 from pytest_int8acc.observers.methods import calibrate
+from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.onnxruntime import CPU, OrtEngine, Sessions
 from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.scores.criteria import OutputLimits
@@ -61,6 +62,7 @@ def bench(name: str, rest: str, folder: Path) -> tuple[Lab, Outputs]:
         backend=SimpleNamespace(node_times=lambda role, inputs: {}, needs_simulation=False),
         case=SimpleNamespace(name=name),
         result=SimpleNamespace(scores=()),
+        runs=SimpleNamespace(comparisons={(Role.BASELINE, Role.INT8): SimpleNamespace(outputs={})}),
     )
     return Lab(measured, Int8Form(network, "by hand", rest)), baseline
 
