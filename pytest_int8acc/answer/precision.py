@@ -230,19 +230,22 @@ def _casts(lab: Lab, found: Found) -> int | None:
 
 def _with_reserve(lab: Lab, found: Found) -> Found:
     """The result with a plan that has a reserve, so that it would also pass on other samples."""
-    proof, room, spent = found.proof, found.room, found.result.cost
+    proof, too_large, spent = found.proof, found.room, found.result.cost
+    room = too_large if proof is None else too_large * SPARE * room_of(proof)
     for _ in range(STRICTER):
         if proof is None or lab.builds >= lab.measured.settings.max_builds:
             break
-        room *= SPARE * room_of(proof)
         evaluator = lab.simulated(room=room)
         result = _result(lab, evaluator, _budget(lab, spent, once=True))
         spent += result.cost
-        if len(result.high) == len(lab.groups):
-            break  # a plan that leaves nothing in the low format is no fix
+        if len(result.high) == len(lab.groups):  # a plan that leaves nothing in the low format is no fix
+            room = math.sqrt(room * too_large)
+            continue
         proof = _proof(lab, evaluator, result)
         if proof is not None and proof.has_reserve:
             return replace(found, reserved=proof, room=room_of(proof))
+        if proof is not None:
+            too_large, room = room, room * SPARE * room_of(proof)
     return replace(found, room=room)
 
 

@@ -77,7 +77,9 @@ class Verdicts(NamedTuple):
     verdict: Verdict
     """The verdict on all inputs."""
     chosen: Verdict
-    """The verdict on the inputs by which the search chooses candidates."""
+    """The verdict on the inputs by which the search chooses candidates, without intervals.
+
+    If the candidate passes on all inputs and on the held-out samples, it is the verdict on all inputs."""
     held_out: Verdict | None
     """The verdict on the held-out samples, which no choice was based on; None if there are none."""
 
@@ -200,7 +202,12 @@ class Measured(_Prepared):
             verdict = self.judged(outputs)
             return Verdicts(verdict, verdict, None)
         choosing = set(range(self.inputs.samples or 0)).difference(held_out)
-        return Verdicts(*self.runs.judged_in_parts(outputs, (choosing, held_out)))
+        whole, chosen, proving = self.runs.compared_in_parts(outputs, (choosing, held_out))
+        verdict = whole.verdict(self.runs.noise, intervals=True, rare=True)
+        proved = proving.verdict(self.runs.noise, intervals=True)
+        if verdict.passed and proved.passed:
+            return Verdicts(verdict, verdict, proved)
+        return Verdicts(verdict, chosen.verdict(self.runs.noise), proved)
 
     def _perturbed_too(self, form: Form, engine: Engine, verdict: Verdict) -> Verdict:
         """``verdict`` with intervals that include perturbed inputs, if the baseline can run on them."""

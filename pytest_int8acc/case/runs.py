@@ -135,6 +135,8 @@ class Runs:
     """The sample with the lowest SQNR of each output, by the output's name."""
     perturbed: PerturbedOutputs = field(default_factory=dict)
     """The baseline's outputs for perturbed inputs."""
+    parts: dict[tuple[int, ...], Comparison] = field(default_factory=dict)
+    """Indices of samples, to the first comparison on them. Later ones reuse its metrics of the baseline."""
     spread: Spread = field(default_factory=Spread)
     """Some samples of the baseline's outputs. Useless outputs are made of them to test the criteria."""
     decisions: Decisions = field(init=False)
@@ -199,12 +201,12 @@ class Runs:
         Args:
             outputs: For each batch of the inputs, the number of samples and the candidate's outputs.
         """
-        return self.judged_in_parts(outputs, ())[0]
+        return self.compared_in_parts(outputs, ())[0].verdict(self.noise, intervals=True, rare=True)
 
-    def judged_in_parts(
+    def compared_in_parts(
         self, outputs: Iterable[tuple[int, Feed]], parts: Sequence[Collection[int]]
-    ) -> list[Verdict]:
-        """Judge another candidate on all samples, and on parts of them.
+    ) -> list[Comparison]:
+        """Compare another candidate with the baseline on all samples, and on parts of them.
 
         Args:
             outputs: For each batch of the inputs, the number of samples and the candidate's outputs.
@@ -212,10 +214,11 @@ class Runs:
                 unless each batch is one sample.
 
         Returns:
-            The verdict on all samples, then the verdict on each part.
+            The comparison on all samples, then the one on each part.
         """
         whole = Comparison(self.judge, self.comparisons[Role.BASELINE, Role.INT8])
-        alone = [Comparison(self.judge.of_rows(sorted(part))) for part in parts]
+        keys = [tuple(sorted(part)) for part in parts]
+        alone = [Comparison(self.judge.of_rows(key), self.parts.get(key)) for key in keys]
         start = 0
         for (_, before), (rows, feed) in zip(_batches(self.kept[Role.BASELINE]), outputs, strict=True):
             whole.add(before, feed, rows)
@@ -224,8 +227,9 @@ class Runs:
                 if chosen:
                     comparison.add(rows_of(before, chosen, rows), rows_of(feed, chosen, rows), len(chosen))
             start += rows
-        verdict = whole.verdict(self.noise, intervals=True, rare=True)
-        return [verdict, *(comparison.verdict(self.noise, intervals=True) for comparison in alone)]
+        for key, comparison in zip(keys, alone, strict=True):
+            self.parts.setdefault(key, comparison)
+        return [whole, *alone]
 
 
 def rows_of(outputs: Feed, rows: Sequence[int], samples: int) -> Feed:

@@ -545,8 +545,8 @@ def _split_lab(measured: Measured, int8: Int8Form) -> Lab | None:
     if not measured.backend.needs_simulation or not lab.simulator.trial(Plan()).passed:
         return lab
     outputs = measured.outputs_of(measured.runs.engines[Role.INT8])
-    _, chosen = measured.runs.judged_in_parts(outputs, (parts.choosing,))
-    return None if chosen.passed else lab
+    _, chosen = measured.runs.compared_in_parts(outputs, (parts.choosing,))
+    return None if chosen.verdict(measured.runs.noise).passed else lab
 
 
 def _errors(measured: Measured, samples: int) -> F64:
