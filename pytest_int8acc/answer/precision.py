@@ -58,6 +58,8 @@ REFINES = 14.0
 STRICTER = 3
 #: Factor by which the error budget shrinks each time that the search is repeated for a reserve.
 SPARE = 0.9
+#: Factor by which the error budget shrinks if a rare large error might miss the limits: 5 dB.
+_LESS = 0.3
 #: Minimum error budget, as a share of the error that the limits allow.
 _LEAST_ROOM = 0.05
 #: Minimum share of the MACs that a plan leaves in INT8 or FP8. With less, the fix would be nearly the float
@@ -105,7 +107,7 @@ def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
     found = _find(lab)
     if lab.measured.settings.certify and found.fix is not None:
         found = clock.attempt("certification", partial(_certified, lab, found), found)
-    if found.proof is not None and found.result.high and not found.proof.has_reserve:
+    if found.proof is not None and found.result.high and found.proof.needs_margin:
         found = clock.attempt("reserve", partial(_with_reserve, lab, found), found)
     if lab.is_narrow and found.fix is not None and found.reserved is None:
         found = clock.attempt("fewer-layers", partial(_joined, lab, found), found)
@@ -229,9 +231,12 @@ def _casts(lab: Lab, found: Found) -> int | None:
 
 
 def _with_reserve(lab: Lab, found: Found) -> Found:
-    """The result with a plan that has a reserve, so that it would also pass on other samples."""
+    """The result with a plan that has a reserve, so that it would also pass on other samples.
+
+    If possible the plan is one that the samples are enough to prove.
+    """
     proof, too_large, spent = found.proof, found.room, found.result.cost
-    room = too_large if proof is None else too_large * SPARE * room_of(proof)
+    room, reserved = too_large if proof is None else too_large * _next_room(proof), None
     for _ in range(STRICTER):
         if proof is None or lab.builds >= lab.measured.settings.max_builds:
             break
@@ -242,11 +247,21 @@ def _with_reserve(lab: Lab, found: Found) -> Found:
             room = math.sqrt(room * too_large)
             continue
         proof = _proof(lab, evaluator, result)
-        if proof is not None and proof.has_reserve:
+        if proof is not None and not proof.needs_margin:
             return replace(found, reserved=proof, room=room_of(proof))
         if proof is not None:
-            too_large, room = room, room * SPARE * room_of(proof)
+            reserved = reserved or (proof if proof.has_reserve else None)
+            too_large, room = room, room * _next_room(proof)
+    if found.proof is not None and found.proof.has_reserve:
+        return found
+    if reserved is not None:
+        return replace(found, reserved=reserved, room=room_of(reserved))
     return replace(found, room=room)
+
+
+def _next_room(proof: Judgement) -> float:
+    """The factor by which the error budget shrinks after a proof that did not succeed."""
+    return SPARE * room_of(proof) * (_LESS if proof.has_reserve else 1.0)
 
 
 def room_of(proof: Judgement) -> float:

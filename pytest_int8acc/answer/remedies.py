@@ -273,6 +273,7 @@ class _Loop:
         if any(repair.kind != "high" for repair, _ in shown):  # the search's own plan is timed for comparison
             shown = [(replace(repair, latency=lab.latency(proof.form)), proof) for repair, proof in shown]
             shown = _fastest_first(shown)
+            shown.sort(key=lambda pair: not pair[0].verified)  # what is proved comes before what is not
         price = next((repair.price for repair, proof in shown if proof.holds), math.inf)
         cheaper = [pair for pair in self.unsteady if pair[0].price < price]
         ordered = [*shown, *cheaper] if price < math.inf else [*cheaper, *shown]

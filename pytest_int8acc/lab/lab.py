@@ -55,7 +55,7 @@ class Judgement:
     held_out: Verdict | None
     """The verdict on the held-out samples, which no choice was based on; None if there are none."""
     confidence: float = LIKELY
-    """The confidence with which the limits must be met on the held-out samples, 0 to 1."""
+    """The share of resamples that must meet the limits on the held-out samples, 0 to 1."""
     survives: bool = True
     """Whether a default session of ONNX Runtime meets the criteria, too; True if users deploy no such
     session."""
@@ -79,9 +79,17 @@ class Judgement:
     def is_verified(self) -> bool:
         """Whether the criteria are met with a reserve on held-out samples, which no choice was based on.
 
-        All samples together must also prove each share of right samples.
+        All samples together must be enough for a proof, too.
         """
         return self.holds and self.held_out is not None and self.verdict.has_enough
+
+    @property
+    def needs_margin(self) -> bool:
+        """Whether a plan with less error might be verified where this one is not."""
+        if not self.has_reserve or self.held_out is None:
+            return not self.has_reserve
+        few = [score for score in self.verdict.scores if score.interval and not score.interval.enough]
+        return any(score.normalized_loss > 0 for score in few)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -505,7 +513,7 @@ class Lab:
 
 
 def _needed(score: Score) -> int:
-    """The number of samples that would prove a share of right samples; 0 if there are enough."""
+    """The number of samples that would prove a score; 0 if there are enough, or if no number is known."""
     interval = score.interval
     return 0 if interval is None or interval.enough else interval.needed or 0
 

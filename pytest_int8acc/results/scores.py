@@ -21,8 +21,8 @@ Meaning = Literal["constant", "small", "large", "shifted"]
 DeadKind = Literal["zeros", "shuffled", "mean", "shifted", "replaced", "greatest"]
 
 
-#: The confidence with which a verified fix must meet its limits, on the inputs as they are and on perturbed
-#: inputs.
+#: A fix is verified if at least this share of resamples meets the limits, on the inputs as they are and on
+#: perturbed inputs.
 LIKELY = 0.95
 #: The confidence of an interval, if a criterion sets no other.
 CONFIDENCE = 0.95
@@ -38,19 +38,16 @@ class Interval:
     low: float
     high: float
     kept: float = 1.0
-    """The one-sided confidence that the score of all samples of this kind meets the limit, from 0 to 1.
-
-    For a share of right samples, and for a limit that some samples may miss, it is the share of resamples
-    that meet the limit."""
+    """The share of bootstrap resamples whose score meets the limit, from 0 to 1."""
     confidence: float = CONFIDENCE
     """The probability that such an interval contains the true score, above 0 and below 1."""
     needed: int | None = None
     """About how many samples would decide whether the limit is met; None if no number is known."""
     enough: bool = True
-    """Whether the samples are enough to prove a share that meets its limit.
+    """Whether the samples are enough to prove a score that meets its limit.
 
-    It is false if the exact test of a share leaves more than 5 % of doubt, though all resamples meet the
-    limit: of ten samples none may be wrong by chance."""
+    It is false if the exact test of a share leaves more than 5 % of doubt, or if one more sample with a rare,
+    far larger error might miss the limit. Resamples know no sample that was not drawn."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +119,11 @@ class Score:
 
     @property
     def likely(self) -> bool:
-        """Whether the value meets the limit, with a confidence of at least ``LIKELY``."""
+        """Whether the value and a share of at least ``LIKELY`` of the resamples meet the limit."""
         return self.holds_at(LIKELY)
 
     def holds_at(self, level: float) -> bool:
-        """Whether the value meets the limit, with a confidence of at least ``level``, 0 to 1."""
+        """Whether the value and a share of at least ``level`` of the resamples, 0 to 1, meet the limit."""
         return self.passed and (self.interval is None or self.interval.kept >= level)
 
     @property

@@ -90,12 +90,12 @@ class Verdict(NamedTuple):
         return self.holds_at(LIKELY)
 
     def holds_at(self, level: float) -> bool:
-        """Whether the candidate passes, and each score with at least this confidence, 0 to 1."""
+        """Whether the candidate passes, and each score on at least this share of resamples, 0 to 1."""
         return self.passed and all(score.holds_at(level) for score in self.scores)
 
     @property
     def has_enough(self) -> bool:
-        """Whether there are samples enough to prove that each share of right samples meets its limit."""
+        """Whether there are samples enough to prove each score; see ``Interval.enough``."""
         return all(score.interval is None or score.interval.enough for score in self.scores)
 
 

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from pytest_int8acc.results import Interval, Score
 from pytest_int8acc.results.scores import CONFIDENCE, LIKELY
 from pytest_int8acc.scores.metrics import Metric
+from pytest_int8acc.scores.rare import with_rare_unit
 from pytest_int8acc.scores.rows import COUNTED, F64, TOP1, TOP5, UNEQUAL
 
 #: The group of each sample, [samples]. Equal numbers belong together.
@@ -47,10 +48,8 @@ _MAX_UNITS = 512
 #: Maximum number of units for a metric of labels. The metric is computed once for each unit, so more would
 #: take too long.
 _MAX_UNITS_OF_LABELS = 64
-#: A proof assumes one more unit, as bad as the worst one of this many times as many units.
-_RARER = 3.0
-#: Maximum ratio between two of the largest losses.
-_MAX_RATIO = 1e12
+#: The number of bootstrap resamples.
+_RESAMPLES = 400
 #: Minimum number of samples whose tail is estimated.
 MIN_TAIL = 20
 #: The tail of a distribution is fitted to the largest losses. Their number is this factor times the square
@@ -223,9 +222,8 @@ def of_wrong(score: Score, wrong: int, samples: int, confidence: float = CONFIDE
     allowed = 1 - score.limit
     most = math.floor(allowed * samples + 1e-9)
     needed = needed_for_share(wrong, samples, allowed, confidence)
-    found = _around(
-        score, 1 - high, 1 - low, binomial_cdf(most, samples, wrong / samples), confidence, needed
-    )
+    kept = binomial_cdf(most, samples, wrong / samples)
+    found = _around(score, 1 - high, 1 - low, kept, confidence, needed)
     return replace(found, enough=share_below(wrong, samples, allowed) >= LIKELY)
 
 
@@ -322,7 +320,7 @@ def samples_to_detect(drop: float, confidence: float = CONFIDENCE) -> int:
 def mean_interval(
     value: float, influence: F64, confidence: float
 ) -> tuple[float, float, Callable[[float], float]]:
-    """Returns both ends of the interval of a value, and how sure it is that the value is below a limit.
+    """Returns both ends of the interval of a value, and its distribution over resamples.
 
     Two intervals are computed: Student's t, and the one with Hall's correction for skewness (1992). The
     result takes the outer one of both ends on each side, at most ``_MAX_SKEWED`` times as far away as
@@ -336,8 +334,9 @@ def mean_interval(
         confidence: The confidence of the interval.
 
     Returns:
-        The lower end, the upper end, and a function from a limit to the one-sided confidence, that
-        the value of all samples is below it.
+        The lower end, the upper end, and a function from a limit to the share of resamples, 0 to 1, whose
+        value is at most this limit. A bootstrap would draw these resamples; its distribution is nearly
+        normal.
     """
     units = len(influence)
     deviations = influence - influence.mean()
@@ -349,7 +348,7 @@ def mean_interval(
     t = t_quantile((1 + confidence) / 2, units - 1)
     low = value - error * min(max(t, _unskewed(t, skewness)), _MAX_SKEWED * t)
     high = value + error * min(max(t, -_unskewed(-t, skewness)), _MAX_SKEWED * t)
-    return low, high, lambda limit: t_cdf((limit - value) / error, units - 1)
+    return low, high, NormalDist(value, math.sqrt(variance / units)).cdf
 
 
 def _unskewed(t: float, skewness: float) -> float:
@@ -379,7 +378,7 @@ def interval(
         confidence: The confidence of the interval.
         groups: The group of each sample; None: no samples belong together.
         rare: Whether to allow for rare large errors, as a proof must. Sums and means far from their limit
-            then have intervals, too, and the confidence is that with one more sample, worse than all others.
+            then have intervals, too, and must meet it with one more sample, worse than all others.
     """
     if score.limit is None or not math.isfinite(score.value):
         return None
@@ -453,28 +452,29 @@ def _lots(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
     return _pooled(rows, metric, order, starts)
 
 
-def _with_rare(loss: float, influence: F64) -> tuple[float, F64]:
-    """Returns a loss and its influences, [units + 1], with one more unit, which is worse than all others.
+def resampled(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
+    """Returns the values of a metric over ``_RESAMPLES`` resamples of the units (Efron, 1979).
 
-    Its loss is that of the worst of ``_RARER`` times as many units, if the largest losses have Pareto's tail
-    (Weissman, 1978). The exponent is that of the losses at rank 1 and at the square root of their number.
+    Args:
+        rows: The rows of the metric's measure, [units, columns].
+        metric: The metric. Its value is made of sums and maxima over the units.
+        rng: The generator that draws the units.
     """
-    units = len(influence)
-    shares = np.maximum((influence * (1 - 1 / units) + 1) / units, 0.0)
-    ranked = np.sort(shares)[::-1]
-    place = min(max(math.isqrt(units), 3), units - 1)
-    if ranked[0] <= 0:
-        return loss, influence
-    ratio = ranked[0] / max(ranked[place], ranked[0] / _MAX_RATIO)
-    rare = ranked[0] * math.exp(math.log(_RARER) * math.log(ratio) / math.log(place + 1))
-    shares = np.append(shares, rare) / (shares.sum() + rare)
-    return loss * (1 + rare) * units / (units + 1), (units + 1) * shares - 1
+    units = len(rows)
+    choices = rng.integers(0, units, (_RESAMPLES, units))
+    places = choices + units * np.arange(_RESAMPLES)[:, None]
+    times = np.bincount(places.ravel(), minlength=units * _RESAMPLES).reshape(_RESAMPLES, units)
+    with np.errstate(all="ignore"):  # inf and nan are results here
+        pooled = times @ rows
+    for column in metric.measure.greatest:
+        pooled[:, column] = rows[:, column][choices].max(axis=1)
+    return _values(metric, pooled)
 
 
 def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, rare: bool) -> Interval | None:
     """Returns the interval of a metric of pooled rows, [samples, columns], by the jackknife of the loss."""
-    samples = len(rows)
-    rows = _lots(rows, metric, np.random.default_rng(0))
+    samples, rng = len(rows), np.random.default_rng(0)
+    rows = _lots(rows, metric, rng)
     before, after = _summed(rows, metric), _summed(rows[::-1], metric)[::-1]
     without = np.concatenate([after[1:2], before[:-2] + after[2:], before[-2:-1]])
     for column in metric.measure.greatest:
@@ -486,17 +486,19 @@ def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, ra
         return None
     # The scale is logarithmic: a relative change of the loss is a difference of logarithms.
     influence = len(rows) * (1 - losses / loss)
-    expected, expected_influence = _with_rare(loss, influence) if rare else (loss, influence)
     loss, limit = math.log(loss), math.log(limit)
     low, high, _ = mean_interval(loss, influence, confidence)
-    below = mean_interval(math.log(expected), expected_influence, confidence)[2]
     # The interval contains the score without any one of the units, since other samples may have it.
     with np.errstate(divide="ignore"):
         low, high = min(low, float(np.log(losses.min()))), max(high, float(np.log(losses.max())))
     ends = [_value(metric, math.exp(min(end, 700.0))) for end in (low, high)]
     reach = high - loss if loss <= limit else loss - low
     needed = _needed(samples, reach, limit - loss)
-    return _around(score, min(ends), max(ends), below(limit), confidence, needed)
+    values = np.append(resampled(rows, metric, rng), score.value)
+    kept = float(np.mean(values >= score.limit if score.bound == "min" else values <= score.limit))
+    found = _around(score, min(ends), max(ends), kept, confidence, needed)
+    expected, error = with_rare_unit(loss, influence)
+    return replace(found, enough=not rare or t_cdf((limit - expected) / error, len(rows)) >= LIKELY)
 
 
 def _summed(rows: F64, metric: Metric) -> F64:
