@@ -81,15 +81,14 @@ class Judgement:
 
         All samples together must be enough for a proof, too.
         """
-        return self.holds and self.held_out is not None and self.verdict.has_enough
+        return self.holds and self.held_out is not None and not self.verdict.unproved
 
     @property
     def needs_margin(self) -> bool:
         """Whether a plan with less error might be verified where this one is not."""
         if not self.has_reserve or self.held_out is None:
             return not self.has_reserve
-        few = [score for score in self.verdict.scores if score.interval and not score.interval.enough]
-        return any(score.normalized_loss > 0 for score in few)
+        return any(score.normalized_loss > 0 for score in self.verdict.unproved)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -312,9 +311,9 @@ class Lab:
         verdict = None if judged is None else judged.held_out
         scores = verdict.scores if verdict is not None else ()
         samples, more = self.measured.inputs.samples or 0, 0
-        few = judged is not None and judged.holds and not judged.verdict.has_enough
-        if judged is not None and few:
-            more = max(map(_needed, judged.verdict.scores)) - samples
+        few = judged.verdict.unproved if judged is not None and judged.holds else ()
+        if few:
+            more = max(_needed(score) for score in few) - samples
         if self.own is None:
             missing = max(LEAST - samples, more, 0)
             return HeldOut(0 if few else len(self.split.held_out), missing, scores=scores)

@@ -34,6 +34,9 @@ from pytest_int8acc.scores.rows import (
     ERRORS,
     F64,
     SQUARED,
+    TOP1,
+    TOP5,
+    UNEQUAL,
     Key,
     Options,
     Sums,
@@ -68,6 +71,15 @@ _MIN_SIZE_RATIO = 30.0
 _HEAVY_ERROR_RATIO, _MAX_HEAVY_RATIO = 0.9, 0.25
 
 
+#: Measures whose metrics are shares of right samples.
+_SHARES = (TOP1, TOP5, UNEQUAL)
+
+
+def _is_open(score: Score) -> bool:
+    """Returns whether there are too few samples to prove a score."""
+    return score.interval is not None and not score.interval.enough
+
+
 class Verdict(NamedTuple):
     """The judged outputs of one candidate, and the scores of metrics of labels and users' metrics."""
 
@@ -94,9 +106,17 @@ class Verdict(NamedTuple):
         return self.passed and all(score.holds_at(level) for score in self.scores)
 
     @property
-    def has_enough(self) -> bool:
-        """Whether there are samples enough to prove each score; see ``Interval.enough``."""
-        return all(score.interval is None or score.interval.enough for score in self.scores)
+    def unproved(self) -> tuple[Score, ...]:
+        """The scores that the samples are not enough to prove; see ``Interval.enough``.
+
+        A share of right samples counts as proved where a limit on the error of the same output is proved.
+        """
+        few = [score for score in self.metrics if _is_open(score)]
+        for output in self.outputs:
+            limited = [score for score in output.scores if score.limit is not None]
+            errors = [score for score in limited if METRICS[score.metric].measure not in _SHARES]
+            few += [score for score in errors or limited if _is_open(score)]
+        return tuple(few)
 
 
 @dataclass(frozen=True, eq=False)
