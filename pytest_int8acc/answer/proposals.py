@@ -243,7 +243,7 @@ def mend_biases(known: Known) -> Iterator[Proposal]:
     ]
     names = {edge.tensor for edge in edges if edge.quantization.is_float or edge.index == 2}
     names |= set(biases_of(lab.network, groups).values()) & {edge.tensor for edge in edges}
-    own = {name: constants[name] for name in sorted(names)}
+    own = {name: constants[name] for name in sorted(names & constants.keys())}
     if own:
         known.log("leaving %d biases unquantized", len(own))
         yield Proposal(Plan(floats=own), biases=tuple(own))

@@ -29,6 +29,11 @@ LeftHighKind = Literal[
 ]
 
 
+def changed_name(node: str, index: int) -> str:
+    """The name of a float constant that a node reads in place of the float model's, like a corrected bias."""
+    return f"{node}_input{index}_float"
+
+
 @dataclass(frozen=True, eq=False)
 class Quantization:
     """The parameters of a QuantizeLinear or DequantizeLinear, and the codes of a constant.

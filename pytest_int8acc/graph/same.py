@@ -22,6 +22,7 @@ from pytest_int8acc.graph.index import (
 )
 from pytest_int8acc.graph.load import body_constants
 from pytest_int8acc.graph.model import Editor, Model, is_external, put_constant
+from pytest_int8acc.graph.network import changed_name
 from pytest_int8acc.graph.opsets import meaning_since
 from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16
 from pytest_int8acc.tensors import Array
@@ -173,7 +174,11 @@ class _Rounding:
         shape = self._shapes[node.input[place]]
         for nodes, constants in self._references:
             there = nodes.get(node.name)
-            if there is None or place >= len(there.input):
+            if (
+                there is None
+                or place >= len(there.input)
+                or there.input[place] == changed_name(node.name, place)
+            ):
                 continue
             array = constants.get(there.input[place])
             if array is not None and array.shape == shape and array.dtype == np.float32:
