@@ -27,7 +27,7 @@ from pytest_int8acc.scores.criteria import (
     limits_of_part,
     limits_of_small_channels,
 )
-from pytest_int8acc.scores.metrics import METRICS, Metric
+from pytest_int8acc.scores.metrics import METRICS, PER_SAMPLE, Metric
 from pytest_int8acc.scores.rows import (
     AT,
     DIVERGENCE,
@@ -114,7 +114,8 @@ class Verdict(NamedTuple):
         few = [score for score in self.metrics if _is_open(score)]
         for output in self.outputs:
             limited = [score for score in output.scores if score.limit is not None]
-            errors = [score for score in limited if METRICS[score.metric].measure not in _SHARES]
+            named = [(score, METRICS[score.metric.removeprefix(PER_SAMPLE)]) for score in limited]
+            errors = [score for score, metric in named if metric.measure not in _SHARES]
             few += [score for score in errors or limited if _is_open(score)]
         return tuple(few)
 

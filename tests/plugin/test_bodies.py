@@ -71,7 +71,7 @@ def test_the_layer_of_a_body_is_found_named_and_mended(pytester: pytest.Pytester
     assert culprit["body_scales"]["factor"] < 1, "the planted range is far too wide"
     assert culprit["body_scales"]["given_back"] > 0.9
     assert re.search(r"Or: scales \d+ times as narrow in the body of ", text)
-    (fixed,) = pytester.path.glob("out/**/fixed.onnx")
+    fixed = min(pytester.path.glob("out/**/fixed.onnx"), key=lambda path: len(path.parts))
     assert sqnr_db(pytester.path, "int8.onnx", network) < 10
     assert sqnr_db(pytester.path, str(fixed.relative_to(pytester.path)), network) > 12
 
