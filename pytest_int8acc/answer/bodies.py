@@ -49,10 +49,11 @@ def try_body_scales(
     logger.info("%s: trying other scales in bodies of Loop, If and Scan", lab.measured.case.name)
     trials = _Trials(lab, {group.name for group in bodies}, high or Plan())
     result = lab.measured.result
-    known = Verdict(result.outputs, result.metrics) if high is None else None
-    if known is None or lab.measured.backend.needs_simulation:
-        known = trials.verdict(1.0)
-    before = normalized_loss(known)
+    if high is None and not lab.measured.backend.needs_simulation:
+        unchanged = Verdict(result.outputs, result.metrics)
+    else:
+        unchanged = trials.verdict(1.0)
+    before = normalized_loss(unchanged)
     tried = dict(trials.run(before))
     if not tried or not 0 < before < math.inf:
         return None

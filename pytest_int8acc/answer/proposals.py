@@ -238,12 +238,12 @@ def mend_biases(known: Known) -> Iterator[Proposal]:
     lab, groups = known.lab, known.groups
     chosen = None if groups is None else set(groups)
     constants = lab.network.model.constants()
-    edges = [
-        edge for group in lab.network.groups if chosen is None or group.name in chosen for edge in group.edges
-    ]
+    members = [group for group in lab.network.groups if chosen is None or group.name in chosen]
+    # Quantized constants; other inputs may be the third one of their node, too, as in a Concat.
+    edges = [edge for group in members for edge in group.edges if edge.quantization.values is not None]
     names = {edge.tensor for edge in edges if edge.quantization.is_float or edge.index == 2}
     names |= set(biases_of(lab.network, groups).values()) & {edge.tensor for edge in edges}
-    own = {name: constants[name] for name in sorted(names & constants.keys())}
+    own = {name: constants[name] for name in sorted(names)}
     if own:
         known.log("leaving %d biases unquantized", len(own))
         yield Proposal(Plan(floats=own), biases=tuple(own))

@@ -29,7 +29,7 @@ LeftHighKind = Literal[
 ]
 
 
-def changed_name(node: str, index: int) -> str:
+def float_constant_name(node: str, index: int) -> str:
     """The name of a float constant that a node reads in place of the float model's, like a corrected bias."""
     return f"{node}_input{index}_float"
 

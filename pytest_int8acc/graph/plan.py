@@ -29,7 +29,7 @@ from pytest_int8acc.graph.network import (
     Quantization,
     TensorScale,
     by_node,
-    changed_name,
+    float_constant_name,
     in_floats,
     with_edges,
 )
@@ -203,7 +203,10 @@ class QdqWriter:
         base = f"{edge.node}_input{edge.index}"
         if quantization.is_float and quantization.values is not None:
             # A Cast tells this constant from those of the float model, as a DequantizeLinear does.
-            result, kind = self.editor.unique(changed_name(edge.node, edge.index)), quantization.scale.dtype
+            result, kind = (
+                self.editor.unique(float_constant_name(edge.node, edge.index)),
+                quantization.scale.dtype,
+            )
             values, to = self._constant(result, quantization.values), helper.np_dtype_to_tensor_dtype(kind)
             yield helper.make_node("Cast", [values], [result], self.editor.unique(f"{base}_Cast"), to=to)
             node.input[edge.index] = result

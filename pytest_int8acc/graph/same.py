@@ -22,7 +22,7 @@ from pytest_int8acc.graph.index import (
 )
 from pytest_int8acc.graph.load import body_constants
 from pytest_int8acc.graph.model import Editor, Model, is_external, put_constant
-from pytest_int8acc.graph.network import changed_name
+from pytest_int8acc.graph.network import float_constant_name
 from pytest_int8acc.graph.opsets import meaning_since
 from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16
 from pytest_int8acc.tensors import Array
@@ -177,7 +177,7 @@ class _Rounding:
             if (
                 there is None
                 or place >= len(there.input)
-                or there.input[place] == changed_name(node.name, place)
+                or there.input[place] == float_constant_name(node.name, place)
             ):
                 continue
             array = constants.get(there.input[place])

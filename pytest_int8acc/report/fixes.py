@@ -82,11 +82,10 @@ def fixes(result: CaseResult) -> list[Fix]:
         return [Fix("Fix", fitted(other, _LINES * (WIDTH - _FREE)))]
     found = [Fix("Fix", fitted(f"{text}, and run again", room)) for text in remedies[:1]]
     label = "Or" if found else "Fix"
+    sentences = list(recommended(result))
     # Where the data are at fault, no layer is. A fix that keeps layers in high precision would hide it.
-    by_data = bool(found) and not at_fault(result)
-    sentences = (
-        [] if by_data and (result.answer is None or result.answer.layers) else list(recommended(result))
-    )
+    if found and not at_fault(result) and (result.answer is None or result.answer.layers):
+        sentences = []
     if not sentences and not found:
         sentences = list(_no_fix(result))
     if sentences:

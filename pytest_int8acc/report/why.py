@@ -303,8 +303,10 @@ def why_texts(result: CaseResult) -> Iterator[str]:
 def at_fault(result: CaseResult) -> tuple[Culprit, ...]:
     """Returns the culprits, without those that a node like TopK or the calibration data explain."""
     diagnosis, culprits = result.diagnosis, result.search.culprits if result.search is not None else ()
-    if diagnosis is None or is_jumpy(result):
-        return () if diagnosis is not None else culprits
+    if diagnosis is None:
+        return culprits
+    if is_jumpy(result):
+        return ()
     if not diagnosis.preprocessing_mismatch:
         return culprits
     return tuple(c for c in culprits if c.cause is not None and c.cause.kind not in _BY_RANGES)

@@ -83,7 +83,7 @@ class Share(ABC):
     allowed: int = 0
     """Maximum number of samples whose share may exceed 1. It is used only if the pool is ``rank``."""
     by_energy = False
-    """Whether error vectors are divided by the root mean energy of the baseline's samples."""
+    """Whether error vectors are divided by the root of the baseline's mean energy of a sample."""
 
     def __init__(self, limit: float, options: Options, whole: Whole) -> None:
         self.limit, self.options, self.whole = limit, options, whole
