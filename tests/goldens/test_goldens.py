@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import re
@@ -466,8 +465,6 @@ def test_shared_storage_that_is_not_known_is_an_error(project: Project) -> None:
 @needs_gpu[0]
 @needs_gpu[1]
 def test_a_golden_on_tensorrt_spares_the_baseline_s_engine(project: Project, gpu_store: Path) -> None:
-    # pytest forgets what a run inside a test imported, and Polygraphy refuses to be imported anew.
-    importlib.import_module("polygraphy.backend.trt")
     base = BASE.replace("backend: onnxruntime\n", "backend: tensorrt\n") + tactics()
     store = f"--int8acc-cache-dir={gpu_store}"
     recorded = project.run(STANDING, "missing", base, store)

@@ -23,6 +23,10 @@ from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model, save_model
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
+if importlib.util.find_spec("tensorrt") is not None and shutil.which("nvidia-smi") is not None:
+    # pytester forgets what a run inside a test imported, and Polygraphy refuses to be imported anew.
+    importlib.import_module("polygraphy.backend.trt")
+
 #: Where set, GPU tests run without a GPU as far as their first engine's build; see gpu_dry.py.
 DRY = "INT8ACC_GPU_TESTS_DRY"
 #: What is told of a dry run that went well.
