@@ -1,0 +1,217 @@
+"""Planted faults on real engines: whether an engine and its simulation agree, and whether full INT8 is found.
+
+    python -m benchmarks.planted_engines --list
+    python -m benchmarks.planted_engines --jobs 16 --kept FILE            # needs GPUs and TensorRT
+    python -m benchmarks.planted_engines --kept FILE... --table
+
+Eight entries of the corpus of regressions in transformers and eight in convolutional networks, drawn by a
+seed from those whose criteria can be met with everything in INT8. Each runs through pytest twice: on
+TensorRT, and on ONNX Runtime, which is the simulation. What is kept is not run again, on any host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from benchmarks.regressions.corpus import corpus
+from benchmarks.regressions.entry import Entry, write
+from benchmarks.tables import table
+
+TRANSFORMERS = ("vit", "encoder", "decoder", "recognizer", "swin")
+CONVOLUTIONAL = (
+    *("cnn", "resnet", "mobilenet", "tcn", "inception", "unet", "detector", "efficient", "convnext"),
+)
+#: Entries of each family.
+EACH = 8
+#: The seed that draws the entries. It was committed before any of them ran on an engine.
+SEED = 20261126
+#: Seconds for the answer of one case, its waiting for the GPU included.
+MAX_SECONDS = 420
+#: An engine may give another score than its simulation by this much, in decibels.
+ALIKE_DB = 0.5
+_BUILDER = {"tactic_sources": [], "optimization_level": 1}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What both runs of one entry gave."""
+
+    engine_db: float | None
+    """The score of the criterion that is missed by most, as a loss in decibels; None without a score."""
+    simulated_db: float | None
+    engine_fix: str
+    """full: verified or held with everything in INT8; part: with less; none."""
+    simulated_fix: str
+    builds: int
+    seconds: float
+    notes: tuple[str, ...]
+    """The notes of the answer on the engine."""
+    text: str
+    """All that pytest printed for the engine."""
+
+
+def chosen() -> list[Entry]:
+    """The entries, in random order."""
+    rng, found = random.Random(SEED), list[Entry]()
+    for family in (TRANSFORMERS, CONVOLUTIONAL):
+        names = sorted(name for name, entry in corpus().items() if entry.network in family)
+        rng.shuffle(names)
+        fits = (entry for entry in map(corpus().__getitem__, names) if _can_be_mended(entry))
+        found += [next(fits) for _ in range(EACH)]
+    rng.shuffle(found)
+    return found
+
+
+def _can_be_mended(entry: Entry) -> bool:
+    """Whether a criterion fails in INT8, and full INT8 can meet it."""
+    if entry.kind == "healthy":
+        return False
+    planted = entry.plant()
+    return planted.low == "int8" and planted.truth.shows == "criteria" and bool(planted.truth.int8_fix)
+
+
+def run(entry: Entry, gpu: int) -> Outcome:
+    """Run an entry on TensorRT, and on ONNX Runtime."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        spec = write(entry, entry.plant(), folder)
+        text = yaml.safe_load(spec.read_text(encoding="utf-8"))
+        spec.write_text(yaml.safe_dump({**text, "tensorrt": _BUILDER}, sort_keys=False), encoding="utf-8")
+        began = time.perf_counter()
+        printed, engine = _pytest(folder, "tensorrt", gpu)
+        seconds = time.perf_counter() - began
+        _, simulated = _pytest(folder, "onnxruntime", gpu)
+    search = engine.get("search") or {}
+    notes = [*(search.get("notes") or ()), *((engine.get("diagnosis") or {}).get("notes") or ())]
+    fixes = _fix(engine), _fix(simulated)
+    builds = int(engine.get("builds") or 0)
+    return Outcome(_loss(engine), _loss(simulated), *fixes, builds, seconds, tuple(map(str, notes)), printed)
+
+
+def _pytest(folder: Path, backend: str, gpu: int) -> tuple[str, dict[str, Any]]:
+    """What pytest prints, and its case in report.json; an empty case if there is none."""
+    out = folder / f"out-{backend}"
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
+    options = (
+        "--int8acc",
+        "--int8acc-backend",
+        backend,
+        "--int8acc-report",
+        str(out),
+        "-p",
+        "no:cacheprovider",
+    )
+    limits = ("--int8acc-max-seconds", str(MAX_SECONDS), "-v", "--color=no", f"--rootdir={folder}")
+    command = [sys.executable, "-m", "pytest", *options, *limits, str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    report = out / "report.json"
+    cases = json.loads(report.read_text(encoding="utf-8"))["cases"] if report.exists() else [{}]
+    return done.stdout + done.stderr, cases[0] if cases else {}
+
+
+def _loss(case: dict[str, Any]) -> float | None:
+    """The score of the criterion that is missed by most, as decibels of its loss against the limit's."""
+    found = [
+        _decibels(score["metric"], float(score["value"]), float(score["limit"])) for score in _scores(case)
+    ]
+    return min(found, default=None)
+
+
+def _scores(case: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for score in case.get("scores") or ():
+        if score["limit"] is not None and not score["metric"].startswith("top"):
+            yield score
+
+
+def _decibels(metric: str, value: float, limit: float) -> float:
+    """By how much a score is better than its limit, in decibels of the squared error."""
+    if metric.endswith("_db"):
+        return value - limit
+    if metric == "cosine":
+        return 10 * float(np.log10(max(1 - limit, 1e-12) / max(1 - value, 1e-12)))
+    return 20 * float(np.log10(max(limit, 1e-12) / max(value, 1e-12)))
+
+
+def _fix(case: dict[str, Any]) -> str:
+    repairs = (case.get("diagnosis") or {}).get("repairs") or ()
+    held = [repair for repair in repairs if repair.get("verified") or repair.get("holds")]
+    if any(not repair.get("layers") for repair in held):
+        return "full"
+    search = case.get("search") or {}
+    return "part" if held or search.get("verified") else "none"
+
+
+def read(files: Sequence[Path]) -> dict[str, Outcome]:
+    """What was kept."""
+    lines = [
+        line for path in files if path.exists() for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    return {
+        name: Outcome(**{**found, "notes": tuple(found["notes"])}) for name, found in map(json.loads, lines)
+    }
+
+
+def rows(kept: dict[str, Outcome]) -> Iterator[tuple[str, ...]]:
+    """The rows of the table."""
+    for entry in chosen():
+        found = kept.get(entry.name)
+        if found is None:
+            yield (entry.name, entry.network, *["not run"] * 6)
+            continue
+        scores = ["" if db is None else f"{db:.2f}" for db in (found.engine_db, found.simulated_db)]
+        fixes = found.engine_fix, found.simulated_fix
+        yield (entry.name, entry.network, *scores, *fixes, str(found.builds), f"{found.seconds:.0f}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run what is not kept, and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--kept", type=Path, nargs="+", default=[], metavar="FILE", help="JSON lines")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="entries at once (default: 1)")
+    parser.add_argument("--list", action="store_true", help="print the entries and run nothing")
+    parser.add_argument("--table", action="store_true", help="run nothing")
+    options = parser.parse_args(arguments)
+    if options.list:
+        print("\n".join(f"{entry.name}: {entry.kind}, {entry.network}" for entry in chosen()))
+        return
+    kept = read(options.kept)
+    gpus = len(_gpus())
+    if not options.table and not gpus:
+        sys.exit("no NVIDIA GPU is seen: nvidia-smi lists none")
+    missing = [] if options.table else [entry for entry in chosen() if entry.name not in kept]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        found = pool.map(run, missing, [number % gpus for number in range(len(missing))] if missing else [])
+        for entry, outcome in zip(missing, found, strict=True):
+            kept[entry.name] = outcome
+            with options.kept[0].open("a", encoding="utf-8") as file:
+                file.write(json.dumps([entry.name, asdict(outcome)]) + "\n")
+            print(f"{entry.name}: {outcome.seconds:.0f} s", file=sys.stderr)
+    header = ("entry", "network", "engine dB", "simulated dB", "engine's fix", "simulated", "builds", "s")
+    print(table(header, list(rows(kept))))
+
+
+def _gpus() -> list[str]:
+    if shutil.which("nvidia-smi") is None:
+        return []
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
+    return [line for line in listed.splitlines() if line.startswith("GPU ")]
+
+
+if __name__ == "__main__":
+    main()
