@@ -117,7 +117,15 @@ def _pytest(folder: Path, backend: str, gpu: int) -> tuple[str, dict[str, Any]]:
         "-p",
         "no:cacheprovider",
     )
-    limits = ("--int8acc-max-seconds", str(MAX_SECONDS), "-v", "--color=no", f"--rootdir={folder}")
+    limits = (
+        "--int8acc-max-seconds",
+        str(MAX_SECONDS),
+        "-p",
+        "no:cacheprovider",
+        "-v",
+        "--color=no",
+        f"--rootdir={folder}",
+    )
     command = [sys.executable, "-m", "pytest", *options, *limits, str(folder)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     report = out / "report.json"
