@@ -2,6 +2,7 @@
 
     python -m benchmarks.planted_engines --list
     python -m benchmarks.planted_engines --jobs 16 --kept FILE            # needs GPUs and TensorRT
+    python -m benchmarks.planted_engines --backend onnxruntime --kept FILE
     python -m benchmarks.planted_engines --kept FILE... --table
 
 Eight entries of the corpus of regressions in transformers and eight in convolutional networks, drawn by a
@@ -23,6 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -43,27 +45,29 @@ EACH = 8
 SEED = 20261126
 #: Seconds for the answer of one case, its waiting for the GPU included.
 MAX_SECONDS = 420
-#: An engine may give another score than its simulation by this much, in decibels.
-ALIKE_DB = 0.5
+#: What an entry runs on; ONNX Runtime is the simulation.
+BACKENDS = ("tensorrt", "onnxruntime")
 _BUILDER = {"tactic_sources": [], "optimization_level": 1}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What both runs of one entry gave."""
+    """What one run of an entry gave."""
 
-    engine_db: float | None
-    """The score of the criterion that is missed by most, as a loss in decibels; None without a score."""
-    simulated_db: float | None
-    engine_fix: str
-    """full: verified or held with everything in INT8; part: with less; none."""
-    simulated_fix: str
+    score_db: float | None
+    """The score of the criterion that is missed by most, in decibels above its limit."""
+    fix: str
+    """full: a fix with everything in INT8 holds; part: one with less; none."""
     builds: int
     seconds: float
     notes: tuple[str, ...]
-    """The notes of the answer on the engine."""
+    """The notes of the answer."""
     text: str
-    """All that pytest printed for the engine."""
+    """All that pytest printed."""
+
+
+#: Entry and backend, to what came out.
+Kept = dict[tuple[str, str], Outcome]
 
 
 def chosen() -> list[Entry]:
@@ -86,55 +90,42 @@ def _can_be_mended(entry: Entry) -> bool:
     return planted.low == "int8" and planted.truth.shows == "criteria" and bool(planted.truth.int8_fix)
 
 
-def run(entry: Entry, gpu: int) -> Outcome:
-    """Run an entry on TensorRT, and on ONNX Runtime."""
+def run(entry: Entry, backend: str, gpu: int) -> Outcome:
+    """Run an entry on TensorRT, or on ONNX Runtime."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         spec = write(entry, entry.plant(), folder)
         text = yaml.safe_load(spec.read_text(encoding="utf-8"))
         spec.write_text(yaml.safe_dump({**text, "tensorrt": _BUILDER}, sort_keys=False), encoding="utf-8")
         began = time.perf_counter()
-        printed, engine = _pytest(folder, "tensorrt", gpu)
+        printed, case = _pytest(folder, backend, gpu)
         seconds = time.perf_counter() - began
-        _, simulated = _pytest(folder, "onnxruntime", gpu)
-    search = engine.get("search") or {}
-    notes = [*(search.get("notes") or ()), *((engine.get("diagnosis") or {}).get("notes") or ())]
-    fixes = _fix(engine), _fix(simulated)
-    builds = int(engine.get("builds") or 0)
-    return Outcome(_loss(engine), _loss(simulated), *fixes, builds, seconds, tuple(map(str, notes)), printed)
+    search = case.get("search") or {}
+    notes = [*(search.get("notes") or ()), *((case.get("diagnosis") or {}).get("notes") or ())]
+    return Outcome(
+        *(_score(case), _fix(case), int(case.get("builds") or 0)), seconds, tuple(map(str, notes)), printed
+    )
 
 
 def _pytest(folder: Path, backend: str, gpu: int) -> tuple[str, dict[str, Any]]:
     """What pytest prints, and its case in report.json; an empty case if there is none."""
     out = folder / f"out-{backend}"
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
+    installed = any(found.name == "int8acc" for found in entry_points(group="pytest11"))
+    plugins = ["-p", "no:cacheprovider", *(() if installed else ("-p", "pytest_int8acc.plugin"))]
     options = (
-        "--int8acc",
-        "--int8acc-backend",
-        backend,
-        "--int8acc-report",
-        str(out),
-        "-p",
-        "no:cacheprovider",
+        f"--int8acc-backend {backend} --int8acc-max-seconds {MAX_SECONDS} --int8acc-report {out}".split()
     )
-    limits = (
-        "--int8acc-max-seconds",
-        str(MAX_SECONDS),
-        "-p",
-        "no:cacheprovider",
-        "-v",
-        "--color=no",
-        f"--rootdir={folder}",
-    )
-    command = [sys.executable, "-m", "pytest", *options, *limits, str(folder)]
+    command = [sys.executable, "-m", "pytest", "--int8acc", "-v", f"--rootdir={folder}", *plugins, *options]
+    command += [str(folder)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     report = out / "report.json"
-    cases = json.loads(report.read_text(encoding="utf-8"))["cases"] if report.exists() else [{}]
+    cases = json.loads(report.read_text(encoding="utf-8"))["cases"] if report.exists() else []
     return done.stdout + done.stderr, cases[0] if cases else {}
 
 
-def _loss(case: dict[str, Any]) -> float | None:
-    """The score of the criterion that is missed by most, as decibels of its loss against the limit's."""
+def _score(case: dict[str, Any]) -> float | None:
+    """The score of the criterion that is missed by most, in decibels above its limit."""
     found = [
         _decibels(score["metric"], float(score["value"]), float(score["limit"])) for score in _scores(case)
     ]
@@ -157,34 +148,38 @@ def _decibels(metric: str, value: float, limit: float) -> float:
 
 
 def _fix(case: dict[str, Any]) -> str:
+    """Which fix meets the criteria in the session of the case."""
     repairs = (case.get("diagnosis") or {}).get("repairs") or ()
-    held = [repair for repair in repairs if repair.get("verified") or repair.get("holds")]
-    if any(not repair.get("layers") for repair in held):
+    held = [repair for repair in repairs if all(_is_kept(score) for score in repair["scores"])]
+    if any(not repair["layers"] for repair in held):
         return "full"
     search = case.get("search") or {}
     return "part" if held or search.get("verified") else "none"
 
 
-def read(files: Sequence[Path]) -> dict[str, Outcome]:
+def _is_kept(score: dict[str, Any]) -> bool:
+    value, limit = score["value"], score["limit"]
+    return limit is None or (value >= limit if score["bound"] == "min" else value <= limit)
+
+
+def read(files: Sequence[Path]) -> Kept:
     """What was kept."""
-    lines = [
-        line for path in files if path.exists() for line in path.read_text(encoding="utf-8").splitlines()
-    ]
-    return {
-        name: Outcome(**{**found, "notes": tuple(found["notes"])}) for name, found in map(json.loads, lines)
-    }
+    found = Kept()
+    for path in files:
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            name, backend, values = json.loads(line)
+            found[name, backend] = Outcome(**{**values, "notes": tuple(values["notes"])})
+    return found
 
 
-def rows(kept: dict[str, Outcome]) -> Iterator[tuple[str, ...]]:
+def rows(kept: Kept) -> Iterator[tuple[str, ...]]:
     """The rows of the table."""
     for entry in chosen():
-        found = kept.get(entry.name)
-        if found is None:
-            yield (entry.name, entry.network, *["not run"] * 6)
-            continue
-        scores = ["" if db is None else f"{db:.2f}" for db in (found.engine_db, found.simulated_db)]
-        fixes = found.engine_fix, found.simulated_fix
-        yield (entry.name, entry.network, *scores, *fixes, str(found.builds), f"{found.seconds:.0f}")
+        engine, simulated = (kept.get((entry.name, backend)) for backend in BACKENDS)
+        scores = ["" if o is None or o.score_db is None else f"{o.score_db:.2f}" for o in (engine, simulated)]
+        fixes = ["not run" if o is None else o.fix for o in (engine, simulated)]
+        spent = ("", "") if engine is None else (str(engine.builds), f"{engine.seconds:.0f}")
+        yield (entry.name, entry.network, *scores, *fixes, *spent)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -192,6 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kept", type=Path, nargs="+", default=[], metavar="FILE", help="JSON lines")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="entries at once (default: 1)")
+    parser.add_argument("--backend", choices=BACKENDS, default="tensorrt", help="default: tensorrt")
     parser.add_argument("--list", action="store_true", help="print the entries and run nothing")
     parser.add_argument("--table", action="store_true", help="run nothing")
     options = parser.parse_args(arguments)
@@ -199,26 +195,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("\n".join(f"{entry.name}: {entry.kind}, {entry.network}" for entry in chosen()))
         return
     kept = read(options.kept)
-    gpus = len(_gpus())
-    if not options.table and not gpus:
+    gpus = _gpus()
+    if options.backend == "tensorrt" and not options.table and not gpus:
         sys.exit("no NVIDIA GPU is seen: nvidia-smi lists none")
-    missing = [] if options.table else [entry for entry in chosen() if entry.name not in kept]
+    names = [] if options.table else [e for e in chosen() if (e.name, options.backend) not in kept]
     with ThreadPoolExecutor(options.jobs) as pool:
-        found = pool.map(run, missing, [number % gpus for number in range(len(missing))] if missing else [])
-        for entry, outcome in zip(missing, found, strict=True):
-            kept[entry.name] = outcome
+        every = [(entry, options.backend, number % max(gpus, 1)) for number, entry in enumerate(names)]
+        for entry, outcome in zip(names, pool.map(lambda task: run(*task), every), strict=True):
+            kept[entry.name, options.backend] = outcome
             with options.kept[0].open("a", encoding="utf-8") as file:
-                file.write(json.dumps([entry.name, asdict(outcome)]) + "\n")
+                file.write(json.dumps([entry.name, options.backend, asdict(outcome)]) + "\n")
             print(f"{entry.name}: {outcome.seconds:.0f} s", file=sys.stderr)
     header = ("entry", "network", "engine dB", "simulated dB", "engine's fix", "simulated", "builds", "s")
     print(table(header, list(rows(kept))))
 
 
-def _gpus() -> list[str]:
+def _gpus() -> int:
+    """The number of GPUs of this machine."""
     if shutil.which("nvidia-smi") is None:
-        return []
+        return 0
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
-    return [line for line in listed.splitlines() if line.startswith("GPU ")]
+    return sum(line.startswith("GPU ") for line in listed.splitlines())
 
 
 if __name__ == "__main__":

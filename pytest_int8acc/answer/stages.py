@@ -30,13 +30,14 @@ ENGINE_FP32: Stage = "engine FP32"
 IMPLICIT: Stage = "implicit INT8"
 
 #: For each stage, the earlier stages with which it may be compared. The first one that was run is taken.
+#: Stages without quantization come first: with a wrong baseline, no comparison tells of quantization.
 STAGES: Mapping[Stage, tuple[Stage, ...]] = {
     FRAMEWORK: (),
     FP32: (FRAMEWORK,),
     FP16: (FP32, FRAMEWORK),
-    QDQ: (FP16, FP32, FRAMEWORK),
     ENGINE_FP16: (FP16, FP32, FRAMEWORK),
     ENGINE_FP32: (FP32, FRAMEWORK),
+    QDQ: (FP16, FP32, FRAMEWORK),
     ENGINE_INT8: (QDQ, ENGINE_FP16, ENGINE_FP32, FP16, FP32),
     IMPLICIT: (ENGINE_FP16, ENGINE_FP32, FP16, FP32),
 }

@@ -90,9 +90,10 @@ def check_formats(model: Model, low: Format = INT8) -> None:
     if found:
         other = next((known.name for known in TARGETS if known.name.upper() in found), "")
         raise ModelError(
-            f"{model.name}: quantized to {', '.join(found)}, and nothing to {expected}, as QuantizeLinear "
-            "and DequantizeLinear with constant scales; "
-            + (f"name it under '{other}: {{model: ...}}'" if other else "name a model with such layers")
+            f"{model.name}: its layers are quantized to {', '.join(found)}, and the spec asks for "
+            f"{expected}: "
+            + (f"write '{other}: {{model: ...}}' for this file, or " if other else "")
+            + f"name a file with Q/DQ in {expected}"
         )
 
 

@@ -547,8 +547,11 @@ STAGES: Mapping[Stage, StageWords] = {
     ),
     "engine FP16": StageWords(
         title="engine FP16",
-        meaning="the FP16 engine differs from its model: TensorRT's own doing",
-        advice="try another TensorRT version, and report it",
+        meaning="the baseline itself, the FP16 engine, is off already",
+        advice=(
+            "compare with 'baseline: fp32' in the spec; a spec of its own with 'candidate: fp16' names the "
+            "layers that FP16 breaks"
+        ),
     ),
     "engine FP32": StageWords(
         title="engine FP32",
@@ -776,12 +779,12 @@ class Why:
     #: Useless outputs that the criteria accept, and their score.
     ACCEPTED = "{dead} give {score}"
     TRIED = (
-        "tried on {samples} of these, with useless outputs in place of {format}'s own: {accepted}. A broken "
+        "tried on {samples}, with useless outputs in place of {format}'s own: {accepted}. A broken "
         "model would pass"
     )
     LET_PASS = "{values}; the criteria let it pass: {scores}"
     AT_CHANCE = (
-        "tried on {samples} of these: the baseline's own outputs have {metric} {baseline}, and {chance} when "
+        "tried on {samples}: the baseline's own outputs have {metric} {baseline}, and {chance} when "
         "each is given to another sample: it cannot tell a broken model from a good one"
     )
     #: Whether other scales reduce the loss of quantization.
@@ -989,21 +992,21 @@ class Advice:
         "spec, beside 'model:'"
     )
     OTHER_INPUTS = (
-        "the outputs of all samples are alike: only an 'sqnr_db' of {limit:g} dB and more would catch "
-        "shuffled outputs, and {format} has {sqnr_db} dB. Take inputs that differ more, or limit a metric of "
-        "your task, like {metric}, with 'labels: FILE' (docs/specs.md, 'Metrics of labels'). To accept weak "
-        "criteria, write 'accept_blind: REASON' in the spec, beside 'model:'"
+        "take inputs that differ more, or limit a metric of your task, like {metric}, with 'labels: FILE'. "
+        "All outputs are so alike that only an 'sqnr_db' of {limit:g} dB catches shuffled ones, and {format} "
+        "has {sqnr_db} dB. To accept weak criteria, write 'accept_blind: REASON' in the spec, beside 'model:'"
     )
     #: How a spec names a metric that the user has written.
     OWN_METRIC = "{{metric: FILE.py:FUNCTION, max_drop: 1%}}"
     COMPARE_LABELS = (
-        "compare the labels and the decoded outputs of three samples. If all labels are the same, check how "
-        "their file is read; if all outputs are, check the float model and its inputs"
+        "print the labels of ten samples, and what the metric makes of their outputs. If nearly all labels "
+        "are alike, take more classes, or check how their file is read; if the outputs are, check the float "
+        "model and its inputs"
     )
     COMPARE_LABELS_OF_USER = (
-        "compare the labels and the decoded outputs of three samples. If all labels are the same, check how "
-        "their file is read; if all outputs are, check the float model and its inputs; if both differ, "
-        "{metric} ignores one of them or hides an exception"
+        "print the labels of ten samples, and what {metric} makes of their outputs. If nearly all labels "
+        "are alike, take more classes, or check how their file is read; if the outputs are, check the float "
+        "model and its inputs; if both differ, the function ignores one of them or hides an exception"
     )
     CHECK_LABELS = (
         "check the labels: one label per input, in the order of the inputs, numbered as the classes of the "

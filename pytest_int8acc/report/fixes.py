@@ -92,7 +92,7 @@ def fixes(result: CaseResult) -> list[Fix]:
         lines = 1 if found else _LINES
         found.append(Fix(label, first_fitting(sentences, lines * (WIDTH - _FREE))))
     if len(found) == 1 and (others := list(_scales_of_culprit(result))):
-        found.append(Fix("Or", first_fitting(others, WIDTH - len("Or: "))))
+        found.append(Fix("Or", first_fitting(others, 2 * (WIDTH - _FREE))))
     return found
 
 

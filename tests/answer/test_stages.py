@@ -70,7 +70,7 @@ def placed(outputs: dict[str, Outputs], judge: Judge) -> tuple[tuple[Any, ...], 
 def test_a_healthy_case_fails_nowhere(good: dict[str, Outputs]) -> None:
     lines, first = placed(good, JUDGE)
     assert first is None
-    assert [line.name for line in lines] == [FP32, FP16, QDQ, ENGINE_FP16, ENGINE_INT8]
+    assert [line.name for line in lines] == [FP32, FP16, ENGINE_FP16, QDQ, ENGINE_INT8]
     assert all(line.passed and line.scores and not line.fits for line in lines)
 
 
@@ -93,6 +93,11 @@ def test_the_first_stage_that_leaves_its_limit_is_named(
     failing = [line for line in lines if not line.passed]
     assert [(line.name, line.against, line.together) for line in failing] == [(first, against, None)]
     assert failing[0].fits["logits"].slope == pytest.approx(0.7, abs=0.01)
+
+
+def test_a_wrong_baseline_is_named_before_a_loss_by_quantization(good: dict[str, Outputs]) -> None:
+    outputs = good | {name: changed(good[name], 0.7, 0.5) for name in (ENGINE_FP16, QDQ)}
+    assert placed(outputs, JUDGE)[1] == ENGINE_FP16
 
 
 @pytest.mark.parametrize(

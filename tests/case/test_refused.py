@@ -124,10 +124,8 @@ def test_a_model_without_int8_is_one_error_that_names_its_formats(
         narrow, narrow.upper()
     )
     settings = Settings(backend=backend, lint="off" if backend == "onnxruntime" else "auto")
-    advice = "under 'fp8: {model" if narrow == "fp8" else "a model with such layers"
-    with pytest.raises(
-        ModelError, match=f"yaml:3:15: .*quantized to {name}, and nothing to INT8, .*{advice}"
-    ):
+    advice = "write 'fp8: {model" if narrow == "fp8" else "name a file with Q/DQ in INT8"
+    with pytest.raises(ModelError, match=f"yaml:3:15: .*to {name}, and the spec asks for INT8: {advice}"):
         Project(tmp_path).check("int8: {model: q.onnx}\n", settings)
 
 

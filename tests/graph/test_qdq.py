@@ -371,7 +371,9 @@ def test_tensorrts_own_fp8_operators_are_the_standard_ones() -> None:
 def test_and_belong_under_fp8(opset: int) -> None:
     model = make_model(trt_fp8_block(opset))
     check_formats(model, FP8)
-    with pytest.raises(ModelError, match=r"quantized to FP8, and nothing to INT8, .*under 'fp8: \{model"):
+    with pytest.raises(
+        ModelError, match=r"quantized to FP8, and the spec asks for INT8: write 'fp8: \{model"
+    ):
         check_formats(model, INT8)
 
 

@@ -114,7 +114,7 @@ SPEC = "two.int8acc.yaml"
     (lambda f: f.load(SPEC, "first").engine("fp8"), "role 'fp8': expected one of baseline, fp32, int8"),
     (lambda f: f.load("narrow.int8acc.yaml").outputs("int8"), "role 'int8': .* baseline, fp32, fp8"),
     (lambda f: f.engine("digits.onnx", "fp8"), "digits.onnx: FP8 of a float model wants calibration"),
-    (lambda f: f.engine("digits.qdq.onnx", "fp8"), "digits.qdq.onnx: quantized to INT8, and nothing to FP8"),
+    (lambda f: f.engine("digits.qdq.onnx", "fp8"), "quantized to INT8, and the spec asks for FP8"),
     (lambda f: f.load(SPEC, "first").check(), "none.onnx: no such"),
     (lambda f: f.engine("digits.onnx", "int8"), "digits.onnx: INT8 of a float model wants calibration"),
     (lambda f: f.engine("digits.onnx", "fp61"), "precision 'fp61': .*did you mean 'fp16'"),

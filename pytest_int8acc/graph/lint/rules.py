@@ -86,8 +86,8 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
             "header, built",
         ),
         "not-parsed": (
-            "what its parser refuses, no TensorRT of that kind builds",
-            "change the node that it names, or leave TensorRT out: backend: onnxruntime",
+            "TensorRT builds no model that its parser refuses; another version may parse it",
+            "replace the node that it names by operators that TensorRT has",
             "built",
         ),
     },
