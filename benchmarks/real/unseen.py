@@ -3,6 +3,7 @@
     python -m benchmarks.real.unseen --made DIR --kept FILE               # DIR is of benchmarks.real.make
     python -m benchmarks.real.unseen --made DIR --kept FILE --slice 3/8   # one of eight, a FILE for each
     python -m benchmarks.real.unseen --kept FILE... --table               # the table of what was kept
+    python -m benchmarks.real.unseen --made DIR --kept FILE --show 20     # what pytest prints of 20 that fail
 
 A case gets 24, 48 or 96 samples drawn by chance from 396. All others judge its fix. Other 64 samples
 calibrate. Models, inputs, limits, sizes, draws and seeds were committed before any result was seen. Another
@@ -15,10 +16,12 @@ import argparse
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -31,6 +34,7 @@ from benchmarks.held_out import Outcome, outcome
 from benchmarks.real.models import CALIBRATION, MODELS, OWN, QUANTIZERS, Model
 from benchmarks.real.stored import load
 from benchmarks.tables import table
+from pytest_int8acc.tensors import Feed
 
 #: Samples that a case gets.
 SIZES = (24, 48, 96)
@@ -48,11 +52,43 @@ Key = tuple[str, str, str, int, int]
 
 def judged(made: Path, key: Key, seed: int = SEED) -> Outcome | None:
     """One task; None where the quantizer refused the model, or where the model was not made."""
+    with _project(made, key, seed) as project:
+        if project is None:
+            return None
+        spec, other, batch = project
+        try:
+            return outcome(spec, other, batch, MAX_SECONDS)
+        except Exception as error:  # a fault of ours is a result, too
+            trace = "".join(traceback.format_exception(error)[-3:])
+            return Outcome("error", error=trace[-800:])
+
+
+def texts(made: Path, wanted: Sequence[Key], seed: int, most: int) -> Iterator[tuple[Key, str]]:
+    """What pytest prints of the first ``most`` tasks that fail."""
+    shown = 0
+    for key in wanted:
+        with _project(made, key, seed) as project:
+            if project is None or shown == most:
+                continue
+            command = [sys.executable, "-m", "pytest", "--int8acc", "-p", "no:cacheprovider", "--color=no"]
+            here = project[0].parent
+            done = subprocess.run(
+                [*command, str(here)], cwd=here, capture_output=True, text=True, check=False
+            )
+            if done.returncode == 1:
+                shown += 1
+                yield key, done.stdout.replace(str(here), "/home/me/project")
+
+
+@contextmanager
+def _project(made: Path, key: Key, seed: int) -> Iterator[tuple[Path, Feed, int] | None]:
+    """A task's spec, the samples that its case does not see, and the size of a batch; None without a model."""
     name, quantizer, limit, size, draw = key
     (model,) = (model for model in MODELS if model.name == name)
     quantized = made / name / quantizer / "int8.onnx"
     if not (quantized if quantizer != OWN else made / name / "model.onnx").exists():
-        return None
+        yield None
+        return
     every = load(made / name / "samples.npz")
     count = len(next(iter(every.values())))
     order = CALIBRATION + np.random.default_rng([seed, draw, size]).permutation(count - CALIBRATION)
@@ -66,12 +102,7 @@ def judged(made: Path, key: Key, seed: int = SEED) -> Outcome | None:
             (folder / "int8.onnx").symlink_to(quantized.resolve())
         spec = folder / "real.int8acc.yaml"
         spec.write_text(yaml.safe_dump(_spec(model, quantizer, limit), sort_keys=False))
-        other = {n: array[order[size:]] for n, array in every.items()}
-        try:
-            return outcome(spec, other, model.batch, MAX_SECONDS)
-        except Exception as error:  # a fault of ours is a result, too
-            trace = "".join(traceback.format_exception(error)[-3:])
-            return Outcome("error", error=trace[-800:])
+        yield spec, {n: array[order[size:]] for n, array in every.items()}, model.batch
 
 
 def _spec(model: Model, quantizer: str, limit: str) -> dict[str, Any]:
@@ -125,7 +156,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=SEED, help="draws samples and the order of the tasks")
     parser.add_argument("--slice", default="1/1", metavar="I/N", help="the share of one of N processes")
     parser.add_argument("--table", action="store_true", help="only print the table")
+    parser.add_argument("--show", type=int, metavar="N", help="print the texts of N tasks that fail")
     options = parser.parse_args(arguments)
+    if options.show:
+        wanted = keys(options.only, options.draws, options.seed)
+        for key, text in texts(options.made, wanted, options.seed, options.show):
+            print(f"=== {key}\n{text}", flush=True)
+        return
     done = read(options.kept)
     if not options.table:
         place, parts = map(int, options.slice.split("/"))
