@@ -82,7 +82,7 @@ def texts(made: Path, wanted: Sequence[Key], seed: int, most: int) -> Iterator[t
 
 @contextmanager
 def _project(made: Path, key: Key, seed: int) -> Iterator[tuple[Path, Feed, int] | None]:
-    """A task's spec, the samples that its case does not see, and the size of a batch; None without a model."""
+    """A task's spec, the samples that its case does not see, and the batch size; None without a model."""
     name, quantizer, limit, size, draw = key
     (model,) = (model for model in MODELS if model.name == name)
     quantized = made / name / quantizer / "int8.onnx"
