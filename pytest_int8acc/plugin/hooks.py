@@ -208,20 +208,53 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFile |
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Starts the progress display if there are cases."""
+    """Starts the progress display and the report if there are cases, and takes SIGTERM as Ctrl-C."""
     if any(item.path.name.endswith(SUFFIXES) for item in session.items):
-        from pytest_int8acc.plugin.progress import start
+        from pytest_int8acc.plugin import progress, termination
 
-        start(session.config)
+        progress.start(session.config)
+        termination.start(session.config)
+        if not _is_idle(session.config):
+            _begin_report(session.config, [item.nodeid for item in session.items])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
+    """Starts the report in the controller of pytest-xdist, whose workers collect the cases."""
+    if any(nodeid.partition("::")[0].endswith(SUFFIXES) for nodeid in ids):
+        _begin_report(node.config, ids)
+
+
+def _begin_report(config: pytest.Config, nodeids: list[str]) -> None:
+    """Writes a report in which these cases are missing, and from now on adds each case that ends."""
+    from pytest_int8acc.plugin.reporting import LIVE, LiveReport
+    from pytest_int8acc.plugin.session import report_folder
+
+    folder = report_folder(config)
+    if folder is None:
+        return
+    live: LiveReport | None = config.pluginmanager.get_plugin(LIVE)
+    if live is None:
+        live = LiveReport(config, folder)
+        config.pluginmanager.register(live, LIVE)
+    live.begin(nodeids)
+
+
+def _is_idle(config: pytest.Config) -> bool:
+    """Returns whether this process writes no report: it is a worker of pytest-xdist, or runs no test."""
+    return hasattr(config, "workerinput") or any(
+        config.getoption(option, False) for option in ("collectonly", "setuponly", "setupplan")
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Starts the progress display for a worker of pytest-xdist."""
+    """Starts the progress display for a worker of pytest-xdist, and takes SIGTERM as Ctrl-C."""
     if _gate(node.config) or any(".int8acc.y" in arg for arg in node.config.args):
-        from pytest_int8acc.plugin.progress import start
+        from pytest_int8acc.plugin import progress, termination
 
-        start(node.config).share(node)
+        progress.start(node.config).share(node)
+        termination.start(node.config)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -424,10 +457,7 @@ class _Last:
 
     def _write(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
         self._written = True
-        idle = hasattr(config, "workerinput") or any(  # pytest also calls this in pytest-xdist's workers
-            config.getoption(option, False) for option in ("collectonly", "setuponly", "setupplan")
-        )
-        if not idle and (_reported(terminalreporter) or _gate(config)):
+        if not _is_idle(config) and (_reported(terminalreporter) or _gate(config)):
             from pytest_int8acc.plugin.reporting import write_reports, write_wrapped
             from pytest_int8acc.plugin.session import report_folder
 

@@ -252,6 +252,12 @@ class Progress:
             self._leave()
             return (yield)
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Forgets the line of a worker that has ended. Otherwise Ctrl-C would wait for its report."""
+        if self.folder is not None:
+            (self.folder / (node.gateway.id + _BUSY)).unlink(missing_ok=True)
+
     def pytest_keyboard_interrupt(self) -> None:
         """Passes the reports of cases that workers had judged before Ctrl-C to pytest.
 

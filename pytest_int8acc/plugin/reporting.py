@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,10 @@ Judged = tuple[str, pytest.TestReport]
 #: Name of the entry in ``user_properties`` that holds the lines about a recorded golden: stored outputs or
 #: scores.
 RECORDED = "int8acc.recorded"
+#: The name under which :class:`LiveReport` is registered with pytest.
+LIVE = "int8acc-live-report"
+#: The name of the page in the report folder.
+PAGE = "report.html"
 
 
 def judged_reports(
@@ -103,9 +108,14 @@ def case_reports(terminalreporter: pytest.TerminalReporter) -> list[Judged]:
 
 
 def nodeid_of(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Return the item's node id without the suffix that pytest-xdist's ``--dist loadgroup`` appends."""
-    path, separator, name = report.nodeid.rpartition("::")
-    return path + separator + name.partition("@")[0] if separator else report.nodeid
+    """Return the item's node id, see :func:`without_group`."""
+    return without_group(report.nodeid)
+
+
+def without_group(nodeid: str) -> str:
+    """Return a node id without the suffix that pytest-xdist's ``--dist loadgroup`` appends."""
+    path, separator, name = nodeid.rpartition("::")
+    return path + separator + name.partition("@")[0] if separator else nodeid
 
 
 def color(verdict: str) -> str:
@@ -150,28 +160,118 @@ def _named(lines: Sequence[str]) -> list[Line]:
     return [(f"int8acc: {line}", False) for line in lines]
 
 
-def gather(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> Report:
-    """Returns the report of this session. Paths inside ``folder`` are made relative to it."""
-    from pytest_int8acc.report.json import located, one_per_case, report_of
-    from pytest_int8acc.report.plain import restore
-    from pytest_int8acc.report.view import CaseView
+class Cases:
+    """Collects the cases of this session that have ended, as the report holds them.
 
-    entries = []
-    views = {}
-    for verdict, report in case_reports(terminalreporter):
-        view = None
+    Args:
+        folder: The report folder. Paths inside it are made relative to it.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.selected: dict[str, None] = {}
+        """The node ids of the cases that this session is to run. A report names those that did not end."""
+        self._folder = folder
+        self._entries: dict[str, dict[str, Any]] = {}
+        self._places: dict[str, tuple[str, int]] = {}
+        self._views: dict[str, CaseView] = {}
+        self._texts: dict[str, str] = {}
+        self._added: dict[int, pytest.TestReport] = {}
+
+    def add(self, verdict: str, report: pytest.TestReport) -> None:
+        """Add the report of a case; a report that was added before changes nothing."""
+        from pytest_int8acc.report.json import located, one_per_case
+        from pytest_int8acc.report.plain import restore
+        from pytest_int8acc.report.view import CaseView
+
+        if id(report) in self._added:
+            return
+        nodeid, view = nodeid_of(report), None
         details = dict(report.user_properties).get("int8acc.details")
         if details is not None:
-            view = CaseView(located(restore(json.loads(str(details))), folder))
-            views[nodeid_of(report)] = view
-        entries.append(_entry(verdict, report, view))
-    errors = {
-        nodeid_of(report): _whole(report, "")
-        for report in terminalreporter.getreports("error")
-        if isinstance(report, pytest.CollectReport) and report.nodeid.endswith(SUFFIXES)
-    }
-    listed = [{"nodeid": nodeid, "message": text} for nodeid, text in sorted(errors.items())]
-    return report_of(one_per_case(entries), listed, views, tool=tool(), finished=_iso(None))
+            view = CaseView(located(restore(json.loads(str(details))), self._folder))
+            self._views[nodeid] = view
+        known = [self._entries[nodeid]] if nodeid in self._entries else []
+        (self._entries[nodeid],) = one_per_case([*known, _entry(verdict, report, view)])
+        self._places.setdefault(nodeid, (report.location[0], report.location[1] or 0))
+        self._texts.pop(nodeid, None)
+        self._added[id(report)] = report
+
+    def report(self, errors: Mapping[str, str]) -> Report:
+        """Returns the report of the cases so far; ``errors`` are messages by the spec's node id."""
+        from pytest_int8acc.report.json import entry_text, report_of
+
+        ordered = sorted(self._entries, key=self._places.__getitem__)
+        for nodeid in ordered:
+            if nodeid not in self._texts:
+                self._texts[nodeid] = entry_text(self._entries[nodeid])
+        return report_of(
+            [self._entries[nodeid] for nodeid in ordered],
+            [{"nodeid": nodeid, "message": text} for nodeid, text in sorted(errors.items())],
+            self._views,
+            missing=[nodeid for nodeid in self.selected if nodeid not in self._entries],
+            texts=self._texts,
+            tool=tool(),
+            finished=_iso(None),
+        )
+
+
+class LiveReport:
+    """Writes ``report.json`` anew whenever a case ends, so that a run that is killed keeps what it has."""
+
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
+        self.cases = Cases(folder)
+        self._config, self._folder = config, folder
+
+    def begin(self, nodeids: Iterable[str]) -> None:
+        """Write a report in which the cases of these node ids are missing.
+
+        The page of an earlier run is removed, because it does not belong to this report.
+        """
+        cases = [without_group(nodeid) for nodeid in nodeids if _is_case(nodeid)]
+        if not cases or self.cases.selected.keys() >= set(cases):
+            return
+        self.cases.selected.update(dict.fromkeys(cases))
+        self._write()
+        with contextlib.suppress(OSError):
+            (self._folder / PAGE).unlink(missing_ok=True)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Adds a case that has ended to ``report.json``, before the terminal shows it."""
+        if not report.location[0].endswith(SUFFIXES):
+            return
+        verdict = self._config.hook.pytest_report_teststatus(report=report, config=self._config)[0]
+        if verdict in VERDICTS:
+            # An error here must not end the session. The report at its end meets the same error.
+            with contextlib.suppress(Exception):
+                self.cases.add(verdict, report)
+                self._write()
+
+    def _write(self) -> None:
+        from pytest_int8acc.report.json import write_json
+
+        with contextlib.suppress(OSError):  # the report at the end of the session says why
+            write_json(self._folder, self.cases.report({}))
+
+
+def _is_case(nodeid: str) -> bool:
+    path, separator, _ = nodeid.partition("::")
+    return bool(separator) and path.endswith(SUFFIXES)
+
+
+def gather(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> Report:
+    """Returns the report of this session. Paths inside ``folder`` are made relative to it."""
+    live: LiveReport | None = terminalreporter.config.pluginmanager.get_plugin(LIVE)
+    cases = Cases(folder) if live is None else live.cases
+    for verdict, report in case_reports(terminalreporter):
+        cases.add(verdict, report)
+    return cases.report(
+        {
+            nodeid_of(report): _whole(report, "")
+            for report in terminalreporter.getreports("error")
+            if isinstance(report, pytest.CollectReport) and report.nodeid.endswith(SUFFIXES)
+        }
+    )
 
 
 def tool() -> dict[str, str]:
@@ -243,8 +343,8 @@ def attach(pytest_html: Any, report: Any) -> None:
 def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> int:
     """Merges the report folders of shards into the folder ``out``, and prints the result.
 
-    Returns pytest's exit status: 1 if a case failed, or if a spec or the report of a shard could not be read;
-    otherwise 0.
+    Returns pytest's exit status: 1 if a case failed or is missing, or if a spec or the report of a shard
+    could not be read; otherwise 0.
 
     Raises:
         pytest.UsageError: There is no ``--int8acc-report``, no folder holds a report, or ``out`` cannot be
@@ -267,7 +367,8 @@ def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> in
         ) from None
     finding_lines = [line for line, _ in (*_summarize(report), *_named(written))]
     print(*map(shown, (*merged_lines(report), *finding_lines)), sep="\n")
-    bad = report.errors or any(case["verdict"] in ("failed", "error") for case in report.cases)
+    failed = any(case["verdict"] in ("failed", "error") for case in report.cases)
+    bad = failed or report.errors or report.missing
     return pytest.ExitCode.TESTS_FAILED if bad else pytest.ExitCode.OK
 
 

@@ -141,9 +141,9 @@ def skipping_unavailable(settings: Settings) -> Iterator[None]:
 
 
 def stop_where_interrupted(session: pytest.Session, result: CaseResult) -> None:
-    """End the session if Ctrl-C has ended the search for causes and fixes of a case."""
+    """End the session if Ctrl-C or SIGTERM has ended the search for causes and fixes of a case."""
     if result.stopped is not None and result.stopped.kind == "interrupted":
-        session.shouldstop = f"interrupted (Ctrl-C) after the verdict on {result.name}"
+        session.shouldstop = f"interrupted (Ctrl-C or SIGTERM) after the verdict on {result.name}"
 
 
 def report_folder(config: pytest.Config) -> Path | None:

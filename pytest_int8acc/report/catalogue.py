@@ -594,7 +594,7 @@ ENDINGS: Mapping[EndingKind, str] = {
         "stopped with {high} of {groups} groups high, as trials of shorter lists had cost enough: some "
         "may be innocent"
     ),
-    "interrupted": "stopped early: interrupted (Ctrl-C)",
+    "interrupted": "stopped early: interrupted (Ctrl-C or SIGTERM)",
 }
 
 #: Words for how an output differs from the baseline: by a factor, by an offset, or in another way.
@@ -704,6 +704,8 @@ PARTS: Mapping[Part, str] = {
     "worst-samples": "a look at the worst samples",
 }
 
+#: Why a case that was to run is not in the report.
+MISSING = "the run ended before this case; run it again"
 #: Words for the running phase of a case, as the progress line shows them.
 PHASES: Mapping[PhaseName, str] = {
     "setup": "reading model and data",
@@ -719,7 +721,7 @@ PHASES: Mapping[PhaseName, str] = {
 #: Words for the reasons why the work after a verdict ended early.
 STOPS: Mapping[StopKind, StopWords] = {
     "interrupted": StopWords(
-        sentence="interrupted (Ctrl-C) after the verdict; left out, in whole or in part: {left}",
+        sentence="interrupted (Ctrl-C or SIGTERM) after the verdict; left out, in whole or in part: {left}",
         no_fix="none found before Ctrl-C; run again",
     ),
     "seconds-spent": StopWords(

@@ -103,6 +103,7 @@ class _Report(_Checked):
     finished: str = ""
     cases: list[_Entry]
     errors: list[_Error] = []
+    missing: list[str] = []
 
 
 def read_json(folder: Path) -> Report:
@@ -130,7 +131,7 @@ def read_json(folder: Path) -> Report:
             "pytest-int8acc"
         )
     views = _views(path, report)
-    return Report(report | {"errors": report.get("errors", [])}, views)
+    return Report(report | {key: report.get(key, []) for key in ("errors", "missing")}, views)
 
 
 def _content(path: Path) -> bytes:
@@ -203,7 +204,8 @@ def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]
 
     The cases are sorted by file and line, as in a run that was not split. If several shards ran a case, the
     run that finished last counts, and only its files are copied. A spec that could not be read counts
-    unless a later shard ran its cases.
+    unless a later shard ran its cases. A case is missing if a shard was cut off before the case ended, and no
+    other shard ran it.
 
     A folder whose report cannot be read is left out and named among the errors of the merged report, so that
     one damaged shard does not cost the results of the others.
@@ -231,6 +233,7 @@ def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]
         sorted(winners.values(), key=_place),
         [*_errors(shards), *left_out],
         views,
+        missing=sorted({nodeid for _, report in shards for nodeid in report.missing} - winners.keys()),
         tool=dict(tool),
         finished=_finished(shards[-1][1].plain),
         merged=[folder.name for folder, _ in read],

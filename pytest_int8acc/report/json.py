@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
@@ -38,6 +38,9 @@ class Report:
     views: Mapping[str, CaseView]
     """All sentences about each case that was measured, by node id; paths of files are relative to the report
     folder."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Cases as they stand in ``report.json``, from :func:`entry_text`, by node id. Others are made when the
+    file is written."""
 
     @property
     def cases(self) -> list[dict[str, Any]]:
@@ -50,6 +53,12 @@ class Report:
         """The files that could not be read, each as ``nodeid`` and ``message``."""
         errors: list[dict[str, str]] = self.plain["errors"]
         return errors
+
+    @property
+    def missing(self) -> list[str]:
+        """The node ids of the cases that were to run, and did not end before the run did."""
+        missing: list[str] = self.plain["missing"]
+        return missing
 
     def view(self, entry: Mapping[str, Any]) -> CaseView | None:
         """Returns all sentences about a case; None if the case was not measured."""
@@ -65,6 +74,9 @@ def report_of(
     cases: Iterable[dict[str, Any]],
     errors: Iterable[dict[str, str]],
     views: Mapping[str, CaseView],
+    *,
+    missing: Iterable[str] = (),
+    texts: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Report:
     """Returns a report of cases.
@@ -73,9 +85,12 @@ def report_of(
         cases: The cases as plain types, from ``case_entry``.
         errors: The files that could not be read, each as ``nodeid`` and ``message``.
         views: All sentences about each case that was measured, by node id.
+        missing: The node ids of the cases that were to run and did not end.
+        texts: Cases that were formatted before; see :class:`Report`.
         more: Further keys: ``tool``, ``finished``, ``merged``.
     """
-    return Report({"version": VERSION, **more, "cases": list(cases), "errors": list(errors)}, views)
+    lists = {"cases": list(cases), "errors": list(errors), "missing": list(missing)}
+    return Report({"version": VERSION, **more, **lists}, views, texts or {})
 
 
 def write_json(folder: Path, report: Report) -> Path:
@@ -84,8 +99,24 @@ def write_json(folder: Path, report: Report) -> Path:
     Raises:
         OSError: The folder cannot be made or written.
     """
-    text = json.dumps(report.plain, indent=1, ensure_ascii=False, allow_nan=False)
-    return write_text(folder, NAME, text + "\n")
+    entries = [report.texts.get(entry["nodeid"]) or entry_text(entry) for entry in report.cases]
+    # Quotes inside of JSON's strings are escaped, so only the key itself has this text.
+    head, key, tail = _dumped(report.plain | {"cases": []}).partition('"cases": []')
+    if entries:
+        key = '"cases": [\n  ' + ",\n  ".join(entries) + "\n ]"
+    return write_text(folder, NAME, f"{head}{key}{tail}\n")
+
+
+def entry_text(entry: Mapping[str, Any]) -> str:
+    """Returns a case as it stands in the file, without the indentation of its first line.
+
+    Formatting takes long, and the file is written anew for each case that ends. So the text is kept.
+    """
+    return _dumped(entry).replace("\n", "\n  ")
+
+
+def _dumped(plain: Mapping[str, Any]) -> str:
+    return json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False)
 
 
 def write_text(folder: Path, name: str, text: str) -> Path:

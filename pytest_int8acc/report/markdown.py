@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_int8acc.names import in_markdown
+from pytest_int8acc.report.catalogue import MISSING
 from pytest_int8acc.report.json import BAD, Report, Verdict
 from pytest_int8acc.report.text import counts_text, entry_text, finding_lines, stage_lines
 from pytest_int8acc.report.view import CaseView
@@ -37,7 +38,7 @@ def append_summary(path: Path, report: Report) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    if not report.cases and not report.errors:
+    if not (report.cases or report.errors or report.missing):
         return
     used = path.stat().st_size if path.exists() else 0
     text = summary(report, LIMIT - used)
@@ -52,6 +53,7 @@ def summary(report: Report, limit: int = LIMIT) -> str:
     ordered = [c for c in cases if c["verdict"] in BAD] + [c for c in cases if c["verdict"] not in BAD]
     parts = [f"## {report.formats} accuracy: {in_markdown(counts_text(report))}\n\n"]
     parts += [_error(error) for error in report.errors]
+    parts += [_error({"nodeid": nodeid, "message": MISSING}) for nodeid in report.missing]
     table = [
         "| | case | said | seconds |\n|---|---|---|---|\n",
         *(_row(entry, report.view(entry)) for entry in ordered),

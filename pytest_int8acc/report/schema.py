@@ -94,6 +94,11 @@ def json_schema() -> dict[str, Any]:
             "finished": _kind("string", "When the run ended; ISO 8601, UTC."),
             "merged": _kind("array", "The shards' folders.", items=_TEXT),
             "cases": {"type": "array", "items": {"$ref": "#/definitions/Case"}},
+            "missing": _kind(
+                "array",
+                "Node ids of the cases that were to run, and did not end before the run did.",
+                items=_TEXT,
+            ),
             "errors": _kind("array", "Spec files, and reports to be merged, that could not be read.")
             | {"items": {"type": "object", "required": list(error), "properties": error}},
         },

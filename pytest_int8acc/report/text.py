@@ -9,7 +9,7 @@ from posixpath import commonpath, dirname
 from typing import Any
 
 from pytest_int8acc.names import shown, wrapped
-from pytest_int8acc.report.catalogue import PHASES
+from pytest_int8acc.report.catalogue import MISSING, PHASES
 from pytest_int8acc.report.json import BAD, RANK, Report
 from pytest_int8acc.report.plain import restore
 from pytest_int8acc.report.view import FAILURE, CaseView, FindingView
@@ -362,7 +362,10 @@ def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, f
 
 
 def merged_lines(report: Report) -> list[str]:
-    """Returns the outcome of a merge: each failed case, each file that could not be read, and the counts."""
+    """Returns the outcome of a merge.
+
+    These are the cases that failed or are missing, the files that could not be read, and the counts.
+    """
     lines = []
     for entry in report.cases:
         if entry["verdict"] in BAD:
@@ -371,6 +374,7 @@ def merged_lines(report: Report) -> list[str]:
     for error in report.errors:
         message = error["message"].partition("\n")[0]
         lines.append(f"ERROR {error['nodeid']} - {message}")
+    lines += [f"MISSING {nodeid} - {MISSING}" for nodeid in report.missing]
     total = f"{count(len(report.cases), 'case')} of {count(len(report.plain['merged']), 'report')}"
     return [*lines, f"int8acc: {total}: {counts_text(report)}"]
 
@@ -395,9 +399,14 @@ def entry_text(entry: Mapping[str, Any], view: CaseView | None, *, brief: bool =
 
 
 def counts_text(report: Report) -> str:
-    """Returns text like ``1 failed, 1 error, 20 passed``. Files that could not be read count as errors."""
+    """Returns text like ``1 failed, 1 error, 20 passed, 2 missing``.
+
+    Files that could not be read count as errors.
+    """
     unread = ["error"] * len(report.errors)
-    return ", ".join(f"{n} {verdict}" for verdict, n in tallies(report, unread)) or "nothing ran"
+    counts = [f"{n} {verdict}" for verdict, n in tallies(report, unread)]
+    missing = [f"{len(report.missing)} missing"] if report.missing else []
+    return ", ".join(counts + missing) or "nothing ran"
 
 
 def tallies(report: Report, more: Sequence[str] = ()) -> list[tuple[str, int]]:

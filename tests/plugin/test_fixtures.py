@@ -393,4 +393,4 @@ def test_ctrl_c_after_the_verdict_of_a_case_ends_the_session_after_its_test(digi
     result = digits.runpytest_subprocess(*LOAD)
     result.assert_outcomes(passed=1)
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["*interrupted (Ctrl-C) after the verdict on by-hand*"])
+    result.stdout.fnmatch_lines(["*interrupted (Ctrl-C or SIGTERM) after the verdict on by-hand*"])

@@ -85,7 +85,7 @@ def test_very_quiet_runs_tell_nothing(slow: Path) -> None:
     assert "so far" not in written
 
 
-@pytest.mark.parametrize(("more", "ctrl_c"), [((), "group"), (("-n2",), "group"), (("-n2",), "first")])
+@pytest.mark.parametrize(("more", "ctrl_c"), [((), "group"), (("-n2",), "terminate"), (("-n2",), "first")])
 def test_ctrl_c_after_a_verdict_loses_nothing(slow: Path, more: tuple[str, ...], ctrl_c: str) -> None:
     args = ("--int8acc-report", "out", "--junitxml", "junit.xml", *more)
     code, written = run(slow, *args, terminal=True, ctrl_c=ctrl_c)
@@ -97,8 +97,11 @@ def test_ctrl_c_after_a_verdict_loses_nothing(slow: Path, more: tuple[str, ...],
         assert case["stopped"]["kind"] == "interrupted"
         assert case["stopped"]["left_out"][0] == "search"
         assert case["search"] is None or case["search"]["interrupted"]  # None: not begun by this worker
-    assert "Caution: interrupted (Ctrl-C) after the verdict; left out" in written
-    assert "interrupted (Ctrl-C) after the verdict; left out" in (slow / "out" / "report.html").read_text()
+    assert "Caution: interrupted (Ctrl-C or SIGTERM) after the verdict; left out" in written
+    assert (
+        "interrupted (Ctrl-C or SIGTERM) after the verdict; left out"
+        in (slow / "out" / "report.html").read_text()
+    )
     suite = ElementTree.parse(slow / "junit.xml").getroot()[0]
     assert suite.get("failures") == str(len(cases))
 

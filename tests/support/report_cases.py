@@ -135,7 +135,12 @@ def entry(result: Plain | None, name: str = "resnet18", verdict: str = "", **mor
 
 def report(*entries: Plain, **more: Any) -> Plain:
     """A report of those cases."""
-    known: Plain = {"version": 2, "tool": {"name": "pytest-int8acc", "version": "0.1.0"}, "errors": []}
+    known: Plain = {
+        "version": 2,
+        "tool": {"name": "pytest-int8acc", "version": "0.1.0"},
+        "errors": [],
+        "missing": [],
+    }
     return {**known, "finished": "2026-01-02T03:04:06.000+00:00", "cases": list(entries), **more}
 
 

@@ -57,7 +57,8 @@ def run(folder: Path, *args: str, terminal: bool, ctrl_c: str = "") -> tuple[int
         folder: Of the project.
         args: Of pytest.
         terminal: On a terminal of 150 columns, else into a pipe.
-        ctrl_c: Comes once ``ready`` is there: to the whole ``group``, or to the ``first`` process alone.
+        ctrl_c: Comes once ``ready`` is there: to the whole ``group``, or to the ``first`` process alone. With
+            ``terminate`` the whole group gets SIGTERM instead.
     """
     out, inner = os.openpty() if terminal else os.pipe()
     started = [sys.executable, "-c", _HEARS_CTRL_C, "-m", "pytest", *LOAD]
@@ -71,8 +72,8 @@ def run(folder: Path, *args: str, terminal: bool, ctrl_c: str = "") -> tuple[int
     try:
         while time.monotonic() < until:
             if ctrl_c and (folder / "ready").exists():
-                send = os.killpg if ctrl_c == "group" else os.kill
-                send(process.pid, signal.SIGINT)
+                send = os.kill if ctrl_c == "first" else os.killpg
+                send(process.pid, signal.SIGTERM if ctrl_c == "terminate" else signal.SIGINT)
                 ctrl_c = ""
             if select.select([out], [], [], 0.05)[0]:
                 try:
