@@ -6,14 +6,17 @@ would deploy it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,15 +54,28 @@ _WRONG_OPTIMIZERS = (*QUANTIZER_RULES, "DoubleQDQPairsRemover")
 #: Fusions that fail on an FP32 normalization behind a Cast, because they take it for one in FP16 (ONNX
 #: Runtime 1.31).
 _UNTYPED_FUSIONS = ("LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
-#: Opens a model in a default session that logs what its optimizers do.
-_LOGGED_SESSION = """
+#: Opens models in default sessions that log what their optimizers do. Each line of standard input names a
+#: model, its log and the providers. Each line of standard output says that a session has ended.
+_LOGGED_SESSIONS = """
+import json
 import os
 import sys
-sys.path[:] = sys.argv[1].split(os.pathsep)
+sys.path[:] = json.loads(sys.argv[1])
 import onnxruntime
+answers = os.fdopen(os.dup(1), "w")
 options = onnxruntime.SessionOptions()
 options.log_severity_level = 0
-onnxruntime.InferenceSession(sys.argv[2], options, sys.argv[3:])
+for line in sys.stdin:
+    model, log, providers = json.loads(line)
+    stream = os.open(log, os.O_WRONLY | os.O_CREAT)
+    os.dup2(stream, 1)
+    os.dup2(stream, 2)
+    os.close(stream)
+    try:
+        onnxruntime.InferenceSession(model, options, providers)
+    except Exception:
+        pass
+    print(file=answers, flush=True)
 """
 #: The optimizer of convolutions that crashes on some models with Transpose, Cast from FP16 and MatMul
 #: (microsoft/onnxruntime#28392, seen in 1.32).
@@ -228,12 +244,9 @@ class Sessions:
         ONNX Runtime names the optimizers only in its log, which goes to stderr. So another process loads the
         model. The result is empty if the process fails, or if the log has another form.
         """
-        run = self._logged(model)
-        if run is None:
-            return ()
         found: dict[tuple[Level, str], None] = {}
         level: Level = "basic"
-        for line in run.stderr.splitlines():
+        for line in self._loaded(model).log.splitlines():
             if (said := _LEVEL_BEGINS.search(line)) is not None:
                 level = _LEVELS.get(said[1], "all")
             elif (said := _CHANGED.search(line)) is not None:
@@ -242,32 +255,99 @@ class Sessions:
 
     def crashes(self, model: Model) -> bool:
         """Whether a default session of a model crashes. Another process loads a model that may do so."""
-        run = self._logged(model) if _may_crash(model) else None
-        return run is not None and run.returncode < 0
+        return _may_crash(model) and self._loaded(model).is_crash
 
-    def _logged(self, model: Model) -> subprocess.CompletedProcess[str] | None:
-        """The process that has loaded a model in a default session, with its log; None if it does not end."""
+    def _loaded(self, model: Model) -> _Loaded:
+        """How another process loads a model in a default session."""
+        providers = [name for name, _ in _providers(_runtime(), self.provider)]
         with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as folder:
             path = Path(folder) / "model.onnx"
             save_model(model, path, external_weights=model.nbytes > INLINE_BYTES)
-            providers = [name for name, _ in _providers(_runtime(), self.provider)]
-            paths = os.pathsep.join(sys.path)
-            command = [sys.executable, "-I", "-c", _LOGGED_SESSION, paths, str(path), *providers]
-            try:
-                return subprocess.run(
-                    command,
-                    capture_output=True,
-                    text=True,
-                    errors="replace",
-                    timeout=_MAX_LOG_SECONDS,
-                    check=False,
-                )
-            except (OSError, subprocess.TimeoutExpired):
-                return None
+            return _LOADER.load(path, providers)
 
     def configured(self, model: Model) -> OrtEngine:
         """A session in the mode of the settings; raises EngineError if the model does not load."""
         return OrtEngine(model, self.mode, self.provider)
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """How another process loaded a model."""
+
+    is_crash: bool = False
+    """Whether a signal ended the process."""
+    log: str = ""
+    """What ONNX Runtime logged; empty if the process did not start, or took too long."""
+
+
+class _Loader:
+    """A process that loads one model after another, because importing ONNX Runtime takes a third of a second.
+
+    After a crash the next model gets a new process. Ctrl-C does not reach the process, and it ends with this
+    process.
+    """
+
+    def __init__(self, program: str = _LOGGED_SESSIONS) -> None:
+        self._program = program
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._owner = 0
+        atexit.register(self.close)
+
+    def load(self, path: Path, providers: list[str]) -> _Loaded:
+        """Load the model file ``path`` with these providers. The log is written beside the file."""
+        log = path.with_suffix(".log")
+        with self._lock:
+            try:
+                process = self._started()
+            except OSError:
+                return _Loaded()
+            timer = threading.Timer(_MAX_LOG_SECONDS, process.kill)
+            timer.start()
+            try:
+                answer = _answer(process, json.dumps([str(path), str(log), providers]))
+            except BaseException:  # Ctrl-C
+                process.kill()
+                raise
+            finally:
+                is_late = not timer.is_alive()
+                timer.cancel()
+            if not answer:
+                process.communicate()
+                return _Loaded(is_crash=process.returncode < 0 and not is_late)
+            return _Loaded(log=log.read_text(encoding="utf-8", errors="replace"))
+
+    def close(self) -> None:
+        """End the process, unless another process started it."""
+        if self._process is not None and self._owner == os.getpid():
+            self._process.kill()
+            self._process.communicate()
+
+    def _started(self) -> subprocess.Popen[str]:
+        """The process that waits for a model. After a fork each process has its own."""
+        if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
+            self._owner = os.getpid()
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", self._program, json.dumps(sys.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,
+            )
+        return self._process
+
+
+def _answer(process: subprocess.Popen[str], request: str) -> str:
+    """The line that answers a line of text; empty if the process has ended."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        print(request, file=process.stdin, flush=True)
+    return process.stdout.readline()
+
+
+_LOADER = _Loader()
 
 
 def _may_crash(model: Model) -> bool:

@@ -20,7 +20,7 @@ from pytest_int8acc import Settings, load_spec
 from pytest_int8acc.case.default_session import surviving_form
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.runtime.forms import ModelForm
-from pytest_int8acc.runtime.onnxruntime import CPU, Saturation
+from pytest_int8acc.runtime.onnxruntime import CPU, Saturation, _Loader
 
 #: A project in FP16 whose fix of a second fault fails in a default session, unless it has another form.
 HALF = "bias of a Conv in FP16"
@@ -175,8 +175,12 @@ def test_a_processor_that_saturates_is_told_and_does_not_decide(
     assert case["default_session"]["optimizers"] == ["WeightBiasQuantization"]
 
 
-def test_without_a_log_the_level_is_named(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_int8acc.runtime.onnxruntime._LOGGED_SESSION", "raise SystemExit(1)")
+@pytest.mark.parametrize("program", ["raise SystemExit(1)", "input(); input()"], ids=["ends", "hangs"])
+def test_without_a_log_the_level_is_named(
+    program: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_int8acc.runtime.onnxruntime._LOADER", _Loader(program))
+    monkeypatch.setattr("pytest_int8acc.runtime.onnxruntime._MAX_LOG_SECONDS", 0.5)
     PLANTED["bias of a Conv in FP16"].write(pytester.path)
     case, _ = run(pytester)
     assert case["default_session"]["level"] == "basic"
