@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import json
 import math
-import pkgutil
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,13 +18,6 @@ import pytest
 import qdq_by_hand
 import yaml
 from plugin_support import LOAD
-
-import pytest_int8acc
-
-# What a run inside a test imports it forgets afterwards: imported here, it stays.
-for module in pkgutil.walk_packages(pytest_int8acc.__path__, "pytest_int8acc."):
-    if not module.name.endswith("__main__") and ".tensorrt" not in module.name:
-        importlib.import_module(module.name)
 
 FOLDER = Path(__file__).parents[1] / "cases"
 #: Keys of a case file.

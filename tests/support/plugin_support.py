@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from importlib.metadata import entry_points
 
+import numpy.ma  # noqa: F401
+import pydantic.type_adapter  # noqa: F401
+
+import pytest_int8acc
+
 # Imported here so that no run inside a test imports them anew: pytester forgets what a run has imported.
-import pytest_int8acc.case.forms
-import pytest_int8acc.goldens.location
-import pytest_int8acc.plugin.items
-import pytest_int8acc.runtime.open
-import pytest_int8acc.spec.load  # noqa: F401
+for module in pkgutil.walk_packages(pytest_int8acc.__path__, "pytest_int8acc."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
 
 INSTALLED = any(entry.value == "pytest_int8acc.plugin" for entry in entry_points(group="pytest11"))
 #: Other plugins that runs inside a test leave out. Hypothesis, Jinja and more would be imported each time;
