@@ -65,7 +65,7 @@ def cosine(row: F64) -> float:
         return 1.0
     if bb == 0 or cc == 0:
         return 0.0
-    return float(np.clip((bb + be) / (math.sqrt(bb) * math.sqrt(cc)), -1.0, 1.0))
+    return min(max((bb + be) / (math.sqrt(bb) * math.sqrt(cc)), -1.0), 1.0)
 
 
 def sqnr_db(row: F64) -> float:
