@@ -252,7 +252,7 @@ _MAPPING = expect("a mapping, {} where it is empty")
 class _Scale(BaseModel):
     """The entry of a tensor under ``scales``. A number or a list alone is read as its ``scale``."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(defer_build=True, extra="forbid")
 
     scale: _OneOrMorePositive
     axis: Axis | None = None
@@ -282,7 +282,7 @@ class _Scale(BaseModel):
 class _PlanFile(BaseModel):
     """The content of a plan file."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(defer_build=True, extra="forbid")
 
     version: Annotated[
         int,

@@ -39,7 +39,7 @@ def _plain(name: str) -> str:
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
 class Accepted(_Frozen):

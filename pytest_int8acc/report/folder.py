@@ -73,7 +73,7 @@ def _texts(folder: Path, report: Report) -> dict[str, str]:
 class _Checked(BaseModel):
     """Part of a report. Keys without a field here may hold any JSON, but no NaN and no infinity."""
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(defer_build=True, extra="allow", strict=True, allow_inf_nan=False)
     __pydantic_extra__: dict[str, JsonValue]
 
 
