@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked_python import forked_python
+from plugin_support import LOAD
 from zoo import need_opset_23
 
 #: Tests on a GPU whose engines take longest, in the order in which their files are to begin.
@@ -44,6 +47,22 @@ def _own_cache(workers_folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(workers_folder / "cache"))
         yield
+
+
+@pytest.fixture(scope="session")
+def _stand_in() -> Iterator[str]:
+    """The script that stands for Python in tests with quick_processes."""
+    if not hasattr(os, "fork"):
+        yield sys.executable
+        return
+    with forked_python(*LOAD) as script:
+        yield script
+
+
+@pytest.fixture
+def quick_processes(_stand_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes and workers of runs inside a test are forked, with all modules imported."""
+    monkeypatch.setattr(sys, "executable", _stand_in)
 
 
 @pytest.fixture(autouse=True)

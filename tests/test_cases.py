@@ -9,6 +9,8 @@ import pytest
 from case_files import CaseFile, case_files, differences, facts, merged, run, write
 from contradictions import contradictions
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 #: Keys of a later step that change the project.
 WRITTEN = {
     "network",

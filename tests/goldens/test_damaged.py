@@ -17,6 +17,8 @@ import pytest
 from golden_support import BASE, MINMAX, write_project
 from plugin_support import LOAD
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 CASE = (
     f"{BASE}{MINMAX}golden: true\ncriteria: [{{sqnr_db: 5}}, {{regression: {{sqnr_db: 90}}}}]\n",
     f"{BASE}{MINMAX}baseline: golden\ngolden: true\ncriteria: [{{sqnr_db: 5}}]\n",

@@ -9,7 +9,10 @@ import pytest
 from golden_support import BASE, MINMAX, write_model, write_project
 from plugin_support import LOAD
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL"),
+    pytest.mark.usefixtures("quick_processes"),
+]
 #: Kills pytest at its KILL_AT-th change of a golden; writes how many there were.
 KILLER = """
 import os, signal, sys

@@ -6,6 +6,8 @@ import pytest
 from init_projects import dense, saved, write_images
 from plugin_support import LOAD
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 
 @pytest.mark.parametrize(
     ("data", "workers"),

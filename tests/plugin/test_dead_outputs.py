@@ -11,6 +11,8 @@ import pytest
 from onnx import numpy_helper, parser
 from plugin_support import LOAD
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 CLASSES, SAMPLES = 6, 96
 CALIBRATED = "model: net.onnx\ninputs: data.npz\nint8: {calibrate: {method: minmax}}\n"
 

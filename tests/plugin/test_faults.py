@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 from plugin_support import CONFTEST, LOAD, spec
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 #: Cases whose search raises, and what else may come out of a run.
 CONCLUDES = (
     CONFTEST

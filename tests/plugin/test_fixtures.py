@@ -12,6 +12,8 @@ import pytest
 from plugin_support import LOAD
 from zoo import ZOO
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 EXAMPLE = Path(__file__).parents[2] / "example_project"
 
 

@@ -15,6 +15,8 @@ from plugin_support import LOAD
 
 pytest.importorskip("jinja2", reason="pip install jinja2")
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 WORKERS = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"])
 SPEC = """
 defaults: {model: model.onnx, inputs: data.npz, criteria: [{sqnr_db: 15}], accept_blind: untrained}

@@ -18,6 +18,8 @@ import pytest_int8acc.answer
 import pytest_int8acc.goldens.prune
 import pytest_int8acc.report.folder  # noqa: F401
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 #: Three cases: a golden beside a live baseline, one in its place, and accepted scores alone.
 SPEC = f"""
 defaults:

@@ -15,6 +15,8 @@ from plugin_support import CONFTEST, LOAD, spec
 # Imported here so that no run inside a test imports them anew.
 from pytest_int8acc.names import shown
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 ALL = (*HOSTILE, *NOT_IN_ONNX)
 #: Cases whose every text is a hostile name: those with an odd number fail, every third is an error.
 MEASURE = f"""

@@ -16,6 +16,8 @@ from pytest_int8acc.graph.model import save_model
 
 pytest.importorskip("jinja2", reason="pip install jinja2")
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 
 def first_spec(pytester: pytest.Pytester, channel: float) -> Path:
     """The spec that is written for the detector, on data of its own."""

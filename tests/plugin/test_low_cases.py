@@ -16,6 +16,8 @@ from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.half_network import low_network
 from pytest_int8acc.graph.load import load_model
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 LOWS = pytest.mark.parametrize("low", ["fp16", "bf16"])
 OWN_TESTS = """
 import numpy as np

@@ -13,6 +13,8 @@ from plugin_support import LOAD, spec
 from report_cases import case, entry, report
 from rich_project import RICH, normal
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 EARLY, LATE = "2026-01-01T00:00:00.000+00:00", "2026-01-02T00:00:00.000+00:00"
 
 

@@ -10,6 +10,8 @@ from plugin_support import LOAD
 
 from pytest_int8acc.scores import tasks
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 HEAD = """
 defaults:
   model: model.onnx

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forked_python import PYTHON
 from plugin_support import CONFTEST, INSTALLED, LOAD, spec
+
+pytestmark = pytest.mark.usefixtures("quick_processes")
 
 ROOT = Path(__file__).parents[2]
 HINT = "int8acc: {} not run (pass --int8acc, or set int8acc = true in the pytest configuration)"
@@ -278,6 +281,7 @@ def test_a_bad_spec_leaves_the_others_alone(project, run):
 
 def test_collect_only_reads_yaml_alone(project, pytester, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr("sys.executable", PYTHON)
     project(a=spec("good", "bad"))
     pytester.makeconftest(
         "import sys\n"

@@ -11,6 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from plugin_support import LOAD
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"])
 def test_verdicts_of_real_models_and_the_report_folder(digits, workers):

@@ -25,6 +25,8 @@ import pytest_int8acc.report.markdown
 
 pytest.importorskip("jinja2", reason="pip install jinja2")
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 RUNS = {
     "plain": (),
     "n0": ("-n0",),

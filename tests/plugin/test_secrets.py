@@ -12,6 +12,8 @@ import pytest_int8acc.report.html  # noqa: F401
 
 pytest.importorskip("jinja2", reason="pip install jinja2")
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 #: URLs with secrets or without, and what is said of them.
 URLS = {
     "password": ("s3://joe:hunter2@host/engines", "s3://***@host/engines"),

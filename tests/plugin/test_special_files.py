@@ -11,7 +11,10 @@ import pytest
 from golden_support import MINMAX, write_model, write_project
 from plugin_support import LOAD
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs os.mkfifo")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs os.mkfifo"),
+    pytest.mark.usefixtures("quick_processes"),
+]
 #: Key of a spec to a case's keys; every file named fifo* is a FIFO.
 CASES = {
     "inputs-npy": "inputs: fifo.npy",

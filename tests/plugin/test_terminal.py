@@ -8,6 +8,8 @@ import pytest
 from plugin_support import LOAD, spec
 from rich_project import RICH
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:

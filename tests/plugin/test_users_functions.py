@@ -11,6 +11,8 @@ import pytest
 from golden_support import write_project
 from plugin_support import LOAD
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 #: How a function of a spec may leave, by name: the statement, and what the message says of it.
 LEAVES = {
     "skip": ("pytest.skip('no data')", "Skipped: no data"),
