@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
@@ -112,18 +112,20 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
     )
 
 
+#: Fields of a plan that other tools support.
+_TOLD = frozenset({"high", "fused"})
+#: What the other fields give to tensors.
+_LACKING = {"scales": "scales", "floats": "float values", "moves": "moved channels", "outputs": "output"}
+
+
 def _untold(plan: Plan, plain_scales: int) -> str:
     """Return a line on the parts of the plan that only fixed.onnx can have; empty if there are none.
 
     ``plain_scales`` is the number of the plan's scales that other tools can take.
     """
-    counts = {
-        "scales": len(plan.scales) - plain_scales,
-        "float values": len(plan.floats),
-        "moved channels": len(plan.moves),
-        "output": len(plan.outputs),
-    }
-    lacking = [f"the {what} of {n} tensor{'' if n == 1 else 's'}" for what, n in counts.items() if n]
+    counts = {part.name: len(getattr(plan, part.name)) for part in fields(plan) if part.name not in _TOLD}
+    counts["scales"] -= plain_scales
+    lacking = [f"the {_LACKING[key]} of {n} tensor{'' if n == 1 else 's'}" for key, n in counts.items() if n]
     return f"This lacks {' and '.join(lacking)}, which only fixed.onnx can have." if lacking else ""
 
 

@@ -108,14 +108,17 @@ def merge(network: Network, first: Plan, second: Plan) -> Plan:
             if new.tensor != old.tensor and old.tensor in second.scales and new.tensor not in scales:
                 own = new.quantization
                 scales[new.tensor] = TensorScale(own.scale, own.axis, own.zero_point)
-    return Plan(
-        high={**first.high, **second.high},
-        scales=scales,
-        floats={**first.floats, **second.floats},
-        moves={**first.moves, **second.moves},
-        outputs=tuple(dict.fromkeys((*first.outputs, *second.outputs))),
-        fused=tuple(dict.fromkeys((*first.fused, *second.fused))),
-    )
+    joined = {
+        part.name: _joined(getattr(first, part.name), getattr(second, part.name)) for part in fields(Plan)
+    }
+    return replace(Plan(**joined), scales=scales)
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """The entries of both mappings or tuples; an entry of ``second`` replaces that of ``first``."""
+    if isinstance(first, tuple):
+        return tuple(dict.fromkeys((*first, *second)))
+    return {**first, **second}
 
 
 def plan_key(plan: Plan, ignored: Collection[str] = ()) -> object:

@@ -183,7 +183,7 @@ class Simulator:
         if key not in self._boards:
             if len(self._boards) > _BOARDS:
                 del self._boards[list(self._boards)[1]]  # the first is the session of the unmodified network
-            network = moved(self.network, made) if made.scales or made.floats else self.moved(made.moves)
+            network = self._kinds[key].network if key in self._kinds else moved(self.network, made)
             self._boards[key] = Board(network, self._rest, self._sessions)
         return self._boards[key]
 
@@ -334,7 +334,8 @@ class Simulator:
     def _made(self, plan: Plan) -> Plan:
         """The part of a plan that changes the model's graph.
 
-        The other parts are values of the model's inputs.
+        Precisions and most scales are values of the model's inputs. Norms are fused before the simulator is
+        made, and extra outputs are not simulated.
         """
         kinds, made = self._activations(plan.moves), {}
         for tensor, scale in plan.scales.items():
@@ -342,7 +343,7 @@ class Simulator:
                 made[tensor] = _SOME  # with a symmetric quantization the scale is a model input
             elif tensor not in kinds.known or not _is_like(scale, kinds.known[tensor]):
                 made[tensor] = scale
-        return Plan(scales=made, floats=plan.floats, moves=plan.moves)
+        return replace(plan, scales=made, high={}, outputs=(), fused=())
 
     def _activations(self, moves: Mapping[str, Array]) -> _Activations:
         """The activations of the network after range was moved between tensors."""

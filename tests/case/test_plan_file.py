@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,14 @@ from pytest_int8acc import Settings, SpecError, load_spec
 from pytest_int8acc.answer import conclude, scales
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.case.plan_file import plan_text, read_plan
-from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.formats import FP16
+from pytest_int8acc.graph.half_network import low_network
+from pytest_int8acc.graph.load import load_model, normalize
+from pytest_int8acc.graph.migrate import sites
+from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.graph.network import Network, Plan, TensorScale, symmetric
-from pytest_int8acc.graph.plan import apply, moved, quantized_tensors
+from pytest_int8acc.graph.norms import find_norms
+from pytest_int8acc.graph.plan import apply, computed_floats, merge, moved, quantized_tensors
 
 NAMES = [name for name in ZOO if len(zoo_network(name).groups) > 1]
 
@@ -57,6 +63,28 @@ def test_a_plan_read_back_makes_the_same_model(tmp_path: Path, name: str, data: 
     loaded = yaml.safe_load(text)  # YAML 1.1 reads it alike
     for tensor, factors in plan.moves.items():
         np.testing.assert_array_equal(np.array(loaded["moves"][tensor], np.float32), factors)
+
+
+def test_every_field_of_a_plan_is_read_back(tmp_path: Path, digits: Network) -> None:
+    """Where a field is new, give it a value in one of these plans, and a key in plan.yaml."""
+    tensor = next(iter(sites(digits)))
+    factors = np.full(sites(digits)[tensor].channels, 2, np.float32)
+    made = next(iter(computed_floats(digits.model)))
+    bias = digits.model.constants()["head.bias"]
+    quantized = Plan(
+        high={digits.groups[0].name: "fp16"},
+        scales={tensor: symmetric(0.5)},
+        moves={tensor: factors},
+        outputs=(made,),
+        floats={"head.bias": bias + np.float32(0.5)},
+    )
+    norms = low_network(normalize(make_model(ZOO["layernorm_parts"]())), FP16)
+    narrow = Plan(fused=tuple(find_norms(norms.model))[:1])
+    for plan, network in ((quantized, digits), (narrow, norms)):
+        again = read_text(tmp_path, plan_text(plan, network, ""), network)
+        assert plain(again) == plain(plan) == plain(merge(network, plan, Plan()))
+    for part in fields(Plan):
+        assert any(getattr(plan, part.name) for plan in (quantized, narrow)), part.name
 
 
 @settings(deadline=None)

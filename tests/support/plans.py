@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,15 @@ from pytest_int8acc.tensors import Array
 
 def plain(plan: Plan) -> dict[str, Any]:
     """All that a plan says; equal where two plans say the same."""
-    return {
-        "high": dict(plan.high),
-        "scales": {name: _scale(scale) for name, scale in plan.scales.items()},
-        "moves": {name: _array(factors) for name, factors in plan.moves.items()},
-        "outputs": plan.outputs,
-    }
+    return {part.name: _plain(getattr(plan, part.name)) for part in fields(plan)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(entry) for name, entry in value.items()}
+    if isinstance(value, TensorScale):
+        return _scale(value)
+    return _array(value) if isinstance(value, np.ndarray) else value
 
 
 def _scale(scale: TensorScale) -> tuple[object, ...]:
