@@ -33,7 +33,6 @@ from pytest_int8acc.observers.edges import (
     Measurement,
     lost_db,
     reach,
-    sound_db,
 )
 from pytest_int8acc.observers.values import TensorValues, decibels
 from pytest_int8acc.results import Culprit
@@ -262,7 +261,7 @@ def large_channels(facts: ActivationFacts) -> Shown | None:
 def large_values(facts: ActivationFacts) -> Shown | None:
     """Recognises values so large that even the best range keeps too few codes for other values."""
     values = facts.values
-    is_unsound = values.counts.any() and values.sqnr_db(values.best_reach()) < sound_db(values.low)
+    is_unsound = values.counts.any() and values.sqnr_db(values.best_reach()) < values.low.symmetric.sound_db
     return {} if is_unsound else None
 
 
@@ -312,7 +311,7 @@ class WeightFacts:
     @property
     def has_large_values(self) -> bool:
         """Whether even the best scales lose much accuracy."""
-        return self.best_db < sound_db(self.quantization.format)
+        return self.best_db < self.quantization.format.symmetric.sound_db
 
     @cached_property
     def amax_in_use(self) -> float:
@@ -493,7 +492,7 @@ def weight_scales_off(facts: WeightFacts) -> Shown | None:
 def coarse_channels(facts: WeightFacts) -> Shown | None:
     """Recognises output channels whose weights have a low SQNR, while that of the whole weight is high."""
     lost = facts.best_channels_db - facts.channels_db >= LOST_DB
-    coarse = lost & (facts.channels_db < sound_db(facts.quantization.format))
+    coarse = lost & (facts.channels_db < facts.quantization.format.symmetric.sound_db)
     if not coarse.any():
         return None
     worst = int(np.argmin(np.where(coarse, facts.channels_db, np.inf)))
@@ -669,7 +668,7 @@ class PlaceFacts:
     @cached_property
     def is_noisy(self) -> bool:
         """Whether the inputs of the layer keep less SQNR in INT8 than usual."""
-        sound = sound_db(self.group.edges[0].quantization.format)
+        sound = self.group.edges[0].quantization.format.symmetric.sound_db
         return self.cause.numbers["sqnr_db"] < sound or self.is_masked
 
     @cached_property

@@ -25,7 +25,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import FP8, INT8, TARGETS, UINT8, Format
+from pytest_int8acc.graph.formats import FP8, INT4, INT8, TARGETS, UINT4, UINT8, Format
 from pytest_int8acc.graph.index import (
     Index,
     all_graphs,
@@ -55,11 +55,9 @@ _OPERATOR_FORMAT = frozenset(
 )
 #: Element types of quantized values, and the name of each format in messages.
 _OTHER_TYPES: Mapping[int, str] = {
-    **{known.element_type: known.name.upper() for known in TARGETS},
+    **{known.element_type: known.name.upper() for known in (*TARGETS, INT4, UINT4)},
     TensorProto.FLOAT8E5M2: "FP8 E5M2",
     TensorProto.FLOAT4E2M1: "FP4",
-    TensorProto.INT4: "INT4",
-    TensorProto.UINT4: "UINT4",
 }
 #: Operators that quantize to one format only, and the name of this format in messages.
 _OTHER_OPERATORS: Mapping[str, str] = {
@@ -137,7 +135,7 @@ def read_qdq(
     stripped, edges = reader.strip()
     notes, fixed = [], reader.fixed
     if fixed:
-        others = ", ".join([known.name.upper() for known in TARGETS if known is not low] + ["INT4"])
+        others = ", ".join(known.name.upper() for known in (*TARGETS, INT4) if known is not low)
         what = f"{len(fixed)} Q/DQ nodes stay as they are (blocked, {others}, or no pair)"
         notes.append(f"{what}: {', '.join(fixed[:5])}")
     if original is not None:

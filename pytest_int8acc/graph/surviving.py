@@ -16,7 +16,7 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import FP16, INT8, UINT8
+from pytest_int8acc.graph.formats import FP16, INT4, INT8, UINT4, UINT8, format_of
 from pytest_int8acc.graph.index import attribute, refill
 from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.graph.opsets import lower_opset
@@ -231,25 +231,22 @@ def _is_plain(quantizer: onnx.NodeProto, dequantizer: onnx.NodeProto, constants:
     scale, zero = (constants.get(name) for name in dequantizer.input[1:])
     if scale is None or zero is None:
         return False
-    return scale.size == 1 and str(zero.dtype) in _CODES
+    return scale.size == 1 and zero.dtype in _CODES
 
 
-#: The least and the greatest code by type of the zero point, which NumPy or ml_dtypes names.
-_CODES: Mapping[str, tuple[float, float]] = {
-    **{str(known.dtype): (known.lowest, known.highest) for known in (INT8, UINT8)},
-    "int4": (-8, 7),
-    "uint4": (0, 15),
-}
+#: The types of quantized values in 4 or 8 bits.
+_CODES = frozenset(known.dtype for known in (INT8, UINT8, INT4, UINT4))
 
 
 def _float_pair(
     editor: Editor, tensor: str, result: str, scale: Array, zero: Array, source: int
 ) -> Iterator[onnx.NodeProto]:
-    low, high = _CODES[str(zero.dtype)]
+    codes = format_of(zero.dtype)
     offset = float(zero.astype(np.float32).reshape(()))
     step = editor.add_constant(f"{result}_step", scale.astype(np.float32).reshape(()))
     bounds = [
-        editor.add_constant(f"{result}_bound", np.array(bound - offset, np.float32)) for bound in (low, high)
+        editor.add_constant(f"{result}_bound", np.array(bound - offset, np.float32))
+        for bound in (codes.lowest, codes.highest)
     ]
 
     def node(op_type: str, *inputs: str, to: str = "") -> onnx.NodeProto:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.layout import read_layout
-from pytest_int8acc.graph.formats import FP8, INT8, Format, along
+from pytest_int8acc.graph.formats import along
 from pytest_int8acc.graph.index import attribute
 from pytest_int8acc.graph.layout import mixing, summed_axis
 from pytest_int8acc.graph.model import Model
@@ -41,9 +41,6 @@ _FINE = 1 << 12
 #: A value counts as clipped only if its error exceeds half a step by more than this factor, because float32
 #: may round an error of half a step up.
 _ROUNDED = 1 + 1e-6
-#: Minimum SQNR in dB, with the best scale, of a tensor whose values suit the format. If the SQNR is lower, a
-#: few large values determine the range. Tensors of trained layers have at least 33 dB in INT8, 31 dB in FP8.
-_SOUND_DB = {INT8.name: 30.0, FP8.name: 25.0}
 
 
 @dataclass(eq=False)
@@ -78,11 +75,11 @@ class EdgeStats:
 
     @property
     def clips_wisely(self) -> bool:
-        """Whether values are clipped, but the SQNR is at least ``sound_db``.
+        """Whether values are clipped, but the SQNR is at least ``Format.sound_db``.
 
         Entropy and percentile calibration clip on purpose.
         """
-        return self.clips and self.sqnr_db >= sound_db(self.quantization.format)
+        return self.clips and self.sqnr_db >= self.quantization.format.symmetric.sound_db
 
     @property
     def codes_used(self) -> float:
@@ -147,14 +144,6 @@ class EdgeStats:
         half = float(held.step(np.array(held.highest)) / 2)
         ends = (codes == held.round(held.highest)) | (codes == held.round(held.lowest))
         return np.asarray(ends & (squared > (half * _ROUNDED) ** 2))
-
-
-def sound_db(codes: Format) -> float:
-    """The minimum SQNR, in dB, with which a tensor's values suit the format ``codes``.
-
-    If the best scale has a lower SQNR, a few large values determine the range.
-    """
-    return _SOUND_DB[codes.symmetric.name]
 
 
 def reach(quantization: Quantization) -> float:

@@ -70,10 +70,7 @@ def _scale_findings(network: Network) -> Iterator[Finding]:
         key = edge.tensor, edge.quantization.axis
         if key not in seen:
             seen.add(key)
-            wrong = checks.bad_numbers(edge.quantization.scale)
-            if wrong:
-                yield find("nonpositive-scale", edge.tensor, f"{wrong}, read by '{edge.node}'")
-            yield from checks.fp16_findings(edge.tensor, edge.quantization.scale)
+            yield from checks.check_numbers(edge.tensor, edge.quantization.scale, f", read by '{edge.node}'")
 
 
 def _equal_scales(network: Network) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from pytest_int8acc.graph.layout import (
     unfit_groups,
 )
 from pytest_int8acc.graph.lint.rules import find
-from pytest_int8acc.graph.lint.view import BYTES, DEQUANTIZE, QUANTIZE, Half, View
+from pytest_int8acc.graph.lint.view import DEQUANTIZE, QUANTIZE, Half, View
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import folded
 from pytest_int8acc.graph.types import Signature, signature
@@ -74,20 +74,29 @@ def check_half(view: View, half: Half) -> Iterator[Finding]:
         yield from _unequal(before, half)
 
 
-def bad_numbers(scale: Array) -> str:
-    """Text on elements of a scale that are not finite and positive, such as ``scale is 0``, or empty."""
+def check_numbers(
+    subject: str, scale: Array, reader: str = "", *, is_bias: bool = False
+) -> Iterator[Finding]:
+    """Findings about the numbers of a scale, in a Q/DQ model or from calibration.
+
+    Args:
+        subject: The node or the tensor that has the scale.
+        scale: The scale, of any shape and float dtype.
+        reader: Ends the text on numbers that cannot be a scale, such as ``, read by 'conv1'``.
+        is_bias: Whether it is the scale of an INT32 bias. Small scales are usual for biases.
+    """
     values = np.asarray(scale, np.float64).ravel()
-    bad = ~(np.isfinite(values) & (values > 0))
-    if not bad.any():
-        return ""
-    first = float(values[bad][0])
-    return f"scale is {first:g}" if values.size == 1 else f"{bad.sum()} of {values.size} scales are {first:g}"
+    is_usable = np.isfinite(values) & (values > 0)
+    if not is_usable.all():
+        first, count = float(values[~is_usable][0]), np.count_nonzero(~is_usable)
+        text = f"scale is {first:g}" if values.size == 1 else f"{count} of {values.size} scales are {first:g}"
+        yield find("nonpositive-scale", subject, text + reader)
+    if not is_bias:
+        yield from _fp16_findings(subject, scale, values[is_usable])
 
 
-def fp16_findings(subject: str, scale: Array) -> Iterator[Finding]:
-    """Findings about the rounding of scales to FP16. Only finite and positive scales are checked."""
-    values = np.asarray(scale, np.float64).ravel()
-    values = values[np.isfinite(values) & (values > 0)]
+def _fp16_findings(subject: str, scale: Array, values: Array) -> Iterator[Finding]:
+    """Findings about the rounding to FP16 of ``values``, the finite and positive numbers of a scale."""
     stored = scale.dtype == FP16.dtype
     half = FP16.round(values).astype(np.float64)
     beyond = (values > FP16.highest) | (half == 0)
@@ -125,9 +134,9 @@ def _check_type(half: Half) -> Iterator[Finding]:
         yield find("int32-bias", name, f"'{half.source}' is INT32, as ONNX Runtime writes biases")
     elif half.kind in ("int16", "uint16"):
         yield find("unsupported-integer", name, f"it quantizes to {half.kind}")
-    elif half.kind.startswith("float8") and half.kind not in BYTES:
+    elif half.kind.startswith("float8") and not half.is_byte:
         yield find("unsupported-fp8", name, f"it quantizes to {half.kind}")
-    elif half.kind in BYTES and zero_point is not None and zero_point.any():
+    elif half.is_byte and zero_point is not None and zero_point.any():
         shifted = zero_point[zero_point != 0]
         count = "zero point"
         if zero_point.size > 1:
@@ -142,9 +151,8 @@ def _check_scale(half: Half) -> Iterator[Finding]:
     scale = half.scale
     if scale is None:
         return
-    wrong = bad_numbers(scale)
-    if wrong:
-        yield find("nonpositive-scale", half.node.name, wrong)
+    # INT32 is used for biases. They have a finding of their own.
+    yield from check_numbers(half.node.name, scale, is_bias=half.kind == "int32")
     if half.axis is not None and half.constant is not None:
         shape = half.constant.shape
         length = shape[half.axis] if -len(shape) <= half.axis < len(shape) else None
@@ -152,9 +160,6 @@ def _check_scale(half: Half) -> Iterator[Finding]:
             there = f"{length} channels" if length is not None else f"a tensor of rank {len(shape)}"
             text = f"{scale.size} scales for {there} along axis {half.axis}"
             yield find("scale-length", half.node.name, text)
-    # INT32 is used for biases. They have a finding of their own, and small scales are usual for them.
-    if half.kind != "int32":
-        yield from fp16_findings(half.node.name, scale)
 
 
 def _check_opset(view: View, half: Half) -> Iterator[Finding]:
@@ -256,9 +261,9 @@ def check_weighted(view: View) -> Iterator[Finding]:
             if half is not None and half.axis is not None and half.rooted:
                 yield from _wrong_axis(view, node, index, half, moves)
         bias = view.dequantizer(node.input[2]) if len(node.input) > 2 else None
-        if bias is not None and bias.kind in BYTES:
+        if bias is not None and bias.is_byte:
             yield find("int8-bias", bias.node.name, f"the bias of '{node.name}' is quantized to {bias.kind}")
-        if all(half is not None and half.kind in BYTES for half in halves):
+        if all(half is not None and half.is_byte for half in halves):
             yield from _grouped(view, node)
 
 
@@ -360,9 +365,8 @@ def check_folded(view: View, original: Model) -> Iterator[Finding]:
 
 
 def _one_sided(node: onnx.NodeProto, halves: list[Half | None]) -> Iterator[Finding]:
-    kinds = ["" if half is None else half.kind for half in halves]
-    for index in (0, 1):
-        if kinds[1 - index] in BYTES and halves[index] is None:
+    for index, other in enumerate(reversed(halves)):
+        if halves[index] is None and other is not None and other.is_byte:
             text = f"input '{node.input[index]}' of this {node.op_type} is not quantized, the other is"
             yield find("one-sided", node.name, text)
 
@@ -397,7 +401,7 @@ def _convolution(view: View, tensor: str) -> onnx.NodeProto | None:
 
     def is_quantized(node: onnx.NodeProto) -> bool:
         halves = [view.behind(name)[0] for name in node.input[:2]]
-        return all(half is not None and half.kind in BYTES for half in halves)
+        return all(half is not None and half.is_byte for half in halves)
 
     return fusable_convolution(view.index, tensor, is_quantized)
 
@@ -407,7 +411,7 @@ def _needless(view: View, node: onnx.NodeProto, order: dict[str, int]) -> Iterat
     found: list[tuple[int, Half, str]] = []
     for name in node.input:
         half = view.dequantizer(name)
-        if half is None or half.kind not in BYTES or view.index.only_reader(name) is None:
+        if half is None or not half.is_byte or view.index.only_reader(name) is None:
             continue
         before = view.quantizer(half)
         alone = len(view.index.readers(half.source)) == 1

@@ -24,9 +24,7 @@ QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 #: Operator domains whose QuantizeLinear and DequantizeLinear are defined as in ONNX.
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
 #: Names of the one-byte types that quantized values have in models for TensorRT, such as ``int8``.
-BYTES = frozenset(
-    str(known.dtype) for known in FORMATS.values() if known.takes_scales and known.dtype.itemsize == 1
-)
+_BYTES = frozenset(str(known.dtype) for known in FORMATS.values() if known.is_narrow)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +44,11 @@ class Half:
     """The values of the tensor that the node reads; None if they are not constant."""
     rooted: bool
     """Whether the tensor that the node reads depends on constants only."""
+
+    @property
+    def is_byte(self) -> bool:
+        """Whether the quantized values have one of the one-byte types that models for TensorRT have."""
+        return self.kind in _BYTES
 
     @property
     def source(self) -> str:
