@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -30,8 +31,6 @@ _LEAST = 0.05
 #: Minimum ratio of the largest channel to the median channel for channels to count as outliers. At this ratio
 #: the median channel has 16 of 127 INT8 codes. In networks without faults the ratio stays below 6.
 OUTLIER_RATIO = 8.0
-#: The ablations that give an activation other scales.
-_SCALE_TRIALS: tuple[TakenKind, ...] = ("range", "channels", "per-channel", "in-use", "unmasked")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +48,7 @@ class Suspect:
     by_channel: Cause | None = None
     """The cause by single channels, for a tensor that shows no symptom as a whole. It counts only if an
     ablation shows that the tensor is at fault."""
-    scales: Mapping[TakenKind, float] = field(default_factory=dict)
+    scales: Mapping[TakenKind, Array] = field(default_factory=dict)
     """Scales of an activation, by the ablation that tries them."""
 
 
@@ -98,7 +97,7 @@ def _shown(
             break
     likely_lost = likely.kind == "zero-scale" and tests.most_by_scales < _PART
     if trials.halved and (likely_lost or tests.most < _PART):
-        tests.widened()
+        tests.share("fp32")
     return tests.conclusion(ordered, likely, placed)
 
 
@@ -115,29 +114,11 @@ class _Tests:
 
     def freed(self, suspect: Suspect) -> float:
         """The share of the culprit's loss that vanishes if the suspected tensor is not quantized."""
-        piece = self._piece(suspect)
-        kind: TakenKind = "constants" if suspect.held is None else "activation"
-        return self._share(kind, suspect, lambda: self.trials.without(self.group, piece))
+        return self.share("constants" if suspect.held is None else "activation", suspect)
 
     def remedied(self, suspect: Suspect) -> float:
-        """The share of the culprit's loss that vanishes with the scale that cures the symptom.
-
-        0 without one.
-        """
-        if suspect.trial == "bias":
-            return self._share("bias", suspect, lambda: self.trials.corrected(self.group))
-        return self.rescaled(suspect, suspect.trial) if suspect.trial in _SCALE_TRIALS else 0.0
-
-    def rescaled(self, suspect: Suspect, kind: TakenKind) -> float:
-        """The share of the culprit's loss that vanishes with other scales of an activation; 0 without any."""
-        piece, scale = self._piece(suspect), _scale(suspect, kind)
-        if scale is None or scale.size not in (1, piece.channels):
-            return 0.0
-        return self._share(kind, suspect, lambda: self.trials.rescaled(self.group, piece, scale))
-
-    def widened(self) -> None:
-        """Run the ablation with FP32 in place of FP16 for all nodes that are not quantized."""
-        self._share("fp32", None, lambda: self.trials.in_fp32(self.group))
+        """The share of the culprit's loss that vanishes in the trial of the symptom; 0 without one."""
+        return 0.0 if suspect.trial is None else self.share(suspect.trial, suspect)
 
     @property
     def most(self) -> float:
@@ -147,7 +128,7 @@ class _Tests:
     @property
     def most_by_scales(self) -> float:
         """The greatest share of the culprit's loss that vanished in an ablation with another scale."""
-        shares = (taken.share for taken in self.tried.values() if taken.kind in _SCALE_TRIALS)
+        shares = (taken.share for taken in self.tried.values() if taken.kind in SCALES)
         return max(shares, default=0.0)
 
     def conclusion(self, suspects: Sequence[Suspect], likely: Cause, placed: Placed) -> Cause | None:
@@ -179,7 +160,7 @@ class _Tests:
             if guilty.trial == "bias" and tried is not None:
                 cause = replace(cause, kind="accumulated-noise", symptom="noise-adds-up")
             return self._with_trial(self._alone(cause, taken), taken)
-        if guilty.by_channel is not None and self.rescaled(guilty, "per-channel") >= _PART * taken.share:
+        if guilty.by_channel is not None and self.share("per-channel", guilty) >= _PART * taken.share:
             return self._with_trial(guilty.by_channel, self._known(guilty, "per-channel"))
         return self._with_trial(self._alone(self._of_activation(guilty, placed), taken), taken)
 
@@ -188,7 +169,7 @@ class _Tests:
         cause = guilty.cause
         if guilty.trial is not None and self._remedy(guilty) is not None:
             cause = replace(cause, kind="accumulated-noise", symptom="noise-adds-up")
-        if self.rescaled(guilty, "range") >= _PART * self.most:
+        if self.share("range", guilty) >= _PART * self.most:
             return cause.showing("activation-outliers", "stretched-range")
         return placed(cause, [guilty.tensor]) or cause
 
@@ -205,18 +186,22 @@ class _Tests:
         return None if suspect.trial is None else self._known(suspect, suspect.trial)
 
     def _known(self, suspect: Suspect, *kinds: TakenKind) -> Ablation | None:
-        tensor = self._piece(suspect).tensor
+        tensor = suspect.tensor
         return next((self.tried[tensor, kind] for kind in kinds if (tensor, kind) in self.tried), None)
 
-    def _piece(self, suspect: Suspect) -> Piece:
-        return next(p for p in self.trials.pieces[self.group] if suspect.tensor == p.tensor)
+    def share(self, kind: TakenKind, suspect: Suspect | None = None) -> float:
+        """The share of the culprit's loss that vanishes in a trial of ``TRIALS``; 0 if it cannot be run.
 
-    def _share(self, kind: TakenKind, suspect: Suspect | None, trial: Callable[[], float]) -> float:
-        key = "" if suspect is None else self._piece(suspect).tensor, kind
+        Without a suspect, the trial changes no single tensor.
+        """
+        key = "" if suspect is None else suspect.tensor, kind
         if key not in self.tried:
-            if not self.trials.may_go_on:
+            normalized_loss = None
+            if self.trials.may_go_on:
+                normalized_loss = TRIALS[kind](self.trials, self.group, suspect)
+            if normalized_loss is None:
                 return 0.0
-            normalized_loss, before = trial(), self.trials.as_it_is(self.group)
+            before = self.trials.as_it_is(self.group)
             share = max((before - normalized_loss) / self.trials.loss(self.group), 0.0)
             tensor = "" if suspect is None else suspect.cause.tensor
             met, beyond = normalized_loss <= 1.0, share > _BEYOND
@@ -229,33 +214,44 @@ class _Tests:
         return replace(cause, ablation=taken, tried=tuple(self.tried.values()), evidence=evidence)
 
 
-def _scale(suspect: Suspect, kind: TakenKind) -> Array | None:
-    """The symmetric scales of an activation for an ablation, float32 [] or [channels]; None if not known."""
+def _fitting(suspect: Suspect) -> Array | None:
+    """The scale for the tensor as a whole that fits the data best."""
     held = suspect.held
-    if kind in suspect.scales:
-        return np.array(suspect.scales[kind], np.float32)
     if held is None or not held.is_counted:
         return None
-    if kind == "range":
-        return np.array(held.best_reach() / held.low.levels, np.float32)
-    amax = held.channel_amax
-    if amax is None or not amax.any():
+    return np.array(held.best_reach() / held.low.levels, np.float32)
+
+
+def _of_large_channels(suspect: Suspect) -> Array | None:
+    """Scales of their own for the large channels, and one scale for all others."""
+    amax = _amax(suspect)
+    if amax is None:
         return None
-    reach = np.maximum(amax, amax[amax > 0].min())
-    if kind == "per-channel":
-        reach = _by_part(reach)
-    if kind == "channels":
-        usual = np.ones(amax.shape, np.bool_)
-        usual[list(suspect.cause.channels)] = False
-        reach = np.where(usual, reach[usual].max(initial=0.0), reach) if usual.any() else reach
-    return np.asarray(reach / held.low.levels, np.float32)
+    usual = np.ones(amax.shape, np.bool_)
+    usual[list(suspect.cause.channels)] = False
+    return np.where(usual, amax[usual].max(initial=0.0), amax) if usual.any() else amax
+
+
+def _of_each_part(suspect: Suspect) -> Array | None:
+    """A scale for each part of the channels, see ``_by_part``."""
+    amax = _amax(suspect)
+    return None if amax is None else _by_part(amax)
+
+
+def _amax(suspect: Suspect) -> Array | None:
+    """The scale that fits each channel, [channels]. A channel of zeros gets the least scale of the others."""
+    held = suspect.held
+    if held is None or not held.is_counted or held.channel_amax is None or not held.channel_amax.any():
+        return None
+    amax = held.channel_amax
+    return np.asarray(np.maximum(amax, amax[amax > 0].min()) / held.low.levels, np.float32)
 
 
 def _by_part(amax: Array) -> Array:
-    """A range for each channel, [channels].
+    """A scale for each channel, [channels].
 
     Channels are divided into parts, so that in each part no channel is ``OUTLIER_RATIO`` times smaller than
-    the greatest. The range of a channel is that of the greatest channel of its part.
+    the greatest. The scale of a channel is that of the greatest channel of its part.
     """
     reach = amax.copy()
     left = np.ones(amax.shape, np.bool_)
@@ -265,3 +261,40 @@ def _by_part(amax: Array) -> Array:
         reach[part] = most
         left &= ~part
     return reach
+
+
+def _unquantized(trials: Interventions, group: str, suspect: Suspect | None) -> float | None:
+    return None if suspect is None else trials.without(group, _piece(trials, group, suspect))
+
+
+def _rescaled(kind: TakenKind, trials: Interventions, group: str, suspect: Suspect | None) -> float | None:
+    if suspect is None:
+        return None
+    piece, scale = _piece(trials, group, suspect), SCALES[kind](suspect)
+    if scale is None or scale.size not in (1, piece.channels):
+        return None
+    return trials.rescaled(group, piece, scale)
+
+
+def _piece(trials: Interventions, group: str, suspect: Suspect) -> Piece:
+    return next(piece for piece in trials.pieces[group] if piece.tensor == suspect.tensor)
+
+
+#: The trials that give an activation other symmetric scales: float32 [] or [channels]; None if not known.
+SCALES: Mapping[TakenKind, Callable[[Suspect], Array | None]] = {
+    "range": _fitting,
+    "channels": _of_large_channels,
+    "per-channel": _of_each_part,
+    "in-use": lambda suspect: suspect.scales.get("in-use"),
+    "unmasked": lambda suspect: suspect.scales.get("unmasked"),
+}
+#: The register of trials. Each returns the model's loss after one change of a culprit, or None if the change
+#: is not possible. To add one: its name in ``TakenKind``, a row here or in ``SCALES``, its words in
+#: ``ABLATIONS`` of ``report/catalogue.py``, and a symptom of ``answer/causes.py`` that names it.
+TRIALS: Mapping[TakenKind, Callable[[Interventions, str, Suspect | None], float | None]] = {
+    "activation": _unquantized,
+    "constants": _unquantized,
+    "bias": lambda trials, group, suspect: trials.corrected(group),
+    "fp32": lambda trials, group, suspect: trials.in_fp32(group),
+    **{kind: partial(_rescaled, kind) for kind in SCALES},
+}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import onnx
 
 from pytest_int8acc.answer import symptoms
@@ -36,7 +37,7 @@ from pytest_int8acc.lab.losses import SAMPLES
 from pytest_int8acc.observers.edges import EdgeMeter
 from pytest_int8acc.results import Cost, Culprit, Evidence
 from pytest_int8acc.results.causes import Cause, CauseKind, Symptom, TakenKind
-from pytest_int8acc.tensors import did_you_mean
+from pytest_int8acc.tensors import Array, did_you_mean
 
 logger = logging.getLogger("pytest_int8acc")
 _F = TypeVar("_F")
@@ -274,14 +275,14 @@ class _Explainer:
             plain = weight.cause()
             cause = _first_shown(WEIGHTS, weight, plain) or plain
             by_channel, values = _first_shown(WEIGHT_CHANNELS, weight, cause), None
-            scales: dict[TakenKind, float] = {}
+            scales: dict[TakenKind, Array] = {}
         else:
             values, quantizations = self.measured[edge.tensor]
             stats = quantizations[id(edge.quantization)]
             levels, in_use = values.low.levels, self.in_use.get(edge.tensor)
             unmasked = self.unmasked.get(edge.tensor)
-            scales = {} if unmasked is None else {"unmasked": unmasked}
-            scales |= {} if in_use is None else {"in-use": in_use}
+            known: dict[TakenKind, float | None] = {"unmasked": unmasked, "in-use": in_use}
+            scales = {kind: np.array(s, np.float32) for kind, s in known.items() if s is not None}
             facts = ActivationFacts(
                 edge,
                 values,
