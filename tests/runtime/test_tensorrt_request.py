@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 from unittest.mock import MagicMock
 
@@ -15,16 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zoo import ZOO
 
-from pytest_int8acc import EngineError
+from pytest_int8acc import EngineError, Settings
 from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, make_model, save_model
 from pytest_int8acc.graph.opsets import raise_opset
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
+from pytest_int8acc.runtime.trt.backend import TrtBackend
 from pytest_int8acc.runtime.trt.build import BuildOptions, BuildRequest, fit_model, make_profiles, seen_shapes
 from pytest_int8acc.runtime.trt.calibration import Implicit
-from pytest_int8acc.runtime.trt.platform import Feature, Platform
-from pytest_int8acc.runtime.trt.worker import BUILDER_OPTIONS
+from pytest_int8acc.runtime.trt.options import BUILDER_OPTIONS, Feature
+from pytest_int8acc.runtime.trt.platform import Platform
 from pytest_int8acc.spec.models import TensorRt
 from pytest_int8acc.tensors import TensorInfo
 
@@ -88,13 +91,27 @@ def key_of(platform: Platform = OLD, **changes: Any) -> str:
 
 
 def test_every_option_of_the_spec_reaches_the_builder() -> None:
-    assert set(BUILDER_OPTIONS) == set(TensorRt.model_fields) - {"shapes", "plugins", "obey", "timeout"}
+    assert set(BUILDER_OPTIONS) == set(TensorRt.model_fields) - {"shapes", "plugins", "timeout"}
 
 
 def test_each_option_of_the_builder_sets_something() -> None:
+    """The rest of ``TensorRt`` names no option of the builder's configuration, but of TensorRT elsewhere."""
     values = {"tactic_sources": [], "workspace": "1G", "optimization_level": 2}
-    for name, option in BUILDER_OPTIONS.items():
-        assert option(MagicMock(), values[name]), name
+    made = {name: option.arguments for name, option in BUILDER_OPTIONS.items() if option.arguments}
+    assert set(BUILDER_OPTIONS) - set(made) == {"obey"}
+    for name, arguments in made.items():
+        assert arguments(MagicMock(), values[name]), name
+
+
+def test_what_a_tensorrt_lacks_is_refused_where_the_spec_sets_it() -> None:
+    needing = {name: option.feature for name, option in BUILDER_OPTIONS.items() if option.feature}
+    none_has_them = dataclasses.replace(OLD, flavor="rtx", version=(1, 0, 0))
+    for name, feature in needing.items():
+        case = SimpleNamespace(
+            tensorrt=TensorRt.model_construct(**{name: True}), at=lambda key: nullcontext()
+        )
+        with pytest.raises(EngineError, match=f"has no {feature}"):
+            TrtBackend(none_has_them, case, Settings())  # type: ignore[arg-type]
 
 
 def test_each_feature_is_known_of_every_platform() -> None:

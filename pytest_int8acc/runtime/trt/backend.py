@@ -52,8 +52,8 @@ from pytest_int8acc.runtime.trt.children import Workers
 from pytest_int8acc.runtime.trt.engine import TrtEngine, open_built, open_engine, read_header
 from pytest_int8acc.runtime.trt.inspector import read_layers, untold_nodes
 from pytest_int8acc.runtime.trt.latency import layer_times, measure_latency
+from pytest_int8acc.runtime.trt.options import BUILDER_OPTIONS
 from pytest_int8acc.runtime.trt.platform import Device, Platform, require
-from pytest_int8acc.runtime.trt.worker import BUILDER_OPTIONS
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
@@ -87,9 +87,10 @@ class TrtBackend:
         self, platform: Platform, case: Case, settings: Settings, builders: Workers | None = None
     ) -> None:
         obey = case.tensorrt.obey
-        with case.at("tensorrt.obey"):
-            if obey:
-                require(platform, "layer precisions")
+        for name, option in BUILDER_OPTIONS.items():
+            if option.feature is not None and getattr(case.tensorrt, name):
+                with case.at(f"tensorrt.{name}"):
+                    require(platform, option.feature)
         self.platform = platform
         self.notes: tuple[str, ...] = ()
         self.output_settings: Mapping[str, str] = {"mode": ENGINE}
@@ -359,7 +360,9 @@ class _Unrun:
 
 def _options(case: Case) -> BuildOptions:
     said = case.tensorrt
-    given = {name: getattr(said, name) for name in BUILDER_OPTIONS}
+    given = {
+        name: getattr(said, name) for name, option in BUILDER_OPTIONS.items() if option.arguments is not None
+    }
     return BuildOptions(
         shapes={name: (least, usual, most) for name, (least, usual, most) in said.shapes.items()},
         plugins=tuple(case.path(plugin) for plugin in said.plugins),

@@ -71,7 +71,7 @@ class BuildOptions:
     plugins: tuple[Path, ...] = ()
     """Plugin libraries, which are loaded before the model is read."""
     builder: Mapping[str, Any] = field(default_factory=dict)
-    """Name to value of options of :data:`~.worker.BUILDER_OPTIONS`. TensorRT chooses the other options."""
+    """Name to value of options of :data:`~.options.BUILDER_OPTIONS`. TensorRT chooses the other options."""
     timeout: float = 1800.0
     """Maximum number of seconds of one build."""
 

@@ -18,20 +18,9 @@ from typing import Any, Literal, NamedTuple
 
 from pytest_int8acc.errors import EngineError, MissingBackendError
 from pytest_int8acc.runtime.trt.children import Ended, Outcome, Workers
+from pytest_int8acc.runtime.trt.options import Feature
 
 Flavor = Literal["tensorrt", "rtx"]
-Feature = Literal[
-    "run",
-    "build",
-    "strong typing",
-    "weak typing",
-    "implicit quantization",
-    "debug tensors",
-    "timing cache",
-    "FP8",
-    "BF16",
-    "layer precisions",
-]
 
 _MODULES: dict[Flavor, str] = {"tensorrt": "tensorrt", "rtx": "tensorrt_rtx"}
 _NAMES: dict[Flavor, str] = {"tensorrt": "TensorRT", "rtx": "TensorRT-RTX"}

@@ -22,14 +22,14 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
 from pytest_int8acc.files import replace_file
-from pytest_int8acc.settings import to_bytes
+from pytest_int8acc.runtime.trt.options import BUILDER_OPTIONS
 
 MODEL, ENGINE, LAYERS, NETWORK = "model.onnx", "engine.plan", "layers.json", "network.json"
 JOB, META, CACHE, TIMING = "job.json", "meta.json", "calibration.cache", "timing.cache"
@@ -234,7 +234,9 @@ def _config(job: dict[str, Any], batches: _Batches) -> Any:
     options: dict[str, Any] = {"profiles": [_profile(job["profiles"])]}
     options.update(dict.fromkeys(job["flags"], True))
     for name, value in job["builder"].items():
-        options.update(BUILDER_OPTIONS[name](trt, value))
+        arguments = BUILDER_OPTIONS[name].arguments
+        assert arguments is not None  # a job has only options of the builder
+        options.update(arguments(trt, value))
     if job["precisions"]:
         options["precision_constraints"] = "obey"
     if job["timing"] and Path(TIMING).exists():
@@ -252,17 +254,6 @@ def _config(job: dict[str, Any], batches: _Batches) -> Any:
     return PostprocessConfig(config, calibrate_in_batches)
 
 
-#: Key: an option of the builder in the spec's ``tensorrt`` section. Value: a function that makes arguments of
-#: Polygraphy's ``CreateConfig``. The function gets the ``tensorrt`` module and the value in the spec.
-BUILDER_OPTIONS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
-    "workspace": lambda trt, value: {
-        "memory_pool_limits": {trt.MemoryPoolType.WORKSPACE: to_bytes(value)},
-    },
-    "optimization_level": lambda trt, value: {"builder_optimization_level": value},
-    "tactic_sources": lambda trt, value: {"tactic_sources": [_tactic_source(trt, name) for name in value]},
-}
-
-
 def _profile(profiles: dict[str, Any]) -> Any:
     from polygraphy.backend.trt import Profile
 
@@ -270,13 +261,6 @@ def _profile(profiles: dict[str, Any]) -> Any:
     for name, (least, usual, most) in profiles.items():
         profile.add(name, tuple(least), tuple(usual), tuple(most))
     return profile
-
-
-def _tactic_source(trt: Any, name: str) -> Any:
-    known = trt.TacticSource.__members__
-    if name.upper() not in known:
-        raise ValueError(f"tactic_sources: this TensorRT has no '{name}'; it has {', '.join(known)}")
-    return known[name.upper()]
 
 
 class _Batches:
