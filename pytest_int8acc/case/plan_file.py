@@ -40,7 +40,7 @@ from pytest_int8acc.graph.norms import find_norms
 from pytest_int8acc.graph.plan import activation_scales, computed_floats, misfit, quantized_tensors
 from pytest_int8acc.names import shown
 from pytest_int8acc.results.search import PLAN_VERSION
-from pytest_int8acc.spec.fields import KEY, Axis, GraphName, closest, expect, found, one_of
+from pytest_int8acc.spec.fields import KEY, GraphName, Integer, closest, expect, found, one_of
 from pytest_int8acc.spec.load import display, keys_without_value, spec_error, translated
 from pytest_int8acc.spec.yaml import Mark, Mistake, Node, parse
 from pytest_int8acc.tensors import Array, did_you_mean
@@ -240,7 +240,7 @@ _OneOrMorePositive = Annotated[
     Annotated[_Positive, Tag("(number)")] | Annotated[tuple[_Positive, ...], Tag("(list)")], _IS_LIST
 ]
 _OneOrMoreIntegers = Annotated[
-    Annotated[Axis, Tag("(number)")] | Annotated[tuple[Axis, ...], Tag("(list)")], _IS_LIST
+    Annotated[Integer, Tag("(number)")] | Annotated[tuple[Integer, ...], Tag("(list)")], _IS_LIST
 ]
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False), expect("a number")]
 _Floats = Annotated[tuple[_Number, ...], expect("a list of numbers, one per element")]
@@ -255,7 +255,7 @@ class _Scale(BaseModel):
     model_config = ConfigDict(defer_build=True, extra="forbid")
 
     scale: _OneOrMorePositive
-    axis: Axis | None = None
+    axis: Integer | None = None
     zero_point: _OneOrMoreIntegers | None = None
     dtype: _CodeName | None = None
 

@@ -98,10 +98,10 @@ class OutputCriterion(_Limits):
         "it, an output that the graph joins of parts of unlike kind is judged by those; 'off': as a whole.",
         examples=[[4, 80]],
     )
-    axis: fields.Axis = option(
+    axis: fields.Integer = option(
         "The axis of classes, for kl and the top-k agreements; of 'parts', where these are given.", -1
     )
-    cosine: fields.Cosine | None = option("Least cosine similarity.")
+    cosine: fields.Correlation | None = option("Least cosine similarity.")
     sqnr_db: fields.Number | None = option(
         "Least signal-to-quantization-noise ratio in dB; 20: noise is a tenth of the signal."
     )
@@ -207,10 +207,10 @@ class MetricCriterion(_Limits):
     label: fields.Text | None = option(
         "For a named metric: which array of the labels it takes, where there are several."
     )
-    axis: fields.Axis | None = option(
+    axis: fields.Integer | None = option(
         "The axis of classes, of channels for ssim (default: the one that the labels lack; 1 for ssim)."
     )
-    ignore: fields.Axis | None = option("A class id whose labels do not count, like 255.")
+    ignore: fields.Integer | None = option("A class id whose labels do not count, like 255.")
     average: Annotated[Average, fields.one_of(Average)] | None = option(
         "For f1: the mean over classes (macro, the default), over all labels (micro), weighted by labels, or "
         "class 1 alone (binary)."

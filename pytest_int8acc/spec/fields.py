@@ -222,8 +222,8 @@ Level = Annotated[int, Field(strict=True, ge=0, le=5), _number("a whole number f
 Size = Annotated[
     str, Field(strict=True, pattern=r"^0*[1-9][0-9]* ?[KMGTkmgt]?$"), _text("a size like 500M or 4G")
 ]
-Seed = Annotated[int, Field(strict=True, ge=0), _number("a whole number of at least 0")]
-Shape = Annotated[tuple[Seed, ...], expect("a shape like [8, 3, 224, 224]")]
+NonNegativeInteger = Annotated[int, Field(strict=True, ge=0), _number("a whole number of at least 0")]
+Shape = Annotated[tuple[NonNegativeInteger, ...], expect("a shape like [8, 3, 224, 224]")]
 Profile = Annotated[
     tuple[Shape, ...],
     Field(json_schema_extra={"minItems": 3, "maxItems": 3}),
@@ -242,13 +242,13 @@ Parts = Annotated[
     | Annotated[Literal["off"], expect(_PARTS), Tag("(off)")],
     Discriminator(lambda value: "(off)" if isinstance(value, str | bool) else "(sizes)"),
 ]
-Axis = Annotated[int, Field(strict=True), _number("a whole number")]
+Integer = Annotated[int, Field(strict=True), _number("a whole number")]
 Flag = Annotated[bool, Field(strict=True), expect("true or false")]
 Number = Annotated[_Float, _number("a number")]
 Positive = Annotated[_Float, Field(gt=0), _number("a number greater than 0")]
 NonNegative = Annotated[_Float, Field(ge=0), _number("a number of at least 0")]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=1), _number("a number between 0 and 1")]
-Cosine = Annotated[float, Field(strict=True, ge=-1, le=1), _number("a number between -1 and 1")]
+Correlation = Annotated[float, Field(strict=True, ge=-1, le=1), _number("a number between -1 and 1")]
 Percentile = Annotated[
     float, Field(strict=True, gt=50, le=100), _number("a percentile greater than 50 and at most 100")
 ]

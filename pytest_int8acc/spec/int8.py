@@ -39,7 +39,7 @@ class RandomData(Closed):
     expected = "{samples: N, seed: N}"
 
     samples: fields.Count = Field(description="How many samples to draw.", examples=[64])
-    seed: fields.Seed = option("Seed of the generator.", 0)
+    seed: fields.NonNegativeInteger = option("Seed of the generator.", 0)
 
 
 class RandomSource(Closed):
