@@ -86,14 +86,17 @@ class Steps:
     def _is_refuted(self, lab: Lab) -> bool:
         """Whether the held-out samples may contradict the result of the samples by which the search chose.
 
-        They contradict it if the plan of the search fails on them and no other fix holds. They may contradict
-        it if the choosing samples miss the criteria with all layers in high precision.
+        They contradict it if the plan of the search fails on them: it lacks layers, even if another fix holds.
+        They may contradict it if the choosing samples miss the criteria with all layers in high precision.
         """
-        if not lab.split.held_out or self.found is None or any(proof.holds for proof in self._proofs()):
+        if not lab.split.held_out or self.found is None:
             return False
+        proof, holds = self.found.proof, any(proof.holds for proof in self._proofs())
         if self.found.result.ending.kind == "high-fails":
-            return True
-        return self.found.proof is not None and not self.found.proof.passed
+            return not holds
+        if proof is None or proof.passed:
+            return False
+        return proof.chosen.passed or not holds  # else the built model contradicts the simulation
 
     def _answer_anew(self, lab: Lab, *, explained: bool) -> None:
         """Search again on all samples, none of them held out. Remedies that were proved before are kept."""

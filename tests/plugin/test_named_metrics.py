@@ -60,9 +60,7 @@ def test_a_limit_on_top1_alone_is_a_full_spec_and_drives_the_search(digits, work
     (bad,) = (case for case in report["cases"] if case["verdict"] == "failed")
     (score,) = bad["metrics"]
     assert (score["subject"], score["metric"], score["baseline"]) == ("top1", "top1", 1)
-    culprits = {culprit["layer"] for culprit in bad["culprits"]}
-    assert culprits
-    assert culprits <= {"first", "second"}  # one alone may do on the samples that choose
+    assert {culprit["layer"] for culprit in bad["culprits"]} == {"first", "second"}
 
 
 @pytest.mark.parametrize("metric", ["f1", "miou", "wer", "coco_map"])
