@@ -86,7 +86,7 @@ class Steps:
     def _is_refuted(self, lab: Lab) -> bool:
         """Whether the held-out samples may contradict the result of the samples by which the search chose.
 
-        They contradict it if the plan of the search fails on them: it lacks layers, even if another fix holds.
+        They contradict it if the plan of the search fails on them, since it lacks layers then.
         They may contradict it if the choosing samples miss the criteria with all layers in high precision.
         """
         if not lab.split.held_out or self.found is None:
