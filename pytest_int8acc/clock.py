@@ -62,6 +62,14 @@ class Clock:
             self._spent[name] = self._spent.get(name, 0.0) + now - self._since
         self._since, self.doing = now, doing
 
+    def waited(self, seconds: float) -> None:
+        """Take the last ``seconds`` out of the current phase and its limit: another process used the GPU."""
+        self._end += seconds
+        if self.doing is not None:
+            self._switch(self.doing)
+            self._spent[self.doing.phase] -= seconds
+            self._spent["waiting"] = self._spent.get("waiting", 0.0) + seconds
+
     @property
     def phases(self) -> tuple[Phase, ...]:
         """All phases so far with their seconds, in the order in which they began."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -218,3 +219,16 @@ def test_one_clock_does_not_reach_another_case() -> None:
         assert current() is clock
     assert current() is not clock
     assert np.isfinite(sum(phase.seconds for phase in clock.phases))
+
+
+def test_time_in_which_others_use_the_gpu_counts_for_no_phase_and_no_limit() -> None:
+    clock = Clock()
+    clock.limit(0.15)
+    with clock.phase("proof"):
+        time.sleep(0.2)
+        assert clock.over
+        clock.waited(0.19)
+        assert not clock.over
+    spent = {phase.name: phase.seconds for phase in clock.phases}
+    assert spent["waiting"] == 0.19
+    assert spent["proof"] < 0.1

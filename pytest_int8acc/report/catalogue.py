@@ -716,6 +716,7 @@ PHASES: Mapping[PhaseName, str] = {
     "causes": "looking for causes",
     "repair": "looking for cheaper fixes",
     "files": "writing files",
+    "waiting": "waiting for the GPU",
 }
 
 #: Words for the reasons why the work after a verdict ended early.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
+from pytest_int8acc.clock import current
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.graph.emulate import holds_fp8
@@ -249,12 +251,14 @@ class TrtBackend:
     def _build(
         self, form: ModelForm | ImplicitForm, role: Role, inputs: Dataset, outputs: Outputs = "own"
     ) -> Built:
+        started = time.monotonic()
         if role in self._begun:
             request, future = self._begun.pop(role)
             built = future.result()
         else:
             request = self._request(form, role, inputs, outputs)
             built = self._make(request)
+        current().waited(min(built.waited, time.monotonic() - started))
         if isinstance(form, ImplicitForm) and request.implicit is not None:
             self._keep_cache(form, request.implicit, request.model, built)
         self.notes = tuple(dict.fromkeys((*self.notes, *built.notes)))

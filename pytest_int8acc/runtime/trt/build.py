@@ -340,6 +340,8 @@ class Built:
     """File with the whole log of the build."""
     seconds: float
     """Duration of the build in seconds; 0 if the engine was in the store."""
+    waited: float
+    """The seconds for which the build waited, because another process used the GPU."""
     stored: bool
     nbytes: int
     layers: str
@@ -587,6 +589,7 @@ def _read(request: BuildRequest, platform: Platform, folder: Path, *, made: bool
         engine=folder / worker.ENGINE,
         log=folder / worker.LOG,
         seconds=meta["seconds"] if made else 0.0,
+        waited=meta["waited"] if made else 0.0,
         stored=not made,
         nbytes=meta["nbytes"],
         layers=read_log(folder / worker.LAYERS),

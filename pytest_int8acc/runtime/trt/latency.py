@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from pytest_int8acc.clock import current
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.results import Latency
 from pytest_int8acc.runtime.trt.engine import TrtEngine, backend, speaking_of, tensorrt
@@ -51,7 +52,8 @@ def measure_latency(
     timers = {role: _Timer(engine) for role, engine in engines.items()}
     devices = [device for engine in engines.values() for device in engine.platform.devices]
     try:
-        with alone(lock_of(devices[0].bus) if devices else None):
+        with alone(lock_of(devices[0].bus) if devices else None) as waited:
+            current().waited(waited)
             times = _in_turn(timers, seconds, runs)
     finally:
         for timer in timers.values():
