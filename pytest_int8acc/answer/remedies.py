@@ -30,7 +30,7 @@ from pytest_int8acc.answer.proposals import (
     unfuse,
 )
 from pytest_int8acc.answer.scales import activations
-from pytest_int8acc.errors import DataError, Int8accError
+from pytest_int8acc.errors import DataError, EngineError, Int8accError
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import Cost, Evidence, Repair, SearchOutcome
@@ -206,7 +206,11 @@ class _Loop:
                 return False
             if not remedy.is_late:
                 lab.clock.check()
-        proof = lab.prove(plan)
+        try:
+            proof = lab.prove(plan)
+        except EngineError as error:  # another plan may build
+            self.known.notes.append(f"a plan of the remedy '{remedy.kind}' does not build or run: {error}")
+            return False
         if proof.passed:
             return self._keep(remedy, proposal, proof)
         where = "as built" if not proof.chosen.passed else "on samples that it has not seen"

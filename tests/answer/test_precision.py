@@ -12,9 +12,10 @@ from labs import lab_of
 from pytest_int8acc import Settings
 from pytest_int8acc.answer import conclude, precision
 from pytest_int8acc.answer.precision import find_precision
+from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.lab import simulator
-from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.report.text import failure
 from pytest_int8acc.report.view import CaseView
 
@@ -33,6 +34,28 @@ def test_a_search_that_has_cost_enough_says_that_its_set_may_be_too_large(
     assert outcome.ending.kind == ("proven" if certify else "cut-short")
     if not certify:
         assert "Layers kept out of INT8 (some may be innocent)" in failure(CaseView(conclude(measured, None)))
+
+
+def test_a_plan_that_does_not_build_costs_that_plan_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prove, refused = Lab.prove, list[Plan]()
+
+    def refusing(lab: Lab, plan: Plan) -> Proof:
+        if not plan.high and not refused:
+            refused.append(plan)
+            raise EngineError("Assertion: mergeScales")
+        return prove(lab, plan)
+
+    monkeypatch.setattr(Lab, "prove", refusing)
+    result = conclude(faulty(tmp_path, "residual", 60, 2, 22), None)
+    assert refused
+    assert result.search is not None
+    assert result.search.holds
+    assert result.diagnosis is not None
+    assert any("does not build or run: Assertion: mergeScales" in note for note in result.diagnosis.notes)
+    assert not any("ended with an error" in note for note in result.diagnosis.notes)
+    assert result.diagnosis.repairs
 
 
 def test_native_kernels_that_disagree_with_the_simulation_are_said(tmp_path: Path) -> None:
