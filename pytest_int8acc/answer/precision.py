@@ -207,7 +207,16 @@ def _proof(lab: Lab, evaluator: Simulated, result: SearchResult) -> Proof | None
         return None
     plan = evaluator.plan(evaluator.indices(result.high))
     with lab.clock.phase("proof"):
-        return lab.clock.attempt("proof", lambda: lab.prove(plan), None, late=not lab.clock.interrupted)
+        return lab.clock.attempt("proof", partial(_built, lab, plan), None, late=not lab.clock.interrupted)
+
+
+def _built(lab: Lab, plan: Plan) -> Proof | None:
+    """The proof of a plan; None if its model does not build, which ``lab.unbuilt`` tells."""
+    try:
+        return lab.prove(plan)
+    except EngineError as error:
+        lab.unbuilt.append(f"a plan of the search does not build or run: {error}")
+        return None
 
 
 def _joined(lab: Lab, found: Found) -> Found:
@@ -216,8 +225,12 @@ def _joined(lab: Lab, found: Found) -> Found:
     if not joined or len(joined) + len(found.result.high) == len(lab.network.groups):
         return found
     evaluator = lab.simulated()
-    proof = lab.prove(evaluator.plan(evaluator.indices((*found.result.high, *joined))))
-    good = proof.passed and (proof.has_reserve or not (found.proof and found.proof.has_reserve))
+    proof = _built(lab, evaluator.plan(evaluator.indices((*found.result.high, *joined))))
+    good = (
+        proof is not None
+        and proof.passed
+        and (proof.has_reserve or not (found.proof and found.proof.has_reserve))
+    )
     return replace(found, proof=proof, joined=joined) if good else found
 
 
@@ -349,7 +362,7 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
         seconds=seconds,
         int8_share=1.0 - lab.share(found.reserved.plan.high if found.reserved else result.high),
         held_out=lab.held_out(proof),
-        notes=found.notes,
+        notes=(*found.notes, *lab.unbuilt),
         table=result.table,
         price_ms=_price_ms(lab) if found.fix is not None else None,
         certificate=found.certificate,

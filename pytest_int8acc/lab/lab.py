@@ -142,6 +142,8 @@ class Lab:
         self.sessions = measured.sessions
         self.clock = measured.clock
         self.builds = 0
+        self.unbuilt: list[str] = []
+        """Why models of plans that a search chose do not build or run."""
         self.failed_proofs = 0
         """The number of models that had a reserve on all samples, but not on the held-out ones."""
         self._proofs: dict[object, Proof] = {}

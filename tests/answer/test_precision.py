@@ -36,13 +36,14 @@ def test_a_search_that_has_cost_enough_says_that_its_set_may_be_too_large(
         assert "Layers kept out of INT8 (some may be innocent)" in failure(CaseView(conclude(measured, None)))
 
 
+@pytest.mark.parametrize("of_the_search", [False, True])
 def test_a_plan_that_does_not_build_costs_that_plan_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_the_search: bool
 ) -> None:
     prove, refused = Lab.prove, list[Plan]()
 
     def refusing(lab: Lab, plan: Plan) -> Proof:
-        if not plan.high and not refused:
+        if bool(plan.high) == of_the_search and not refused:
             refused.append(plan)
             raise EngineError("Assertion: mergeScales")
         return prove(lab, plan)
@@ -51,11 +52,13 @@ def test_a_plan_that_does_not_build_costs_that_plan_alone(
     result = conclude(faulty(tmp_path, "residual", 60, 2, 22), None)
     assert refused
     assert result.search is not None
-    assert result.search.holds
+    assert result.search.culprits
+    assert result.search.holds != of_the_search
     assert result.diagnosis is not None
-    assert any("does not build or run: Assertion: mergeScales" in note for note in result.diagnosis.notes)
-    assert not any("ended with an error" in note for note in result.diagnosis.notes)
-    assert result.diagnosis.repairs
+    notes = (*result.search.notes, *result.diagnosis.notes)
+    assert any("does not build or run: Assertion: mergeScales" in note for note in notes)
+    assert not any("ended with an error" in note for note in notes)
+    assert any(repair.holds for repair in result.diagnosis.repairs)
 
 
 def test_native_kernels_that_disagree_with_the_simulation_are_said(tmp_path: Path) -> None:
