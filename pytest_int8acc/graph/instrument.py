@@ -108,11 +108,6 @@ class Instrument:
     _defaults: Mapping[str, Array]
     """Name of each scale input to the network's own scale."""
 
-    @property
-    def own_scales(self) -> dict[str, float]:
-        """The network's own scale of each activation that is quantized per tensor."""
-        return {scale.tensor: float(scale.default) for scale in self._scales if not scale.default.ndim}
-
     def setting(
         self, high: Collection[str], scales: Mapping[str, TensorScale] = MappingProxyType({})
     ) -> Setting:

@@ -37,16 +37,18 @@ OLDEST = 7
 LEAST_OPSET = 13
 #: The first opset whose QuantizeLinear and DequantizeLinear take FP16 and FP8 (ONNX operator changelog).
 QDQ_OPSET = 19
-#: For each opset, the oldest IR version that its models may have. Old runtimes refuse newer IR versions.
-_IR_VERSIONS = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}
 
 
 def set_opset(proto: onnx.ModelProto, opset: int) -> None:
-    """Set the opset number of ``proto``, and raise its IR version if the opset needs a newer one."""
+    """Set the opset number of ``proto``, and raise its IR version if the opset needs a newer one.
+
+    The IR version is not raised further, because old runtimes refuse newer ones.
+    """
     for entry in proto.opset_import:
         if entry.domain in ("", "ai.onnx"):
             entry.version = opset
-    proto.ir_version = max(proto.ir_version, _IR_VERSIONS.get(opset, 10))
+    least = helper.find_min_ir_version_for([helper.make_opsetid("", opset)])
+    proto.ir_version = max(proto.ir_version, least)
 
 
 def _to_opset_13(model: Model) -> Model:

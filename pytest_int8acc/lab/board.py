@@ -30,7 +30,7 @@ class Board:
         """
         self.network = network
         self._instrument = build_instrument(network, rest)
-        self.as_run, self.own = self._instrument.as_run, self._instrument.own_scales
+        self.as_run = self._instrument.as_run
         self._engine = sessions.exact(self._instrument.model)
 
     def setting(

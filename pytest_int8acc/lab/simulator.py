@@ -138,10 +138,6 @@ class Simulator:
         """The limit ``runs`` on runs over all samples, raised to at least ``_LITTLE`` MACs in total."""
         return max(runs, _LITTLE / max(self._macs * len(self.inputs), 1.0))
 
-    def takes_time(self, runs: float) -> bool:
-        """Whether this many runs over all samples take more than a few seconds."""
-        return self.allowance(runs) == runs
-
     def seen(self, samples: Iterable[int] | None = None) -> Seen:
         """Some of the samples, by index, with a judge of their own; None for all samples.
 

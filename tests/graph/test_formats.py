@@ -186,6 +186,7 @@ def test_a_symmetric_scale_reaches_amax_with_its_last_level(format_: Any, levels
 def test_a_format_is_found_by_its_name_and_its_dtype() -> None:
     assert all(FORMATS[known.name] is known for known in FORMATS.values())
     assert all(format_of(known.dtype) is known for known in FORMATS.values())
+    assert all(known.sound_db > 0 for known in TARGETS)
     assert format_of(np.int8) is INT8
     assert Quantization(np.float32([0.1]), INT8.zeros(np.float32([0.1])), 0).format is INT8
     with pytest.raises(KeyError):

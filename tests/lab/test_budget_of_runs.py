@@ -76,11 +76,9 @@ def test_all_that_a_lab_runs_is_counted(lab: Lab) -> None:
 
 def test_what_takes_next_to_no_time_is_not_bounded_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lab.simulator.allowance(5) > 100
-    assert not lab.simulator.takes_time(5)
     assert lab.budget(5, most=7).left == 7
     monkeypatch.setattr(simulator, "_LITTLE", 0.0)
     assert lab.simulator.allowance(5) == 5
-    assert lab.simulator.takes_time(5)
     assert lab.budget(5, most=7).left == 5
     budget = lab.budget(5, trials=(2, 9))
     budget.pay()
