@@ -92,11 +92,11 @@ def pytest_runtest_logstart(nodeid):
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Path]:
-    """Two folders alike with specs and tests of each kind, all of one model of 13 MB."""
+    """Two folders alike with specs and tests of each kind, all of one model of 8 MB."""
     net = Builder("wide", (640,))
-    x = net.relu(net.linear("x", 640, 1280, label="up"))
-    x = net.relu(net.linear(x, 1280, 1664, label="middle"))
-    save_model(net.model(net.linear(x, 1664, 256, label="down")), tmp_path / "model.onnx")
+    x = net.relu(net.linear("x", 640, 896, label="up"))
+    x = net.relu(net.linear(x, 896, 1152, label="middle"))
+    save_model(net.model(net.linear(x, 1152, 256, label="down")), tmp_path / "model.onnx")
     inputs = np.random.default_rng(0).normal(size=(8, 640)).astype(np.float32)
     np.savez(tmp_path / "inputs.npz", x=inputs)
     (tmp_path / "conftest.py").write_text(_CONFTEST)

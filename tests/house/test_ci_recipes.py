@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from forked_python import PYTHON
 from gpu_support import DRY, REACHED, gpus, needs_gpu, small_project
 from plugin_support import LOAD
 
@@ -21,7 +22,10 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
 BASH = shutil.which("bash")
 
-pytestmark = pytest.mark.skipif(BASH is None, reason="needs bash")
+pytestmark = [
+    pytest.mark.skipif(BASH is None, reason="needs bash"),
+    pytest.mark.usefixtures("quick_processes"),
+]
 
 
 def recipes() -> dict[str, dict[str, Any]]:
@@ -77,7 +81,7 @@ def run(script: str, folder: Path, **more: str) -> subprocess.CompletedProcess[s
     for name, script_of in stand_ins.items():
         (folder / "bin" / name).write_text(f"#!/bin/sh\n{script_of}")
         (folder / "bin" / name).chmod(0o755)
-    tools = [str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    tools = [str(folder / "bin"), str(Path(PYTHON).parent), os.environ["PATH"]]
     python_path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     outer = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_XDIST_")}
     environment = {**outer, "PATH": os.pathsep.join(tools), "PYTHONPATH": python_path, **more}

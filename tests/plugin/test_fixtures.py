@@ -31,13 +31,6 @@ def test_a_case_that_passes(int8acc):
     assert result.samples == 360
     assert {score.metric for score in result.scores} >= {"cosine", "sqnr_db", "top1"}
 
-def test_check_searches_where_it_fails(int8acc):
-    result = int8acc.load("digits_by_hand.int8acc.yaml").check()
-    assert not result.passed
-    assert result.search.verified
-    assert result.search.culprits[0].cause.kind
-    assert int8acc.load("digits_by_hand.int8acc.yaml").measure().search is None
-
 def test_engines_and_outputs(int8acc):
     case = int8acc.load("digits_qdq.int8acc.yaml")
     images = np.load("data/validation.npz")["image"]
@@ -156,7 +149,9 @@ def by_hand(int8acc):
     return int8acc.load("digits_by_hand.int8acc.yaml").check()
 
 def test_plain(int8acc):
-    assert int8acc.load("digits_by_hand.int8acc.yaml").measure().passed
+    result = int8acc.load("digits_by_hand.int8acc.yaml").measure()
+    assert result.search is None
+    assert result.passed
 
 def test_well(int8acc):
     assert not int8acc.load("digits_by_hand.int8acc.yaml").measure().passed
@@ -164,6 +159,8 @@ def test_well(int8acc):
 
 def test_of_a_fixture(by_hand):
     assert by_hand.samples
+    assert by_hand.search.verified
+    assert by_hand.search.culprits[0].cause.kind
     assert by_hand.passed
 
 def test_of_its_own():
@@ -204,15 +201,17 @@ def test_fixture(broken):
 """
 
 
-@pytest.mark.parametrize(
-    ("arguments", "deselected"), [(("--int8acc", "-k", "py"), 5), (("-n2",), 0)], ids=["plain", "n2"]
-)
-def test_users_own_tests(project: pytest.Pytester, arguments: tuple[str, ...], deselected: int) -> None:
+@pytest.mark.parametrize("workers", [False, True], ids=["plain", "n2"])
+def test_users_own_tests(project: pytest.Pytester, workers: bool) -> None:
     """Cases and engines work, and what fails is shown with what its case says, by the user's own line."""
     (project.path / "two.int8acc.yaml").write_text(TWO)
-    project.makepyfile(test_cases=CASES, test_verdicts=VERDICTS, test_own=OWN_TESTS, test_engines=ENGINES)
+    project.makepyfile(test_cases=CASES, test_verdicts=VERDICTS, test_own=OWN_TESTS)
+    if not workers:  # engines of models know nothing of workers
+        project.makepyfile(test_engines=ENGINES)
+    arguments = ("-n2",) if workers else ("--int8acc", "-k", "py")
     result = project.runpytest(*LOAD, *arguments, "--int8acc-update=missing")
-    result.assert_outcomes(passed=3 + 1 + 10, failed=3 + 5, errors=1, deselected=deselected)
+    passed, deselected = (2 + 1, 0) if workers else (2 + 1 + 10, 5)
+    result.assert_outcomes(passed=passed, failed=3 + 5, errors=1, deselected=deselected)
     for name, count in (("cases", 0), ("verdicts", 3), ("own", 6), ("engines", 0)):
         failed = [line for line in result.outlines if re.match(rf"(FAILED|ERROR) test_{name}\.py::", line)]
         assert len(failed) == count

@@ -12,6 +12,8 @@ import pytest
 from gpu_support import DRY, REACHED, ROOT, gpus
 from plugin_support import LOAD
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 FILES = sorted(
     str(path.relative_to(ROOT))
     for path in (ROOT / "tests").rglob("test_*.py")
