@@ -117,7 +117,7 @@ def project(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("workers", [(), ("-n1",)], ids=["plain", "n1"])
 def test_a_case_gives_its_memory_back_when_its_test_ends(project: Path, workers: tuple[str, ...]) -> None:
-    """A case of this model that is kept holds 80 MB.
+    """A case of this model that is kept holds 45 MB.
 
     Measured over 64 such tests: the process grows by 0.1 MB a test, of which 22 kB are Python's, results for
     the report; without ``malloc_trim`` by 0.25 MB, as glibc keeps fragments.
