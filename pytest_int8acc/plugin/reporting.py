@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -274,6 +275,7 @@ def gather(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> Re
     )
 
 
+@functools.cache
 def tool() -> dict[str, str]:
     """Return name and version of this plugin, for the report."""
     name = "pytest-int8acc"  # without an installation, -p pytest_int8acc.plugin can load the plugin
