@@ -169,14 +169,15 @@ class Settings:
     )
     cache_dir: str | None = _setting(
         None,
-        "where built engines are kept, a folder or an fsspec URL (default: the user's cache)",
+        "where engines, and trials of a search that was cut off, are kept: a folder or an fsspec URL "
+        "(default: the user's cache)",
         kind="folder",
     )
     cache_size: int = _setting(
         20 << 30, "how much the engine store may hold, like 500M (default: 20G)", kind="size"
     )
     no_cache: bool = _setting(
-        False, "build every engine and choose every range anew, and keep none", kind="flag"
+        False, "build every engine, choose every range and try every plan anew, and keep none", kind="flag"
     )
 
     def __init__(self, *, sources: Mapping[str, str] | None = None, **given: Any) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_int8acc.case.measured import Measured, is_explained, timed
+from pytest_int8acc.case.records import Records
 from pytest_int8acc.results import CaseResult
 
 
@@ -41,4 +43,10 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
             clock.interrupt()
             if searches and (steps is None or steps.found is None):  # the search itself did not note the time
                 clock.leave("search")
-    return timed(measured.result if steps is None else steps.result, clock)
+    result = timed(measured.result if steps is None else steps.result, clock)
+    records: Records | None = vars(measured).get("records")  # without it nothing was tried
+    if records is None:
+        return result
+    if result.stopped is None:
+        records.forget()
+    return replace(result, notes=(*result.notes, *records.notes))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import NamedTuple
 
 from pytest_int8acc.case.caveats import (
@@ -43,6 +43,7 @@ from pytest_int8acc.case.perturbation import PerturbedOutputs, with_perturbed_in
 from pytest_int8acc.case.preactivations import Preactivations
 from pytest_int8acc.case.precision import engine_scores, precision_contract
 from pytest_int8acc.case.preflight import missed, preflight, preflight_of_golden, refuse_overflow
+from pytest_int8acc.case.records import Records, open_records
 from pytest_int8acc.case.runs import Preflight, Runs, check_interface, read_reference, run_forms
 from pytest_int8acc.clock import Clock, current
 from pytest_int8acc.data import Dataset
@@ -151,6 +152,20 @@ class Measured(_Prepared):
         Otherwise the spec names it.
         """
         return "fp32" if self.int8 is not None and self.int8.rest == "fp32" else self.case.search.keep
+
+    @cached_property
+    def records(self) -> Records:
+        """What the case has tried and proved, also in an earlier run that was cut off."""
+        assert self.int8 is not None  # without a network nothing is tried
+        return open_records(
+            self.case,
+            self.settings,
+            self.result.backend,
+            self.judge,
+            self.inputs,
+            self.baseline,
+            self.int8,
+        )
 
     @property
     def baseline(self) -> Outputs:

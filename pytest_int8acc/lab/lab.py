@@ -6,10 +6,11 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, fields, replace
+from functools import cache, cached_property
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from pytest_int8acc.case.data import calibration_data
 from pytest_int8acc.case.default_session import surviving_form
@@ -102,6 +103,25 @@ class Proof(Judgement):
     none."""
     rewritten_for: tuple[str, ...] = ()
     """``form`` was rewritten so that these optimizers of ONNX Runtime do not change its results."""
+
+
+@dataclass(frozen=True)
+class _ProofRecord:
+    """The fields of a proof that its record holds. Plan and form are known without it."""
+
+    verdict: Verdict
+    chosen: Verdict
+    held_out: Verdict | None
+    confidence: float
+    survives: bool
+    by_default: DefaultSession | None
+    rewritten_for: tuple[str, ...]
+
+
+@cache
+def _proof_adapter() -> TypeAdapter[_ProofRecord]:
+    """Converts the fields of a proof to JSON types and back. It is made once, because that is slow."""
+    return TypeAdapter(_ProofRecord)
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,6 +268,7 @@ class Lab:
             scores=() if measured.backend.needs_simulation or self.sessions.mode != "exact" else scores,
             macs=sum(self._macs.values()) / self._first[1],
             errors=_errors(measured, measured.inputs.samples or 0)[list(choosing) or slice(None)],
+            records=measured.records.of(choosing),
         )
 
     def budget(
@@ -384,9 +405,13 @@ class Lab:
         verdicts = self.measured.proved(form, self._proving)
         confidence = 1.0 - (1.0 - LIKELY) / (1 + self.failed_proofs)
         found = Judgement(confidence=confidence, **verdicts._asdict())
+        self._count(found)
+        return found
+
+    def _count(self, found: Judgement) -> None:
+        """Count a model that failed on the held-out samples alone."""
         if found.verdict.holds and not found.has_reserve:
             self.failed_proofs += 1
-        return found
 
     def prove(self, plan: Plan) -> Proof:
         """Build the model of a plan, run it on all samples and judge it. Each plan is proved once.
@@ -398,12 +423,41 @@ class Lab:
         key = plan_key(plan)
         if key not in self._proofs:
             form = self._form(plan)
-            self.measured.truth.check_form(form, self.int8.unrounded(plan))
-            proof = Proof(plan=plan, form=form, **vars(self.judged(form)))
-            if proof.has_reserve and isinstance(form, ModelForm) and self.measured.deploys_default:
-                proof = self._deployed(proof, form)
-            self._proofs[key] = proof
+            self._proofs[key] = self._recorded(plan, form) or self._proved(plan, form)
         return self._proofs[key]
+
+    def _proved(self, plan: Plan, form: Form) -> Proof:
+        """The proof of a plan, of which ``form`` is the model. It is recorded unless the model is an engine.
+
+        The store keeps engines themselves.
+        """
+        name = self._record_name(plan)
+        self.measured.truth.check_form(form, self.int8.unrounded(plan))
+        proof = Proof(plan=plan, form=form, **vars(self.judged(form)))
+        if proof.has_reserve and isinstance(form, ModelForm) and self.measured.deploys_default:
+            proof = self._deployed(proof, form)
+        if not self.measured.backend.builds_engines:
+            record = _ProofRecord(**{part.name: getattr(proof, part.name) for part in fields(_ProofRecord)})
+            plain = _proof_adapter().dump_python(record, mode="json")
+            self.measured.records.keep(*name, proof=plain)
+        return proof
+
+    def _recorded(self, plan: Plan, form: Form) -> Proof | None:
+        """The proof of a plan from a record. It counts as one that was made now."""
+        found = self.measured.records.find(*self._record_name(plan))
+        if found is None:
+            return None
+        record = _proof_adapter().validate_python(found["proof"])
+        if record.rewritten_for and isinstance(form, ModelForm):
+            form = surviving_form(form, record.rewritten_for) or form
+        self.builds += 1
+        proof = Proof(plan=plan, form=form, **vars(record))
+        self._count(proof)
+        return proof
+
+    def _record_name(self, plan: Plan) -> tuple[object, ...]:
+        own = None if self.own is None else (self.own.digest, self.own.judge.labels, self.own.judge.groups)
+        return "proof", plan_key(plan), self.split.held_out, own, self.failed_proofs
 
     def _deployed(self, proof: Proof, form: ModelForm) -> Proof:
         """The proof in the default session that users deploy. It may be of an equivalent, rewritten model.

@@ -10,6 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
+from pytest_int8acc.case.records import Records, digest_of, network_digest
 from pytest_int8acc.case.trials import SampleBaseline, SampleComparison, SampleOutputs
 from pytest_int8acc.clock import Meter, current
 from pytest_int8acc.data import Batch, Dataset
@@ -38,6 +39,8 @@ _LITTLE = 100e9
 _REMEMBERED = 64 << 20
 #: Maximum number of ONNX Runtime sessions that are kept in addition to the first. Each holds all weights.
 _BOARDS = 3
+#: The fields of a trial that its record holds.
+_TRIAL_FIELDS = ("passed", "losses", "scores", "parts", "cost", "confirmed")
 #: Replaces a squared error that is nan or infinite.
 _FAR = 1e30
 
@@ -74,6 +77,7 @@ class Simulator:
         scores: Sequence[Score] = (),
         macs: float = 0.0,
         errors: Array | None = None,
+        records: Records | None = None,
     ) -> None:
         """Read the inputs.
 
@@ -89,6 +93,8 @@ class Simulator:
             macs: The multiply-accumulates of one sample.
             errors: The error of each sample with all groups in INT8, by any measure, [samples]; None if it is
                 not known.
+            records: The results of an earlier run that was cut off; new results are added. None: none are
+                kept.
 
         Raises:
             DataError: The dataset cannot be read.
@@ -117,6 +123,12 @@ class Simulator:
         self._kinds: dict[object, _Activations] = {}
         self._batches: list[tuple[list[int], Batch]] = []
         self._probed: tuple[int, ...] = ()
+        self._records = records or Records()
+
+    @cached_property
+    def _place(self) -> str:
+        """The digest of the network. Simulators of other networks of the case have other records."""
+        return digest_of(network_digest(self.network), self._rest) if self._records.kept else ""
 
     def on(self, network: Network, rest: Precision | None = None) -> Simulator:
         """A simulator of another network with the same inputs and outputs, on the same samples.
@@ -132,6 +144,7 @@ class Simulator:
         other.network, other._rest = network, rest or self._rest
         other._boards, other._kinds = {}, {}
         other._known, other._normalized_losses, other._probes = {}, {}, {}
+        vars(other).pop("_place", None)
         return other
 
     def allowance(self, runs: float) -> float:
@@ -200,19 +213,57 @@ class Simulator:
         key = (_tried_key(plan), frozenset(plan.high), seen.samples)
         if key in self._known:
             return replace(self._known[key], cost=0.0)
+        chosen = range(len(seen.samples)) if order is None else order
+        high = frozenset(i for i, group in enumerate(self.groups) if group.name in plan.high)
+        name = ("trial", self._place, key, tuple(chosen), enough is None)
+        trial = self._recorded_trial(name, high, enough)
+        if trial is None:
+            before = self.meter.runs
+            trial = self._run_trial(plan, high, seen, chosen, enough)
+            kept = {field: getattr(trial, field) for field in _TRIAL_FIELDS}
+            self._records.keep(*name, runs=self.meter.runs - before, **kept)
+        if trial.confirmed:
+            self._known[key] = trial
+        return trial
+
+    def _recorded_trial(
+        self, name: tuple[object, ...], high: frozenset[int], enough: Enough | None
+    ) -> Trial | None:
+        """The trial in a record, unless it ended earlier than ``enough`` would end it."""
+        found = self._records.find(*name)
+        if found is None:
+            return None
+        trial = Trial(
+            high=high,
+            passed=bool(found["passed"]),
+            losses=tuple(found["losses"]),
+            scores=tuple(found["scores"]),
+            parts=found["parts"],
+            cost=found["cost"],
+            confirmed=bool(found["confirmed"]),
+        )
+        if not trial.confirmed and (enough is None or not enough(trial.parts)):
+            return None
+        self.meter.runs += found["runs"]
+        return trial
+
+    def _run_trial(
+        self,
+        plan: Plan,
+        high: frozenset[int],
+        seen: Seen,
+        chosen: Sequence[int],
+        enough: Enough | None,
+    ) -> Trial:
+        """Run a plan on the samples in ``seen``, in the order ``chosen``, until it is decided."""
         run, comparison = self._running(plan), SampleComparison(seen.judge)
         place = {sample: i for i, sample in enumerate(seen.samples)}
-        chosen = range(len(seen.samples)) if order is None else order
         runs = self.inputs.runs([seen.samples[i] for i in chosen], len(seen.samples))
         for samples, batch in current().bounded(runs):
             comparison.add_samples([place[i] for i in samples], run(samples, batch))
             if enough is not None and not comparison.seen.all() and enough(comparison.parts()):
                 break
-        high = frozenset(i for i, group in enumerate(self.groups) if group.name in plan.high)
-        trial = comparison.trial(high)
-        if trial.confirmed:
-            self._known[key] = trial
-        return trial
+        return comparison.trial(high)
 
     def probe(self, plan: Plan, seen: Seen, samples: Sequence[int]) -> Probe:
         """The error vectors of a plan on a few of the samples in ``seen``; see ``Evaluator.probe``.
@@ -225,7 +276,17 @@ class Simulator:
         key = _tried_key(plan), frozenset(plan.high), seen.samples, tuple(samples)
         if key in self._probes:
             return replace(self._probes[key], known=True)
-        probe = seen.prober.probe(samples, self._runs(plan, seen, samples))
+        name = ("probe", self._place, key)
+        found = self._records.find(*name)
+        if found is not None:
+            vectors = [found[f"vectors{i}"] for i in range(len(seen.prober.targets))]
+            probe = Probe(vectors, found["parts"])
+            self.meter.runs += found["runs"]
+        else:
+            before = self.meter.runs
+            probe = seen.prober.probe(samples, self._runs(plan, seen, samples))
+            kept = {f"vectors{i}": vectors for i, vectors in enumerate(probe.vectors)}
+            self._records.keep(*name, runs=self.meter.runs - before, parts=probe.parts, **kept)
         self._held += sum(vectors.nbytes for vectors in probe.vectors)
         if self._held < _REMEMBERED:
             self._probes[key] = probe
@@ -240,9 +301,19 @@ class Simulator:
         averaged over the worst quarter of the samples that must meet the limit. The result is kept.
         """
         key = _tried_key(plan), frozenset(plan.high)
-        if key not in self._normalized_losses:
-            self._normalized_losses[key] = self._measured_normalized_loss(plan)
-        return self._normalized_losses[key]
+        if key in self._normalized_losses:
+            return self._normalized_losses[key]
+        name = ("loss", self._place, key)
+        found = self._records.find(*name)
+        if found is not None:
+            loss = float(found["loss"])
+            self.meter.runs += found["runs"]
+        else:
+            before = self.meter.runs
+            loss = self._measured_normalized_loss(plan)
+            self._records.keep(*name, runs=self.meter.runs - before, loss=loss)
+        self._normalized_losses[key] = loss
+        return loss
 
     def moved(self, moves: Mapping[str, Array]) -> Network:
         """The network after range was moved between tensors; the network for equal moves is made once.

@@ -14,6 +14,7 @@ import hashlib
 import logging
 import os
 import shutil
+import time
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator
@@ -94,14 +95,16 @@ def digest_file(path: Path) -> str:
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 #: Number of seconds between two log messages while this process waits for another process to build an engine.
 _WAIT_SECONDS = 60.0
-#: Size in bytes of the SHA-256 digest at the beginning of a timing cache file.
+#: Size in bytes of the SHA-256 digest at the beginning of a timing cache file, and of a record.
 _SHA256_BYTES = 32
 #: Content of CACHEDIR.TAG, which makes backup programs skip the folder (https://bford.info/cachedir/).
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Engines kept by pytest --int8acc.\n"
 #: File name to content of the files that mark the store's folder as a cache for backup programs and Git.
 _NOTES = {"CACHEDIR.TAG": _TAG, ".gitignore": "*\n"}
 #: Names of the subfolders of the engine store's folder.
-_ROOMS = ("entries", "locks", "temporary", "timing")
+_ROOMS = ("entries", "locks", "records", "temporary", "timing")
+#: Records of cases that were cut off are kept for this time after the last record, in seconds: 30 days.
+_RECORD_SECONDS = 30 * 86400.0
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -191,16 +194,7 @@ class Store:
         Args:
             provenance: A text with all that timings depend on: TensorRT's version, the GPU.
         """
-        path = self._timing_path(provenance)
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        digest, data = content[:_SHA256_BYTES], content[_SHA256_BYTES:]
-        if hashlib.sha256(data).digest() == digest:
-            return data
-        logger.warning("%s: the timing cache is damaged and is not used", path)
-        return None
+        return _sealed(self._timing_path(provenance), "timing cache")
 
     @_clear
     def publish_timing_cache(self, provenance: str, data: bytes) -> None:
@@ -211,6 +205,42 @@ class Store:
         """
         self._prepare()
         replace_file(self._timing_path(provenance), hashlib.sha256(data).digest() + data)
+
+    @_clear
+    def record(self, case: str, name: str) -> bytes | None:
+        """A record of a case; None if there is none, or if it is damaged.
+
+        Args:
+            case: Hex digest of everything that all records of the case depend on.
+            name: Hex digest of everything else that the record depends on.
+        """
+        return _sealed(self.folder / "records" / case / name, "record of a trial")
+
+    @_clear
+    def keep_record(self, case: str, name: str, data: bytes) -> None:
+        """Store a record of a case, in place of an older one. The arguments are those of :meth:`record`.
+
+        Raises:
+            EngineError: The folder cannot be written, or is full.
+        """
+        folder = self.folder / "records" / case
+        if not folder.exists():
+            self._prepare()
+            self._forget_old_records()
+            folder.mkdir(exist_ok=True)
+        draft = folder / f"{name}.{uuid.uuid4().hex}"
+        draft.write_bytes(hashlib.sha256(data).digest() + data)
+        draft.replace(folder / name)
+
+    def forget_records(self, case: str) -> None:
+        """Remove all records of a case."""
+        shutil.rmtree(self.folder / "records" / case, ignore_errors=True)
+
+    def _forget_old_records(self) -> None:
+        for folder in (self.folder / "records").iterdir():
+            with contextlib.suppress(OSError):  # another process removes it
+                if time.time() - folder.stat().st_mtime > _RECORD_SECONDS:
+                    self.forget_records(folder.name)
 
     def unusable(self, error: OSError) -> EngineError:
         """An EngineError with advice for an error of the file system."""
@@ -385,6 +415,19 @@ class Store:
         return self.folder / "timing" / f"{name}.cache"
 
 
+def _sealed(path: Path, what: str) -> bytes | None:
+    """The content of a file behind its SHA-256 digest; None if there is no file, or if it is damaged."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    digest, data = content[:_SHA256_BYTES], content[_SHA256_BYTES:]
+    if hashlib.sha256(data).digest() == digest:
+        return data
+    logger.warning("%s: the %s is damaged and is not used", path, what)
+    return None
+
+
 def default_folder() -> Path:
     """The user's cache folder of this plugin.
 
@@ -492,7 +535,17 @@ def open_store(place: str | None, limit: int | None) -> Store:
     Raises:
         EngineError: The URL cannot be used here.
     """
+    local = open_folder(place, limit)
+    return RemoteStore(place, local.folder, limit) if place is not None and is_url(place) else local
+
+
+def open_folder(place: str | None, limit: int | None = None) -> Store:
+    """The folder of a store on this machine. For a URL it is the one through which entries are fetched.
+
+    Raises:
+        EngineError: The user has no cache folder.
+    """
     if place is not None and is_url(place):
         name = hashlib.sha256(place.rstrip("/").encode()).hexdigest()[:12]
-        return RemoteStore(place, default_folder() / f"shared-{name}", limit)
+        return Store(default_folder() / f"shared-{name}", limit)
     return Store(default_folder() / "engines" if place is None else Path(place), limit)

@@ -21,6 +21,7 @@ from zoo_networks import dataset_for, zoo_network
 
 from pytest_int8acc import ModelError
 from pytest_int8acc.case.forms import Int8Form
+from pytest_int8acc.case.records import Records
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.macs import macs
@@ -62,6 +63,7 @@ def bench(name: str, rest: str, folder: Path) -> tuple[Lab, Outputs]:
         backend=SimpleNamespace(node_times=lambda role, inputs: {}, needs_simulation=False),
         case=SimpleNamespace(name=name),
         result=SimpleNamespace(scores=()),
+        records=Records(),
         runs=SimpleNamespace(comparisons={(Role.BASELINE, Role.INT8): SimpleNamespace(outputs={})}),
     )
     return Lab(measured, Int8Form(network, "by hand", rest)), baseline

@@ -86,7 +86,7 @@ def run_and_tell(session, *args, **named):
     sessions[id(session)] = sessions.get(id(session), 0) + 1
     if phase == "runs":
         moment("reference run" if len(sessions) == 1 else "candidate run")
-    elif phase in PHASES and sum(sessions.values()) == 2:
+    elif phase in PHASES and sum(sessions.values()) == (10 if phase == "search" else 2):
         moment(phase)
     return run(session, *args, **named)
 
@@ -105,7 +105,7 @@ onnxruntime.InferenceSession.run, os.replace = run_and_tell, replace_and_tell
 def pytest_unconfigure():
     onnxruntime.InferenceSession.run, os.replace = run, replace
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        told = [[*key, *count.values()] for key, count in runs.items()]
+        told = {phase: sum(count.values()) for (of, phase), count in runs.items() if of.endswith("two")}
         pathlib.Path("runs.json").write_text(json.dumps(told))
 
 
@@ -172,3 +172,29 @@ def ended(folder: Path) -> list[str]:
     nodeids = [entry["nodeid"] for entry in found["cases"]]
     assert found["missing"] == [nodeid for nodeid in CASES if nodeid not in nodeids]
     return [nodeid for nodeid in CASES if nodeid in nodeids]
+
+
+#: The beginning of the note of a run that goes on where an earlier one was cut off.
+CONTINUED = "an earlier run was cut off; "
+
+
+def second(folder: Path) -> tuple[dict[str, Any], bool, dict[str, int]]:
+    """The second case of a run in this process.
+
+    Its entry without times, whether it went on where an earlier run was cut off, and the runs of sessions by
+    phase.
+    """
+    (entry,) = [e for e in report(folder / "out")["cases"] if e["name"] == "two"]
+    notes = [note for note in entry["notes"] if not note.startswith(CONTINUED)]
+    continued = len(notes) < len(entry["notes"])
+    plain = _without_times(entry | {"notes": notes})
+    return plain, continued, json.loads((folder / "runs.json").read_text())
+
+
+def _without_times(plain: Any) -> Any:
+    if isinstance(plain, list):
+        return [_without_times(inner) for inner in plain]
+    if not isinstance(plain, dict):
+        return plain
+    times = ("seconds", "phases", "finished")
+    return {key: _without_times(value) for key, value in plain.items() if key not in times}
