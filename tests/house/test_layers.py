@@ -63,11 +63,14 @@ HEAVY = {
 }
 
 
-def modules() -> Iterator[tuple[str, str, ast.Module]]:
+@pytest.fixture(scope="module")
+def modules() -> list[tuple[str, str, ast.Module]]:
     """Room, dotted name and syntax tree of every module of the package."""
+    found = []
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        yield parts[0], ".".join(parts), ast.parse(path.read_text(encoding="utf-8"), str(path))
+        found.append((parts[0], ".".join(parts), ast.parse(path.read_text(encoding="utf-8"), str(path))))
+    return found
 
 
 def imports(tree: ast.AST, *, top_only: bool = False) -> Iterator[str]:
@@ -84,26 +87,24 @@ def is_in(name: str, library: str) -> bool:
     return name == library or name.startswith(library + ".")
 
 
-MODULES = [pytest.param(*module, id=module[1]) for module in modules()]
-ROOMS = [param for param in MODULES if param.values[0] != "__init__"]
-
-
-@pytest.mark.parametrize(("room", "name", "tree"), ROOMS)
-def test_imports_run_downward(room, name, tree):
-    assert room in FLOOR, f"{name}: a new room; say in ROOMS_DOWNWARD where it stands"
-    for imported in imports(tree):
-        if not is_in(imported, PACKAGE):
+def test_imports_run_downward(modules):
+    for room, name, tree in modules:
+        if room == "__init__":
             continue
-        other = imported.split(".")[1]
-        assert other in FLOOR, f"{name} imports {imported}: name the module that defines it"
-        assert other == room or FLOOR[other] > FLOOR[room], (
-            f"{name} imports {imported}, which is not below it"
-        )
+        assert room in FLOOR, f"{name}: a new room; say in ROOMS_DOWNWARD where it stands"
+        for imported in imports(tree):
+            if not is_in(imported, PACKAGE):
+                continue
+            other = imported.split(".")[1]
+            assert other in FLOOR, f"{name} imports {imported}: name the module that defines it"
+            assert other == room or FLOOR[other] > FLOOR[room], (
+                f"{name} imports {imported}, which is not below it"
+            )
 
 
-def test_no_modules_import_each_other():
+def test_no_modules_import_each_other(modules):
     """Not by an import within a function or for types either."""
-    trees = {f"{PACKAGE}.{param.values[1].removesuffix('.__init__')}": param.values[2] for param in MODULES}
+    trees = {f"{PACKAGE}.{name.removesuffix('.__init__')}": tree for _, name, tree in modules}
     needs = {}
     for module, tree in trees.items():
         # ``from a import b`` names module ``a.b``, or ``b`` within ``a``.
@@ -115,40 +116,40 @@ def test_no_modules_import_each_other():
         pytest.fail(f"modules that import each other: {' -> '.join(error.args[1])}")
 
 
-@pytest.mark.parametrize(("room", "name", "tree"), MODULES)
-def test_libraries_stay_in_their_rooms(room, name, tree):
-    for imported in imports(tree):
-        for library, rooms in ONLY_IN.items():
-            assert not is_in(imported, library) or room in rooms, f"{name} imports {imported}"
-        for library in NOT_IN.get(room, ()):
-            assert not is_in(imported, library), f"{name} imports {imported}"
-
-
-@pytest.mark.parametrize(("room", "name", "tree"), MODULES)
-def test_report_sees_results_and_nothing_else(room, name, tree):
-    if room == "report":
+def test_libraries_stay_in_their_rooms(modules):
+    for room, name, tree in modules:
         for imported in imports(tree):
-            library = imported.split(".")[0]
-            ours = imported.split(".")[1] if library == PACKAGE else ""
-            assert library in sys.stdlib_module_names | {"pydantic", "jinja2"} or ours in {
-                "report",
-                "results",
-                "errors",
-                "names",
-                "files",
-                "tensors",
-            }, f"{name} imports {imported}"
+            for library, rooms in ONLY_IN.items():
+                assert not is_in(imported, library) or room in rooms, f"{name} imports {imported}"
+            for library in NOT_IN.get(room, ()):
+                assert not is_in(imported, library), f"{name} imports {imported}"
 
 
-@pytest.mark.parametrize(("room", "name", "tree"), MODULES)
-def test_light_modules_import_nothing_heavy_at_the_top(room, name, tree):
-    if room in LIGHT and name not in AT_FIRST_USE:
-        for imported in imports(tree, top_only=True):
-            library, *inner = imported.split(".")
-            light = library in sys.stdlib_module_names | {"pydantic"} or library == "pytest"
-            assert light or (library == PACKAGE and inner[0] in LIGHT), (
-                f"{name} imports {imported} at the top"
-            )
+def test_report_sees_results_and_nothing_else(modules):
+    for room, name, tree in modules:
+        if room == "report":
+            for imported in imports(tree):
+                library = imported.split(".")[0]
+                ours = imported.split(".")[1] if library == PACKAGE else ""
+                assert library in sys.stdlib_module_names | {"pydantic", "jinja2"} or ours in {
+                    "report",
+                    "results",
+                    "errors",
+                    "names",
+                    "files",
+                    "tensors",
+                }, f"{name} imports {imported}"
+
+
+def test_light_modules_import_nothing_heavy_at_the_top(modules):
+    for room, name, tree in modules:
+        if room in LIGHT and name not in AT_FIRST_USE:
+            for imported in imports(tree, top_only=True):
+                library, *inner = imported.split(".")
+                light = library in sys.stdlib_module_names | {"pydantic"} or library == "pytest"
+                assert light or (library == PACKAGE and inner[0] in LIGHT), (
+                    f"{name} imports {imported} at the top"
+                )
 
 
 def test_the_tests_can_see_a_breach():

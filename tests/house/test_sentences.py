@@ -88,13 +88,10 @@ def readings(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, ast.unparse(node)
 
 
-MODULES = [pytest.param(*module, id=module[0]) for module in modules()]
-
-
-@pytest.mark.parametrize(("name", "tree"), MODULES)
-def test_no_module_reads_a_sentence_back(name, tree):
-    found = [f"line {line}: {code}" for line, code in readings(tree)]
-    assert bool(found) == (name in FORMATS), f"{name}: {found or 'no longer takes a text apart'}"
+def test_no_module_reads_a_sentence_back():
+    for name, tree in modules():
+        found = [f"line {line}: {code}" for line, code in readings(tree)]
+        assert bool(found) == (name in FORMATS), f"{name}: {found or 'no longer takes a text apart'}"
 
 
 @pytest.mark.parametrize(

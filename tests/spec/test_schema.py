@@ -106,11 +106,11 @@ def test_valid_specs(name: str, tmp_path: Path) -> None:
     assert is_valid(root.plain(), SCHEMA)
 
 
-@pytest.mark.parametrize("name", [name for name, (raw, _) in ALL.items() if parse(raw).root is not None])
-def test_malformed_specs(name: str) -> None:
-    root = parse(ALL[name][0]).root
-    assert root is not None
-    assert is_valid(root.plain(), SCHEMA) == (name in UNSEEN)
+def test_malformed_specs() -> None:
+    roots = {name: parse(raw).root for name, (raw, _) in ALL.items()}
+    read = {name: root for name, root in roots.items() if root is not None}
+    assert len(read) > len(ALL) / 2
+    assert {name for name, root in read.items() if is_valid(root.plain(), SCHEMA)} == UNSEEN & read.keys()
 
 
 @pytest.mark.parametrize("value", [None, [], "a", 1, {}, {"cases": []}, {"defaults": {}}])
