@@ -22,6 +22,8 @@ from pytest_int8acc.case.measured import measure
 from pytest_int8acc.runtime.forms import ModelForm
 from pytest_int8acc.runtime.onnxruntime import CPU, Saturation, _Loader
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 #: A project in FP16 whose fix of a second fault fails in a default session, unless it has another form.
 HALF = "bias of a Conv in FP16"
 #: A project whose optimizer changes a part that no plan changes.

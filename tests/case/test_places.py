@@ -16,6 +16,8 @@ from hostile import acts
 from plugin_support import LOAD
 from projects import Project
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 BASE = {"model": "model.onnx", "inputs": "data.npz", "int8": "{calibrate: {method: minmax}}"}
 #: Mistakes by name: what the spec says beside BASE, '@' where the message must point to; what else it says.
 MISTAKES = {

@@ -35,6 +35,8 @@ from pytest_int8acc.names import shown
 
 pytest.importorskip("jinja2", reason="pip install jinja2")
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 HOSTILE = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
