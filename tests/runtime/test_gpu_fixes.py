@@ -18,6 +18,8 @@ pytestmark = needs_gpu
 
 #: Kind of fix to a network that wants it; the example project has the others.
 NETWORKS = {"migrate": "migrate", "mixed": "mixed, with room"}
+#: Samples of each case; a third of them prove its fix.
+SAMPLES = 192
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, gpu_store: Path) -> dict[str
         (project / kind).mkdir()
         make, limits = KINDS[network]
         made = {"tactic_sources": [], "optimization_level": 0}
-        spec = write_case(project / kind, make(), limits, tensorrt=made)
+        spec = write_case(project / kind, make(), limits, samples=SAMPLES, tensorrt=made)
         spec.rename(spec.with_name(f"{kind}.int8acc.yaml"))
     printed = pytest_run(project, "--int8acc-report", "out", *WAIT, store=gpu_store)
     assert outcome(printed) == {"failed": len(NETWORKS)}

@@ -62,11 +62,16 @@ KINDS: dict[str, tuple[Callable[[], Network], dict[str, float]]] = {
 
 
 def write_case(
-    folder: Path, network: Network, limits: dict[str, float], form: str = "model", **more: object
+    folder: Path,
+    network: Network,
+    limits: dict[str, float],
+    form: str = "model",
+    samples: int = SAMPLES,
+    **more: object,
 ) -> Path:
     """The spec of a network whose INT8 side is a Q/DQ model, ranges in JSON, or badly calibrated."""
     save_model(network.model, folder / "model.onnx")
-    np.savez(folder / "inputs.npz", **digits("validation", SAMPLES))
+    np.savez(folder / "inputs.npz", **digits("validation", samples))
     np.savez(folder / "calibration.npz", **digits("calibration", SAMPLES))
     int8: dict[str, object] = {form: f"int8.{form}"}
     if form == "model":
