@@ -1088,7 +1088,7 @@ class Remedy:
     FAILS_PROOF_SCORE = "; fails on {samples} samples that it has not seen, {score}"
     FAILS_PROOF = "; fails on {samples} samples that it has not seen"
     NOT_PROVED = "; passes on the samples compared, not proved"
-    UNSTEADY_SCORE = ", but {name}{interval} on other samples"
+    UNSTEADY_SCORE = ", but {name} may be {interval} on other samples"
     UNSTEADY = "; undecided"
     NOT_VERIFIED = "; not verified"
 

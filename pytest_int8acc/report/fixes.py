@@ -370,7 +370,7 @@ class _Proof:
         unsteady = [score for score in scores if not score.steady]
         if not unsteady or not all(score.passed for score in scores):
             return [Remedy.NOT_VERIFIED]
-        name = "" if unsteady[0] == quoted else f"{name_of(unsteady[0], NAME)} is "
+        name = "it" if unsteady[0] == quoted else name_of(unsteady[0], NAME)
         resampled = Remedy.UNSTEADY_SCORE.format(name=name, interval=interval_text(unsteady[0]))
         return [resampled, Remedy.UNSTEADY, Remedy.NOT_VERIFIED]
 

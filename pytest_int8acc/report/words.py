@@ -13,6 +13,8 @@ from pytest_int8acc.results import Score
 WIDTH = 110
 #: The maximum number of characters of a layer's or tensor's name in a line of a log.
 NAME = 40
+#: The widest confidence interval, in decibels, whose ends are written.
+_KNOWN_DB = 100.0
 #: The minimum width of a column of a table, in characters, however narrow the terminal is.
 _LEAST_COLUMN = 12
 
@@ -107,9 +109,14 @@ def relation(score: Score, most: int | None = None) -> str:
 
 
 def interval_text(score: Score) -> str:
-    """Returns the confidence interval of a score, like ``17.4 to 23.2``; empty if there is none."""
+    """Returns the confidence interval of a score, like ``17.4 to 23.2``; empty if there is none.
+
+    Decibels within ``_KNOWN_DB`` are written as numbers; a wider interval says nothing.
+    """
     if score.interval is None:
         return ""
+    if score.metric.endswith("_db") and score.interval.high - score.interval.low > _KNOWN_DB:
+        return "anything"
     return " to ".join(number_pair(score.interval.low, score.interval.high, most=8))
 
 
