@@ -94,8 +94,9 @@ def opened(case: Case, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...
 
 
 def built_of(request: Any) -> Built:
-    facts = {"role": request.role, "name": request.model.name, "platform": None, "seconds": 1.0, "nbytes": 1}
+    facts = {"role": request.role, "name": request.model.name, "platform": None, "nbytes": 1}
     paths = {"engine": Path("e"), "log": Path("l"), "stored": False, "layers": "", "network": ()}
+    paths |= {"seconds": 1.0, "waited": 0.0}
     rest = {"calibration": None, "inputs": (), "outputs": request.model.outputs, "profiles": {}}
     return Built(**facts, **paths, **rest)
 

@@ -7,7 +7,6 @@ only after its process has answered.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import os
@@ -16,7 +15,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,33 +75,6 @@ class BuildOptions:
     """Maximum number of seconds of one build."""
 
 
-@dataclass(frozen=True)
-class BuildKey:
-    """All that an engine depends on. The store keeps the engine under the digest of its key."""
-
-    format: int
-    model: str
-    """Digest of the graph and the weights, without the model's name."""
-    flavor: str
-    version: tuple[int, ...]
-    gpu: str | None
-    capability: tuple[int, int] | None
-    profiles: Mapping[str, Range]
-    typing: Typing
-    flags: tuple[Flag, ...]
-    precisions: Mapping[str, Held]
-    outputs: Outputs
-    builder: Mapping[str, Any]
-    plugins: tuple[str, ...]
-    """Digests of the plugin libraries."""
-    calibration: tuple[str, str, str] | None
-    """For implicit quantization: the algorithm, and the digests of the calibration cache and of the data."""
-
-    def digest(self) -> str:
-        """The BLAKE2b digest of all fields, in hexadecimal digits."""
-        return digest(json.dumps(dataclasses.asdict(self), sort_keys=True).encode())
-
-
 @dataclass(frozen=True, eq=False)
 class BuildRequest:
     """An engine to build.
@@ -157,33 +129,33 @@ class BuildRequest:
                     f"tensorrt plugins: {plugin}: no such file; name a library built for {platform.name}"
                 )
 
-    def key(self, platform: Platform) -> BuildKey:
-        """All that the engine depends on. The role, the model's name and the time limit are no part of it.
+    def key(self, platform: Platform) -> str:
+        """The digest of all that the engine depends on, in hexadecimal digits.
+
+        Every field counts but the role. Neither the model's name nor the time limit counts.
 
         Raises:
             EngineError: A plugin library cannot be read.
         """
-        calibration = None
+        known = {part.name: getattr(self, part.name) for part in fields(self)}
+        for name in ("role", "options", "implicit"):
+            del known[name]
+        known |= {
+            "format": _FORMAT,
+            "model": model_digest(self.model),
+            "flavor": platform.flavor,
+            "version": platform.version,
+            "gpu": platform.gpu,
+            "capability": platform.capability,
+            "flags": sorted(self.flags),
+            "builder": self.options.builder,
+            "plugins": [_plugin_digest(plugin) for plugin in self.options.plugins],
+            "calibration": None,
+        }
         if self.implicit is not None:
             cache = "" if self.implicit.cache is None else digest(self.implicit.cache)
-            data = "" if cache else self.implicit.data
-            calibration = (self.implicit.algorithm, cache, data)
-        return BuildKey(
-            format=_FORMAT,
-            model=model_digest(self.model),
-            flavor=platform.flavor,
-            version=platform.version,
-            gpu=platform.gpu,
-            capability=platform.capability,
-            profiles=self.profiles,
-            typing=self.typing,
-            flags=tuple(sorted(self.flags)),
-            precisions=self.precisions,
-            outputs=self.outputs,
-            builder=self.options.builder,
-            plugins=tuple(_plugin_digest(plugin) for plugin in self.options.plugins),
-            calibration=calibration,
-        )
+            known["calibration"] = self.implicit.algorithm, cache, "" if cache else self.implicit.data
+        return digest(json.dumps(known, sort_keys=True).encode())
 
 
 def fit_model(model: Model, platform: Platform) -> Model:
@@ -393,7 +365,7 @@ def build(
         temporary = tempfile.TemporaryDirectory(prefix="int8acc-engine-", ignore_cleanup_errors=True)
         make(Path(temporary.name))
         return _read(request, platform, Path(temporary.name), made=True, keep=temporary)
-    entry = store.fetch(request.key(platform).digest(), make)
+    entry = store.fetch(request.key(platform), make)
     built = _read(request, platform, entry.folder, made=entry.made, keep=entry)
     if not entry.made:
         logger.info("%s: engine taken from the store, %s", request, built.engine.parent)
