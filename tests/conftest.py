@@ -52,7 +52,7 @@ def _own_cache(workers_folder: Path) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def _stand_in() -> Iterator[str]:
     """The script that stands for Python in tests with quick_processes."""
-    if not hasattr(os, "fork"):
+    if sys.platform != "linux":
         yield sys.executable
         return
     with forked_python(*LOAD) as script:

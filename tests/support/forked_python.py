@@ -209,8 +209,9 @@ def _become(request: dict[str, Any], files: list[int], base: list[str], script: 
     os.environ.update(request["environment"])
     signal.signal(signal.SIGINT, signal.SIG_IGN if request["ignored"] else signal.default_int_handler)
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
-    sys.stdout = sys.__stdout__ = _text(1, "strict")
-    sys.stderr = sys.__stderr__ = _text(2, "backslashreplace")
+    is_unbuffered = request["arguments"][0] == "-u" or bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.stdout = sys.__stdout__ = _text(1, "strict", is_unbuffered)
+    sys.stderr = sys.__stderr__ = _text(2, "backslashreplace", is_unbuffered)
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [os.getcwd(), *filter(None, path), *base]
     sys.executable = script
@@ -224,9 +225,10 @@ def _become(request: dict[str, Any], files: list[int], base: list[str], script: 
         sys.exit(pytest.console_main())
 
 
-def _text(file: int, errors: str) -> io.TextIOWrapper:
+def _text(file: int, errors: str, is_unbuffered: bool) -> io.TextIOWrapper:
+    raw = open(file, "wb", buffering=0 if is_unbuffered else -1, closefd=False)  # noqa: SIM115
     is_line_buffered = file == 2 or os.isatty(file)
-    return io.TextIOWrapper(open(file, "wb", closefd=False), errors=errors, line_buffering=is_line_buffered)
+    return io.TextIOWrapper(raw, errors=errors, line_buffering=is_line_buffered, write_through=is_unbuffered)
 
 
 def _ended(action: Any) -> NoReturn:
