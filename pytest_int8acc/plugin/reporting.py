@@ -175,7 +175,7 @@ class Cases:
         self._entries: dict[str, dict[str, Any]] = {}
         self._places: dict[str, tuple[str, int]] = {}
         self._views: dict[str, CaseView] = {}
-        self._texts: dict[str, str] = {}
+        self._texts: dict[str, bytes] = {}
         self._added: dict[int, pytest.TestReport] = {}
 
     def add(self, verdict: str, report: pytest.TestReport) -> None:

@@ -38,7 +38,7 @@ class Report:
     views: Mapping[str, CaseView]
     """All sentences about each case that was measured, by node id; paths of files are relative to the report
     folder."""
-    texts: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, bytes] = field(default_factory=dict)
     """Cases as they stand in ``report.json``, from :func:`entry_text`, by node id. Others are made when the
     file is written."""
 
@@ -76,7 +76,7 @@ def report_of(
     views: Mapping[str, CaseView],
     *,
     missing: Iterable[str] = (),
-    texts: Mapping[str, str] | None = None,
+    texts: Mapping[str, bytes] | None = None,
     **more: Any,
 ) -> Report:
     """Returns a report of cases.
@@ -102,17 +102,25 @@ def write_json(folder: Path, report: Report) -> Path:
     entries = [report.texts.get(entry["nodeid"]) or entry_text(entry) for entry in report.cases]
     # Quotes inside of JSON's strings are escaped, so only the key itself has this text.
     head, key, tail = _dumped(report.plain | {"cases": []}).partition('"cases": []')
+    parts = [_encoded(head + key.removesuffix("]")), _encoded(f"]{tail}\n")]
+    for number, entry in enumerate(entries):
+        parts[-1:-1] = [b",\n  " if number else b"\n  ", entry]
     if entries:
-        key = '"cases": [\n  ' + ",\n  ".join(entries) + "\n ]"
-    return write_text(folder, NAME, f"{head}{key}{tail}\n")
+        parts.insert(-1, b"\n ")
+    return _write(folder, NAME, b"".join(parts))
 
 
-def entry_text(entry: Mapping[str, Any]) -> str:
+def entry_text(entry: Mapping[str, Any]) -> bytes:
     """Returns a case as it stands in the file, without the indentation of its first line.
 
     Formatting takes long, and the file is written anew for each case that ends. So the text is kept.
     """
-    return _dumped(entry).replace("\n", "\n  ")
+    return _encoded(_dumped(entry).replace("\n", "\n  "))
+
+
+def _encoded(text: str) -> bytes:
+    """A path may have bytes that are no valid Unicode. The report is written in spite of that."""
+    return text.encode("utf-8", errors="backslashreplace")
 
 
 def _dumped(plain: Mapping[str, Any]) -> str:
@@ -125,9 +133,12 @@ def write_text(folder: Path, name: str, text: str) -> Path:
     Raises:
         OSError: The folder cannot be made or written.
     """
+    return _write(folder, name, _encoded(text))
+
+
+def _write(folder: Path, name: str, data: bytes) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    # A path may have bytes that are no valid Unicode. The report is written in spite of that.
-    replace_file(folder / name, text.encode("utf-8", errors="backslashreplace"))
+    replace_file(folder / name, data)
     return folder / name
 
 
