@@ -799,7 +799,6 @@ class Why:
         ", in layers that {format} does not suit: other scales of {tensors} give back only {share} of the "
         "loss ({trials})"
     )
-    SCALES_UNTRIED = "; other scales were not tried"
     SCALES_IN_BODIES = " in {inside}; scales there were not tried, so they may be at fault or the layers"
     BY_SCALES_IN_BODIES = " in {inside}, by its scales: {how} they give back {share} of the loss"
     BY_LAYERS_IN_BODIES = (
@@ -854,15 +853,18 @@ class Caution:
     """
 
     REFUSED = "TensorRT refuses this model: {rules}"
-    UNDECIDED = "undecided: {score} may be {interval} on other samples, limit {limit}{needed}"
+    UNDECIDED = "undecided{unmended}: {score} may be {interval} on other samples, limit {limit}{needed}"
     UNDECIDED_SAMPLES = (
-        "undecided: {score} may be {interval} on other samples{needed}; {heavy} of {samples} samples carry "
-        "90 % of the error ({worst})"
+        "undecided{unmended}: {score} may be {interval} on other samples{needed}; {heavy} of {samples} samples "
+        "carry 90 % of the error ({worst})"
     )
-    NEEDED = "; about {needed} samples would decide"
+    #: A caution on the score of the model as it is, if a fix is recommended.
+    UNMENDED = " without the fix"
+    NEEDED = "; about {needed} samples in all would decide"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
     FIX_UNDECIDED = (
-        "{samples} samples prove the fix: {score} may be {interval} on others, limit {limit}{needed}"
+        "{samples} samples prove little: with the fix {score} may be {interval} on others, limit {limit}"
+        "{needed}"
     )
     FIX_FROM_INPUTS = "the fix has its scales from these very inputs: before you ship, run it on others"
     NAN_IN_BOTH = "{output} is NaN in both forms in {share:.2%} of its elements, which are left out"
@@ -1073,7 +1075,7 @@ class Remedy:
     STAYS = "{share} of the MACs stay in {format}{time}{file}: "
     NOT_WORTH_IT = (
         "no {format} fix worth shipping, {share} of the MACs would stay in {format}{time}: ship {high}, or "
-        "try {others}. The plan as an alternative{file}: "
+        "try {others}. Else{file}: "
     )
     #: Which data gave the ranges, if the fix has other scales.
     RANGES_FROM_DATA = "; ranges from the calibration data, {data}"

@@ -44,6 +44,8 @@ from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric, DeadCan
 _MUCH_UNTOLD = 0.5
 #: Minimum share of the MACs that is printed. A smaller share would be printed as 0 %.
 _LEAST_PRINTED = 0.0005
+#: Maximum number of samples that a caution names as sufficient to decide.
+_MOST_NEEDED = 20_000
 #: Maximum number of layers that a sentence names.
 _NAMED_LAYERS = 2
 
@@ -155,7 +157,7 @@ def fix_undecided(repair: Repair, samples: int) -> list[str]:
         "score": name_of(worst, NAME),
         "interval": interval_text(worst),
         "limit": number(worst.limit or 0.0),
-        "needed": "" if total is None else Caution.NEEDED.format(needed=total),
+        "needed": _needed(total),
     }
     return [Caution.FIX_UNDECIDED.format(**facts)]
 
@@ -192,7 +194,8 @@ def _undecided(result: CaseResult, score: Score, needed: int | None) -> str:
     facts = {
         "score": name_of(score, NAME),
         "interval": interval_text(score),
-        "needed": "" if needed is None else Caution.NEEDED.format(needed=needed),
+        "needed": _needed(needed),
+        "unmended": "" if result.passed or result.answer is None else Caution.UNMENDED,
     }
     for output in result.outputs:
         if output.name == score.subject and output.heavy:
@@ -203,6 +206,11 @@ def _undecided(result: CaseResult, score: Score, needed: int | None) -> str:
                 worst=", ".join(map(str, output.heavy[:3])) + (", ..." if len(output.heavy) > 3 else ""),
             )
     return Caution.UNDECIDED.format(**facts, limit=number(score.limit or 0.0))
+
+
+def _needed(samples: int | None) -> str:
+    """Returns how many samples would decide; empty if no number is known, or more than anybody has."""
+    return "" if samples is None or samples > _MOST_NEEDED else Caution.NEEDED.format(needed=samples)
 
 
 def needed_samples(undecided: Sequence[Score]) -> int | None:

@@ -119,9 +119,9 @@ def _culprit_lines(view: CaseView, most: int) -> list[str]:
     if len(view.guilty) < 2:
         return []
     low = view.low_format
-    title = f"Layers kept out of {low} (some may be innocent):"
+    title = "Layers at fault, as far as the search came (some may be innocent):"
     if view.is_minimal:
-        title = f"Layers at fault (put any one of them back into {low}, and the criteria fail):"
+        title = f"Layers at fault (with any one of them in {low} as it is, the criteria fail):"
     lines = [title, *(culprit.line for culprit in view.guilty[:most])]
     more = len(view.guilty) - most
     return [*lines, f"  and {more} more"] if more > 0 else lines

@@ -804,7 +804,7 @@ def _culprit_line(culprit: Culprit, low_format: str) -> str:
     text = share = ""
     if cause is not None:
         text = f": {cause_clause(cause, low_format)}"
-        share = f" ({share_text(cause.ablation, 'its')})" if cause.ablation is not None else ""
+        share = f" ({share_text(cause.ablation, 'its')}, by a trial)" if cause.ablation is not None else ""
     elif is_by_scales(culprit.body_scales) and culprit.body_scales is not None:
         text = f": {body_line(culprit.body_scales)}"
     elif alone is not None and not alone.passed:

@@ -136,7 +136,7 @@ def share_text(ablation: Ablation, whose: str = "the") -> str:
     """
     samples = f" on {ablation.samples} samples" if ablation.samples is not None else ""
     loss = f"{whose} loss{' alone' * ablation.alone}{samples}"
-    return f"more than {loss}" if ablation.beyond else f"{percent(ablation.share)} of {loss}"
+    return f"all of {loss} and more" if ablation.beyond else f"{percent(ablation.share)} of {loss}"
 
 
 def _channels(cause: Cause) -> str:
@@ -351,7 +351,7 @@ def _of_quantization(result: CaseResult, diagnosis: Diagnosis, line: StageLine) 
 
 
 def _of_scales(result: CaseResult, diagnosis: Diagnosis) -> Iterator[str]:
-    """Yields whether other scales restore the accuracy that quantization loses, or that none were tried.
+    """Yields whether other scales restore the accuracy that quantization loses.
 
     The longest text is the first.
     """
@@ -364,7 +364,7 @@ def _of_scales(result: CaseResult, diagnosis: Diagnosis) -> Iterator[str]:
         yield template.format(inside=inside, **_body_facts(body))
         return
     if found is None:
-        yield Why.SCALES_IN_BODIES.format(inside=inside) if inside else Why.SCALES_UNTRIED
+        yield Why.SCALES_IN_BODIES.format(inside=inside) if inside else ""
         return
     template = Why.BY_SCALES if found.given_back >= _MOST_BY_SCALES else Why.BY_LAYERS
     tried = template.format(
