@@ -25,6 +25,7 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
     Raises:
         DataError: The inputs differ between two passes over the data, so that no measurement is valid.
     """
+    measured = replace(measured, resumes=True)  # the records are removed below
     clock, settings, passed = measured.clock, measured.settings, measured.int8_passed
     searches = settings.search == "always" or (settings.search == "auto" and not passed)
     explained = is_explained(measured.case, settings, int8_passed=passed)

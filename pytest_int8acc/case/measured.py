@@ -139,6 +139,8 @@ class Measured(_Prepared):
     """Whether the baseline can run on perturbed inputs. A golden that replaces the baseline cannot."""
     _perturbed: PerturbedOutputs = field(default_factory=dict)
     """The baseline's outputs for perturbed inputs, with FP32 in place of FP16."""
+    resumes: bool = False
+    """Whether trials and proofs are recorded, so that a later run goes on from them."""
 
     @property
     def half(self) -> bool:
@@ -156,7 +158,8 @@ class Measured(_Prepared):
     @cached_property
     def records(self) -> Records:
         """What the case has tried and proved, also in an earlier run that was cut off."""
-        assert self.int8 is not None  # without a network nothing is tried
+        if self.int8 is None or not self.resumes:
+            return Records()
         return open_records(
             self.case,
             self.settings,

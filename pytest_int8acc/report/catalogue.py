@@ -855,8 +855,8 @@ class Caution:
     REFUSED = "TensorRT refuses this model: {rules}"
     UNDECIDED = "undecided{unmended}: {score} may be {interval} on other samples, limit {limit}{needed}"
     UNDECIDED_SAMPLES = (
-        "undecided{unmended}: {score} may be {interval} on other samples{needed}; {heavy} of {samples} samples "
-        "carry 90 % of the error ({worst})"
+        "undecided{unmended}: {score} may be {interval} on other samples{needed}; {heavy} of {samples} "
+        "samples carry 90 % of the error ({worst})"
     )
     #: A caution on the score of the model as it is, if a fix is recommended.
     UNMENDED = " without the fix"

@@ -33,7 +33,9 @@ def test_a_search_that_has_cost_enough_says_that_its_set_may_be_too_large(
     assert outcome.minimal == certify
     assert outcome.ending.kind == ("proven" if certify else "cut-short")
     if not certify:
-        assert "Layers kept out of INT8 (some may be innocent)" in failure(CaseView(conclude(measured, None)))
+        assert "Layers at fault, as far as the search came (some may be innocent)" in failure(
+            CaseView(conclude(measured, None))
+        )
 
 
 @pytest.mark.parametrize("of_the_search", [False, True])
