@@ -863,7 +863,7 @@ class Caution:
     NEEDED = "; about {needed} samples in all would decide"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
     FIX_UNDECIDED = (
-        "{samples} samples prove little: with the fix {score} may be {interval} on others, limit {limit}"
+        "beyond the {samples} samples of the proof {score} may be {interval} with the fix, limit {limit}"
         "{needed}"
     )
     FIX_FROM_INPUTS = "the fix has its scales from these very inputs: before you ship, run it on others"
