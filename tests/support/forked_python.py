@@ -222,7 +222,7 @@ def _become(request: dict[str, Any], files: list[int], base: list[str], script: 
         exec(compile(rest[1], "<string>", "exec"), vars(main))
     else:
         sys.argv = ["pytest", *(rest[1:] if first == "-m" else rest)]
-        sys.exit(pytest.console_main())
+        sys.exit(pytest.main())
 
 
 def _text(file: int, errors: str, is_unbuffered: bool) -> io.TextIOWrapper:

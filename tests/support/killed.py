@@ -64,6 +64,7 @@ FILES = [pathlib.Path(name) for name in ("out", "cache")]
 PHASES = ("search", "proof", "causes", "repair")
 runs, seen = {}, set()
 case = ""
+is_worker = False
 run, replace = onnxruntime.InferenceSession.run, os.replace
 
 
@@ -72,7 +73,7 @@ def moment(name, of="two"):
         return
     seen.add(name)
     if HOW == "copy":
-        time.sleep(0.3 if "PYTEST_XDIST_WORKER" in os.environ else 0)  # the controller takes in what ended
+        time.sleep(0.3 if is_worker else 0)  # the controller takes in what ended
         for path in filter(pathlib.Path.exists, FILES):
             shutil.copytree(path, pathlib.Path("copies") / name / path)
     elif how := HOW.get(f"{name} of {of}"):
@@ -102,9 +103,14 @@ def replace_and_tell(source, target, **named):
 onnxruntime.InferenceSession.run, os.replace = run_and_tell, replace_and_tell
 
 
+def pytest_configure(config):
+    global is_worker
+    is_worker = hasattr(config, "workerinput")
+
+
 def pytest_unconfigure():
     onnxruntime.InferenceSession.run, os.replace = run, replace
-    if "PYTEST_XDIST_WORKER" not in os.environ:
+    if not is_worker:
         told = {phase: sum(count.values()) for (of, phase), count in runs.items() if of.endswith("two")}
         pathlib.Path("runs.json").write_text(json.dumps(told))
 
