@@ -224,21 +224,21 @@ def _fitting(suspect: Suspect) -> Array | None:
 
 def _of_large_channels(suspect: Suspect) -> Array | None:
     """Scales of their own for the large channels, and one scale for all others."""
-    amax = _amax(suspect)
-    if amax is None:
+    scales = _of_each_channel(suspect)
+    if scales is None:
         return None
-    usual = np.ones(amax.shape, np.bool_)
+    usual = np.ones(scales.shape, np.bool_)
     usual[list(suspect.cause.channels)] = False
-    return np.where(usual, amax[usual].max(initial=0.0), amax) if usual.any() else amax
+    return np.where(usual, scales[usual].max(initial=0.0), scales) if usual.any() else scales
 
 
 def _of_each_part(suspect: Suspect) -> Array | None:
     """A scale for each part of the channels, see ``_by_part``."""
-    amax = _amax(suspect)
-    return None if amax is None else _by_part(amax)
+    scales = _of_each_channel(suspect)
+    return None if scales is None else _by_part(scales)
 
 
-def _amax(suspect: Suspect) -> Array | None:
+def _of_each_channel(suspect: Suspect) -> Array | None:
     """The scale that fits each channel, [channels]. A channel of zeros gets the least scale of the others."""
     held = suspect.held
     if held is None or not held.is_counted or held.channel_amax is None or not held.channel_amax.any():
@@ -247,17 +247,17 @@ def _amax(suspect: Suspect) -> Array | None:
     return np.asarray(np.maximum(amax, amax[amax > 0].min()) / held.low.levels, np.float32)
 
 
-def _by_part(amax: Array) -> Array:
+def _by_part(scales: Array) -> Array:
     """A scale for each channel, [channels].
 
     Channels are divided into parts, so that in each part no channel is ``OUTLIER_RATIO`` times smaller than
     the greatest. The scale of a channel is that of the greatest channel of its part.
     """
-    reach = amax.copy()
-    left = np.ones(amax.shape, np.bool_)
+    reach = scales.copy()
+    left = np.ones(scales.shape, np.bool_)
     while left.any():
-        most = amax[left].max()
-        part = left & (amax * OUTLIER_RATIO > most)
+        most = scales[left].max()
+        part = left & (scales * OUTLIER_RATIO > most)
         reach[part] = most
         left &= ~part
     return reach

@@ -111,7 +111,7 @@ def relation(score: Score, most: int | None = None) -> str:
 def interval_text(score: Score) -> str:
     """Returns the confidence interval of a score, like ``17.4 to 23.2``; empty if there is none.
 
-    Decibels within ``_KNOWN_DB`` are written as numbers; a wider interval says nothing.
+    If an interval of decibels is wider than ``_KNOWN_DB``, the text is ``anything``.
     """
     if score.interval is None:
         return ""

@@ -1,4 +1,4 @@
-"""The register of options in the spec's ``tensorrt`` section of the builder, or that TensorRT may lack."""
+"""The register of options in the spec's ``tensorrt`` section: how each is set, and what it needs."""
 
 from __future__ import annotations
 
