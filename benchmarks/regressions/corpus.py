@@ -13,6 +13,7 @@ from benchmarks.regressions import (
     healthy,
     reader_faults,
     scale_faults,
+    strangers_one,
     weight_faults,
 )
 from benchmarks.regressions.entry import Entry
@@ -30,6 +31,7 @@ def corpus() -> dict[str, Entry]:
         data_faults,
         fp8_faults,
         reader_faults,
+        strangers_one,
     )
     for module in (*faults, chosen, healthy):
         for entry in module.entries():
