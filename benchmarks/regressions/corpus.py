@@ -14,6 +14,7 @@ from benchmarks.regressions import (
     reader_faults,
     scale_faults,
     strangers_one,
+    strangers_two,
     weight_faults,
 )
 from benchmarks.regressions.entry import Entry
@@ -32,6 +33,7 @@ def corpus() -> dict[str, Entry]:
         fp8_faults,
         reader_faults,
         strangers_one,
+        strangers_two,
     )
     for module in (*faults, chosen, healthy):
         for entry in module.entries():
