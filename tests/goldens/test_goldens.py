@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -110,14 +111,11 @@ def test_users_metrics_judge_a_moved_baseline_too(project: Project) -> None:
     project.run(spec, "missing")
     scale_golden(project.goldens, "case", -1.0)
     assert project.passes(spec), "the golden is the worse one: no drop"
-    scale_golden(project.goldens, "case", -1.0)
-    assert project.passes(spec)
 
 
 def test_the_same_golden_is_not_written_again(project: Project) -> None:
     project.run(LIVE, "missing")
     times = {path: path.stat().st_mtime_ns for path in project.goldens.iterdir()}
-    project.run(LIVE.replace(MINMAX, WIDE), "missing")
     project.run(LIVE, "all")
     assert {path: path.stat().st_mtime_ns for path in project.goldens.iterdir()} == times
     write_data(project.folder, seed=8)
@@ -180,31 +178,30 @@ def test_damaged_or_missing_outputs_are_one_clear_error(project: Project) -> Non
     project.run(LIVE, "missing")
     path = project.goldens / project.record()["kept"]["file"]
     good = path.read_bytes()
-    for data, said in (
-        (good[:-9], "its SHA-256"),
-        (b"version https://git-lfs", "LFS pointer"),
-        (None, "missing"),
+    for data, spec, said in (
+        (good[:-9], LIVE, "its SHA-256"),
+        (b"version https://git-lfs", STANDING, "LFS pointer"),
+        (None, LIVE, "missing"),
     ):
         path.unlink() if data is None else path.write_bytes(data)
-        for spec in (LIVE, STANDING):
-            project.refuses(spec, said)
+        project.refuses(spec, said)
 
 
 # --- the ratchet
 
 
-@pytest.mark.parametrize("function", ["top1", "metrics.py:top1", "error"])
-def test_the_ratchet_holds_users_metrics(project: Project, function: str) -> None:
-    lower = function == "error"
-    name = "metrics.py:error" if lower else "metrics.py:top1"
-    more = ", max: 0.9, lower_is_better: true" if lower else ", min: 0.1"
-    spec = f"criteria: [{{metric: '{name}'{more}}}, {{regression: {{'{function}': 0.002}}}}]\n"
+def test_the_ratchet_holds_users_metrics(project: Project) -> None:
+    error = "{metric: 'metrics.py:error', max: 0.9, lower_is_better: true}"
+    top1 = "{metric: 'metrics.py:top1', min: 0.1}"
+    spec = f"criteria: [{error}, {top1}, {{regression: {{'metrics.py:error': 0.002, top1: 0.002}}}}]\n"
     project.run(MINMAX + spec, "missing")
     assert project.passes(MINMAX + spec)
-    (score,) = missed(project.run(WIDE + spec, "", BASE, "--int8acc-search=off"))
-    assert score["subject"] == name
-    assert score["bound"] == ("max" if lower else "min")
-    assert score["note"].startswith("accepted ")
+    scores = missed(project.run(WIDE + spec, "", BASE, "--int8acc-search=off"))
+    assert {s["subject"]: s["bound"] for s in scores} == {
+        "metrics.py:error": "max",
+        "metrics.py:top1": "min",
+    }
+    assert all(score["note"].startswith("accepted ") for score in scores)
 
 
 def test_a_golden_without_its_settings_is_stale(project: Project) -> None:
@@ -215,14 +212,13 @@ def test_a_golden_without_its_settings_is_stale(project: Project) -> None:
     assert project.passes(LIVE)
 
 
-@pytest.mark.parametrize(("bound", "value"), [("min", "-Infinity"), ("max", "Infinity"), ("min", "NaN")])
-def test_an_accepted_score_that_any_value_keeps_is_refused(project: Project, bound: str, value: str) -> None:
-    metric = "cosine" if bound == "min" else "max_abs"
-    ratchet = MINMAX + f"criteria: [{{regression: {{{metric}: 0.1}}}}]\n"
+def test_an_accepted_score_that_any_value_keeps_is_refused(project: Project) -> None:
+    ratchet = MINMAX + "criteria: [{regression: {cosine: 0.1, max_abs: 0.1}}]\n"
     project.run(ratchet, "missing")
-    scores = [s | ({"value": value} if s["metric"] == metric else {}) for s in project.record()["scores"]]
-    project.change(scores=scores)
-    project.refuses(ratchet, rf"the accepted .* {metric} is .*, which any value keeps")
+    recorded = project.record()["scores"]
+    for metric, value in (("cosine", "-Infinity"), ("max_abs", "Infinity"), ("cosine", "NaN")):
+        project.change(scores=[s | ({"value": value} if s["metric"] == metric else {}) for s in recorded])
+        project.refuses(ratchet, rf"the accepted .* {metric} is .*, which any value keeps")
 
 
 def test_a_score_that_bounds_nothing_is_not_accepted(project: Project) -> None:
@@ -237,23 +233,17 @@ def test_a_score_that_bounds_nothing_is_not_accepted(project: Project) -> None:
 # --- candidates
 
 
-def test_a_failing_case_leaves_a_candidate_and_a_passing_one_none(project: Project) -> None:
+def test_a_failing_case_leaves_a_candidate_if_it_can_and_a_passing_one_none(project: Project) -> None:
     project.run(STANDING, "missing")
     assert project.passes(STANDING)
     assert not list((project.folder / "out").rglob("*.npz"))
-    entry = project.run(STANDING.replace("20", "90"))
-    assert "The candidate is in " in entry["golden"]
-    assert [path.name for path in (project.folder / "out").rglob("*.npz")] == [
-        project.record()["kept"]["file"]
-    ]
-
-
-def test_a_candidate_that_cannot_be_written_changes_no_verdict(project: Project) -> None:
-    project.run(STANDING, "missing")
-    for path in (project.folder / "out").iterdir():
-        path.unlink()
+    failing = STANDING.replace("20", "90")
+    assert "The candidate is in " in project.run(failing)["golden"]
+    (candidate,) = (project.folder / "out").rglob("*.npz")
+    assert candidate.name == project.record()["kept"]["file"]
+    shutil.rmtree(project.folder / "out" / "case")
     (project.folder / "out" / "case").write_text("a file, no folder")
-    entry = project.run(STANDING.replace("20", "90"))
+    entry = project.run(failing)
     assert entry["verdict"] == "failed"
     assert "No candidate was left: " in entry["golden"]
 
@@ -278,7 +268,7 @@ def runs(draw: st.DrawFn) -> tuple[dict[str, list[np.ndarray]], int]:
     return outputs, sum(rows)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(runs(), st.sampled_from(["float32", "float16"]))
 def test_outputs_come_back_as_they_were(run: tuple[dict[str, list[np.ndarray]], int], dtype: str) -> None:
     outputs, samples = run
@@ -334,8 +324,7 @@ def value_of(location: Location) -> float | None:
 def test_killed_at_any_write_the_old_pair_or_the_new_one_is_there(
     tmp_path: Path, before: float | None
 ) -> None:
-    (tmp_path / "case.int8acc.yaml").write_text(BASE + LIVE)
-    folder = tmp_path / "__int8acc__" / "case"
+    folder = tmp_path / "case"
     location = Location(str(folder), "case")
     seen = set()
     new = pair(2.0)
@@ -348,11 +337,7 @@ def test_killed_at_any_write_the_old_pair_or_the_new_one_is_there(
         assert found in (before, 2.0)
         if not killed:
             break
-        # What is left over is in nobody's way.
-        location.write(*pair(2.0), replace=True)
-        assert value_of(location) == 2.0
-        for path in folder.iterdir():
-            path.unlink()
+        shutil.rmtree(folder, ignore_errors=True)
     assert step > (1 if before == 2.0 else 5)
     assert seen == {before, 2.0}
 
@@ -366,7 +351,7 @@ def test_two_processes_that_update_at_once_lose_nothing(tmp_path: Path) -> None:
         child = os.fork()
         if not child:
             try:
-                for round_ in range(25):
+                for round_ in range(8):
                     Location(folder, f"own{number:g}").write(
                         *pair(float(round_), f"own{number:g}"), replace=True
                     )
@@ -377,7 +362,7 @@ def test_two_processes_that_update_at_once_lose_nothing(tmp_path: Path) -> None:
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
     assert value_of(Location(folder, "shared")) in (1.0, 2.0, 3.0)
-    assert [value_of(Location(folder, f"own{n}")) for n in (1, 2)] == [24.0, 24.0]
+    assert [value_of(Location(folder, f"own{n}")) for n in (1, 2)] == [7.0, 7.0]
     assert len(os.listdir(folder)) == 6  # no draft, and no .npz that was replaced
 
 
@@ -392,7 +377,7 @@ def test_who_replaces_a_golden_waits_for_who_is_about_to_tidy_up(tmp_path: Path)
         def hook(event: str, arguments: tuple[object, ...]) -> None:
             if event == "os.remove" and str(arguments[0]).endswith(".npz"):
                 (tmp_path / "removing").touch()
-                time.sleep(0.5)
+                time.sleep(0.1)
 
         try:
             sys.addaudithook(hook)
@@ -415,14 +400,13 @@ def test_missing_does_not_replace_what_came_meanwhile(tmp_path: Path) -> None:
 
 
 @forks
-@pytest.mark.parametrize("room", [3, 60])
-def test_a_full_disk_is_one_clear_error_and_the_old_golden_stays(tmp_path: Path, room: int) -> None:
+def test_a_full_disk_is_one_clear_error_and_the_old_golden_stays(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
     location = Location(str(tmp_path / "g"), "case")
     location.write(*pair(1.0), replace=True)
 
     def write() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))  # as ENOSPC: a write fails half-way
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60, 60))  # as ENOSPC: a write fails half-way
         location.write(*pair(2.0), replace=True)
 
     text = in_child(write)
@@ -506,11 +490,15 @@ def test_orphans_are_files_that_no_case_on_the_disk_has(project: Project) -> Non
     npz = project.record()["kept"]["file"]
     draft = f"{npz}.{'0' * 32}.tmp"
     (project.goldens / draft).write_bytes(b"half")
+    arrays = project.goldens.with_name("arrays")
+    arrays.mkdir()
+    of_array = f"x.npz.{'1' * 32}.tmp"
+    (arrays / of_array).touch()
     (project.goldens / f"case.{'a' * 12}.npz").write_bytes(b"old")
     (project.goldens / "notes.json").write_text("{}")  # somebody's own
     (project.goldens / "notes.npz").write_text("")
     left = {
-        draft: "left by a process that was killed",
+        **dict.fromkeys((draft, of_array), "left by a process that was killed"),
         f"case.{'a' * 12}.npz": "no golden names it",
     }
     assert orphans(project) == left
@@ -519,12 +507,13 @@ def test_orphans_are_files_that_no_case_on_the_disk_has(project: Project) -> Non
     assert npz in orphans(project)
     spec.write_text("model: [")
     assert "cannot be read: nothing is said of its goldens" in pruned(project)
-    assert orphans(project).keys() <= {"case.int8acc.yaml"}
+    assert orphans(project).keys() <= {"case.int8acc.yaml", of_array}
     spec.unlink()
     (project.folder / "test_x.py").write_text("def test_x(): pass\n")
     assert orphans(project).keys() == {"case.json", npz, *left}
     pruned(project, "--int8acc-prune=delete")
     assert sorted(os.listdir(project.goldens)) == ["notes.json", "notes.npz"]
+    assert not list(arrays.rglob("*.tmp"))
 
 
 def test_outputs_of_a_golden_in_conflict_are_no_orphans(project: Project) -> None:

@@ -93,7 +93,7 @@ def check_bad_spec(result: pytest.RunResult) -> None:
     result.stdout.no_fnmatch_line("*items.py*")
 
 
-def check_junit(path: Path) -> None:
+def check_junit(path: Path) -> ElementTree.Element:
     """junit.xml holds the scores and messages of the cases good, bad and broken."""
     suite = ElementTree.parse(path).getroot()[0]
     cases = {element.get("name"): element for element in suite.iter("testcase")}
@@ -104,13 +104,18 @@ def check_junit(path: Path) -> None:
     failure = cases["bad"].find("failure").get("message")
     assert failure.startswith("INT8 accuracy: 'logits' cosine 0.8741 < 0.999")
     assert "no such file" in cases["broken"].find("error").get("message")
+    return suite
 
 
 def test_verdicts_and_the_terminal_section(project, run):
-    project(m=spec("good", "bad", "broken", "crash"))
-    result = run("--int8acc", "-rfE")
-    result.assert_outcomes(passed=1, failed=1, errors=2)
+    path = project(m=spec("good", "bad", "broken", "crash")).mkdir("models")
+    (path / "e.int8acc.yaml").write_text(spec("good"))
+    (path / "conftest.py").write_text(SEES)
+    result = run("--int8acc", "-rfE", "--junitxml=junit.xml")
+    result.assert_outcomes(passed=2, failed=1, errors=2)
     check_section(result)
+    suite = check_junit(path.parent / "junit.xml")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("5", "1", "2")
 
 
 def test_workers_of_xdist_tell_all_that_one_process_tells(project, run):
@@ -156,16 +161,12 @@ def test_specs_left_out_are_hinted_at(project, run):
     assert result.ret == 0
 
 
-def test_a_named_file_runs_without_the_option_and_hints_at_no_neighbour(project, run):
-    project(a=spec("good"), b=spec("bad"))
-    result = run("a.int8acc.yaml::good")
-    result.assert_outcomes(passed=1)
-    result.stdout.no_fnmatch_line("*not run*")
-
-
-def test_naming_a_python_file_hints_at_no_neighbour(project, run):
-    project(a=spec("good")).makepyfile(test_x="def test_x(): pass")
-    run("test_x.py").stdout.no_fnmatch_line("*not run*")
+def test_no_neighbour_of_a_named_file_is_hinted_at(project, run):
+    project(a=spec("good"), b=spec("bad")).makepyfile(test_x="def test_x(): pass")
+    for named in ("a.int8acc.yaml::good", "test_x.py"):
+        result = run(named)
+        result.assert_outcomes(passed=1)
+        result.stdout.no_fnmatch_line("*not run*")
 
 
 def test_one_spec_left_out_is_not_called_files(project, run):
@@ -175,16 +176,12 @@ def test_one_spec_left_out_is_not_called_files(project, run):
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-def test_both_suffixes_and_no_other(project, run):
+def test_the_ini_key_opens_the_gate_for_both_suffixes_and_no_other(project, run):
     path = project(a=spec("good")).path
     (path / "b.int8acc.yml").write_text(spec("good"))
     (path / "c.yaml").write_text("not: ours")
-    run("--int8acc").assert_outcomes(passed=2)
-
-
-def test_the_ini_key_opens_the_gate(project, run):
-    project(a=spec("good")).makeini("[pytest]\nint8acc = true")
-    run().assert_outcomes(passed=1)
+    (path / "tox.ini").write_text("[pytest]\nint8acc = true")
+    run("-p", "no:cacheprovider").assert_outcomes(passed=2)
 
 
 def test_toml_takes_native_types(project, run):
@@ -199,17 +196,16 @@ def test_toml_takes_native_types(project, run):
 
 
 @pytest.mark.parametrize(
-    "flag", ["-k bad", "-m int8acc", "--deselect=a.int8acc.yaml::good", "-x", "--maxfail=1"]
+    ("flags", "counts"),
+    [
+        (("-k", "bad"), {"failed": 1, "deselected": 2}),
+        (("-m", "int8acc"), {"passed": 1, "failed": 1, "deselected": 1}),
+        (("--deselect=a.int8acc.yaml::good", "-x"), {"failed": 1, "deselected": 1}),
+    ],
 )
-def test_selection_works_as_for_any_test(project, run, flag):
+def test_selection_works_as_for_any_test(project, run, flags, counts):
     project(a=spec("bad", "good")).makepyfile("def test_x(): pass")
-    result = run("--int8acc", *flag.split(" "))
-    counts = {
-        "-k bad": {"failed": 1, "deselected": 2},
-        "-m int8acc": {"passed": 1, "failed": 1, "deselected": 1},
-    }
-    counts["--deselect=a.int8acc.yaml::good"] = {"passed": 1, "failed": 1, "deselected": 1}
-    result.assert_outcomes(**counts.get(flag, {"failed": 1}))
+    run("--int8acc", *flags).assert_outcomes(**counts)
 
 
 def test_last_failed_runs_the_failed_case_alone(project, run):
@@ -234,40 +230,16 @@ def test_an_xfail_that_passes_fails_where_xfail_is_strict(project, run):
     result.stdout.fnmatch_lines(["FAILED a.int8acc.yaml::good - [[]XPASS(strict)[]] mended"])
 
 
-def test_a_failing_teardown_does_not_pass_for_a_score(project, run):
-    path = project().mkdir("models")
-    (path / "a.int8acc.yaml").write_text(spec("good"))
-    (path / "conftest.py").write_text(
-        "import pytest\n"
-        "@pytest.fixture(autouse=True)\n"
-        "def late():\n"
-        "    yield\n"
-        "    raise OSError('too late')\n"
-    )
-    result = run("--int8acc")
-    result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(
-        [
-            "PASSED models/a.int8acc.yaml::good - 'logits' *",
-            "ERROR models/a.int8acc.yaml::good - OSError: too late",
-        ]
-    )
-
-
-@pytest.mark.parametrize("strict", ["--strict-markers", "-Werror::pytest.PytestUnknownMarkWarning"])
-def test_an_unknown_mark_is_one_line_where_pytest_is_strict(project, run, strict):
+def test_an_unknown_mark_is_one_line_where_pytest_is_strict_and_a_warning_elsewhere(project, run):
     project(a=spec("good", marks="[slwo]"), b=spec("good"))
-    result = run("--int8acc", strict, "--continue-on-collection-errors")
-    result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*a.int8acc.yaml:6:*mark 'slwo'*"])
-    result.stdout.no_fnmatch_line("*Traceback*")
-    result.stdout.no_fnmatch_line("*items.py*")
-
-
-def test_an_unknown_mark_is_warned_of_where_it_stands(project, run):
-    project(a=spec("good", marks="[slwo]"))
+    for strict in ("--strict-markers", "-Werror::pytest.PytestUnknownMarkWarning"):
+        result = run("--int8acc", strict, "--continue-on-collection-errors")
+        result.assert_outcomes(passed=1, errors=1)
+        result.stdout.fnmatch_lines(["*a.int8acc.yaml:6:*mark 'slwo'*"])
+        result.stdout.no_fnmatch_line("*Traceback*")
+        result.stdout.no_fnmatch_line("*items.py*")
     result = run("--int8acc")
-    result.assert_outcomes(passed=1, warnings=1)
+    result.assert_outcomes(passed=2, warnings=1)
     result.stdout.fnmatch_lines(["a.int8acc.yaml:6", "*PytestUnknownMarkWarning: Unknown pytest.mark.slwo*"])
 
 
@@ -301,21 +273,6 @@ def test_nothing_is_measured_where_nothing_is_to_run(project, run, flag):
     assert result.ret == 0
 
 
-def test_fixtures_and_conftest_work(project, run):
-    path = project().mkdir("models")
-    (path / "a.int8acc.yaml").write_text(spec("good"))
-    (path / "conftest.py").write_text(SEES)
-    run("--int8acc").assert_outcomes(passed=1)
-
-
-def test_numbers_reach_junit(project, run):
-    path = project(a=spec("good", "bad", "broken")).path
-    run("--int8acc", "--junitxml=junit.xml")
-    suite = ElementTree.parse(path / "junit.xml").getroot()[0]
-    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
-    check_junit(path / "junit.xml")
-
-
 def test_verbosity_adds_detail(project, run):
     project(a=spec("good"))
     plain, more, most = (run("--int8acc", *flag).stdout.str() for flag in ((), ("-v",), ("-vv",)))
@@ -342,10 +299,8 @@ def test_quiet_names_failures_alone(project, run):
         (["--int8acc-provider=tpu"], "*--int8acc-provider: invalid choice: 'tpu'*"),
         (["--int8acc-samples=0"], "*--int8acc-samples: '0' is not a whole number of 1 or more*"),
         (["--int8acc-samples=many"], "*--int8acc-samples: 'many' is not a whole number of 1 or more*"),
-        (
-            ["-o", "int8acc_backend=tensorflow"],
-            "*int8acc_backend*'tensorflow' is not one of auto, onnxruntime*",
-        ),
+        (["--int8acc-prune", "models"], "*--int8acc-prune: invalid choice: 'models'*"),
+        (["-o", "int8acc_backend=tensorflow"], "*int8acc_backend*'tensorflow' is not one of auto, onnx*"),
         (["-o", "int8acc_mode="], "*int8acc_mode*'' is not one of exact, native*"),
         (["-o", "int8acc_samples=0"], "*int8acc_samples*0 is not a whole number of 1 or more*"),
         (["-o", "int8acc_samples=many"], "*int8acc_samples*'many'*expected a whole number of 1 or more*"),
@@ -376,11 +331,6 @@ def test_command_line_over_spec_over_ini_over_default(project, run, args, key, t
     result.stdout.fnmatch_lines([f"*settings: *{told.replace('[', '[[]')}*"])
 
 
-def test_without_the_cache_plugin(project, run):
-    project(a=spec("good"))
-    run("--int8acc", "-p", "no:cacheprovider").assert_outcomes(passed=1)
-
-
 def test_it_can_be_switched_off(project, pytester):
     if not INSTALLED:
         pytest.skip("needs the entry point: pytest-int8acc is not installed")
@@ -392,10 +342,11 @@ def test_it_can_be_switched_off(project, pytester):
 
 def test_options_are_in_the_help(run):
     text = run("--help").stdout.str()
-    for word in (
+    options = (
         "--int8acc ",
         "--int8acc-mode={exact,native}",
         "--int8acc-samples=N",
-        "int8acc_provider (string):",
-    ):
+        "--int8acc-update={missing,all}",
+    )
+    for word in (*options, "int8acc_provider (string):", "int8acc_goldens (string):"):
         assert word in text

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from terminals import SLOW_SETUP, SLOW_TRIALS, run
+from terminals import ENDLESS_TRIALS, SLOW_SETUP, SLOW_TRIALS, run
 
 pytestmark = pytest.mark.usefixtures("quick_processes")
 
@@ -60,7 +60,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
     return cases
 
 
-@pytest.mark.parametrize("more", [pytest.param(("-s",), id="s"), *WORKERS])
+@pytest.mark.parametrize("more", [pytest.param(("-s",), id="s"), WORKERS[1]])
 def test_on_a_terminal_a_line_moves_and_leaves_no_trace(slow: Path, more: tuple[str, ...]) -> None:
     code, written = run(slow, *more, terminal=True)
     assert code == 1
@@ -89,6 +89,7 @@ def test_very_quiet_runs_tell_nothing(slow: Path) -> None:
 
 @pytest.mark.parametrize(("more", "ctrl_c"), [((), "group"), (("-n2",), "terminate"), (("-n2",), "first")])
 def test_ctrl_c_after_a_verdict_loses_nothing(slow: Path, more: tuple[str, ...], ctrl_c: str) -> None:
+    (slow / "conftest.py").write_text(ENDLESS_TRIALS)
     args = ("--int8acc-report", "out", "--junitxml", "junit.xml", *more)
     code, written = run(slow, *args, terminal=True, ctrl_c=ctrl_c)
     assert code == pytest.ExitCode.INTERRUPTED

@@ -30,7 +30,6 @@ pytestmark = pytest.mark.usefixtures("quick_processes")
 RUNS = {
     "plain": (),
     "n0": ("-n0",),
-    "n2": ("-n2",),
     "loadgroup": ("-n2", "--dist", "loadgroup"),
     "no cache": ("-p", "no:cacheprovider"),
 }
@@ -157,10 +156,16 @@ def test_a_case_that_fails_to_clean_up_is_an_error(project, run):
         "    yield\n"
         "    raise OSError('too late')\n"
     )
-    run("models", "--int8acc-report", "out")
+    result = run("models", "--int8acc-report", "out")
     (case,) = read(project.path / "out")["cases"]
     assert case["verdict"] == "error"
     assert "OSError: too late" in case["message"]
+    result.assert_outcomes(passed=1, errors=1)
+    said = [
+        "PASSED models/d.int8acc.yaml::good - 'logits' *",
+        "ERROR models/d.int8acc.yaml::good - OSError: *",
+    ]
+    result.stdout.fnmatch_lines(said)
     assert case["scores"][0]["value"] == 0.9996
 
 

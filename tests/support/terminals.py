@@ -21,7 +21,7 @@ import time
 import pytest_int8acc.plugin.progress as progress
 from {module} import {owner} as owner
 
-progress.QUIET, progress.PLAIN, progress.LOOK = 0.0, 0.3, 0.05
+progress.QUIET, progress.PLAIN, progress.LOOK = 0.0, 0.1, 0.02
 function = owner.{name}
 calls = []
 
@@ -38,11 +38,13 @@ def slow(*args, **named):
 owner.{name} = slow
 """
 SLOW_TRIALS = _SLOW.format(
-    module="pytest_int8acc.lab.simulator", owner="Simulator", name="trial", before=0, seconds=0.3, slow=16
+    module="pytest_int8acc.lab.simulator", owner="Simulator", name="trial", before=0, seconds=0.1, slow=10
 )
+#: Trials that go on until they are interrupted: pytest-xdist interrupts workers 5 s after its controller ends.
+ENDLESS_TRIALS = SLOW_TRIALS.replace("<= 10", "<= 100").replace("sleep(0.1)", "sleep(0.5)")
 #: A word has come before the file is there.
 SLOW_SETUP = _SLOW.format(
-    module="pytest_int8acc.case", owner="measured", name="candidate_form", before=1, seconds=5, slow=1
+    module="pytest_int8acc.case", owner="measured", name="candidate_form", before=0.2, seconds=5, slow=1
 )
 _LIMIT = 120.0
 #: Starts Python with SIGINT's default: a job in the background (``nohup ... &``) ignores it.
