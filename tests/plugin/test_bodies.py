@@ -17,6 +17,8 @@ from plugin_support import LOAD
 #: A scale that leaves next to nothing of an activation in [-1, 1].
 FLAT = {"odd": 400.0}
 KINDS = pytest.mark.parametrize("network", NETWORKS)
+#: A body in a body, and one whose inputs are cut along an axis.
+TWO = pytest.mark.parametrize("network", ["if-in-loop", "scan"])
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> tuple[str, dict[str, Any]]:
@@ -76,7 +78,7 @@ def test_the_layer_of_a_body_is_found_named_and_mended(pytester: pytest.Pytester
     assert sqnr_db(pytester.path, str(fixed.relative_to(pytester.path)), network) > 12
 
 
-@KINDS
+@TWO
 def test_weights_and_scales_from_around_a_body_are_read(pytester: pytest.Pytester, network: str) -> None:
     write_case(pytester.path, network, FLAT, outside=True, opset=13, spec={"baseline": "fp32"})
     _, case = run(pytester)
@@ -85,7 +87,7 @@ def test_weights_and_scales_from_around_a_body_are_read(pytester: pytest.Pyteste
     assert case["search"]["fixed_pairs"] == []
 
 
-@KINDS
+@TWO
 def test_nothing_is_innocent_while_a_pair_is_not_understood(pytester: pytest.Pytester, network: str) -> None:
     write_case(pytester.path, network, FLAT, strange="odd")
     text, case = run(pytester, "-vv")
@@ -96,7 +98,7 @@ def test_nothing_is_innocent_while_a_pair_is_not_understood(pytester: pytest.Pyt
     assert re.search(r"Fix: none found: .*Q/DQ", text)
 
 
-@KINDS
+@TWO
 def test_a_pair_that_is_not_understood_is_a_caution_of_a_case_that_passes(
     pytester: pytest.Pytester, network: str
 ) -> None:

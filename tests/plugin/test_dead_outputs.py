@@ -208,12 +208,18 @@ def test_samples_far_smaller_than_others_are_told(pytester, project):
     assert entry["outputs"][0]["small"]["count"] == 32
 
 
-@pytest.mark.parametrize(("quantile", "verdict"), [(0, "failed"), (0.4, "failed"), (0.6, "passed")])
-def test_each_sample_is_judged_by_itself(pytester, project, quantile, verdict):
+def test_each_sample_is_judged_by_itself(pytester, project):
     small_half(project)
-    spec = f"criteria: [{{sqnr_db: 20, per: sample, quantile: {quantile}}}]\n"
-    found, entry, _ = judged(pytester, spec)
-    assert found == verdict
-    score = entry["outputs"][0]["scores"][0]
-    assert score["metric"] == "per_sample_sqnr_db"
-    assert (entry["search"] is not None) == (verdict == "failed")
+    verdicts = {0: "failed", 0.4: "failed", 0.6: "passed"}
+    for quantile, verdict in verdicts.items():
+        spec = (
+            f"{CALIBRATED}criteria: [{{sqnr_db: 20, per: sample, quantile: {quantile}}}]\nname: {verdict}\n"
+        )
+        (project / f"of-{quantile}.int8acc.yaml").write_text(spec)
+    pytester.runpytest(*LOAD, "--int8acc", "--int8acc-report", "report")
+    cases = json.loads((project / "report/report.json").read_text())["cases"]
+    assert len(cases) == len(verdicts)
+    for entry in cases:
+        assert entry["verdict"] == entry["name"]
+        assert entry["outputs"][0]["scores"][0]["metric"] == "per_sample_sqnr_db"
+        assert (entry["search"] is not None) == (entry["verdict"] == "failed")

@@ -10,6 +10,7 @@ from typing import Any
 import killed
 import numpy as np
 import pytest
+from forked_python import PYTHON
 from killed import CASES, JUDGED, MOMENTS
 from plugin_support import LOAD
 
@@ -124,7 +125,10 @@ def test_a_record_that_is_damaged_or_of_another_case_is_not_used(
     assert "the record of a trial is damaged and is not used" in caplog.text
 
 
-def test_with_workers_nothing_is_lost_or_repeated(run: Callable[..., int], pytester: pytest.Pytester) -> None:
+@pytest.mark.usefixtures("quick_processes")
+def test_with_workers_nothing_is_lost_or_repeated(
+    run: Callable[..., int], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The files that are copied are what remains if all processes are killed at once."""
     done = killed.run(pytester.path, "copy", "-n1")
     assert done.returncode == 1, done.stdout + done.stderr
@@ -132,6 +136,7 @@ def test_with_workers_nothing_is_lost_or_repeated(run: Callable[..., int], pytes
         had = CASES if name == MOMENTS[-1] else CASES[:1]
         assert killed.ended(pytester.path / "copies" / name / "out") == had, name
     shutil.rmtree(pytester.path / "out")
+    monkeypatch.setattr("sys.executable", PYTHON)  # a forked worker is no child of its controller
     done = killed.run(pytester.path, {"search of two": "SIGKILL", "setup of three": "controller"}, "-n1")
     assert done.returncode == -9, done.stdout + done.stderr
     assert killed.ended(pytester.path / "out") == CASES[:2]

@@ -135,21 +135,13 @@ def run(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
     return lambda *args: pytester.runpytest(*LOAD, *args)
 
 
-@pytest.mark.parametrize(
-    ("plugin", "flags"),
-    [
-        ("pytest_split", ("-ppytest_split.plugin", "--splits=2", "--group={}")),
-        ("pytest_shard", ("-ppytest_shard.pytest_shard", "--num-shards=2", "--shard-id={}")),
-    ],
-)
-def test_shards_merged_are_the_report_of_the_whole(run, pytester, monkeypatch, plugin, flags):
-    pytest.importorskip(plugin)
-    start = 1 if plugin == "pytest_split" else 0
+def test_shards_merged_are_the_report_of_the_whole(run, pytester, monkeypatch):
+    pytest.importorskip("pytest_split")
     whole = run("--int8acc", "--int8acc-report", "out-whole")
     counts = []
     for i in range(2):
-        args = [flag.format(start + i) for flag in flags]
-        run("--int8acc", "--int8acc-report", f"out-{i}", *args)
+        split = ("-ppytest_split.plugin", "--splits=2", f"--group={i + 1}")
+        run("--int8acc", "--int8acc-report", f"out-{i}", *split)
         counts.append(len(json.loads((pytester.path / f"out-{i}" / "report.json").read_text())["cases"]))
     assert sum(counts) == 6
     assert all(counts)
@@ -225,13 +217,9 @@ GOOD = changed(lambda content: None)
 DAMAGED: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "not JSON (Expecting value: line 1 column 1 (char 0)); run those cases again"),
     "truncated": (GOOD[: len(GOOD) // 2], "not JSON (*); run those cases again"),
-    "text": ("FAILED: disk full", "not JSON (Expecting value: *"),
     "brackets": ("[" * 100_000, "not JSON (*"),
-    "objects": ('{"cases":' * 100_000, "not JSON (*"),
-    "zeros": (b"\0" * 1000, "not JSON (*"),
     "latin": (GOOD.replace("net", "n\xe9t").encode("latin-1"), "not JSON (*can't decode byte 0xe9*"),
     "digits": (GOOD.replace('"line": 1', f'"line": {"9" * 400}'), "not JSON (an integer of 400 digits)*"),
-    "list": ("[]", "not a report of pytest-int8acc; run those cases again"),
     "other tool": (
         json.dumps(
             {"created": 1.0, "exitcode": 0, "summary": {"passed": 3}, "tests": []}
@@ -251,12 +239,6 @@ DAMAGED: dict[str, tuple[str | bytes, str]] = {
         changed(lambda content: case_of(content).pop("verdict")),
         "damaged (cases.0.verdict: Field*",
     ),
-    "verdict": (
-        changed(lambda content: case_of(content).update(verdict="good")),
-        "damaged (cases.0.verdict: *",
-    ),
-    "line": (changed(lambda content: case_of(content).update(line=-1)), "damaged (cases.0.line: *"),
-    "errors": (changed(lambda content: content.update(errors=["a"])), "damaged (errors.0: *"),
     "written": (
         changed(lambda content: case_of(content).update(written=True)),
         "damaged (cases.0.written: *",

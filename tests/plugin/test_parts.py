@@ -50,23 +50,17 @@ def test_outputs_are_judged_by_what_the_graph_joins(pytester):
             assert output["part_of"] == ("output0" if "[" in output["name"] else "")
 
 
-@pytest.mark.parametrize("layout", ["channels", "anchors", "behind_conv", "behind_matmul", "flat"])
-def test_scores_in_the_scale_of_boxes_are_red(pytester, layout):
-    write_project(pytester.path, layout, broken=True, baseline="fp16")
+def test_scores_in_the_scale_of_boxes_are_red(pytester):
+    for layout in ("channels", "anchors", "behind_conv", "behind_matmul", "flat"):
+        write_project(pytester.path, layout, broken=True, baseline="fp16")
     cases, text = run(pytester, "--int8acc-search", "off")
-    rest, scores = cases[layout]["outputs"]
-    assert cases[layout]["verdict"] == "failed"
-    (reached,) = [score["value"] for score in rest["scores"] if score["metric"] == "sqnr_db"]
-    assert reached > 20
-    assert f"'{scores['name']}' sqnr_db" in text
-
-
-@pytest.mark.parametrize("layout", ["channels", "behind_conv"])
-def test_off_leaves_the_output_whole(pytester, layout):
-    write_project(pytester.path, layout, broken=True, criteria=[{"output": "output0", "parts": "off"}])
-    cases, _ = run(pytester, "--int8acc-search", "off")
-    assert names(cases[layout]) == ["output0"]
-    assert [s["limit"] for s in cases[layout]["outputs"][0]["scores"] if s["limit"]] == [20]
+    assert len(cases) == 5
+    for case in cases.values():
+        rest, scores = case["outputs"]
+        assert case["verdict"] == "failed"
+        (reached,) = [score["value"] for score in rest["scores"] if score["metric"] == "sqnr_db"]
+        assert reached > 20
+        assert f"'{scores['name']}' sqnr_db" in text
 
 
 @pytest.mark.parametrize("layout", ["channels", "anchors", "behind_conv", "behind_matmul"])
@@ -127,29 +121,75 @@ def sqnr_db(plain: np.ndarray, other: np.ndarray) -> float:
     return float(10 * np.log10(np.square(plain).sum() / np.square(plain - other).sum()))
 
 
-SMALL = {
-    "relative": ([{"output": "output0", "cosine": 0.9, "max_abs": 100}], {"cosine": 0.9}),
-    "in its unit": ([{"output": "output0", "max_abs": 100}], {"sqnr_db": 20}),
-    "of its own": ([{"output": "output0[:, 4:]", "mean_abs": 0.5}], {"mean_abs": 0.5}),
-    "per sample": ([{"output": "output0", "sqnr_db": 15, "per": "sample"}], {"sqnr_db": 15}),
+WHOLE, SMALL = PARTS["behind_conv"]
+BOXES, SCORES = PARTS["channels"]
+TOP1 = {"output": "output0", "axis": 1, "top1_agreement": 0.1}
+OFF = {"criteria": [{"output": "output0", "parts": "off"}]}
+#: Case to its layout, what its spec says, and the limits of all outputs that are judged.
+LIMITS: dict[str, tuple[str, dict[str, Any], dict[str, dict[str, float]]]] = {
+    "relative": (
+        "behind_conv",
+        {"criteria": [{"output": "output0", "cosine": 0.9, "max_abs": 100}]},
+        {WHOLE: {"cosine": 0.9, "max_abs": 100}, SMALL: {"cosine": 0.9}},
+    ),
+    "in-its-unit": (
+        "behind_conv",
+        {"criteria": [{"output": "output0", "max_abs": 100}]},
+        {WHOLE: {"max_abs": 100}, SMALL: {"sqnr_db": 20}},
+    ),
+    "of-its-own": (
+        "behind_conv",
+        {"criteria": [{"output": "output0[:, 4:]", "mean_abs": 0.5}]},
+        {WHOLE: {"sqnr_db": 20}, SMALL: {"mean_abs": 0.5}},
+    ),
+    "per-sample": (
+        "behind_conv",
+        {"criteria": [{"output": "output0", "sqnr_db": 15, "per": "sample"}]},
+        {WHOLE: {"per_sample_sqnr_db": 15}, SMALL: {"sqnr_db": 15}},
+    ),
+    "classes-of-one-unit": ("behind_conv", {"criteria": [TOP1]}, {WHOLE: {"top1_agreement": 0.1}}),
+    "classes-among-scores": (
+        "channels",
+        {"criteria": [TOP1]},
+        {BOXES: {"sqnr_db": 20}, SCORES: {"top1_agreement": 0.1}},
+    ),
+    "named-parts": (
+        "channels",
+        {"criteria": [{"output": "output0", "parts": [2, 2, 3], "axis": 1, "cosine": 0.9}]},
+        {name: {"cosine": 0.9} for name in ("output0[:, :2], boxes", "output0[:, 2:4], boxes", SCORES)},
+    ),
+    "added-to-a-part": (
+        "channels",
+        {
+            "criteria": [
+                {"output": "output0", "sqnr_db": 15},
+                {"output": "output0[:, :4]", "max_abs": 100},
+                {"output": "output0[:, 4:], scores", "mean_abs": 0.5},
+            ]
+        },
+        {BOXES: {"sqnr_db": 15, "max_abs": 100}, SCORES: {"sqnr_db": 15, "mean_abs": 0.5}},
+    ),
+    "off": ("channels", OFF, {"output0": {"sqnr_db": 20}}),
+    "off-in-its-unit": ("behind_conv", OFF, {"output0": {"sqnr_db": 20}}),
+    "unjudged": ("channels", {"unjudged": ["output0"]}, {"output0": {}}),
 }
 
 
-@pytest.mark.parametrize("said", SMALL)
-def test_limits_of_small_channels(pytester, said):
-    criteria, expected = SMALL[said]
-    write_project(pytester.path, "behind_conv", criteria=criteria)
-    cases, text = run(pytester, "--int8acc-search", "off")
-    (small,) = [o for o in cases["behind_conv"]["outputs"] if o["part_of"]]
-    assert {s["metric"]: s["limit"] for s in small["scores"] if s["limit"] is not None} == expected, text
+def limits(case: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Limits by output and metric."""
+    return {
+        output["name"]: {s["metric"]: s["limit"] for s in output["scores"] if s["limit"] is not None}
+        for output in case["outputs"]
+    }
 
 
-def test_classes_that_a_criterion_compares_are_of_one_unit(pytester):
-    write_project(
-        pytester.path, "behind_conv", criteria=[{"output": "output0", "axis": 1, "top1_agreement": 0.1}]
-    )
+def test_which_limits_the_parts_have(pytester):
+    for name, (layout, said, _) in LIMITS.items():
+        write_project(pytester.path, layout, name=name, **said).rename(pytester.path / f"{name}.int8acc.yaml")
     cases, _ = run(pytester, "--int8acc-search", "off")
-    assert names(cases["behind_conv"]) == ["output0"]
+    assert {name: limits(case) for name, case in cases.items()} == {
+        name: expected for name, (_, _, expected) in LIMITS.items()
+    }
 
 
 def test_scores_of_small_channels_are_accepted_by_a_golden(pytester):
@@ -160,41 +200,6 @@ def test_scores_of_small_channels_are_accepted_by_a_golden(pytester):
     for output in cases["behind_conv"]["outputs"]:
         (limited,) = [s for s in output["scores"] if s["limit"] is not None]
         assert "accepted" in limited["note"]
-
-
-def test_parts_that_a_criterion_names(pytester):
-    named = {"output": "output0", "parts": [2, 2, 3], "axis": 1, "cosine": 0.9}
-    write_project(pytester.path, criteria=[named])
-    cases, _ = run(pytester, "--int8acc-search", "off")
-    outputs = cases["channels"]["outputs"]
-    first, second, last = "output0[:, :2], boxes", "output0[:, 2:4], boxes", "output0[:, 4:], scores"
-    assert names(cases["channels"]) == [first, second, last]
-    limits = [[s["metric"] for s in o["scores"] if s["limit"] is not None] for o in outputs]
-    assert limits == [["cosine"]] * 3
-
-
-def test_a_criterion_of_one_part_is_added_to_those_of_the_output(pytester):
-    criteria = [
-        {"output": "output0", "sqnr_db": 15},
-        {"output": "output0[:, :4]", "max_abs": 100},
-        {"output": "output0[:, 4:], scores", "mean_abs": 0.5},
-    ]
-    write_project(pytester.path, criteria=criteria)
-    cases, _ = run(pytester, "--int8acc-search", "off")
-    limits = [
-        {s["metric"]: s["limit"] for s in o["scores"] if s["limit"] is not None}
-        for o in cases["channels"]["outputs"]
-    ]
-    assert limits == [{"sqnr_db": 15, "max_abs": 100}, {"sqnr_db": 15, "mean_abs": 0.5}]
-
-
-def test_the_greatest_class_is_looked_for_among_scores(pytester):
-    write_project(pytester.path, criteria=[{"output": "output0", "axis": 1, "top1_agreement": 0.1}])
-    cases, _ = run(pytester, "--int8acc-search", "off")
-    limits = [
-        [s["metric"] for s in o["scores"] if s["limit"] is not None] for o in cases["channels"]["outputs"]
-    ]
-    assert limits == [["sqnr_db"], ["top1_agreement"]], "boxes have the default limit"
 
 
 MISTAKES = {
@@ -218,24 +223,19 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_parts_that_do_not_fit_are_an_error_with_its_place(pytester, mistake):
-    said, expected = MISTAKES[mistake]
+def test_parts_that_do_not_fit_are_an_error_with_its_place(pytester):
     path = write_project(pytester.path)
-    path.write_text(
-        "model: channels.onnx\ninputs: images.npz\nbaseline: fp32\nint8:\n  calibrate: {method: minmax}\n"
-        f"criteria:\n  - output: output0\n    {said}\n"
-    )
-    result = pytester.runpytest(*LOAD, "--int8acc")
-    text = " ".join(result.stdout.str().split())
-    assert expected in text
-    assert "Traceback" not in text
-
-
-def test_unjudged_outputs_are_not_split(pytester):
-    write_project(pytester.path, unjudged=["output0"])
-    cases, _ = run(pytester, "--int8acc-search", "off")
-    assert names(cases["channels"]) == ["output0"]
+    head = "model: channels.onnx\ninputs: images.npz\nbaseline: fp32\nint8:\n  calibrate: {method: minmax}\n"
+    for mistake, (said, _) in MISTAKES.items():
+        spec = path.with_name(f"{mistake.replace(' ', '-')}.int8acc.yaml")
+        spec.write_text(f"{head}criteria:\n  - output: output0\n    {said}\n")
+    path.unlink()
+    args = ("--int8acc", "--int8acc-report=report", "--continue-on-collection-errors")
+    assert "Traceback" not in pytester.runpytest(*LOAD, *args).stdout.str()
+    report = json.loads((pytester.path / "report/report.json").read_text())
+    told = {one["nodeid"].partition(".")[0]: one["message"] for one in report["cases"] + report["errors"]}
+    for mistake, (_, expected) in MISTAKES.items():
+        assert expected in " ".join(told[mistake.replace(" ", "-")].split())
 
 
 def test_a_golden_of_the_whole_says_how_its_parts_are_accepted(pytester):
@@ -250,11 +250,8 @@ def test_a_golden_of_the_whole_says_how_its_parts_are_accepted(pytester):
     notes = " ".join(cases["channels"]["notes"])
     assert "accepts 'output0' as a whole, which is judged by its parts now" in notes
     assert "--int8acc-update=all" in notes
-    judged = {
-        o["name"]: [s["limit"] for s in o["scores"] if s["limit"] is not None]
-        for o in cases["channels"]["outputs"]
-    }
-    assert judged["output0[:, 4:], scores"] == [20], "the default limit, until their scores are accepted"
+    judged = limits(cases["channels"])
+    assert judged[SCORES] == {"sqnr_db": 20}, "the default limit, until their scores are accepted"
     assert len(judged["output0"]) == 1
     run(pytester, "--int8acc-search", "off", "--int8acc-update=all")
     cases, _ = run(pytester, "--int8acc-search", "off")

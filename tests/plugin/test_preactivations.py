@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from pathlib import Path
@@ -15,9 +14,6 @@ import yaml
 from fake_backends import WrongBackend
 from onnx import TensorProto, helper, numpy_helper, parser
 from plugin_support import LOAD
-
-from pytest_int8acc.case import measured as measuring
-from pytest_int8acc.init import run as run_init
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]> net (float[N, 16] x) => (float[N, 8] probs)'
 LAYERS = "h = MatMul(x, w1)  r = Relu(h)  m = MatMul(r, w2)  logits = Add(m, bias)"
@@ -62,12 +58,18 @@ def project(
     (folder / "case.int8acc.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
 
 
-def run(pytester: pytest.Pytester, *options: str) -> tuple[dict[str, Any], str]:
-    """The case of report.json, and what pytest printed, in one line."""
+def run_all(pytester: pytest.Pytester, *options: str) -> tuple[dict[str, dict[str, Any]], str]:
+    """Cases of report.json by the folder of their spec, and what pytest printed, in one line."""
     args = (*LOAD, "--int8acc", "--int8acc-search=off", "--int8acc-report=out", *options)
     text = pytester.runpytest(*args).stdout.str()
-    (case,) = json.loads((pytester.path / "out/report.json").read_text(encoding="utf-8"))["cases"]
-    return case, " ".join(text.split())
+    cases = json.loads((pytester.path / "out/report.json").read_text(encoding="utf-8"))["cases"]
+    return {case["nodeid"].rpartition("/")[0]: case for case in cases}, " ".join(text.split())
+
+
+def run(pytester: pytest.Pytester, *options: str) -> tuple[dict[str, Any], str]:
+    """The only case of report.json, and what pytest printed, in one line."""
+    cases, text = run_all(pytester, *options)
+    return cases[""], text
 
 
 #: For each end a spec that passes, and options of a project in which 'logits' has less than 20 dB.
@@ -79,40 +81,48 @@ HIDDEN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_noise_that_the_last_operator_hides_is_told(pytester: pytest.Pytester, end: str) -> None:
-    project(pytester.path, ENDS[end], **HIDDEN[end])
-    case, text = run(pytester, "-vv")
-    assert case["verdict"] == "passed"
-    (output,) = case["outputs"]
-    found = output["preactivation"]
-    (score,) = found["scores"]
-    assert (found["tensor"], found["fails"]) == ("logits", "tensor")
-    assert (score["metric"], score["limit"]) == ("sqnr_db", 20)
-    assert score["value"] < 20
-    assert f"the {found['operator']} of 'probs' hides errors of its input: 'logits' sqnr_db" in text
-    assert re.search(r"logits sqnr_db \d", text)
+def test_noise_that_the_last_operator_hides_is_told(pytester: pytest.Pytester) -> None:
+    for end, body in ENDS.items():
+        project(pytester.mkdir(end), body, **HIDDEN[end])
+    cases, text = run_all(pytester, "-vv")
+    values = {}
+    for end, case in cases.items():
+        assert case["verdict"] == "passed"
+        (output,) = case["outputs"]
+        found = output["preactivation"]
+        (score,) = found["scores"]
+        assert (found["tensor"], found["fails"]) == ("logits", "tensor")
+        assert (score["metric"], score["limit"]) == ("sqnr_db", 20)
+        assert score["value"] < 20
+        assert f"the {found['operator']} of 'probs' hides errors of its input: 'logits' sqnr_db" in text
+        values[end] = score["value"]
+    assert len(re.findall(r"logits sqnr_db \d", text)) >= len(ENDS)
     criterion, *_ = re.findall(r"add to 'criteria:' (\{.*?\})", text)
-
-    spec = yaml.safe_load((pytester.path / "case.int8acc.yaml").read_text())
-    spec["criteria"].append(yaml.safe_load(criterion))
-    (pytester.path / "case.int8acc.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
-    case, text = run(pytester)
-    assert case["verdict"] == "failed"
-    (missed,) = [s for s in case["scores"] if s["limit"] is not None and s["margin"] < 0]
-    assert missed["value"] == pytest.approx(score["value"])
+    for end in ENDS:
+        path = pytester.path / end / "case.int8acc.yaml"
+        spec = yaml.safe_load(path.read_text())
+        spec["criteria"].append(yaml.safe_load(criterion))
+        path.write_text(yaml.safe_dump(spec, sort_keys=False))
+    cases, text = run_all(pytester)
+    for end, case in cases.items():
+        assert case["verdict"] == "failed"
+        (missed,) = [s for s in case["scores"] if s["limit"] is not None and s["margin"] < 0]
+        assert missed["value"] == pytest.approx(values[end])
     assert "hides errors" not in text
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("format", ["int8", "fp16"])
-def test_a_good_model_has_no_caution(pytester: pytest.Pytester, end: str, format: str) -> None:
-    said = {} if format == "int8" else {"candidate": "fp16", "baseline": "fp32"}
-    project(pytester.path, ENDS[end], bias=-3.0, **said)
-    case, text = run(pytester)
-    assert case["verdict"] == "passed"
-    assert case["outputs"][0]["preactivation"]["fails"] == ""
-    assert case["outputs"][0]["preactivation"]["scores"][0]["value"] > 20
+def test_a_good_model_has_no_caution(pytester: pytest.Pytester) -> None:
+    for end, body in ENDS.items():
+        project(pytester.mkdir(end), body, bias=-3.0)
+        project(pytester.mkdir(f"{end}16"), body, bias=-3.0, candidate="fp16", baseline="fp32")
+    project(pytester.mkdir("quantized"), ENDS["sigmoid"], bias=-3.0, int8={"model": "int8.onnx"})
+    quantized(pytester.path / "quantized", logits=12.0)
+    cases, text = run_all(pytester)
+    assert len(cases) == 9
+    for case in cases.values():
+        assert case["verdict"] == "passed"
+        assert case["outputs"][0]["preactivation"]["fails"] == ""
+        assert case["outputs"][0]["preactivation"]["scores"][0]["value"] > 20
     assert "hides errors" not in text
 
 
@@ -131,22 +141,23 @@ def test_a_saturated_softmax_hides_what_its_input_shows(pytester: pytest.Pyteste
     assert "hides errors" not in text
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"criteria": [{"output": "probs", "top1_agreement": 0.1}]},
-        {"unjudged": ["probs"]},
-        {"criteria": [{"metric": "metric.py:zero", "min": 0}]},
-        {"criteria": [{"output": "probs", "max_abs": 1}], "onnxruntime": {"mode": "native"}},
-        {"candidate": "bf16", "baseline": "fp32"},
-    ],
-    ids=["order of classes", "unjudged", "metric", "native", "bf16"],
-)
-def test_where_nothing_is_told(pytester: pytest.Pytester, said: dict[str, Any]) -> None:
+NOT_TOLD: dict[str, dict[str, Any]] = {
+    "order of classes": {"criteria": [{"output": "probs", "top1_agreement": 0.1}]},
+    "unjudged": {"unjudged": ["probs"]},
+    "metric": {"criteria": [{"metric": "../metric.py:zero", "min": 0}]},
+    "native": {"criteria": [{"output": "probs", "max_abs": 1}], "onnxruntime": {"mode": "native"}},
+    "bf16": {"candidate": "bf16", "baseline": "fp32"},
+}
+
+
+def test_where_nothing_is_told(pytester: pytest.Pytester) -> None:
     (pytester.path / "metric.py").write_text("def zero(outputs):\n    return 0.0\n")
-    project(pytester.path, ENDS["sigmoid"], noise=300, bias=-3.0, **said)
-    case, text = run(pytester)
-    assert case["outputs"][0]["preactivation"] is None
+    for name, said in NOT_TOLD.items():
+        project(pytester.mkdir(name), ENDS["sigmoid"], noise=300, bias=-3.0, **said)
+    cases, text = run_all(pytester)
+    assert cases.keys() == NOT_TOLD.keys()
+    for case in cases.values():
+        assert case["outputs"][0]["preactivation"] is None
     assert "hides errors" not in text
 
 
@@ -218,15 +229,6 @@ def test_what_the_pair_alone_does_is_told(pytester: pytest.Pytester) -> None:
     assert "add to 'criteria:'" not in text
 
 
-def test_a_good_quantized_model_has_no_caution(pytester: pytest.Pytester) -> None:
-    project(pytester.path, ENDS["sigmoid"], bias=-3.0, int8={"model": "int8.onnx"})
-    quantized(pytester.path, logits=12.0)
-    case, text = run(pytester)
-    assert case["verdict"] == "passed"
-    assert case["outputs"][0]["preactivation"]["scores"][0]["value"] > 20
-    assert "hides errors" not in text
-
-
 def test_a_candidate_with_other_names_gets_no_criterion(pytester: pytest.Pytester) -> None:
     project(pytester.path, ENDS["sigmoid"], **NOISY_FILE)
     quantized(pytester.path, logits=12.0, name="/head/Add_output_0")
@@ -250,7 +252,9 @@ def test_on_engines_the_simulation_is_compared(
             opened.append([output.name for output in form.model.outputs])
             return super().open(form, role, inputs)
 
-    monkeypatch.setattr(measuring, "open_backend", lambda case, settings, *_: Engines(settings))
+    monkeypatch.setattr(
+        "pytest_int8acc.case.measured.open_backend", lambda case, settings, *_: Engines(settings)
+    )
     project(pytester.path, ENDS["sigmoid"], **HIDDEN["sigmoid"])
     case, text = run(pytester, "-v")
     assert case["outputs"][0]["preactivation"]["fails"] == "tensor"
@@ -267,14 +271,20 @@ def test_a_golden_in_place_of_the_baseline_is_no_obstacle(pytester: pytest.Pytes
     assert "add to 'criteria:' {tensor: 'logits', sqnr_db: 20}" in text
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_a_first_spec_judges_the_input(pytester: pytest.Pytester, end: str) -> None:
-    project(pytester.path, ENDS[end])
-    model = pytester.path / "model.onnx"
-    assert run_init([model], io.StringIO(), data=pytester.path / "x.npz") == 0
-    text = (pytester.path / "model.int8acc.yaml").read_text()
-    assert re.search(r"- tensor: logits +# the \w+ of 'probs' hides its errors\n +cosine: 0.99\n +sqnr", text)
-    (pytester.path / "case.int8acc.yaml").unlink()
-    case, text = run(pytester)
-    assert {score["subject"] for score in case["scores"] if score["limit"] is not None} == {"probs", "logits"}
-    assert case["outputs"][0]["preactivation"] is None
+def test_a_first_spec_judges_the_input(pytester: pytest.Pytester) -> None:
+    for end, body in ENDS.items():
+        folder = pytester.mkdir(end)
+        project(folder, body)
+        (folder / "case.int8acc.yaml").unlink()
+        (folder / "model.onnx").rename(pytester.path / f"{end}.onnx")
+    written = ("--int8acc-init", *(f"{end}.onnx" for end in ENDS))
+    assert pytester.runpytest(*LOAD, *written, f"--int8acc-data={end}/x.npz").ret == 0
+    for end in ENDS:
+        path = pytester.path / f"{end}.int8acc.yaml"
+        judges = r"- tensor: logits +# the \w+ of 'probs' hides its errors\n +cosine: 0.99\n +sqnr"
+        assert re.search(judges, path.read_text())
+    run_all(pytester)
+    for case in json.loads((pytester.path / "out/report.json").read_text(encoding="utf-8"))["cases"]:
+        limited = {score["subject"] for score in case["scores"] if score["limit"] is not None}
+        assert limited == {"probs", "logits"}
+        assert case["outputs"][0]["preactivation"] is None

@@ -80,13 +80,6 @@ def test_fixtures_of_every_scope_work_on_specs(digits):
     result.assert_outcomes(passed=1, deselected=4)
 
 
-def test_report_folder_that_cannot_be_made_is_one_line(digits):
-    (digits.path / "out").write_text("a file, no folder")
-    result = digits.runpytest(*LOAD, "--int8acc", "--int8acc-report", "out", "-k", "calibrated")
-    result.stdout.fnmatch_lines(["int8acc: *out: cannot be written: *"])
-    result.assert_outcomes(passed=1, deselected=4)
-
-
 def test_a_missing_backend_skips_the_spec_s_own_line(pytester: pytest.Pytester) -> None:
     """An engine that is built already runs in TensorRT only."""
     (pytester.path / "n.engine").write_bytes(b"")
@@ -108,24 +101,6 @@ def test_a_missing_backend_skips_the_spec_s_own_line(pytester: pytest.Pytester) 
     skipped.stdout.fnmatch_lines(["SKIPPED * n.int8acc.yaml:1: *n.engine: a TensorRT engine, and backend*"])
     failed = pytester.runpytest_subprocess(*LOAD, "--int8acc", "--int8acc-missing", "fail")
     failed.assert_outcomes(errors=1)
-
-
-def test_data_that_change_between_readings_are_one_error_in_words(digits: pytest.Pytester) -> None:
-    digits.makepyfile(
-        loaders="""
-        import numpy as np
-
-        def load():
-            yield {"x": np.random.default_rng().normal(size=(64, 8)).astype(np.float32)}
-        """
-    )
-    spec = "model: model.onnx\ninputs: loaders.py:load\nint8: {scales: ranges.json}\n"
-    (digits.path / "changing.int8acc.yaml").write_text(spec)
-    result = digits.runpytest_subprocess(*LOAD, "changing.int8acc.yaml")
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*loaders.py:load yields different data on each call*"])
-    result.stdout.no_fnmatch_line("*Traceback*")
-    result.stdout.no_fnmatch_line("*dataset.py*")
 
 
 @pytest.mark.rtx

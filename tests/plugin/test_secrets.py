@@ -82,9 +82,11 @@ def written(pytester: pytest.Pytester, result: pytest.RunResult) -> str:
     return "\n".join([result.stdout.str(), result.stderr.str(), *(path.read_text() for path in files)])
 
 
-@pytest.mark.parametrize(("url", "safe"), URLS.values(), ids=URLS)
-@pytest.mark.parametrize("where", ["option", "ini"])
-def test_of_the_engine_store_in_a_report(pytester, url, safe, where):
+@pytest.mark.parametrize(
+    ("kind", "where"), [*((kind, "option") for kind in URLS), ("password", "ini"), ("query", "ini")]
+)
+def test_of_the_engine_store_in_a_report(pytester, kind, where):
+    url, safe = URLS[kind]
     pytester.makeconftest(CONFTEST)
     (pytester.path / "a.int8acc.yaml").write_text(spec("good", "bad", "broken"))
     given = [f"--int8acc-cache-dir={url}"] if where == "option" else ["-o", f"int8acc_cache_dir={url}"]

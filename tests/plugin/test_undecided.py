@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -59,50 +60,50 @@ def test_a_verdict_that_the_samples_decide_passes_all_the_same(digits):
     digits.runpytest(*LOAD, "--int8acc").assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize("kind", ["file", "text", "function", "key"])
-def test_samples_of_a_group_count_as_one(digits, kind):
-    _, alone = run(digits)
+def test_samples_of_a_group_count_as_one(digits):
     videos, labels = np.arange(64) // 4, np.load(digits.path / "labels.npy")
     np.save(digits.path / "videos.npy", videos)
     (digits.path / "videos.txt").write_text("".join(f"video {video}\n" for video in videos))
     (digits.path / "videos.py").write_text("def of():\n    return [i // 4 for i in range(64)]\n")
     np.savez(digits.path / "both.npz", digit=labels, video=videos)
-    more = {
-        "file": "groups: videos.npy\n",
-        "text": "groups: videos.txt\n",
-        "function": "groups: videos.py:of\n",
-        "key": "groups: video\n",
-    }[kind]
-    if kind == "key":
-        spec = SPEC.replace("labels.npy", "both.npz").replace("top1, max", "top1, label: digit, max")
-        (digits.path / "digits.int8acc.yaml").write_text(spec + more)
-        digits.runpytest(*LOAD, "--int8acc", "--int8acc-report=report")
-        grouped = json.loads((digits.path / "report" / "report.json").read_text())["cases"][0]
-    else:
-        _, grouped = run(digits, more)
-    assert lows(alone) == pytest.approx([0.944] * 2, abs=0.001)
-    # 16 groups without a disagreement: 1 - 0.025 ** (1 / 16) of other groups may hold one.
-    assert lows(grouped) == pytest.approx([0.025 ** (1 / 16)] * 2, abs=0.01)
+    of_key = SPEC.replace("labels.npy", "both.npz").replace("top1, max", "top1, label: digit, max")
+    specs = {source: f"{SPEC}groups: videos.{source}\n" for source in ("npy", "txt", "py:of")}
+    specs |= {"alone": SPEC, "key": f"{of_key}groups: video\n"}
+    cases = run_all(digits, {source.partition(":")[0]: text for source, text in specs.items()})
+    assert len(cases) == len(specs)
+    for name, case in cases.items():
+        # 16 groups without a disagreement: 1 - 0.025 ** (1 / 16) of other groups may hold one.
+        low = 0.025 ** (1 / 64) if name == "alone" else 0.025 ** (1 / 16)
+        assert lows(case) == pytest.approx([low] * 2, abs=0.01), name
 
 
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        ("groups: absent.npy\n", "groups: absent.npy*"),
-        ("groups: video\n", "groups: video is neither a file (*) nor an array of 'labels', which hold no*"),
-        ("groups: few.npy\n", "groups: few.npy: 3 groups * for 64 samples; * one group per sample*"),
-        ("groups: square.npy\n", "groups: square.npy: expected one number or name *, found shape (64, 2)"),
-        ("groups: one.npy\n", "groups: one.npy: all 64 samples are one group; at least two are needed"),
-    ],
-)
-def test_groups_that_do_not_fit_are_told_with_their_place(digits, more, text):
+def run_all(digits: pytest.Pytester, specs: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Entries of report.json for specs of these names."""
+    (digits.path / "digits.int8acc.yaml").unlink()
+    for name, text in specs.items():
+        (digits.path / f"{name}.int8acc.yaml").write_text(text)
+    digits.runpytest(*LOAD, "--int8acc", "--int8acc-report=report")
+    report = json.loads((digits.path / "report" / "report.json").read_text())
+    return {case["nodeid"].rpartition("::")[2]: case for case in report["cases"]}
+
+
+def test_groups_that_do_not_fit_are_told_with_their_place(digits):
+    told = {
+        "absent.npy": "groups: absent.npy",
+        "video": r"groups: video is neither a file \(.*\) nor an array of 'labels', which hold no",
+        "few.npy": "groups: few.npy: 3 groups .* for 64 samples; .* one group per sample",
+        "square.npy": r"groups: square.npy: expected one number or name .*, found shape \(64, 2\)",
+        "one.npy": "groups: one.npy: all 64 samples are one group; at least two are needed",
+    }
     np.save(digits.path / "few.npy", np.arange(3))
     np.save(digits.path / "square.npy", np.zeros((64, 2), int))
     np.save(digits.path / "one.npy", np.zeros(64, int))
-    result, _ = run(digits, more)
-    assert not result.parseoutcomes().get("passed")
-    glob = text.replace("[", "[[]")
-    result.stdout.fnmatch_lines(f"*digits.int8acc.yaml:8:9: {glob}*")
+    specs = {groups.partition(".")[0]: f"{SPEC}groups: {groups}\n" for groups in told}
+    cases = run_all(digits, specs)
+    for groups, text in told.items():
+        case = cases[groups.partition(".")[0]]
+        assert case["verdict"] == "error"
+        assert re.search(rf"\w+.int8acc.yaml:8:9: {text}", case["message"])
 
 
 def test_undecided_is_one_of_two_words(digits):
