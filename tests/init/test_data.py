@@ -10,28 +10,24 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from init_projects import dense, one_row, only_case, saved, spectral, write_images, write_waves
+from init_projects import (
+    dense,
+    feeds,
+    judged,
+    one_row,
+    only_case,
+    saved,
+    spectral,
+    write_images,
+    write_waves,
+)
 from zoo import ZOO
 
-from pytest_int8acc import CaseResult, DataError, Settings
-from pytest_int8acc.case.data import open_source
-from pytest_int8acc.case.forms import load_float
-from pytest_int8acc.case.measured import measure
+from pytest_int8acc import DataError
 from pytest_int8acc.data import load_labels
 from pytest_int8acc.init import write_spec
-from pytest_int8acc.tensors import Feed
 
 FILES = [f"{kind}/{number}.png" for kind in ("cat", "dog", "owl") for number in range(6)]
-
-
-def feeds(spec: Path) -> list[Feed]:
-    """Each batch that is compared."""
-    case = only_case(spec)
-    return [b.feed for b in open_source(case, case.inputs, load_float(case), "inputs", None).batches()]
-
-
-def judged(spec: Path) -> CaseResult:
-    return measure(only_case(spec), Settings(search="off")).result
 
 
 def labels(spec: Path, count: int) -> list[int]:
@@ -66,14 +62,19 @@ def test_images_are_compared_and_calibrated_on(tmp_path: Path, images: Path, sha
     assert "TODO" in (tmp_path / "model_inputs.py").read_text()
 
 
+def with_channels(count: int, sizes: list[int | str]) -> onnx.ModelProto:
+    """The model whose first Conv reads so many channels."""
+    proto = dense(12, shape=["N", 3, *sizes])
+    weight = proto.graph.initializer[0]
+    array = onnx.numpy_helper.to_array(weight)[:, [0] * count]
+    weight.CopyFrom(onnx.numpy_helper.from_array(array.copy(), weight.name))
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = count
+    return proto
+
+
 @pytest.mark.parametrize("channels", [1, 4])
 def test_channels_are_the_model_s(tmp_path: Path, images: Path, channels: int) -> None:
-    proto = dense(12, shape=["N", 3, 16, 16])
-    weight = proto.graph.initializer[0]
-    array = onnx.numpy_helper.to_array(weight)[:, [0] * channels]
-    weight.CopyFrom(onnx.numpy_helper.from_array(array.copy(), weight.name))
-    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = channels
-    spec = write_spec(saved(tmp_path, proto), data=images)
+    spec = write_spec(saved(tmp_path, with_channels(channels, [16, 16])), data=images)
     assert feeds(spec)[0]["x"].shape == (1, channels, 16, 16)
     assert judged(spec).samples == 9
 
@@ -222,13 +223,8 @@ def test_arrays_that_do_not_fit_get_a_loader(tmp_path: Path, single: bool) -> No
 
 @pytest.mark.parametrize("shape", [(6, 8, 8), (6, 1, 8, 8, 1)], ids=["axis", "none"])
 def test_axes_are_added_or_left_to_the_user(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    proto = dense(12, shape=["N", 3, 8, 8])
-    weight = proto.graph.initializer[0]
-    array = onnx.numpy_helper.to_array(weight)[:, :1]
-    weight.CopyFrom(onnx.numpy_helper.from_array(array.copy(), weight.name))
-    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 1
     np.savez(tmp_path / "val.npz", digits=np.random.default_rng(0).random(shape))
-    spec = write_spec(saved(tmp_path, proto), data=tmp_path / "val.npz")
+    spec = write_spec(saved(tmp_path, with_channels(1, [8, 8])), data=tmp_path / "val.npz")
     if len(shape) == 3:
         assert judged(spec).samples == 3
     else:

@@ -9,13 +9,10 @@ import numpy as np
 import onnx
 import pytest
 from builder import Builder
-from init_projects import one_row, only_case, only_square, recurrent, saved, spectral
+from init_projects import feeds, judged, one_row, only_case, only_square, recurrent, saved, spectral
 from onnx import TensorProto
 
-from pytest_int8acc import EngineError, Settings
-from pytest_int8acc.case.data import open_source
-from pytest_int8acc.case.forms import load_float
-from pytest_int8acc.case.measured import measure
+from pytest_int8acc import EngineError
 from pytest_int8acc.init import run, write_spec
 from pytest_int8acc.tensors import Feed
 
@@ -23,14 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the inputs are made up")
 
 
 def first_feed(spec: Path) -> Feed:
-    case = only_case(spec)
-    dataset = open_source(case, case.inputs, load_float(case), "inputs", None)
-    return next(iter(dataset.batches())).feed
-
-
-def judged(spec: Path) -> int:
-    """Samples of a run."""
-    return measure(only_case(spec), Settings(search="off")).result.samples
+    return feeds(spec)[0]
 
 
 @pytest.mark.parametrize(
@@ -48,14 +38,14 @@ def test_open_sizes_are_tried(
 ) -> None:
     spec = write_spec(saved(tmp_path, proto))
     assert {name: array.shape for name, array in first_feed(spec).items()} == shapes
-    assert judged(spec) == 8 * next(iter(shapes.values()))[0]
+    assert judged(spec).samples == 8 * next(iter(shapes.values()))[0]
     assert "the model runs with them" in (tmp_path / "model_inputs.py").read_text()
 
 
 def test_one_row_alone_is_found_out(tmp_path: Path) -> None:
     spec = write_spec(saved(tmp_path, one_row()))
     assert only_case(spec).batch == 1
-    assert judged(spec) == 64
+    assert judged(spec).samples == 64
 
 
 def test_values_are_what_an_input_s_name_and_readers_say(tmp_path: Path) -> None:
@@ -69,7 +59,7 @@ def test_values_are_what_an_input_s_name_and_readers_say(tmp_path: Path) -> None
     assert feed["ids"].shape == feed["mask"].shape == (4, 16)
     assert 40 < feed["ids"].max() < 50
     assert (feed["mask"] == 1).all()
-    assert judged(spec) == 32
+    assert judged(spec).samples == 32
 
 
 def test_a_rate_and_a_state_are_given(tmp_path: Path) -> None:
@@ -94,7 +84,7 @@ def test_a_model_that_takes_no_size_tried_says_what_it_needs(tmp_path: Path, mon
     spec, loader = tmp_path / "model.int8acc.yaml", tmp_path / "model_inputs.py"
     assert "# TODO   set its sizes and values in model_inputs.py: it did not run" in spec.read_text()
     loader.write_text(loader.read_text().replace("224, 224", "72, 72"))
-    assert judged(spec) == 32
+    assert judged(spec).samples == 32
 
 
 def test_outputs_that_are_not_finite_are_told(tmp_path: Path) -> None:

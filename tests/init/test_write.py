@@ -9,14 +9,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from init_projects import only_case, saved
+from init_projects import feeds, judged, only_case, saved
 from onnx import TensorProto, helper
 from zoo import ZOO
 
-from pytest_int8acc import Int8accError, ModelError, Settings
-from pytest_int8acc.case.data import open_source
+from pytest_int8acc import Int8accError, ModelError
 from pytest_int8acc.case.forms import load_float
-from pytest_int8acc.case.measured import measure
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import save_model
 from pytest_int8acc.init import run, write_spec
@@ -49,7 +47,7 @@ def test_a_spec_loads_and_its_data_fit(tmp_path: Path, name: str) -> None:
     assert spec == tmp_path / f"{name}.int8acc.yaml"
     case = only_case(spec)
     model = load_float(case)
-    feed = next(iter(open_source(case, case.inputs, model, "inputs", None).batches())).feed
+    feed = feeds(spec)[0]
     assert set(feed) == {tensor.name for tensor in model.inputs}
     outputs = {tensor.name for tensor in model.outputs}
     criteria = [c for c in case.criteria if c.tensor is None]  # type: ignore[union-attr]
@@ -59,8 +57,7 @@ def test_a_spec_loads_and_its_data_fit(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["mlp", "dynamic"])
 def test_a_spec_runs_as_it_is(tmp_path: Path, name: str) -> None:
-    case = only_case(write_spec(saved(tmp_path, ZOO[name]())))
-    result = measure(case, Settings(samples=16, search="off")).result
+    result = judged(write_spec(saved(tmp_path, ZOO[name]())), 16)
     limited = {s.metric for output in result.outputs for s in output.scores if s.limit is not None}
     assert {"cosine", "sqnr_db"} <= limited
 
@@ -75,9 +72,9 @@ def test_random_samples_fill_whole_batches(tmp_path: Path) -> None:
 
 
 def test_an_output_of_integers_must_agree(tmp_path: Path) -> None:
-    case = only_case(write_spec(saved(tmp_path, identity(TensorProto.INT64, [2, 5]))))
-    assert [c.agreement for c in case.criteria] == [None, 0.99]  # type: ignore[union-attr]
-    scores = measure(case, Settings(samples=4, search="off")).result.outputs[1].scores
+    spec = write_spec(saved(tmp_path, identity(TensorProto.INT64, [2, 5])))
+    assert [c.agreement for c in only_case(spec).criteria] == [None, 0.99]  # type: ignore[union-attr]
+    scores = judged(spec, 4).outputs[1].scores
     assert [s.metric for s in scores if s.limit is not None] == ["agreement"]
 
 
@@ -88,15 +85,15 @@ def test_qdq_goes_under_int8_with_its_float_model_found(tmp_path: Path) -> None:
     case = only_case(spec)
     assert (case.model, case.int8.model) == ("digits.onnx", "digits.qdq.onnx")
     assert "# TODO: the float model" in spec.read_text()
-    assert measure(case, Settings(samples=8, search="off")).result.samples == 8
+    assert judged(spec, 8).samples == 8
 
 
 def test_qdq_without_its_float_model_says_what_is_missing(tmp_path: Path) -> None:
     shutil.copy(EXAMPLE / "digits.qdq.onnx", tmp_path)
     saved(tmp_path, ZOO["plain"](), "digits.onnx")  # another model of that name
-    case = only_case(write_spec(tmp_path / "digits.qdq.onnx"))
+    spec = write_spec(tmp_path / "digits.qdq.onnx")
     with pytest.raises(ModelError, match=r"FLOAT_MODEL\.onnx: no such model file"):
-        measure(case, Settings())
+        judged(spec)
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
@@ -119,10 +116,9 @@ ODD = ["it's: a # 100% model.onnx", "-1.5.onnx", "ünï [x].onnx", "no.onnx", "1
 @pytest.mark.parametrize("name", ODD)
 def test_odd_file_names(tmp_path: Path, name: str) -> None:
     path = saved(tmp_path, ZOO["dynamic"](), name)
-    case = only_case(write_spec(path))
-    model = load_float(case)
-    assert model.name == str(path)
-    next(iter(open_source(case, case.inputs, model, "inputs", None).batches()))
+    spec = write_spec(path)
+    assert load_float(only_case(spec)).name == str(path)
+    assert feeds(spec)
 
 
 def test_odd_tensor_names(tmp_path: Path) -> None:
@@ -130,9 +126,9 @@ def test_odd_tensor_names(tmp_path: Path) -> None:
     text = proto.SerializeToString().replace(b"copy", b"[*] ")  # same length: lengths are stored
     path = tmp_path / "model.onnx"
     path.write_bytes(text)
-    case = only_case(write_spec(path))
-    assert [c.output for c in case.criteria] == ["y", "[*] "]  # type: ignore[union-attr]
-    assert len(measure(case, Settings(samples=4, search="off")).result.outputs) == 2
+    spec = write_spec(path)
+    assert [c.output for c in only_case(spec).criteria] == ["y", "[*] "]  # type: ignore[union-attr]
+    assert len(judged(spec, 4).outputs) == 2
 
 
 def test_a_folder_of_its_own(tmp_path: Path) -> None:

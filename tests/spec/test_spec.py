@@ -121,22 +121,11 @@ def test_each_case_knows_its_line_from_zero(tmp_path: Path) -> None:
     assert [case.line for case in load("# one\n\n" + MINIMAL, tmp_path)] == [2]
 
 
-def test_cases_without_defaults(tmp_path: Path) -> None:
-    body = "model: a, inputs: a, int8: {scales: s}"
-    cases = load(f"cases: [{{name: a, {body}}}, {{name: b, {body}}}]", tmp_path)
-    assert [case.name for case in cases] == ["a", "b"]
-
-
 def test_paths_are_relative_to_the_spec(tmp_path: Path) -> None:
     (case,) = load(MINIMAL, tmp_path)
     assert case.file == tmp_path / "net.int8acc.yaml"
     assert case.path(case.model) == tmp_path / "a.onnx"
     assert case.path(str(tmp_path / "x" / "b.onnx")) == tmp_path / "x" / "b.onnx"
-
-
-def test_no_other_file_is_read(tmp_path: Path) -> None:
-    assert load(MINIMAL, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["net.int8acc.yaml"]
 
 
 def test_a_file_is_shown_relative_to_the_current_folder(
@@ -184,34 +173,17 @@ def test_plain_scalars_follow_yaml_1_2(text: str, value: object) -> None:
     assert type(resolved) is type(value)
 
 
-def test_not_a_number() -> None:
+def test_forms_of_one_mapping() -> None:
+    for quote in ("'12'", '"12"', "|-\n 12", ">-\n 12"):
+        assert plain(f"a: {quote}") == {"a": "12"}
+    for raw in (b"\xef\xbb\xbfa: 1", b"a: 1\r\n", b"a: 1\r", b"a:\n 1", b"--- # x\na: 1\n...\n", b"{a: 1}"):
+        assert plain(raw) == {"a": 1}
+    for raw in (b'"a": 1', b"? a\n: 1", b"&x a: &y 1", b"%YAML 1.1\n---\na: 1\n", b"%YAML 1.2\n---\na: 1"):
+        assert plain(raw) == {"a": 1}
     for text in (".nan", ".NaN", ".NAN"):
         value = plain(f"a: {text}")["a"]
         assert isinstance(value, float)
         assert math.isnan(value)
-
-
-@pytest.mark.parametrize("quote", ["'12'", '"12"', "|-\n 12", ">-\n 12"])
-def test_quoted_and_block_scalars_are_text(quote: str) -> None:
-    assert plain(f"a: {quote}") == {"a": "12"}
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        *(
-            b"\xef\xbb\xbfa: 1",
-            b"a: 1\r\n",
-            b"a: 1\r",
-            b"a:\n 1",
-            b"--- # x\na: 1\n...\n",
-            b"%YAML 1.2\n---\na: 1",
-        ),
-        *(b"{a: 1}", b'"a": 1', b"? a\n: 1", b"&x a: &y 1", b"%YAML 1.1\n---\na: 1\n"),
-    ],
-)
-def test_forms_of_one_mapping(raw: bytes) -> None:
-    assert plain(raw) == {"a": 1}
 
 
 def test_aliases_stand_for_what_they_name() -> None:

@@ -11,7 +11,11 @@ import onnx
 from builder import Builder
 from onnx import TensorProto
 
-from pytest_int8acc import Case, load_spec
+from pytest_int8acc import Case, CaseResult, Settings, load_spec
+from pytest_int8acc.case.data import open_source
+from pytest_int8acc.case.forms import load_float
+from pytest_int8acc.case.measured import measure
+from pytest_int8acc.tensors import Feed
 
 
 def saved(folder: Path, proto: onnx.ModelProto, name: str = "model.onnx") -> Path:
@@ -22,6 +26,17 @@ def saved(folder: Path, proto: onnx.ModelProto, name: str = "model.onnx") -> Pat
 def only_case(spec: Path) -> Case:
     (case,) = load_spec(spec)
     return case
+
+
+def feeds(spec: Path) -> list[Feed]:
+    """Each batch that is compared."""
+    case = only_case(spec)
+    return [b.feed for b in open_source(case, case.inputs, load_float(case), "inputs", None).batches()]
+
+
+def judged(spec: Path, samples: int | None = None) -> CaseResult:
+    """The result of a run, of fewer samples if they are given."""
+    return measure(only_case(spec), Settings(search="off", samples=samples)).result
 
 
 def dense(

@@ -40,7 +40,7 @@ owner.{name} = slow
 SLOW_TRIALS = _SLOW.format(
     module="pytest_int8acc.lab.simulator", owner="Simulator", name="trial", before=0, seconds=0.1, slow=10
 )
-#: Trials that go on until they are interrupted: pytest-xdist interrupts workers 5 s after its controller ends.
+#: Trials that go on until they are interrupted: 5 s after its controller a worker is.
 ENDLESS_TRIALS = SLOW_TRIALS.replace("<= 10", "<= 100").replace("sleep(0.1)", "sleep(0.5)")
 #: A word has come before the file is there.
 SLOW_SETUP = _SLOW.format(
