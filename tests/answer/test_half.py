@@ -47,7 +47,7 @@ def test_the_fixed_model_is_low_but_for_what_must_not_be(low: str, pytester: pyt
     assert entry["search"]["casts"] == sum(node.op_type == "Cast" for node in fixed.graph.node)
 
 
-@pytest.mark.parametrize("part", ["layernorm_100", "rmsnorm_150", "small_squares"])
+@pytest.mark.parametrize("part", ["layernorm_100", "rmsnorm_150"])
 def test_a_norm_as_one_node_needs_no_cast(part: str, pytester: pytest.Pytester) -> None:
     if not part.startswith("layernorm"):
         need_opset_23()
@@ -97,15 +97,10 @@ def test_runs_of_nodes_have_two_casts_and_only_norms_at_fault_are_fused(pytester
 
 @pytest.mark.rtx
 @pytest.mark.parametrize(
-    ("part", "low"),
-    [(part, "fp16") for part in ("layernorm_1000", "masked_softmax", "rmsnorm_1000")]
-    + [("layernorm_1000", "bf16"), ("masked_softmax", "bf16")],
+    ("part", "low"), [("rmsnorm_1000", "fp16"), ("masked_softmax", "fp16"), ("layernorm_1000", "bf16")]
 )
 def test_tensorrt_builds_the_fix(part: str, low: str, pytester: pytest.Pytester) -> None:
     if part.startswith("rms"):
         need_opset_23()
     failing(pytester, f'half("{part}", "transformer")', low, 46)
-    fixed = pytester.path / "report" / "case" / "fixed.onnx"
-    if not fixed.exists():
-        pytest.skip("BF16 is right here")
-    build(fixed.read_bytes())
+    build((pytester.path / "report" / "case" / "fixed.onnx").read_bytes())

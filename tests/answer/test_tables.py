@@ -27,7 +27,7 @@ def scales(proto: onnx.ModelProto, reach: dict[str, float]) -> dict[str, Any]:
     return {name: np.array(value / 127, np.float32) for name, value in reach.items()}
 
 
-@pytest.mark.parametrize(("wide", "more"), [("relu1", {}), ("relu2", {}), ("relu2", {"qdq": {}})])
+@pytest.mark.parametrize(("wide", "more"), [("relu1", {}), ("relu2", {"qdq": {}})])
 def test_error_made_in_a_layer_is_told_from_error_passed_on(
     wide: str, more: dict[str, Any], pytester: pytest.Pytester
 ) -> None:
@@ -91,17 +91,16 @@ def test_a_line_of_the_calibrations_is_what_a_case_calibrated_so_would_score(
         assert table[method]["passed"] == (other["verdict"] == "passed")
 
 
-@pytest.mark.parametrize("mode", ["exact", "native"])
-def test_stages_and_calibrations_rest_on_evidence(mode: str, pytester: pytest.Pytester) -> None:
+def test_stages_and_calibrations_rest_on_evidence(pytester: pytest.Pytester) -> None:
     spec = {"int8": {"calibrate": {}}, "criteria": [{"sqnr_db": 60}]}
-    options = ["--int8acc-calibrations", f"--int8acc-mode={mode}"]
+    options = ["--int8acc-calibrations", "--int8acc-mode=native"]
     entry = written_and_run(pytester, network="block()", calibration={}, spec=spec, options=options)
     lines = [*entry["diagnosis"]["stages"], *entry["diagnosis"]["calibrations"]]
     assert {line.get("name", "method") for line in lines} == {"FP16", "Q/DQ in ONNX Runtime", "method"}
     for line in lines:
         evidence = line["evidence"]
         assert line["scores"] == evidence["scores"]
-        assert evidence["place"] == mode
+        assert evidence["place"] == "native"
         assert evidence["proved_on"]["count"] == entry["samples"]
         assert evidence["cost"]["runs"] == 1
         assert evidence["cost"]["seconds"] > 0
@@ -158,13 +157,12 @@ def pixels(view: dict[str, Any]) -> np.ndarray:
     return np.asarray(view["low"] + codes / 255 * (view["high"] - view["low"]))
 
 
-@pytest.mark.parametrize("batch", [1, 7, 360])
-def test_the_worst_sample_is_shown_as_it_went_in_and_came_out(pytester: pytest.Pytester, batch: int) -> None:
+def test_the_worst_sample_is_shown_as_it_went_in_and_came_out(pytester: pytest.Pytester) -> None:
     folder = shutil.copytree(
         DIGITS, pytester.path / "project", ignore=shutil.ignore_patterns("*tor", "*former")
     )
     with (folder / "digits_by_hand.int8acc.yaml").open("a", encoding="utf-8") as spec:
-        spec.write(f"\nbatch: {batch}\nbaseline: fp32\nsearch: {{when: off}}\n")
+        spec.write("\nbatch: 7\nbaseline: fp32\nsearch: {when: off}\n")
     options = (*LOAD, "--int8acc", "--int8acc-reduce", "--int8acc-report=report")
     pytester.runpytest(*options, folder / "digits_by_hand.int8acc.yaml")
     (entry,) = json.loads((pytester.path / "report" / "report.json").read_text())["cases"]
@@ -216,11 +214,9 @@ def test_a_signal_is_a_curve_and_few_numbers_are_nothing(pytester: pytest.Pytest
     ("height", "width", "channels", "first", "kind"),
     [
         (8, 700, 3, True, "float"),
-        (700, 8, 1, True, "float"),
         (333, 517, 3, False, "uint8"),
         (64, 64, 4, True, "uint8"),
-        (129, 31, 4, False, "float"),
-        (700, 700, 1, False, "uint8"),
+        (700, 700, 1, False, "float"),
     ],
 )
 def test_a_picture_is_small_and_keeps_its_mean(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import importlib.util
-import json
 import os
 import re
 import shlex
@@ -18,8 +17,7 @@ import numpy as np
 import onnx
 import pytest
 import yaml
-from case_files import LOAD
-from faulty_digits import faulty
+from case_files import written_and_run
 from fixes import CALIBRATION, DIGITS, EXAMPLE, fix_of, network_of
 from gpu_support import needs_gpu_below_11
 from graphs import float_models
@@ -341,7 +339,7 @@ def digits() -> Network:
     return network_of(load_model(DIGITS))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 @given(name=TEXT, tensor=TEXT, scale=st.floats(1e-30, 1e30), file=TEXT)
 def test_every_name_is_read_back(
     tmp_path: Path, digits: Network, name: str, tensor: str, scale: float, file: str
@@ -500,57 +498,12 @@ def test_a_guarded_network_is_the_plan_applied(model: Model, data: st.DataObject
 # From a failure to a guarded fix.
 
 
-def run(pytester: pytest.Pytester, more: str = "", report: str = "report") -> dict[str, Any]:
-    """The entry of the faulty case in report.json; ``more`` stands at the end of its spec."""
-    spec = pytester.path / "case.int8acc.yaml"
-    if not spec.exists():
-        faulty(pytester.path, "residual", 60, 3, 30).close()
-        spec.rename(pytester.path / "spec.txt")
-    spec.write_text((pytester.path / "spec.txt").read_text() + more)
-    pytester.runpytest(*LOAD, "--int8acc", f"--int8acc-report={report}", spec)
-    (entry,) = json.loads((pytester.path / report / "report.json").read_text())["cases"]
-    return dict(entry)
 
 
-def limited(scores: list[dict[str, Any]]) -> list[float]:
-    return [score["value"] for score in scores if score["limit"] is not None]
 
 
-def test_the_plan_of_a_fix_guards_it(pytester: pytest.Pytester) -> None:
-    entry = run(pytester)
-    assert [Path(path).name for path in entry["written"][:2]] == ["fixed.onnx", "plan.yaml"]
-    best = entry["diagnosis"]["repairs"][0]
-    assert best["kind"] == "recalibrate"
-    changed = best["rescales"][0]
-    plan = pytester.path / "report" / entry["written"][1]
-    (line,) = (text for text in plan.read_text().splitlines() if changed["tensor"] in text)
-    assert f"# was {changed['old']:.6g}" in line
-    assert yaml.safe_load(plan.read_text())["scales"][changed["tensor"]] == pytest.approx(changed["new"])
-    for path, scores in (
-        (plan, best["scores"]),
-        (plan.parent / "high" / plan.name, entry["search"]["fixed"]),
-    ):
-        guarded = run(pytester, f"plan: {path.relative_to(pytester.path)}\n", "again")
-        assert guarded["verdict"] == "passed"
-        assert limited(guarded["scores"]) == limited(scores)
-        assert f"under {path.relative_to(pytester.path)}" in guarded["candidate"]
 
 
-def test_under_a_part_of_the_plan_a_search_finds_the_rest(pytester: pytest.Pytester) -> None:
-    first = run(pytester)["culprits"][0]["layer"]
-    (pytester.path / "part.yaml").write_text(f"version: 4\nhigh: {{{first}: fp32}}\n")
-    entry = run(pytester, "plan: part.yaml\n", "again")
-    assert entry["verdict"] == "failed"
-    assert entry["search"]["verified"]
-    rest = {culprit["layer"] for culprit in entry["culprits"]}
-    assert first not in rest
-    (folder,) = (path.parent for path in (pytester.path / "again").rglob("high/plan.yaml"))
-    high = yaml.safe_load((folder / "plan.yaml").read_text())["high"]
-    assert high == {first: "fp32"} | dict.fromkeys(rest, "fp16")
-    fixed = load_model(folder / "fixed.onnx")
-    types = {tensor.name: str(tensor.dtype) for tensor in fixed.values().values()}
-    made = {node.name: types[node.output[0]] for node in fixed.graph.node if node.name in high}
-    assert made == {name: {"fp16": "float16", "fp32": "float32"}[p] for name, p in high.items()}
 
 
 def test_files_for_other_tools_say_what_they_lack(tmp_path: Path) -> None:
@@ -574,3 +527,20 @@ def test_files_for_other_tools_say_what_they_lack(tmp_path: Path) -> None:
     whole = fix_of(DIGITS, Plan({"/head/Gemm": "fp16"}, {"image": symmetric(0.5)}))
     for path in map(Path, write_fix(tmp_path / "whole", whole)):
         assert path.suffix == ".onnx" or "This lacks" not in path.read_text(encoding="utf-8"), path.name
+
+
+def test_under_a_part_of_the_plan_a_search_finds_the_rest(pytester: pytest.Pytester) -> None:
+    part = {"part.yaml": {"version": 4, "high": {"conv2": "fp32"}}}
+    spec = {"plan": "part.yaml", "criteria": [{"sqnr_db": 30}]}
+    said = {"network": "convs()", "ranges": {"relu1": 60, "relu2": 60}, "files": part, "spec": spec}
+    entry = written_and_run(pytester, **said)
+    assert entry["verdict"] == "failed"
+    assert entry["search"]["verified"]
+    assert [culprit["layer"] for culprit in entry["culprits"]] == ["conv3"]
+    (folder,) = (path.parent for path in (pytester.path / "report").rglob("high/plan.yaml"))
+    high = yaml.safe_load((folder / "plan.yaml").read_text())["high"]
+    assert high == {"conv2": "fp32", "conv3": "fp16"}
+    fixed = load_model(folder / "fixed.onnx")
+    types = {tensor.name: str(tensor.dtype) for tensor in fixed.values().values()}
+    made = {node.name: types[node.output[0]] for node in fixed.graph.node if node.name in high}
+    assert made == {"conv2": "float32", "conv3": "float16"}

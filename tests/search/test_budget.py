@@ -63,7 +63,7 @@ def check_stopped(evaluator, result, trials):
 
 
 def test_more_trials_never_make_it_worse():
-    prices = [search(problem(), budget=Budget(max_trials=n)).price for n in range(1, 30)]
+    prices = [search(problem(), budget=Budget(max_trials=n)).price for n in range(1, 30, 3)]
     assert all(later <= earlier + 0.01 for earlier, later in pairwise(prices))
     assert prices[-1] < prices[0]
 

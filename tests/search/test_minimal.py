@@ -40,20 +40,14 @@ def test_answer_passes_and_is_minimal(name):
 
 
 def test_costs_less_than_twice_a_bisect():
-    rows = {}
+    rows = []
     for strategy in ("minimal", "bisect"):
-        problems = list(suite(1, ((12, 64), (26, 128), (54, 32))))
+        problems = list(suite(1, ((54, 32),)))
         results = [search(evaluator, strategy) for _, evaluator in problems]
         assert all(result.passed for result in results)
-        rows[strategy] = [
-            sum(len(result.trials) for result in results),
-            sum(result.cost for result in results),
-            sum(len(result.high) for result in results),
-            sum(result.price for result in results),
-        ]
-    for strategy, (trials, cost, kept, price) in rows.items():
-        print(f"{strategy:10s} {trials:5d} trials, cost {cost:7.1f}, {kept:5d} kept, price {price:6.2f}")
-    minimal, bisect = rows["minimal"], rows["bisect"]
+        figures = [(len(r.trials), r.cost, len(r.high), r.price) for r in results]
+        rows.append([sum(column) for column in zip(*figures, strict=True)])
+    minimal, bisect = rows
     # A bisect that rejects early, too; one whose trials always see all samples costs its number of trials.
     assert minimal[1] <= 2 * bisect[1]
     assert minimal[1] <= bisect[0]
@@ -61,11 +55,9 @@ def test_costs_less_than_twice_a_bisect():
     assert minimal[3] < bisect[3] / 4
 
 
-@pytest.mark.parametrize("samples", [32, 64])
-def test_growth_is_slow(samples):
+def test_growth_is_slow():
     costs = [
-        search(planted(np.random.default_rng(groups), groups, samples, "sqnr")).cost
-        for groups in (20, 100, 300)
+        search(planted(np.random.default_rng(groups), groups, 32, "sqnr")).cost for groups in (20, 100, 300)
     ]
     assert costs[-1] < 10
     assert costs[-1] < 3 * costs[0]
@@ -92,15 +84,15 @@ def test_optimum_where_few_groups(kind):
     best = 0
     for seed in range(8):
         rng = np.random.default_rng(seed)
-        evaluator = kind(rng, 10, 64, "sqnr") if kind in (planted, accumulated) else kind(rng, 10, 64)
+        evaluator = kind(rng, 8, 32, "sqnr") if kind in (planted, accumulated) else kind(rng, 8, 32)
         high = check(evaluator, search(evaluator))
         price = np.array([group.price for group in evaluator.groups])
         weight = price + 0.01 * price.mean()
         mine = weight[list(high)].sum()
         lighter = (
             set_
-            for size in range(11)
-            for set_ in combinations(range(10), size)
+            for size in range(9)
+            for set_ in combinations(range(8), size)
             if weight[list(set_)].sum() < mine - 1e-9
         )
         best += not any(evaluator.passes(set_) for set_ in lighter)
@@ -244,7 +236,7 @@ def test_hardly_any_groups(groups):
 def test_a_search_that_tries_groups_once_proves_nothing_and_takes_fewer_trials():
     counts = {True: 0, False: 0}
     for once in counts:
-        for name, evaluator in suite(2, ((26, 64), (54, 32))):
+        for name, evaluator in suite(2, ((26, 32),)):
             result = search(evaluator, budget=Budget(once=once))
             assert evaluator.passes(indices(evaluator, result.high)), name
             assert result.ending.kind == ("visited" if once else "proven")

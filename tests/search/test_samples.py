@@ -106,12 +106,12 @@ def draws(seed, count, loss, likeness):
     return reference, parts * loss / parts.mean()
 
 
-@pytest.mark.parametrize("likeness", [0.0, 1.0, 2.0])
-@pytest.mark.parametrize("count", [16, 64, 128])
+@pytest.mark.parametrize("likeness", [0.0, 2.0])
+@pytest.mark.parametrize("count", [16, 128])
 def test_plans_that_pass_are_hardly_ever_rejected(count, likeness):
     """The worst case: a plan that only just passes, looked at after every eighth of the samples."""
     wrong = 0
-    for seed in range(300):
+    for seed in range(100):
         reference, parts = draws(seed, count, 0.999, likeness)
         samples = Samples([MEAN], count)
         samples.learn(trial(reference))
@@ -120,7 +120,7 @@ def test_plans_that_pass_are_hardly_ever_rejected(count, likeness):
             samples.rejects(partly(parts, order, seen), trial(reference, passed=True))
             for seen in range(count // 8, count, count // 8)
         )
-    assert wrong <= 3
+    assert wrong <= 1
 
 
 @pytest.mark.parametrize(("loss", "share"), [(1.5, 0.5), (3.0, 0.2), (10.0, 0.15)])

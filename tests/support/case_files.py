@@ -6,7 +6,7 @@ import copy
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,11 +54,17 @@ TEXTS = ("says", "warns", "notes", "candidate", "backend", "golden")
 class CaseFile:
     """One case, or one variant of it."""
 
-    name: str
+    file: str
+    variant: str
     said: Mapping[str, Any]
 
     def __str__(self) -> str:
-        return self.name
+        return f"{self.file}-{self.variant}" if self.variant else self.file
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder."""
+        return re.sub(r"\W", "_", self.variant) or "only"
 
 
 def case_files() -> Iterator[CaseFile]:
@@ -71,7 +77,7 @@ def case_files() -> Iterator[CaseFile]:
         for variant, more in variants.items():
             whole = merged(said, more)
             whole["expect"] = whole.pop("expect only", whole.get("expect", {}))
-            yield CaseFile(f"{name}-{variant}" if variant else name, whole)
+            yield CaseFile(name, variant, whole)
 
 
 def merged(said: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,14 +157,38 @@ def spec_of(said: Mapping[str, Any]) -> str:
     return yaml.safe_dump({key: value for key, value in spec.items() if value is not None}, sort_keys=False)
 
 
-def run(pytester: pytest.Pytester, said: Mapping[str, Any], report: str = "report") -> dict[str, Any]:
-    """Run pytest on the case in this process; its entry of report.json. The project is there already."""
-    (pytester.path / "case.int8acc.yaml").write_text(spec_of(said), encoding="utf-8")
+def run(
+    pytester: pytest.Pytester, said: Mapping[str, Any], report: str = "report", folder: Path | None = None
+) -> dict[str, Any]:
+    """Run pytest on the case in this process; its entry of report.json.
+
+    The project is there already, in ``folder``, by default that of ``pytester``; that is the working folder.
+    """
+    folder = folder or pytester.path
+    (folder / "case.int8acc.yaml").write_text(spec_of(said), encoding="utf-8")
     workers = [f"-n{said['workers']}"] if "workers" in said else []
     options = [*LOAD, *workers, *said.get("options", [])]
-    pytester.runpytest(*options, "--int8acc", f"--int8acc-report={report}")
-    (entry,) = json.loads((pytester.path / report / "report.json").read_text())["cases"]
+    pytester.runpytest(*options, "--int8acc", f"--int8acc-report={report}", f"--rootdir={folder}")
+    (entry,) = json.loads((folder / report / "report.json").read_text())["cases"]
     return entry
+
+
+def run_together(
+    pytester: pytest.Pytester, cases: Sequence[CaseFile]
+) -> Iterator[tuple[CaseFile, dict[str, Any]]]:
+    """Write the projects of cases with the same options and run pytest on all of them; their entries."""
+    specs = []
+    for case in cases:
+        folder = pytester.mkdir(case.folder)
+        write(folder, case.said)
+        specs.append(folder / f"{case.folder}.int8acc.yaml")
+        specs[-1].write_text(spec_of(case.said), encoding="utf-8")
+    report = f"report_{cases[0].folder}"
+    options = cases[0].said.get("options", [])
+    pytester.runpytest(*LOAD, *options, "--int8acc", f"--int8acc-report={report}", *specs)
+    entries = json.loads((pytester.path / report / "report.json").read_text())["cases"]
+    by_folder = {entry["nodeid"].partition("/")[0]: entry for entry in entries}
+    return ((case, by_folder[case.folder]) for case in cases)
 
 
 def written_and_run(pytester: pytest.Pytester, **said: Any) -> dict[str, Any]:
