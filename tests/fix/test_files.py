@@ -498,14 +498,6 @@ def test_a_guarded_network_is_the_plan_applied(model: Model, data: st.DataObject
 # From a failure to a guarded fix.
 
 
-
-
-
-
-
-
-
-
 def test_files_for_other_tools_say_what_they_lack(tmp_path: Path) -> None:
     """No tool can be told of moves or of weights' scales, nor of scales that hold after a move alone."""
     network = network_of(load_model(DIGITS))

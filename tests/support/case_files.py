@@ -64,7 +64,7 @@ class CaseFile:
     @property
     def folder(self) -> str:
         """The name of its folder."""
-        return re.sub(r"\W", "_", self.variant) or "only"
+        return re.sub(r"\W", "_", self.variant) or "alone"
 
 
 def case_files() -> Iterator[CaseFile]:
@@ -77,7 +77,7 @@ def case_files() -> Iterator[CaseFile]:
         for variant, more in variants.items():
             whole = merged(said, more)
             whole["expect"] = whole.pop("expect only", whole.get("expect", {}))
-            yield CaseFile(name, variant, whole)
+            yield CaseFile(name, str(variant), whole)
 
 
 def merged(said: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,14 +181,17 @@ def run_together(
     for case in cases:
         folder = pytester.mkdir(case.folder)
         write(folder, case.said)
-        specs.append(folder / f"{case.folder}.int8acc.yaml")
+        specs.append(folder / "case.int8acc.yaml")
         specs[-1].write_text(spec_of(case.said), encoding="utf-8")
     report = f"report_{cases[0].folder}"
     options = cases[0].said.get("options", [])
     pytester.runpytest(*LOAD, *options, "--int8acc", f"--int8acc-report={report}", *specs)
     entries = json.loads((pytester.path / report / "report.json").read_text())["cases"]
     by_folder = {entry["nodeid"].partition("/")[0]: entry for entry in entries}
-    return ((case, by_folder[case.folder]) for case in cases)
+    for case in cases:
+        entry = by_folder[case.folder]
+        entry["written"] = [path.removeprefix(f"{case.folder}/") for path in entry.get("written", [])]
+        yield case, entry
 
 
 def written_and_run(pytester: pytest.Pytester, **said: Any) -> dict[str, Any]:
