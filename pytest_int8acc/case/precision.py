@@ -17,6 +17,7 @@ from pytest_int8acc.graph.index import body_names
 from pytest_int8acc.graph.macs import low_products
 from pytest_int8acc.results import (
     EngineInfo,
+    EngineLayer,
     LayerShare,
     OutputResult,
     PrecisionContract,
@@ -28,7 +29,6 @@ from pytest_int8acc.results.precision import AskedBy
 from pytest_int8acc.runtime.forms import Form, ImplicitForm
 from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.runtime.protocol import Backend
-from pytest_int8acc.runtime.trt.inspector import node_formats
 from pytest_int8acc.spec.criteria import EngineCriterion
 from pytest_int8acc.spec.models import Case
 
@@ -143,6 +143,30 @@ def _with_engine(
         misplaced=misplaced[:_NAMED],
         misplaced_count=len(misplaced),
     )
+
+
+def node_formats(layers: Iterable[EngineLayer], products: Collection[str]) -> dict[str, Kind]:
+    """The format in which each convolution or matrix product provably ran, by name; others are left out.
+
+    A format is not proved if the precision of a layer is in doubt, or if the layers of a product have
+    different precisions. A fused region with a single product is a proof, because the name of its kernel then
+    belongs to that product.
+
+    Args:
+        layers: The layers of the model's engine.
+        products: Names of the model's convolutions and matrix products.
+    """
+    known = frozenset(products)
+    found: dict[str, set[Kind]] = {}
+    for layer in layers:
+        if layer.kind != "weighted":
+            continue
+        named = known.intersection(layer.nodes)
+        unclear = layer.doubt == "contradiction" or (layer.doubt == "region" and len(named) > 1)
+        for node in named:
+            found.setdefault(node, set()).add("other" if unclear else layer.precision)
+    proven = {node: next(iter(formats)) for node, formats in found.items() if len(formats) == 1}
+    return {node: format for node, format in proven.items() if format != "other"}
 
 
 def engine_scores(

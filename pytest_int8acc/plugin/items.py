@@ -21,10 +21,8 @@ from pytest_int8acc.plugin.session import (
     skipping_unavailable,
     stop_where_interrupted,
 )
-from pytest_int8acc.report.json import properties
 from pytest_int8acc.report.plain import for_people
-from pytest_int8acc.report.text import failure
-from pytest_int8acc.report.view import CaseView
+from pytest_int8acc.report.verdict import VerdictView, properties
 from pytest_int8acc.results import CaseResult
 
 if TYPE_CHECKING:
@@ -40,9 +38,9 @@ atexit.register(gc.freeze)
 class AccuracyError(AssertionError):
     """The low-precision candidate of a case misses the case's criteria."""
 
-    def __init__(self, view: CaseView) -> None:
-        super().__init__(view.failure_line)
-        self.view = view
+    def __init__(self, result: CaseResult) -> None:
+        super().__init__(VerdictView(result).failure_line)
+        self.result = result
 
 
 class SpecFile(pytest.Module):
@@ -81,17 +79,12 @@ class SpecItem(pytest.Function):
         self.case = case
         self.run: Run | None = None
         """The run of this case, from its setup to its teardown."""
-        self.view: CaseView | None = None
-        """The result so far, as text for reports. It is None before the setup, and without causes and fixes
-        before the call phase."""
+        self.result: CaseResult | None = None
+        """The result so far, also for hooks in a user's conftest. It is None before the setup, and without
+        causes and fixes before the call phase."""
         self.ending: BaseException | None = None
         """The exception that ended the search for causes and fixes: a bug of this plugin, or ``pytest.exit``
         in a user's function."""
-
-    @property
-    def result(self) -> CaseResult | None:
-        """The result so far, for hooks in a user's conftest; None before the setup."""
-        return None if self.view is None else self.view.result
 
     def mark(self) -> None:
         """Adds the marks of the case to the item; raises SpecError if pytest refuses a mark."""
@@ -134,9 +127,10 @@ class SpecItem(pytest.Function):
         except pytest.exit.Exception as ending:
             self._stop(ending)
             raise
-        view = self._publish(result, run.settings)
+        self._publish(result, run.settings)
         if result.recorded is not None:
-            self.user_properties.append((RECORDED, "\n".join([result.golden, *view.acceptances])))
+            accepted = VerdictView(result).acceptances
+            self.user_properties.append((RECORDED, "\n".join([result.golden, *accepted])))
 
     def teardown(self) -> None:
         """Closes the case, which frees its memory; raises the exception that ended the call phase early."""
@@ -150,13 +144,13 @@ class SpecItem(pytest.Function):
         if ending is not None:
             raise ending
 
-    def answer(self) -> CaseView:
-        """Searches for causes and fixes of a failed case, and returns the result as text for reports.
+    def answer(self) -> CaseResult:
+        """Searches for causes and fixes of a failed case, and returns the result.
 
         The item's report carries this result from now on. If a bug of this plugin or ``pytest.exit`` ends the
         search, the verdict of the setup phase stands, and the teardown raises the exception.
         """
-        run, verdict = self.run, self.view
+        run, verdict = self.run, self.result
         assert run is not None  # setup() would have raised
         assert verdict is not None
         try:
@@ -172,7 +166,8 @@ class SpecItem(pytest.Function):
             self.ending = ending
             return verdict
         stop_where_interrupted(self.session, result)
-        return self._publish(result, run.settings)
+        self._publish(result, run.settings)
+        return result
 
     def reportinfo(self) -> tuple[Any, int, str]:
         """Returns the spec, the line of the case in it (counted from 0), and the item's title in reports."""
@@ -181,19 +176,26 @@ class SpecItem(pytest.Function):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override]
         """Returns missed criteria and this plugin's errors as text, other errors with their traceback."""
         if isinstance(excinfo.value, AccuracyError):
-            return failure(excinfo.value.view, self.config.get_verbosity())
+            from pytest_int8acc.report.text import failure
+            from pytest_int8acc.report.view import CaseView
+
+            return failure(CaseView(excinfo.value.result), self.config.get_verbosity())
         return plain(self.config, excinfo.value) or super().repr_failure(excinfo)
 
     def _stop(self, ending: BaseException) -> None:
         """Makes pytest start no further case. Without this, pytest-xdist says that a worker crashed."""
         self.session.shouldstop = shown(f"pytest.exit in {self.name}: {error_text(ending)}")
 
-    def _publish(self, result: CaseResult, settings: Settings) -> CaseView:
+    def _publish(self, result: CaseResult, settings: Settings) -> None:
         """Attaches the result and the settings to the item's report, in place of earlier ones."""
-        self.view = view = CaseView(result)
-        described = ("int8acc.settings", shown(settings.describe()))
-        self.user_properties[:] = (dict(self.user_properties) | dict([*properties(view), described])).items()
-        return view
+        self.result = result
+        found = [*properties(VerdictView(result)), ("int8acc.settings", shown(settings.describe()))]
+        if result.search is not None or result.diagnosis is not None:
+            from pytest_int8acc.report.json import answer_properties
+            from pytest_int8acc.report.view import CaseView
+
+            found += answer_properties(CaseView(result))
+        self.user_properties[:] = (dict(self.user_properties) | dict(found)).items()
 
 
 def plain(config: pytest.Config, error: BaseException) -> str | None:
@@ -208,7 +210,7 @@ def plain(config: pytest.Config, error: BaseException) -> str | None:
 
 def verdict(request: pytest.FixtureRequest) -> None:
     """The test function of a case: raises AccuracyError if the candidate misses the criteria."""
-    view = request.node.answer()
-    if not view.result.passed:
+    result = request.node.answer()
+    if not result.passed:
         request.node.user_properties.append((MISSED, True))
-        raise AccuracyError(view)
+        raise AccuracyError(result)

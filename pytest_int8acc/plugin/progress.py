@@ -146,7 +146,7 @@ class Progress:
         """Shows the state of ``run`` from now on."""
         # This import is here and not in the thread, because two threads that import the same package at once
         # may fail.
-        from pytest_int8acc.report.text import progress_line
+        from pytest_int8acc.report.verdict import progress_line
 
         self._sentence = progress_line
         self._nodeid, self._run = nodeid, run

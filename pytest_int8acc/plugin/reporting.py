@@ -62,7 +62,7 @@ def missed(report: pytest.TestReport) -> bool:
 
 def write_section(terminalreporter: pytest.TerminalReporter, verbosity: int) -> None:
     """Writes a line for each case. Details follow with -v and -vv; with -q only failed cases are written."""
-    from pytest_int8acc.report.text import detail_lines, status_line
+    from pytest_int8acc.report.verdict import status_line
 
     reports = [
         (verdict, report)
@@ -79,8 +79,12 @@ def write_section(terminalreporter: pytest.TerminalReporter, verbosity: int) -> 
         first, *more = wrapped(f"{word} {said}", width)
         terminalreporter.write(word, **{color(verdict): True})
         terminalreporter.write_line(first.removeprefix(word))
-        details = detail_lines(properties, verbosity, width - 4, failed=report.failed)
-        for line in (*more, *("    " + shown(line) for line in details)):
+        if verbosity > 0:
+            from pytest_int8acc.report.text import detail_lines
+
+            details = detail_lines(properties, verbosity, width - 4, failed=report.failed)
+            more += ["    " + shown(line) for line in details]
+        for line in more:
             terminalreporter.write_line(line)
 
 

@@ -247,18 +247,13 @@ def _add_to_evidence(evidence: dict[str, Any] | None, view: CaseView) -> None:
         evidence["realized"]["text"] = view.precision
 
 
-def properties(view: CaseView) -> list[tuple[str, object]]:
-    """Returns ``user_properties`` for pytest's report: scores, facts, the case in a line, the result."""
-    result = view.result
-    scores = [(f"int8acc.{score.subject}.{score.metric}", to_plain(score.value)) for score in result.scores]
-    details = json.dumps(to_plain(result), allow_nan=False)
-    return [*scores, *_facts(view), ("int8acc.summary", view.status), ("int8acc.details", details)]
+def answer_properties(view: CaseView) -> list[tuple[str, object]]:
+    """Returns ``user_properties`` for pytest's report of what follows a verdict: culprits, fix and cause.
 
-
-def _facts(view: CaseView) -> list[tuple[str, object]]:
-    """Returns facts that tools can filter and plot without parsing ``int8acc.details``."""
+    They are facts that tools can filter and plot without parsing ``int8acc.details``.
+    """
     result, search = view.result, view.result.search
-    facts: list[tuple[str, object]] = [("int8acc.passed", result.passed)]
+    facts: list[tuple[str, object]] = []
     if search is not None:
         fix = "verified" if search.verified else "not proved" if search.holds else "not verified"
         facts += [
@@ -273,9 +268,6 @@ def _facts(view: CaseView) -> list[tuple[str, object]]:
         ]
     if cheaper_fix(result) is not None:
         facts.append(("int8acc.cheaper_fix", view.repairs[0]))
-    facts.append(("int8acc.int8_layers", view.int8_layers))
-    if view.speedup is not None:
-        facts.append(("int8acc.speedup", round(view.speedup, 4)))
     return [(name, value) for name, value in facts if value != ""]
 
 

@@ -9,10 +9,11 @@ from posixpath import commonpath, dirname
 from typing import Any
 
 from pytest_int8acc.names import shown, wrapped
-from pytest_int8acc.report.catalogue import MISSING, PHASES
+from pytest_int8acc.report.catalogue import MISSING
 from pytest_int8acc.report.json import BAD, RANK, Report
 from pytest_int8acc.report.plain import restore
-from pytest_int8acc.report.view import FAILURE, CaseView, FindingView
+from pytest_int8acc.report.verdict import FAILURE, status_line
+from pytest_int8acc.report.view import CaseView, FindingView
 from pytest_int8acc.report.words import (
     NAME,
     WIDTH,
@@ -24,7 +25,6 @@ from pytest_int8acc.report.words import (
     shorten,
     table,
 )
-from pytest_int8acc.results import CaseResult, Doing
 
 #: The maximum number of lines of a failure without -v. They are 1 for the verdict, 1 for *Compared*, 2 for
 #: *Why*, 2 for *Fix* (3 if no layers follow), 6 for layers, 2 for cautions (more if lines are left) and 1 for
@@ -315,33 +315,6 @@ def _layer_table(view: CaseView, width: int | None) -> list[str]:
     ]
     more = len(view.layer_errors) - len(rows)
     return [*lines, f"  ... and {more} more (all in report.json)"] if more else lines
-
-
-def status_line(nodeid: str, properties: Mapping[str, Any], message: str) -> str:
-    """Returns a case in one line: the summary in its test report, or why it was not measured."""
-    said = properties.get("int8acc.summary", message)
-    return f"{nodeid} - {said}" if said else nodeid
-
-
-def progress_line(name: str, doing: Doing, seconds: float, result: CaseResult | None) -> str:
-    """Returns what a case is doing, like ``net: FAILED so far, 'y' cosine 0.9 < 0.99; calibrating, 8 s``.
-
-    Args:
-        name: The name of the case.
-        doing: The phase of the case, and its progress.
-        seconds: The time since the case began.
-        result: The result so far; None before the verdict.
-    """
-    parts = []
-    if result is not None:
-        verdict = "PASSED" if result.passed else "FAILED so far"
-        parts.append(f"{verdict}, {CaseView(result).most_critical}; ")
-    parts.append(PHASES[doing.phase])
-    if doing.total is not None:
-        parts.append(f", {doing.done} of {count(doing.total, doing.thing)}")
-    elif doing.thing:
-        parts.append(f", {count(doing.done, doing.thing)}")
-    return f"{name}: {''.join(parts)}, {seconds:.0f} s"
 
 
 def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, failed: bool) -> list[str]:

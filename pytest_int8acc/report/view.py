@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -18,16 +18,12 @@ from pytest_int8acc.report import charts
 from pytest_int8acc.report.catalogue import FILES, METRICS, NUMBERS, Caution, Decided, Label, Why
 from pytest_int8acc.report.cautions import (
     blind_whys,
-    cautions,
     default_session_text,
     fix_by_default,
     fix_undecided,
-    precision_text,
     precision_why,
-    problems,
     rule_line,
     stop_text,
-    warnings,
 )
 from pytest_int8acc.report.fixes import (
     Fix,
@@ -47,6 +43,7 @@ from pytest_int8acc.report.search import (
     search_notes,
     tradeoff_view,
 )
+from pytest_int8acc.report.verdict import VerdictView, latency_ratio
 from pytest_int8acc.report.why import (
     at_fault,
     body_line,
@@ -81,7 +78,6 @@ from pytest_int8acc.report.words import (
     worst_first,
 )
 from pytest_int8acc.results import (
-    CaseResult,
     Culprit,
     Diagnosis,
     EngineInfo,
@@ -94,11 +90,8 @@ from pytest_int8acc.results import (
 )
 from pytest_int8acc.results.causes import StageLine
 from pytest_int8acc.results.samples import ChangedDecisions, View, WorstSample
-from pytest_int8acc.results.scores import score_name
 from pytest_int8acc.results.search import PLAN_VERSION
 
-#: The first line of a failed case is its format, this text, and the worst missed limit.
-FAILURE = " accuracy: "
 #: The maximum number of scores that one note names.
 _NAMES = 3
 
@@ -235,26 +228,13 @@ class FileView:
     """The content of the file; empty if it is large or no text."""
 
 
-@dataclass(frozen=True)
-class CaseView:
+class CaseView(VerdictView):
     """All sentences and numbers about one case."""
-
-    result: CaseResult
-
-    @property
-    def low_format(self) -> str:
-        """The format that the case is about, like ``INT8``."""
-        return self.result.low_format
 
     @property
     def _diagnosis(self) -> Diagnosis:
         """The diagnosis; an empty one if none was made."""
         return self.result.diagnosis or Diagnosis()
-
-    @cached_property
-    def precision(self) -> str:
-        """The shares of the multiply-accumulates by format, as asked for and as run; empty if not known."""
-        return "" if self.result.precision is None else precision_text(self.result.precision)
 
     @cached_property
     def headline(self) -> str:
@@ -280,83 +260,10 @@ class CaseView:
             f"{count(result.samples, 'sample')}, {briefly}",
         ]
 
-    def misses(self, most: int | None = None) -> list[str]:
-        """Returns each problem and each missed limit, the worst first.
-
-        Names have at most ``most`` characters.
-        """
-        texts = problems(self.result)
-        for output in self.result.outputs:
-            if output.problem:
-                texts.append(f"'{middle(output.name, most or len(output.name))}': {output.problem}")
-        return texts + [relation(score, most) for score in self._judged if not score.passed]
-
-    @cached_property
-    def _judged(self) -> list[Score]:
-        return worst_first(self.result.scores)
-
-    @cached_property
-    def failure_line(self) -> str:
-        """The first line of a failure: the worst missed limit with its value and note, and how many more."""
-        note = self._judged[0].note if self._judged else ""
-        if note and self.misses(NAME)[0] == relation(self._judged[0], NAME):
-            line = self.low_format + FAILURE + self._worst_miss(note)
-            if len(line) <= WIDTH:
-                return line
-        return self.low_format + FAILURE + self._worst_miss()
-
-    def _worst_miss(self, note: str = "") -> str:
-        misses = self.misses(NAME)
-        more = [note] if note else []
-        if len(misses) > 1:
-            more.append(f"+{len(misses) - 1} more missed")
-        end = f" ({'; '.join(more)})" if more else ""
-        if note:
-            return misses[0] + end
-        return fitted(misses[0], WIDTH - len(FAILURE) - 4 - len(end)) + end
-
-    def brief_misses(self) -> Iterator[str]:
-        """Yields variants of the first line of a failure, the longest first.
-
-        The last is the worst score and its limit.
-        """
-        yield self.failure_line
-        yield self._worst_miss()
-        yield from (self.misses(most)[0] for most in (NAME, 24, 12))
-        for score in self._judged[:1]:
-            brief = relation(score, 12)
-            if self.misses(12)[0] == brief:
-                yield brief.removeprefix(name_of(score, 12)).strip()
-
-    @cached_property
-    def most_critical(self) -> str:
-        """The worst missed limit and how many more.
-
-        For a passing case: the score nearest to its limit, and its margin.
-        """
-        if not self.result.passed:
-            return self._worst_miss()
-        if not self._judged:
-            return "no limits"
-        score = self._judged[0]
-        return f"{relation(score, NAME)} (margin {number(score.margin or 0.0, 2)})"
-
-    @cached_property
-    def status(self) -> str:
-        """The worst score, the backend, the formats and the worst caution in one line."""
-        parts = [f"{self.most_critical}, {self.result.backend}"]
-        if self.result.precision is not None:
-            parts.append(self.precision)
-        if self.cautions:
-            worst = fitted(self.cautions[0], 2 * WIDTH)
-            many = len(self.cautions)
-            parts.append(f"{many} warnings, the worst: {worst}" if many > 1 else f"warning: {worst}")
-        return "; ".join(parts)
-
     @property
     def is_about_golden(self) -> bool:
         """Whether the worst missed limit is one of the baseline against its stored golden outputs."""
-        missed = [score for score in self._judged if not score.passed]
+        missed = [score for score in self.judged if not score.passed]
         start = f"{self.result.baseline} against its"
         return bool(self.result.golden and missed) and missed[0].subject.startswith(start)
 
@@ -421,19 +328,6 @@ class CaseView:
         return answer.verified if answer is not None else search is not None and search.verified
 
     @cached_property
-    def warnings(self) -> list[str]:
-        """Reasons to doubt the verdict that were known before the search.
-
-        An engine in another format comes first.
-        """
-        return warnings(self.result)
-
-    @cached_property
-    def cautions(self) -> list[str]:
-        """All reasons to doubt the verdict, the worst first."""
-        return cautions(self.result)
-
-    @cached_property
     def fix_cautions(self) -> list[str]:
         """Reasons to doubt the recommended fix."""
         repair, found = self.result.answer, self.result.fixed_session
@@ -457,7 +351,7 @@ class CaseView:
     @cached_property
     def scores(self) -> list[ScoreRow]:
         """The scores that have a limit, the worst first."""
-        return [self._row(score) for score in self._judged]
+        return [self._row(score) for score in self.judged]
 
     @cached_property
     def unjudged(self) -> list[ScoreRow]:
@@ -494,7 +388,7 @@ class CaseView:
     @property
     def normalized_loss(self) -> float:
         """The worst score's loss divided by the loss that its limit allows; -1 if no score has a limit."""
-        worst = max((score.normalized_loss for score in self._judged), default=-1.0)
+        worst = max((score.normalized_loss for score in self.judged), default=-1.0)
         return worst if math.isfinite(worst) else 1e308
 
     @property
@@ -617,25 +511,8 @@ class CaseView:
     @cached_property
     def engines(self) -> list[EngineView]:
         """The engines of the case, as built."""
-        baseline = self._latency(Role.BASELINE)
+        baseline = self.latency(Role.BASELINE)
         return [_engine_view(engine, self.low_format, baseline) for engine in self.result.engines]
-
-    def _latency(self, role: Role) -> Latency | None:
-        return next((engine.latency for engine in self.result.engines if engine.role == role), None)
-
-    @property
-    def speedup(self) -> float | None:
-        """The median latency of the baseline over that of the case's engine; None if not timed."""
-        return _ratio(self._latency(Role.BASELINE), self._latency(Role.INT8))
-
-    @property
-    def int8_layers(self) -> str:
-        """Text like ``45 of 54``: how many layers with weights run in the low format; empty if not known."""
-        for engine in self.result.engines:
-            if engine.role == Role.INT8 and engine.weighted:
-                untold = f", {engine.untold} untold" if engine.untold else ""
-                return f"{engine.int8} of {engine.weighted}{untold}"
-        return ""
 
     @cached_property
     def findings(self) -> list[FindingView]:
@@ -673,15 +550,6 @@ class CaseView:
         """How the recommended fix differs in a default session of ONNX Runtime; empty if it does not."""
         found = self.result.fixed_session
         return "" if found is None else default_session_text(found)
-
-    @property
-    def acceptances(self) -> list[str]:
-        """Each score that the golden accepts from now on, like ``accepted y cosine: 0.99 -> 0.98``."""
-        lines = []
-        for accepted in self.result.recorded or ():
-            before, now = ("none" if v is None else f"{v:.6g}" for v in (accepted.before, accepted.now))
-            lines.append(f"accepted {score_name(accepted.subject, accepted.metric)}: {before} -> {now}")
-        return lines
 
     @cached_property
     def search_notes(self) -> list[str]:
@@ -832,7 +700,7 @@ def _engine_view(engine: EngineInfo, low_format: str, baseline: Latency | None) 
     line = f"{role} engine: {_engine_text(engine, low_format)}"
     if engine.latency is not None:
         line += f"; {number(engine.latency.median_ms, 3)} ms"
-        times = _ratio(baseline, engine.latency)
+        times = latency_ratio(baseline, engine.latency)
         if baseline is not None and times is not None and baseline is not engine.latency:
             line += f" against {number(baseline.median_ms, 3)} ms: {number(times, 3)}x"
     size = f"{engine.nbytes / 2**10:.0f} KiB"
@@ -862,13 +730,6 @@ def _engine_text(engine: EngineInfo, low_format: str) -> str:
     if reformats := engine.count("reformat"):
         parts.append(count(reformats, "reformat"))
     return ", ".join(parts)
-
-
-def _ratio(baseline: Latency | None, latency: Latency | None) -> float | None:
-    """Returns how many times as fast as the baseline an engine is; None if either was not timed."""
-    if baseline is None or latency is None or latency.median_ms <= 0:
-        return None
-    return baseline.median_ms / latency.median_ms
 
 
 def _time_text(latency: Latency) -> str:

@@ -6,6 +6,7 @@ A criterion that accepts useless outputs cannot fail, so the verdict "passed" by
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -316,10 +317,10 @@ def _shuffled(arrays: list[Array], seed: int) -> list[Array]:
 
     Equal seeds give equal orders.
     """
-    cycle = np.random.default_rng(seed).permutation(len(arrays))
-    order = np.empty(len(arrays), np.int64)
-    order[cycle] = np.roll(cycle, -1)  # Each sample gets the output of the next sample in a random cycle.
-    return [arrays[i] for i in order.tolist()]
+    cycle = random.Random(seed).sample(range(len(arrays)), len(arrays))
+    # Each sample gets the output of the next sample in a random cycle.
+    following = dict(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+    return [arrays[following[place]] for place in range(len(arrays))]
 
 
 def _differ(baseline: Outputs, candidate: Outputs) -> bool:

@@ -392,4 +392,6 @@ def _meant(model: type[Closed], key: str) -> str | None:
 
     The result is None if some mapping of a case has ``key``.
     """
-    return None if _homes(key) else closest(key, model.model_fields)
+    if key in model.model_fields or _homes(key):
+        return None
+    return closest(key, model.model_fields)

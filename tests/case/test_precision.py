@@ -219,7 +219,8 @@ def test_recorded_engines_of_the_digits(tmp_path: Path, told: Told, name: str, p
 
 
 def test_regions_and_contradictions_prove_nothing() -> None:
-    from pytest_int8acc.runtime.trt.inspector import node_formats, read_layers
+    from pytest_int8acc.case.precision import node_formats
+    from pytest_int8acc.runtime.trt.inspector import read_layers
 
     def tensors(*types: str) -> list[dict[str, object]]:
         return [{"Name": str(i), "Dimensions": [8, 8], "Format/Datatype": t} for i, t in enumerate(types)]

@@ -104,30 +104,6 @@ def untold_nodes(layers: Iterable[EngineLayer], weighted: Iterable[str]) -> tupl
     return tuple(node for node in weighted if node not in weighted_nodes)
 
 
-def node_formats(layers: Iterable[EngineLayer], products: Collection[str]) -> dict[str, Kind]:
-    """The format in which each convolution or matrix product provably ran, by name; others are left out.
-
-    A format is not proved if the precision of a layer is in doubt, or if the layers of a product have
-    different precisions. A fused region with a single product is a proof, because the name of its kernel then
-    belongs to that product.
-
-    Args:
-        layers: Layers of the model's engine, from :func:`read_layers`.
-        products: Names of the model's convolutions and matrix products.
-    """
-    known = frozenset(products)
-    found: dict[str, set[Kind]] = {}
-    for layer in layers:
-        if layer.kind != "weighted":
-            continue
-        named = known.intersection(layer.nodes)
-        unclear = layer.doubt == "contradiction" or (layer.doubt == "region" and len(named) > 1)
-        for node in named:
-            found.setdefault(node, set()).add("other" if unclear else layer.precision)
-    proven = {node: next(iter(formats)) for node, formats in found.items() if len(formats) == 1}
-    return {node: format for node, format in proven.items() if format != "other"}
-
-
 def _layers(text: str) -> list[Any]:
     """The layers in a JSON text, which may hold an engine, a list of layers or one layer."""
     try:
