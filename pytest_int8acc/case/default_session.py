@@ -16,9 +16,7 @@ import numpy as np
 
 from pytest_int8acc.errors import CriterionError, EngineError
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.surviving import surviving
 from pytest_int8acc.results import DefaultSession, Difference, Level, Score
-from pytest_int8acc.runtime.forms import ModelForm
 from pytest_int8acc.runtime.onnxruntime import CRASH, CRASHING, QUANTIZER_RULES, Sessions, saturation
 from pytest_int8acc.scores.judge import Comparison, Judge, Verdict
 from pytest_int8acc.tensors import Feed
@@ -153,26 +151,6 @@ def _located(
 def saturating_kernels() -> tuple[str, ...]:
     """The optimizers that fuse kernels which saturate on this processor; empty if its kernels are exact."""
     return INT8_KERNELS if saturation().saturates else ()
-
-
-def surviving_form(form: ModelForm, optimizers: Collection[str]) -> ModelForm | None:
-    """An equivalent model, written so that the optimizers do not change its results.
-
-    It has the same layers in low precision, scales and quantized values. An exact session gives the same
-    results, except for rounding in the last bit of FP32. Whether a default session agrees must be proved, see
-    ``Measured.default_session``.
-
-    Args:
-        form: A candidate or a fix, as it runs. Only ``model`` changes in the result.
-        optimizers: The optimizers that change the results of the form in a default session.
-
-    Returns:
-        The other form; None if no optimizer is known, or if no part of the model has another form.
-    """
-    model = surviving(form.model, optimizers)
-    if list(model.graph.node) == list(form.model.graph.node):
-        return None
-    return replace(form, model=model)
 
 
 def _culprits(changed: Sequence[str], agrees: Callable[..., bool]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 
@@ -13,7 +13,6 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from pytest_int8acc.case.data import calibration_data
-from pytest_int8acc.case.default_session import surviving_form
 from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.case.measured import HeldOutSamples, Measured
 from pytest_int8acc.case.own_samples import OwnSamples
@@ -25,6 +24,7 @@ from pytest_int8acc.errors import EngineError, Int8accError
 from pytest_int8acc.graph.macs import inferred_shapes, macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import moved, plan_key
+from pytest_int8acc.graph.surviving import surviving
 from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.losses import TensorLoss, group_losses
 from pytest_int8acc.lab.simulator import Simulator
@@ -644,3 +644,23 @@ def _latency_prices(measured: Measured, network: Network, work: Mapping[str, flo
         )
         for group in network.groups
     }
+
+
+def surviving_form(form: ModelForm, optimizers: Collection[str]) -> ModelForm | None:
+    """An equivalent model, written so that the optimizers do not change its results.
+
+    It has the same layers in low precision, scales and quantized values. An exact session gives the same
+    results, except for rounding in the last bit of FP32. Whether a default session agrees must be proved, see
+    ``Measured.default_session``.
+
+    Args:
+        form: A candidate or a fix, as it runs. Only ``model`` changes in the result.
+        optimizers: The optimizers that change the results of the form in a default session.
+
+    Returns:
+        The other form; None if no optimizer is known, or if no part of the model has another form.
+    """
+    model = surviving(form.model, optimizers)
+    if list(model.graph.node) == list(form.model.graph.node):
+        return None
+    return replace(form, model=model)

@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 from pytest_int8acc.results import Interval, Score
 from pytest_int8acc.results.scores import CONFIDENCE, LIKELY
 from pytest_int8acc.scores.metrics import Metric
-from pytest_int8acc.scores.rare import with_rare_unit
 from pytest_int8acc.scores.rows import COUNTED, F64, TOP1, TOP5, UNEQUAL
 
 #: The group of each sample, [samples]. Equal numbers belong together.
@@ -57,6 +56,10 @@ MIN_TAIL = 20
 _TAIL = 2.0
 #: 64 equally likely values of a normal distribution. Predictions of a tail are averaged over them.
 _NORMAL = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])
+#: One more unit is assumed, as bad as the worst one of this many times as many units.
+_RARER = 3.0
+#: Maximum ratio between two of the largest losses.
+_MAX_RARE_RATIO = 1e12
 #: Maximum number of samples that a report names as sufficient to decide.
 _MOST_NEEDED = 10_000_000
 #: The power of the test in ``samples_to_detect``: the share of truly bad candidates that it should detect.
@@ -497,8 +500,34 @@ def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, ra
     values = np.append(resampled(rows, metric, rng), score.value)
     kept = float(np.mean(values >= score.limit if score.bound == "min" else values <= score.limit))
     found = _around(score, min(ends), max(ends), kept, confidence, needed)
-    expected, error = with_rare_unit(loss, influence)
+    expected, error = _with_rare_unit(loss, influence)
     return replace(found, enough=not rare or t_cdf((limit - expected) / error, len(rows)) >= LIKELY)
+
+
+def _with_rare_unit(loss: float, influence: F64) -> tuple[float, float]:
+    """Returns the logarithm of a loss with one more unit, which is worse than all others; and its error.
+
+    The unit's loss is that of the worst one of ``_RARER`` times as many units, if the largest losses have
+    Pareto's tail (Weissman, 1978). The exponent is that of the losses at rank 1 and at the square root of
+    their number.
+
+    Args:
+        loss: The logarithm of the loss of all units, whose losses are added.
+        influence: By how much each unit moves the logarithm, times the number of units, [units]; at least two
+            units.
+
+    Returns:
+        The logarithm, and its standard error, above 0. Its degrees of freedom are the number of units.
+    """
+    units = len(influence)
+    shares = np.maximum((influence * (1 - 1 / units) + 1) / units, 0.0)
+    ranked = np.sort(shares)[::-1]
+    place = min(max(math.isqrt(units), 3), units - 1)
+    ratio = ranked[0] / max(ranked[place], ranked[0] / _MAX_RARE_RATIO)
+    rare = ranked[0] * math.exp(math.log(_RARER) * math.log(ratio) / math.log(place + 1))
+    moved = (units + 1) * np.append(shares, rare) / (shares.sum() + rare)
+    error = math.sqrt(float(np.var(moved)) / units)
+    return loss + math.log((1 + rare) * units / (units + 1)), max(error, 1e-12)
 
 
 def _summed(rows: F64, metric: Metric) -> F64:

@@ -17,8 +17,8 @@ from plugin_support import LOAD
 from benchmarks.optimizers import PLANTED, default_sqnr_db, kernels_kept, tried
 from benchmarks.unseen import judged
 from pytest_int8acc import Settings, load_spec
-from pytest_int8acc.case.default_session import surviving_form
 from pytest_int8acc.case.measured import measure
+from pytest_int8acc.lab.lab import surviving_form
 from pytest_int8acc.runtime.forms import ModelForm
 from pytest_int8acc.runtime.onnxruntime import CPU, Saturation, _Loader
 
