@@ -430,13 +430,18 @@ def combine_norms(model: Model, keep: Collection[str]) -> Model:
     FP32, so a variance that FP16 cannot hold does no harm. Nodes named in ``keep``, nodes in training mode,
     and nodes whose parameters are not FP32 constants do not change.
     """
-    constants, editor, changed = model.constants(), model.edit(), False
-    for node in editor.graph.node:
+    constants, combined = model.constants(), dict[int, list[Array]]()
+    for place, node in enumerate(model.graph.node):
         if node.op_type != "BatchNormalization" or node.domain or node.name in keep:
             continue
         arrays = [constants[name] for name in node.input[1:] if name in constants]
-        if [array.dtype for array in arrays] != [np.float32] * 4 or attribute(node, "training_mode", 0):
-            continue
+        if [array.dtype for array in arrays] == [np.float32] * 4 and not attribute(node, "training_mode", 0):
+            combined[place] = arrays
+    if not combined:
+        return model
+    editor = model.edit()
+    for place, arrays in combined.items():
+        node = editor.graph.node[place]
         scale, bias, mean, variance = (array.astype(np.float64) for array in arrays)
         factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
         zeros = np.zeros_like(mean)
@@ -445,8 +450,7 @@ def combine_norms(model: Model, keep: Collection[str]) -> Model:
             node.input[index] = editor.add_constant(f"{node.name}/{part}", array.astype(np.float32))
         kept = [a for a in node.attribute if a.name != "epsilon"]
         refill(node.attribute, [*kept, helper.make_attribute("epsilon", 0.0)])
-        changed = True
-    return editor.done() if changed else model
+    return editor.done()
 
 
 def half_nodes(model: Model) -> tuple[str, ...]:

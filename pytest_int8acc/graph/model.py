@@ -162,7 +162,11 @@ class Editor:
         self.graph = self.proto.graph
         self.weights = dict(model.weights)
         self._model = model
-        self._taken = set(_all_names(self.graph))
+
+    @cached_property
+    def _taken(self) -> set[str]:
+        """The names of all nodes and tensors of the model, and those that were reserved since."""
+        return set(_all_names(self._model.graph))
 
     def unique(self, preferred: str) -> str:
         """Reserve a name that no node or tensor has: ``preferred``, or ``preferred_2`` and so on."""
