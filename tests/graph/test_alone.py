@@ -44,7 +44,7 @@ def assert_each_group_errs_alone(network: Network, feed: Feed) -> None:
         np.testing.assert_allclose(found[value.name], plain[value.name], rtol=1e-5, atol=1e-6)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(model=float_models(), seed=st.integers(0, 100))
 def test_groups_of_one_node(model: Model, seed: int) -> None:
     assert_each_group_errs_alone(network_of(model, seed), feed_of(seed))

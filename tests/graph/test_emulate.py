@@ -134,7 +134,7 @@ def test_a_model_without_fp16_is_returned_as_it_is() -> None:
     assert emulate_half(model) is model
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(float_models())
 def test_random_graphs_give_fp16_numbers_near_the_float_ones(model: Model) -> None:
     feed = feed_of(3)

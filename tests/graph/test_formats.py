@@ -92,7 +92,7 @@ def test_a_tensor_is_quantized_as_onnxruntime_does(format_: Any) -> None:
     run = pair(format_, None)
 
     @given(arrays, scales, st.data())
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=40, deadline=None)
     def check(x: np.ndarray, scale: float, data: st.DataObject) -> None:
         ends = (0, 0) if format_ is FP8 else (int(format_.lowest), int(format_.highest))
         quantization = Quantization(

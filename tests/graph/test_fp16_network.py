@@ -54,12 +54,12 @@ def assert_spelled_out_alike(network: Network, plan: Plan, feed: Feed) -> None:
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo_halved_once_is_every_plan_halved(name: str) -> None:
     network, feed = zoo_network(name), sample_feed(ZOO[name]())
-    for plan in plans(network, 4):
+    for plan in plans(network, 3):
         assert_halves_alike(network, plan, feed)
         assert_spelled_out_alike(network, plan, feed)
 
 
-@pytest.mark.parametrize("name", ["weight_path", "residual", "inception", "tied", "conditional", "yolo"])
+@pytest.mark.parametrize("name", ["weight_path", "inception", "tied", "conditional"])
 def test_networks_that_were_read_halve_alike(name: str) -> None:
     network = read_back(zoo_network(name))
     for plan in plans(network, 3):
@@ -67,7 +67,7 @@ def test_networks_that_were_read_halve_alike(name: str) -> None:
         assert_spelled_out_alike(network, plan, sample_feed(ZOO[name]()))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(float_models(), st.data())
 def test_random_graphs_halve_alike(model: Model, data: st.DataObject) -> None:
     network = network_of(model)
@@ -80,7 +80,7 @@ def test_random_graphs_halve_alike(model: Model, data: st.DataObject) -> None:
 def test_pairs_in_unusual_places_halve_alike() -> None:
     """Deferred rounding, int32 biases, a moved weight, an output, and a reader that FP16 does not reach."""
     network = everywhere()
-    for plan in plans(network, 12):
+    for plan in plans(network, 6):
         assert_halves_alike(network, plan, everywhere_feed())
         assert_spelled_out_alike(network, plan, everywhere_feed())
 

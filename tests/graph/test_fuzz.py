@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from malformed_models import BASES, DATA, malformed
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "support" / "fuzz_models.py"
 #: Malformed models of each base in one run.
-EACH = int(os.environ.get("INT8ACC_FUZZ_MODELS", "45"))
+EACH = int(os.environ.get("INT8ACC_FUZZ_MODELS", "24"))
 #: Models that share a process.
 SHARED = 100
 

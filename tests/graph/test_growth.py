@@ -14,7 +14,7 @@ import pytest
 from benchmarks import architectures
 from benchmarks.growth import passes
 
-SMALL, FACTOR = 4, 6
+SMALL, FACTOR = 3, 4
 PASSES = tuple(passes(architectures.csp_tiny(1))[1])
 
 

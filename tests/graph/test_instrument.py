@@ -86,14 +86,14 @@ def half_network(name: str) -> Network:
 def test_zoo_is_switched_bit_for_bit(name: str, form: object) -> None:
     network: Network = form(name)  # type: ignore[operator]
     feed = sample_feed(ZOO[name]())
-    plans = some_plans(network, 4)
+    plans = some_plans(network, 3)
     assert_switches(network, plans, feed)
     for high in plans:
         assert_runs_alike(network, high, feed)
 
 
 @pytest.mark.parametrize("form", ["fp32", "fp16"])
-@pytest.mark.parametrize("name", ["weight_path", "residual", "inception", "tied", "conditional", "yolo"])
+@pytest.mark.parametrize("name", ["weight_path", "inception", "tied", "conditional"])
 def test_networks_that_were_read_are_switched(name: str, form: str) -> None:
     network = read_back(zoo_network(name))
     if form == "fp16":
@@ -106,10 +106,10 @@ def test_pairs_in_unusual_places_are_switched(form: str) -> None:
     network = everywhere()
     if form == "fp16":
         network = emulate_network(network_to_fp16(network))
-    assert_switches(network, some_plans(network, 12), everywhere_feed())
+    assert_switches(network, some_plans(network, 6), everywhere_feed())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(float_models(), st.data())
 def test_random_graphs_are_switched(model: Model, data: st.DataObject) -> None:
     network = network_of(model)

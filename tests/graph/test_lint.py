@@ -150,7 +150,7 @@ def test_what_modelopt_makes_is_clean(name: str) -> None:
     assert lint(to_fp16(model).model) == ()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(float_models())
 def test_any_graph_of_our_quantizer_is_clean(model: Model) -> None:
     layout = find_groups(model)

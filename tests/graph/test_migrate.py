@@ -83,7 +83,7 @@ def test_the_float_function_of_exports_that_compute_shapes_stays(name: str, coun
 
 
 @given(float_models(), st.integers(0, 2**32 - 1))
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 def test_the_float_function_of_any_graph_stays(model: Model, seed: int) -> None:
     moved = by_chance(network_of(model), seed)
     assert_same_function(model, moved.network, feed_of(seed))

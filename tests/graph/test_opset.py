@@ -38,7 +38,7 @@ def assert_same(one: Model, other: Model, feed: dict[str, np.ndarray]) -> None:
 NEWER = [18, 19, 21] if OLD_RUNTIME else [18, 19, 21, 23]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(model=float_models(), opset=st.sampled_from(NEWER), seed=st.integers(0, 100))
 def test_quantized_models_of_newer_opsets_are_lowered(model: Model, opset: int, seed: int) -> None:
     newer = quantized(raise_opset(model, opset))
@@ -124,7 +124,7 @@ def test_a_reduction_of_nothing_is_refused() -> None:
         lower_opset(model, 17)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(model=float_models(), seed=st.integers(0, 100))
 def test_float_weights_give_the_same_integers(model: Model, seed: int) -> None:
     integers = quantized(model)

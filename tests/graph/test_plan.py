@@ -32,7 +32,7 @@ from pytest_int8acc.runtime.trt.platform import Platform
 NAMES = [name for name in ZOO if len(zoo_network(name).groups) > 1]
 #: Networks with operators that opset 17 lacks.
 TOO_NEW = ("vit_gelu", "opset21", "opset23")
-ANY = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ANY = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @ANY

@@ -78,13 +78,13 @@ def renamed(proto: onnx.ModelProto, seed: int) -> onnx.ModelProto:
 FLAT = sorted(set(ZOO) - {"conditional"})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.sampled_from(FLAT), st.integers(0, 1 << 16))
 def test_names_and_order_do_not_count(name: str, seed: int) -> None:
     assert same(make_model(ZOO[name]()), make_model(renamed(ZOO[name](), seed)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.sampled_from(FLAT), st.integers(0, 1 << 16), st.sampled_from(["operator", "weight", "input"]))
 def test_another_operator_weight_or_input_counts(name: str, seed: int, what: str) -> None:
     draw, proto = random.Random(seed), ZOO[name]()

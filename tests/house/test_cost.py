@@ -21,8 +21,8 @@ BUSY = "x = 0\nfor i in range({}): x += i"
 
 
 def test_cpu_seconds_are_those_of_the_whole_tree(tmp_path):
-    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY.format(10**7)!r}])"
-    alone = run([sys.executable, "-c", BUSY.format(10**7)])
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY.format(4 * 10**6)!r}])"
+    alone = run([sys.executable, "-c", BUSY.format(4 * 10**6)])
     within = run([sys.executable, "-c", child])
     assert 0.1 < alone.cpu < within.cpu * 3  # a busy machine counts more for the same; without it, a tenth
     assert not alone.cut
@@ -46,8 +46,6 @@ def test_a_failing_case_is_measured_step_by_step(tmp_path):
     assert {"runs", "search", "proof", "causes", "repair"} <= set(ran.phases)
     assert min(ran.phases.values()) > 0
     assert 0 < case.plain_pass() < ran.cpu
-    with pytest.raises(SystemExit, match="failed"):
-        check(case.spec, "--int8acc-search=off", fails=False)
 
 
 def test_forms_by_hand_are_what_the_case_runs(tmp_path):

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from packages import trees
 
-import pytest_int8acc
-
-ROOT = Path(pytest_int8acc.__file__).parent
 HOME = "graph/formats.py"
 
 #: The ends of INT8, FP8 and FP16; what FP16 holds below 1 is written as a power of 2.
@@ -49,21 +46,12 @@ def offences(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
             yield node.lineno, "word", "np.int8"
 
 
-FILES = [path.relative_to(ROOT).as_posix() for path in sorted(ROOT.rglob("*.py"))]
-
-
-@pytest.mark.parametrize("name", [name for name in FILES if name != HOME])
-def test_formats_are_known_in_one_place(name: str) -> None:
-    allowed = {"number": name in NUMBERS, "limits": name in LIMITS, "word": name in WORDS}
-    found = offences(ast.parse((ROOT / name).read_text(encoding="utf-8")))
-    assert [f"{name}:{line}: {text}" for line, kind, text in found if not allowed[kind]] == []
-
-
-def test_every_exception_is_needed() -> None:
-    for names, kind in ((LIMITS, "limits"), (NUMBERS, "number"), (WORDS, "word")):
-        for name in names:
-            tree = ast.parse((ROOT / name).read_text(encoding="utf-8"))
-            assert any(found == kind for _, found, _ in offences(tree)), f"{name} needs no exception"
+def test_formats_are_known_in_one_place_and_every_exception_is_needed() -> None:
+    found = [(name, *offence) for name, tree in trees().items() if name != HOME for offence in offences(tree)]
+    allowed = {"number": NUMBERS, "limits": LIMITS, "word": WORDS}
+    assert [f"{name}:{line}: {text}" for name, line, kind, text in found if name not in allowed[kind]] == []
+    for kind, names in allowed.items():
+        assert {name for name, _, other, _ in found if other == kind} == set(names), "an exception too many"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 ROOT = Path(__file__).parents[2]
 ENTRY = "a_pair_behind_the_concat"
 

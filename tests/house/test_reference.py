@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
-import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import get_args
@@ -24,6 +23,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = (DOCS / "reference.md").read_text(encoding="utf-8")
 
 
+@cache
 def script() -> ModuleType:
     """docs/make_reference.py as a module."""
     found = importlib.util.spec_from_file_location("make_reference", DOCS / "make_reference.py")
@@ -49,28 +49,28 @@ def column(title: str, number: int) -> set[str]:
     return {re.split(r"[ \[=]", cell)[0] for cell in cells if cell}
 
 
-@pytest.fixture(scope="module")
-def help_text(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What ``pytest --help`` prints."""
-    command = [sys.executable, "-m", "pytest", *LOAD, "-p", "no:cacheprovider", "--help"]
-    folder = tmp_path_factory.mktemp("empty")
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
-
-
 def test_the_reference_is_the_generated_one() -> None:
     assert script().text() == REFERENCE, "run: python docs/make_reference.py"
 
 
-def test_every_option_is_in_it_and_no_other(help_text: str) -> None:
+def test_every_option_ini_key_and_fixture_is_in_it_and_prose_names_no_other(
+    pytester: pytest.Pytester,
+) -> None:
+    help_text = pytester.runpytest(*LOAD, "--help").stdout.str()
     options = words(r"^ +(--int8acc[a-z0-9-]*)", help_text)
     assert len(options) > 20
     assert column("Options of a run", 0) | column("Settings", 0) == options
-
-
-def test_every_ini_key_is_in_it_and_no_other(help_text: str) -> None:
     keys = words(r"^ +(int8acc[a-z0-9_]*) \(", help_text)
     assert len(keys) > 15
     assert column("Options of a run", 1) | column("Settings", 1) == keys
+    fixtures = script().fixtures()
+    for name, said in fixtures.items():
+        assert f"### `{name}`\n" in REFERENCE
+        assert said, "a fixture is documented by its docstring"
+    for path in (DOCS.parent / "README.md", *DOCS.glob("*.md"), *DOCS.parent.glob("example_project/*.md")):
+        text = path.read_text(encoding="utf-8")
+        assert words(r"(--int8acc[a-z0-9-]*)", text) <= options, path.name
+        assert words(r"`(int8acc_[a-z0-9_]+)", text) <= keys | set(fixtures), path.name
 
 
 def test_the_spec_keys_of_settings_exist() -> None:
@@ -82,21 +82,6 @@ def test_the_spec_keys_of_settings_exist() -> None:
     assert keys <= column("Keys of a spec", 0)
     # What a case may set is what the code reads from a case.
     assert len(keys) == len(case.settings())
-
-
-def test_prose_names_no_option_that_does_not_exist(help_text: str) -> None:
-    options = words(r"^ +(--int8acc[a-z0-9-]*)", help_text)
-    keys = words(r"^ +(int8acc[a-z0-9_]*) \(", help_text) | set(script().fixtures())
-    for path in (DOCS.parent / "README.md", *DOCS.glob("*.md"), *DOCS.parent.glob("example_project/*.md")):
-        text = path.read_text(encoding="utf-8")
-        assert words(r"(--int8acc[a-z0-9-]*)", text) <= options, path.name
-        assert words(r"`(int8acc_[a-z0-9_]+)", text) <= keys, path.name
-
-
-@pytest.mark.parametrize("name", script().fixtures())
-def test_every_fixture_is_in_it(name: str) -> None:
-    assert f"### `{name}`\n" in REFERENCE
-    assert script().fixtures()[name], "a fixture is documented by its docstring"
 
 
 @pytest.mark.parametrize(

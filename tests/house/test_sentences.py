@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-import pytest_int8acc
-
-ROOT = Path(pytest_int8acc.__file__).parent
+from packages import trees
 
 #: Methods that take a text apart, or ask how it begins.
 PARTING = {
@@ -60,13 +56,6 @@ FORMATS = {
 }
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(ROOT.rglob("*.py")):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if path.relative_to(ROOT).parts[0] != "report":
-            yield name, ast.parse(path.read_text(encoding="utf-8"), str(path))
-
-
 def named(node: ast.expr) -> str:
     """The last name of what is asked: ``reason`` of ``outcome.reason`` and of ``reason[0]``."""
     while isinstance(node, ast.Subscript | ast.Call):
@@ -89,7 +78,10 @@ def readings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def test_no_module_reads_a_sentence_back():
-    for name, tree in modules():
+    for path, tree in trees().items():
+        name = path.removesuffix(".py").replace("/", ".")
+        if name.startswith("report."):
+            continue
         found = [f"line {line}: {code}" for line, code in readings(tree)]
         assert bool(found) == (name in FORMATS), f"{name}: {found or 'no longer takes a text apart'}"
 

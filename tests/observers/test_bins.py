@@ -58,7 +58,7 @@ def arrays(draw: st.DrawFn) -> NDArray[np.float32]:
 
 
 @given(arrays(), st.sampled_from([128, 2048, 1 << 15]))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_counts_are_those_of_numpy(values: NDArray[np.float32], size: int) -> None:
     amax = np.abs(values).max()
     bins = Bins(float(amax), size)

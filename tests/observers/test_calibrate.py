@@ -153,7 +153,7 @@ def test_random_data_is_said(tmp_path: Path) -> None:
     ),
     st.floats(1, 100),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_percentile_and_mse_stay_in_the_range_of_any_values(values: list[float], percentile: float) -> None:
     x = np.array(values, np.float32)
     amax = float(np.abs(x).max())

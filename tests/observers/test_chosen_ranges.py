@@ -59,18 +59,17 @@ def histograms(draw: st.DrawFn) -> tuple[Counts, float]:
 
 
 @given(histograms())
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=3)
 def test_thresholds_of_any_histogram_are_onnx_runtimes(found: tuple[Counts, float]) -> None:
     assert entropy_amax(*found) == theirs(*found)
 
 
-@pytest.mark.parametrize("name", ["cnn", "mobilenet", "vit"])
-def test_thresholds_of_real_tensors_are_onnx_runtimes(name: str, tmp_path: Path) -> None:
-    model = normalize(load_model(MODELS / f"{name}.onnx"))
+def test_thresholds_of_real_tensors_are_onnx_runtimes(tmp_path: Path) -> None:
+    model = normalize(load_model(MODELS / "mobilenet.onnx"))
     tensors = find_groups(model).activations
     data = open_dataset(RandomSource(samples=32, seed=3), model.inputs, base=tmp_path)
-    counted = Observer(model, data).of(tensors[:: max(1, len(tensors) // 2)])
-    assert len(counted) >= 2
+    counted = Observer(model, data).of([tensors[0], tensors[-1]])
+    assert len(counted) == 2
     for tensor, held in counted.items():
         amax, counts = held.amax, held.bins.merged(ENTROPY_BINS)
         assert entropy_amax(counts, amax) == theirs(counts, amax), tensor
@@ -79,7 +78,7 @@ def test_thresholds_of_real_tensors_are_onnx_runtimes(name: str, tmp_path: Path)
 
 
 @given(histograms())
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 def test_least_squared_error_is_that_of_every_bin(found: tuple[Counts, float]) -> None:
     counts, amax = found
     errors = by_every_bin(counts, amax)

@@ -191,7 +191,7 @@ JSONISH = st.lists(
 
 
 @given(st.binary(max_size=100) | JSONISH.map(str.encode) | JSONISH.map(lambda t: ('{"a": ' + t).encode()))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=400)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
 def test_arbitrary_bytes_raise_nothing_else(tmp_path: Path, data: bytes) -> None:
     path = written(tmp_path, data)
     try:

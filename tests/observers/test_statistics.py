@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_int8acc.graph.formats import along, format_of
@@ -17,6 +17,7 @@ FP8 = np.zeros((), ml_dtypes.float8_e4m3fn)
 WIDE = np.zeros((), np.int16)
 
 
+@settings(max_examples=40, deadline=None)
 @pytest.mark.parametrize("zero", [SYMMETRIC, ASYMMETRIC, FP8, WIDE], ids=lambda zero: zero.dtype.name)
 @given(
     shape=st.lists(st.integers(1, 7), min_size=1, max_size=4),

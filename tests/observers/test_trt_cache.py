@@ -139,7 +139,7 @@ NASTY = st.sampled_from(
 
 
 @given(st.dictionaries(NAME | NASTY.flatmap(lambda n: NAME.map(lambda m: n + m + n)), SCALE, min_size=1))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
 def test_scales_are_read_bit_for_bit(tmp_path: Path, scales: dict[str, float]) -> None:
     lines = [f"{name}: {struct.pack('!f', scale).hex()}" for name, scale in scales.items()]
     path = written(tmp_path, "\n".join(["TRT-8601-MinMaxCalibration", *lines]))
@@ -147,7 +147,7 @@ def test_scales_are_read_bit_for_bit(tmp_path: Path, scales: dict[str, float]) -
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=60).map(lambda b: HEADER.encode() + b"\na: " + b))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=100)
 def test_arbitrary_bytes_raise_nothing_else(tmp_path: Path, data: bytes) -> None:
     try:
         cache = load_scales(written(tmp_path, data), ["a"])

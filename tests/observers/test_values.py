@@ -23,7 +23,7 @@ from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.tensors import Array
 
 HALF = BINS // 2
-ANY = settings(deadline=None, max_examples=50)
+ANY = settings(deadline=None, max_examples=25)
 Batches = list[Array]
 
 

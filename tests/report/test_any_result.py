@@ -28,7 +28,7 @@ def measure(case, settings, goldens=None, clock=None, builders=None):
 
 stand_in("case.measured", measure=measure)
 """
-NAMES = ("/conv1/Conv", "", "naïve ✓ ", "a, b: c", "x" * 65536, "/" + "a very long name of a block/" * 300)
+NAMES = ("/conv1/Conv", "", "naïve ✓ ", "a, b: c", "x" * 8192, "/" + "a very long name of a block/" * 100)
 NUMBERS = {
     **dict.fromkeys(
         ("sqnr_db", "best_sqnr_db", "factor", "codes_used", "clipped", "clipped_energy"), 12.3456
@@ -106,7 +106,7 @@ def any_diagnosis(rng: random.Random, name: str, many: int, scores: list[Plain])
 
 
 def any_result(rng: random.Random) -> Plain:
-    """A case with few or hundreds of everything, under names of up to 64 KiB."""
+    """A case with few or hundreds of everything, under names of up to 8 KiB."""
     name = rng.choice(NAMES)
     many = rng.choice([1, 2] if len(name) > 1000 else [1, 5, 60])
     scores = [any_score(rng, rng.choice([name, "file.py:top1"])) for _ in range(rng.randrange(1, 5))]
@@ -162,7 +162,7 @@ def test_whatever_a_case_holds_it_is_told(pytester: pytest.Pytester, monkeypatch
     jsonschema = pytest.importorskip("jsonschema")
     monkeypatch.setenv("COLUMNS", "5000")  # nothing is wrapped
     rng = random.Random(5)
-    cases = {f"c{number}": any_result(rng) for number in range(25)}
+    cases = {f"c{number}": any_result(rng) for number in range(16)}
     lines_of = by_case(run_all(pytester, cases), cases)
     for name, result in cases.items():
         if fails(result):

@@ -1,10 +1,9 @@
-"""How twelve failing cases read, kept word for word; ``REWRITE_GOLDEN=1`` keeps what is told now."""
+"""How ten failing cases read, kept word for word; ``REWRITE_GOLDEN=1`` keeps what is told now."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,14 +14,11 @@ from plugin_support import LOAD
 from benchmarks.regressions.corpus import corpus
 from benchmarks.regressions.entry import write
 
-EXAMPLES = Path(__file__).parents[2] / "example_project"
 KEPT = Path(__file__).with_name("failures.txt")
 #: Lines of a failure without -v, and characters of each.
 LINES, WIDTH = 15, 110
-#: Models of real size, and entries of the corpus; the last two are refused, under ``auto``.
+#: Entries of the corpus; the last two are refused, under ``auto``.
 ENTRIES = (
-    "detector/detector_clipped",
-    "transformer/transformer_not_scaled",
     "by_hand_cnn_50",
     "wide_resnet_x30",
     "mixed_inception",
@@ -36,18 +32,9 @@ ENTRIES = (
 )
 
 
-def spec_of(name: str, folder: Path) -> Path:
-    """The spec of an entry, or of a case of the example project, in ``folder``."""
-    kind, _, case = name.rpartition("/")
-    if kind:
-        shutil.copytree(EXAMPLES / kind, folder, dirs_exist_ok=True)
-        return folder / f"{case}.int8acc.yaml"
-    return write(corpus()[name], corpus()[name].plant(), folder)
-
-
 def told(name: str, pytester: pytest.Pytester) -> list[str]:
     """What pytest shows of an entry without ``-v``, its folder left out."""
-    path = spec_of(name, pytester.path)
+    path = write(corpus()[name], corpus()[name].plant(), pytester.path)
     done = pytester.runpytest(*LOAD, "--int8acc", "--runxfail", "--int8acc-report=report", path)
     lines = [line.replace(f"{pytester.path}/", "") for line in done.stdout.lines]
     start = next(

@@ -11,6 +11,7 @@ import re
 import struct
 import sys
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -65,20 +66,19 @@ def drawn(read: Reader, *classes: str) -> list[dict[str, str | None]]:
     return [known for _, known, _ in read.drawn if known.get("class") in classes]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_no_name_becomes_markup(name: str, pytester: pytest.Pytester) -> None:
-    def of(name: str, folder: str) -> Reader:
-        bare = entry(None, "a", "error", message=name)
-        return Reader(
-            page(pytester, report(renamed(name), bare, errors=[{"nodeid": name, "message": name}]), folder)
-        )
+def test_no_name_becomes_markup(pytester: pytest.Pytester) -> None:
+    def of(names: Sequence[str], folder: str) -> Reader:
+        bare = [entry(None, "a", "error", message=name) for name in names]
+        errors = [{"nodeid": name, "message": name} for name in names]
+        return Reader(page(pytester, report(*map(renamed, names), *bare, errors=errors), folder))
 
-    found, expected = of(name, "found"), of("harmless", "expected")
+    found, expected = of(HOSTILE, "found"), of(["harmless"] * len(HOSTILE), "expected")
     for tag in {tag for tag, _ in found.elements} - {"wbr", "a", "span"}:  # an absolute path is no link
         assert len(found.all(tag)) == len(expected.all(tag)), tag
     keys = [{key for _, a in read.elements for key in a} - {"download"} for read in (found, expected)]
     assert keys[0] == keys[1]
-    assert any(shown(name) in text for text in found.texts)
+    for name in HOSTILE:
+        assert any(shown(name) in text for text in found.texts)
 
 
 def test_links_lead_into_the_folder_or_nowhere(pytester: pytest.Pytester) -> None:
@@ -174,7 +174,7 @@ def test_values_beyond_the_scale_are_marked_as_clipped(whole: str) -> None:
     assert text_of(read).count("of the scale's reach") == 2, "the failed case and the one that may fail"
 
 
-@pytest.mark.parametrize("factor", [1e-20, 1e-3, 1.0, 1e20])
+@pytest.mark.parametrize("factor", [1e-20, 1e20])
 def test_a_histogram_fills_its_frame_whatever_the_unit_of_its_values(
     factor: float, pytester: pytest.Pytester
 ) -> None:
@@ -228,7 +228,7 @@ def test_a_curve_reaches_from_the_lowest_to_the_highest_value(
     assert second == ["0.0,120.0", "480.0,120.0"]
 
 
-@pytest.mark.parametrize(("inputs", "outputs"), [(0, 0), (1, 0), (0, 3), (2, 2), (5, 1)])
+@pytest.mark.parametrize(("inputs", "outputs"), [(0, 0), (0, 3), (5, 1)])
 def test_neighbours_stand_apart_and_beside_their_culprit(
     inputs: int, outputs: int, pytester: pytest.Pytester
 ) -> None:

@@ -81,7 +81,7 @@ def test_a_worker_that_fails_gets_no_further_job(
     workers: Workers, tmp_path: Path, job: str, ended: Ended
 ) -> None:
     assert do(workers, tmp_path / "first").ended is Ended.DONE
-    assert do(workers, tmp_path / "bad", job, timeout=2).ended is ended
+    assert do(workers, tmp_path / "bad", job, timeout=0.5).ended is ended
     assert gone(by(tmp_path / "bad"))
     assert do(workers, tmp_path / "next").ended is Ended.DONE
     assert by(tmp_path / "first") == by(tmp_path / "bad") != by(tmp_path / "next")
@@ -141,7 +141,7 @@ def test_a_worker_outlives_the_thread_that_had_it_started(workers: Workers, tmp_
 def test_workers_of_several_threads_do_a_job_each(workers: Workers, tmp_path: Path) -> None:
     names = "abcd"
     with ThreadPoolExecutor(4) as pool:
-        endings = [x.ended for x in pool.map(lambda n: do(workers, tmp_path / n, "time.sleep(0.5)"), names)]
+        endings = [x.ended for x in pool.map(lambda n: do(workers, tmp_path / n, "time.sleep(0.2)"), names)]
     assert endings == [Ended.DONE] * 4
     assert len({by(tmp_path / name) for name in names}) == 4
 
@@ -164,8 +164,9 @@ def test_a_hang_is_stopped_with_all_that_it_started(workers: Workers, tmp_path: 
         "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         "print(other.pid, flush=True)\ntime.sleep(600)"
     )
+    do(workers, tmp_path / "first")  # the worker has started
     started = time.monotonic()
-    outcome = do(workers, tmp_path / "job", code, timeout=1.5)
+    outcome = do(workers, tmp_path / "job", code, timeout=0.7)
     assert outcome.ended is Ended.TIMED_OUT
     assert time.monotonic() - started < 15
     assert gone(int(outcome.log))
@@ -185,6 +186,7 @@ def test_an_interrupt_stops_the_child(workers: Workers, tmp_path: Path) -> None:
 
 
 def test_time_in_which_a_child_waits_for_the_gpu_is_not_counted(workers: Workers, tmp_path: Path) -> None:
-    waits = "(folder / 'waiting').touch(); time.sleep(3)"
-    assert do(workers, tmp_path / "waits", waits, timeout=1).ended is Ended.DONE
-    assert do(workers, tmp_path / "works", "time.sleep(3)", timeout=1).ended is Ended.TIMED_OUT
+    do(workers, tmp_path / "first")  # the worker has started
+    waits = "(folder / 'waiting').touch(); time.sleep(1)"
+    assert do(workers, tmp_path / "waits", waits, timeout=0.4).ended is Ended.DONE
+    assert do(workers, tmp_path / "works", "time.sleep(600)", timeout=0.4).ended is Ended.TIMED_OUT

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest_int8acc
@@ -18,3 +20,12 @@ def written_again(module: str, name: str, folder: Path) -> tuple[str, str]:
     (copy / name).unlink()
     subprocess.run([sys.executable, "-m", module], cwd=folder, check=True)
     return (PACKAGE / name).read_text(encoding="utf-8"), (copy / name).read_text(encoding="utf-8")
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """The syntax tree of every module of the package, by its path in it."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return {
+        p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text(encoding="utf-8"), str(p)) for p in paths
+    }
