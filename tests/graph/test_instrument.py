@@ -126,16 +126,6 @@ def test_dynamic_shapes_stay_dynamic(shape: tuple[int, ...]) -> None:
     assert_switches(network, some_plans(network, 3), feed)
 
 
-def test_all_off_is_the_float_model_and_all_on_the_quantized_one() -> None:
-    network, feed = zoo_network("residual"), sample_feed(ZOO["residual"]())
-    instrument = build_instrument(network)
-    for high, model in (([], apply(network)), (instrument.groups, network.model)):
-        found = unfused(instrument.model, {**feed, **instrument.setting(high).inputs})
-        expected = unfused(model, feed)
-        for name, array in expected.items():
-            np.testing.assert_array_equal(found[name], array)
-
-
 def one_edge(b: Builder, outputs: dict[str, list[int | str]], node: str, index: int = 0) -> Network:
     """``b``'s model with one INT8 edge at ``node``."""
     model = normalize(make_model(b.model(outputs)))

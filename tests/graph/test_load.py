@@ -29,39 +29,6 @@ def with_external(path: Path) -> None:
     onnx.save(plain(), path, save_as_external_data=True, location="weights.bin", size_threshold=64)
 
 
-def cut_external(path: Path) -> None:
-    with_external(path)
-    data = path.with_name("weights.bin")
-    data.write_bytes(data.read_bytes()[:100])
-
-
-def lost_external(path: Path) -> None:
-    with_external(path)
-    path.with_name("weights.bin").unlink()
-
-
-def escaping_external(path: Path) -> None:
-    with_external(path)
-    proto = onnx.load(path, load_external_data=False)
-    for tensor in proto.graph.initializer:
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                entry.value = "../weights.bin"
-    write(path, proto)
-
-
-def dangling_input(path: Path) -> None:
-    proto = plain()
-    proto.graph.node[2].input[0] = "nowhere"
-    write(path, proto)
-
-
-def dangling_output(path: Path) -> None:
-    proto = plain()
-    proto.graph.output[0].name = "lost"
-    write(path, proto)
-
-
 def no_nodes(path: Path) -> None:
     proto = plain()
     del proto.graph.node[:]
@@ -102,11 +69,6 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut": (lambda path: path.write_bytes(plain().SerializeToString()[:3000]), "not an ONNX model"),
     "folder": (lambda path: path.mkdir(), "cannot be read"),
     "no_nodes": (no_nodes, "without a single node"),
-    "lost_external": (lost_external, "data are in 'weights.bin', which is no file: copy it beside the model"),
-    "cut_external": (cut_external, r"'weights.bin', which has 100: the file is cut off"),
-    "escaping_external": (escaping_external, "outside the model's folder"),
-    "dangling_input": (dangling_input, "input 'nowhere' of node"),
-    "dangling_output": (dangling_output, "'lost' is not an output of any node"),
     "scan_of_opset_8": (scan_of_opset_8, "node 'y' is a Scan of opset 8"),
 }
 

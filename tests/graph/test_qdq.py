@@ -326,14 +326,6 @@ def test_exclude_frees_groups_and_refuses_what_matches_nothing() -> None:
         read_qdq(qdq_of(body), exclude=["head/*"])
 
 
-def test_plan_with_an_unknown_name_says_what_was_meant() -> None:
-    network = read_qdq(qdq_of(SHAPES["read plain and quantized"][0]))
-    with pytest.raises(ModelError, match=r"'node_of_dd', which is no group \(did you mean 'node_of_d'"):
-        apply(network, Plan({"node_of_dd": "fp16"}))
-    with pytest.raises(ModelError, match="'v', which is no quantized tensor"):
-        apply(network, Plan(scales={"v": symmetric(0.1)}))
-
-
 def test_plan_with_another_scale_changes_every_reader_of_the_tensor() -> None:
     model = qdq_of(SHAPES["one quantizer, two dequantizers"][0])
     rescaled = apply(read_qdq(model), Plan(scales={"x": symmetric(0.5)}))

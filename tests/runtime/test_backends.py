@@ -177,9 +177,3 @@ def test_bf16_wants_strong_typing(case: Case, model: Model, version: tuple[int, 
 
 def obeying(case: Case) -> Case:
     return case.model_copy(update={"tensorrt": case.tensorrt.model_copy(update={"obey": True})})
-
-
-def test_roles_are_their_words() -> None:
-    assert f"{Role.BASELINE_AGAIN}" == "baseline again"
-    assert str(Role.INT8) == "INT8"
-    assert Role("fixed") is Role.FIXED

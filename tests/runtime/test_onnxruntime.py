@@ -59,18 +59,28 @@ def test_exact_mode_keeps_quantization_unfused_and_native_does_not(monkeypatch: 
     assert seen == ["1", "unset"]
 
 
-def test_no_thread_spins(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[str, str]] = []
+@pytest.mark.parametrize(
+    ("workers", "threads"), [("1", 6), ("2", 3), ("4", 1), ("64", 1), ("0", 0), ("x", 0), (None, 0)]
+)
+def test_workers_share_the_cores_and_no_thread_spins(
+    workers: str | None, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without workers the runtime decides, which 0 says."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(6)), raising=False)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER_COUNT", raising=False)
+    if workers is not None:
+        monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", workers)
+    seen: list[tuple[object, ...]] = []
     original = onnxruntime.InferenceSession
 
     def spy(source: bytes, options: onnxruntime.SessionOptions, *rest: object, **named: object) -> object:
         keys = (f"session.{pool}_op.allow_spinning" for pool in ("intra", "inter"))
-        seen.append(tuple(map(options.get_session_config_entry, keys)))
+        seen.append((options.intra_op_num_threads, *map(options.get_session_config_entry, keys)))
         return original(source, options, *rest, **named)
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", spy)
     OrtEngine(qdq_conv())
-    assert seen == [("0", "0")]
+    assert seen == [(threads, "0", "0")]
 
 
 def test_saturation_agrees_with_the_cpu() -> None:
