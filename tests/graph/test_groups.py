@@ -46,14 +46,10 @@ def slots(model: Model, exclude: tuple[str, ...] = ()) -> dict[str, list[tuple[i
 def test_both_inputs_of_a_convolution_but_not_its_bias_nor_its_output() -> None:
     found = slots(model_of(RESIDUAL, w1=(4, 4, 3, 3), w2=(4, 4, 3, 3), b1=(4,)))
     assert found["node_of_a"] == [(0, "x"), (1, "w1")]
+    assert found["node_of_s"] == [(0, "x")], "the residual input of the Add"
     quantized = {tensor for group in found.values() for _, tensor in group}
     assert "b1" not in quantized
     assert "c" not in quantized, "the convolution before the Add keeps a float output, so that both fuse"
-
-
-def test_residual_input_of_an_add_is_quantized() -> None:
-    found = slots(model_of(RESIDUAL, w1=(4, 4, 3, 3), w2=(4, 4, 3, 3), b1=(4,)))
-    assert found["node_of_s"] == [(0, "x")]
 
 
 def test_of_two_convolutions_into_an_add_the_later_one_fuses() -> None:

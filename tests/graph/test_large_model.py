@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kills import steps
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from zoo import ZOO, sample_feed
 
 import pytest_int8acc.graph.model
@@ -20,39 +20,25 @@ from pytest_int8acc.graph.model import Model, make_model, replacing_models, save
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
-ROWS, COLUMNS = 16384, 17408
+#: Of the second matrix, which holds 2.2 GiB; the first has as many columns as it has rows.
+ROWS, COLUMNS, INPUTS = 16384, 36000, 8
 
 
 def write(path: Path) -> None:
-    """Two matrices of 1.06 GiB each; the file is sparse, all zeros but for a diagonal in each."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "a"], ["t"], "first"),
-        helper.make_node("MatMul", ["t", "b"], ["y"], "second"),
-    ]
-    tensors = []
-    nbytes = ROWS * COLUMNS * 4
-    for i, (name, shape) in enumerate({"a": (ROWS, COLUMNS), "b": (COLUMNS, ROWS)}.items()):
-        tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape)
-        tensor.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", "large.bin"), ("offset", i * nbytes), ("length", nbytes)):
-            tensor.external_data.add(key=key, value=str(value))
-        tensors.append(tensor)
-    data = np.memmap(path.with_name("large.bin"), np.float32, "w+", shape=(2, ROWS * COLUMNS))
-    data[0, :: COLUMNS + 1] = 0.5
-    data[1, :: ROWS + 1] = 2.0
-    data.flush()
+    """Two matrices, all zeros but for a diagonal in each; the file of the second one is sparse."""
+    second = TensorProto(name="b", data_type=TensorProto.FLOAT, dims=(ROWS, COLUMNS))
+    second.data_location = TensorProto.EXTERNAL
+    second.external_data.add(key="location", value="large.bin")
+    np.memmap(path.with_name("large.bin"), np.float32, "w+", shape=ROWS * COLUMNS)[:: COLUMNS + 1] = 2.0
     graph = helper.make_graph(
-        nodes,
+        [helper.make_node("MatMul", ["x", "a"], ["t"]), helper.make_node("MatMul", ["t", "b"], ["y"])],
         "large",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", ROWS])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", ROWS])],
-        tensors,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", INPUTS])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", COLUMNS])],
+        [numpy_helper.from_array(np.eye(INPUTS, ROWS, dtype=np.float32) / 2, "a"), second],
     )
-    path.write_bytes(
-        helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-        ).SerializeToString()
-    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(made.SerializeToString())
 
 
 def test_model_over_two_gigabytes(tmp_path: Path) -> None:
@@ -62,13 +48,16 @@ def test_model_over_two_gigabytes(tmp_path: Path) -> None:
     network = quantize(model, find_groups(model), {"x": 1 / 127})  # the second matrix stays float
     save_model(apply(network), tmp_path / "mixed.onnx")
     mixed = load_model(tmp_path / "mixed.onnx")
+    assert mixed.nbytes > 2 << 30
     assert (tmp_path / "mixed.onnx").stat().st_size < 1 << 20
     constants = mixed.constants()
     codes, floats = constants["a_int8"], constants["b"]
     assert codes.dtype == np.int8
-    assert floats.shape == (COLUMNS, ROWS)
-    np.testing.assert_array_equal(np.diagonal(codes)[:99], 127)
+    assert floats.shape == (ROWS, COLUMNS)
+    np.testing.assert_array_equal(np.diagonal(codes), 127)
     np.testing.assert_array_equal(np.diagonal(floats)[:99], 2.0)
+    for file in tmp_path.iterdir():  # pytest keeps the folders of three runs
+        file.unlink()
 
 
 def test_weights_in_a_file_of_their_own_run_bit_for_bit(

@@ -9,8 +9,6 @@ import numpy as np
 import onnx
 import pytest
 from builder import Builder
-from graphs import float_models
-from hypothesis import given, settings
 from lint_cases import (
     CASES,
     CONV,
@@ -27,7 +25,7 @@ from pytest_int8acc.graph.lint import lint, lint_scales
 from pytest_int8acc.graph.lint.rules import RULES
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
-from pytest_int8acc.graph.network import Network, Plan
+from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.results import Finding
 
@@ -148,14 +146,6 @@ def test_what_modelopt_makes_is_clean(name: str) -> None:
     model = modelopt_style(network_of(name))
     assert lint(model) == ()
     assert lint(to_fp16(model).model) == ()
-
-
-@settings(max_examples=12, deadline=None)
-@given(float_models())
-def test_any_graph_of_our_quantizer_is_clean(model: Model) -> None:
-    layout = find_groups(model)
-    network = quantize(model, layout, dict.fromkeys(layout.activations, 0.05))
-    assert lint(apply(network), float_model=model) == ()
 
 
 class Samples(CalibrationDataReader):
@@ -283,9 +273,3 @@ def test_scales_by_hand_are_checked() -> None:
         "fp16-scale-range": tensors[1],
         "missing-scale": missing,
     }
-
-
-def test_a_layer_freed_by_a_plan_is_no_finding() -> None:
-    network = network_of("plain")
-    plan = Plan({network.groups[0].name: "fp16"})
-    assert lint(to_fp16(apply(network, plan)).model) == ()

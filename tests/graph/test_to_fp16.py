@@ -11,7 +11,6 @@ from builder import Builder, sample_feed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, parser
-from rtx import build_all
 from zoo import OLD_RUNTIME, ZOO
 
 from pytest_int8acc import ModelError
@@ -168,13 +167,6 @@ def test_keeping_weighted_nodes_of_a_halved_model(name: str) -> None:
 def test_unknown_name_is_an_error() -> None:
     with pytest.raises(ModelError, match=r"no node is named 'conv_0' \(did you mean 'conv0'\?\)"):
         to_fp16(float_model("plain"), ["conv_0"])
-
-
-def test_shared_tensor_is_cast_once() -> None:
-    b = Builder()
-    x = b.input("x", [2, 4])
-    y = b.node("Add", b.relu(x), b.node("Sigmoid", x))
-    assert casts(halved(b, {y: [2, 4]}).model) == 2
 
 
 def test_output_that_is_read_inside_keeps_its_name_and_type() -> None:
@@ -355,17 +347,6 @@ def test_weights_are_never_put_into_one_message(monkeypatch: pytest.MonkeyPatch)
     assert raise_opset(model, 19).proto.ByteSize() < 2 * model.proto.ByteSize()
     result = to_fp16(model).model
     assert model.weights.keys() >= result.weights.keys() > set()
-
-
-@pytest.mark.rtx
-def test_zoo_partly_in_fp32_builds_with_tensorrt() -> None:
-    """Every second node kept: the most casts there can be. Q/DQ pairs stay pairs of one type."""
-    models = {}
-    for name in ("inception", "vit_gelu", "layernorm_parts"):
-        nodes = qdq_model(name).graph.node
-        keep = [node.name for node in nodes if node.op_type not in QDQ][::2]
-        models[name] = to_fp16(qdq_model(name), keep).model.serialize()
-    assert {name: error for name, error in build_all(models).items() if error} == {}
 
 
 @pytest.mark.parametrize("variance", [1e6, 1e-9, 1.0])

@@ -22,7 +22,6 @@ sys.path.append(str(ROOT))
 from benchmarks import engines  # noqa: E402
 from benchmarks.faults import outlier_channel  # noqa: E402
 from benchmarks.nets import digits, trained  # noqa: E402
-from benchmarks.rivals.bar import SEARCH, Task  # noqa: E402
 from pytest_int8acc.runtime.onnxruntime import OrtEngine  # noqa: E402
 from pytest_int8acc.search.strategies import STRATEGIES  # noqa: E402
 
@@ -69,21 +68,6 @@ def test_an_outlier_channel_keeps_the_function(network, producer, consumer):
     (before,), (after,) = (OrtEngine(m)(feed).values() for m in (model, planted))
     np.testing.assert_allclose(after, before, rtol=1e-3, atol=1e-4)
     assert any(not np.array_equal(planted.weights[n], model.weights[n]) for n in model.weights)
-
-
-def test_the_bar_needs_both_cosine_and_top1(tmp_path):
-    reference = np.eye(10, dtype=np.float32)[np.arange(500) % 10] + 0.01
-    images = np.zeros((500, 1, 8, 8), np.float32)
-    task = Task(tmp_path, images, np.arange(500) % 10, reference, images)
-    chosen = list(range(SEARCH))
-    assert task.passes(reference[:SEARCH], chosen)
-    flipped = reference[:SEARCH].copy()
-    flipped[:4] = np.roll(flipped[:4], 1, axis=1)
-    assert not task.passes(flipped, chosen)
-    near_tie = np.full((SEARCH, 10), 1.0, np.float32)
-    near_tie[np.arange(SEARCH), (np.arange(SEARCH) + 1) % 10] += 1e-3
-    tied = Task(tmp_path, images, task.labels, np.ones_like(reference) + 1e-3 * reference, images)
-    assert not tied.passes(near_tie, chosen)
 
 
 def test_a_first_spec_is_a_row(tmp_path):

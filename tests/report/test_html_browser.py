@@ -122,22 +122,6 @@ def test_what_is_wrong_and_what_to_do_stand_side_by_side_above_the_fold(shown, p
     assert "other scales for 1 tensor" in shown.value(f"{ROWS}[0].innerText")
 
 
-def test_a_case_tells_the_answer_first_and_the_costs_last(shown):
-    shown.open(shown.file)
-    places = [
-        shown.value(f"document.querySelector('#case-1 {what}').getBoundingClientRect().top")
-        for what in (".answer", ".scores", ".ways", ".stages", ".culprits", ".samples", ".bars", ".findings")
-    ]
-    assert places == sorted(places)
-    rows = shown.value(
-        "[...document.querySelectorAll('#case-1 .scores')].map(t => [...t.tBodies[0].rows].map("
-        "r => r.cells[3].textContent != ''))"
-    )
-    assert rows == [[True] * 3, [False]], "limits first, the rest folded"
-    assert shown.value("document.querySelectorAll('#case-1 .scores')[1].closest('details').open") is False
-    assert shown.value("document.querySelector('#case-1 .ways').open") is False
-
-
 def test_nothing_is_wider_than_the_window(shown, pytester):
     page(pytester, report(renamed("n" * 4096), renamed("many words " * 90)))
     windows = [(390, ""), (768, ""), (900, ""), (1130, ""), (1366, ""), (718, "print")]
@@ -169,26 +153,6 @@ def test_the_keyboard_reaches_and_works_everything(shown):
         shown.press("Tab")
     missed = f"[...document.querySelectorAll('{every}')].filter(e => e.checkVisibility() && !reached.has(e))"
     assert shown.value(f"{missed}.map(e => e.outerHTML.slice(0, 200))") == []
-
-
-def test_keys_do_what_a_pointer_does(shown):
-    is_open = "document.getElementById('case-2').open"
-    shows_vit = f"{NAMES}.includes('vit')"
-    shown.open(shown.file)
-    shown.value("document.querySelectorAll('#overview th button')[1].focus()")
-    shown.press("Enter")
-    assert shown.becomes(f"{NAMES}[0]", "bert")
-    shown.value("document.querySelector('.chip[data-verdict=passed]').focus()")
-    shown.press(" ")
-    assert shown.becomes(shows_vit, False)
-    shown.press(" ")
-    assert shown.becomes(shows_vit, True)
-    shown.value("document.querySelector('a[href=\"#case-2\"]').focus()")
-    shown.press("Enter")
-    assert shown.becomes(is_open, True)
-    shown.value("document.querySelector('#case-2 summary').focus()")
-    shown.press(" ")
-    assert shown.becomes(is_open, False)
 
 
 def test_a_number_is_explained_to_a_keyboard(shown):

@@ -21,11 +21,8 @@ from projects import CALIBRATED, Project
 from pytest_int8acc import Case, EngineError, Settings, load_spec
 from pytest_int8acc.case.data import open_source
 from pytest_int8acc.case.forms import candidate_form, load_float
-from pytest_int8acc.case.measured import measure
-from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.forms import ModelForm
-from pytest_int8acc.runtime.store import Store
 from pytest_int8acc.runtime.trt import backend as backends
 from pytest_int8acc.runtime.trt import latency
 from pytest_int8acc.runtime.trt.backend import TrtBackend
@@ -184,26 +181,6 @@ def test_a_closed_backend_ends_what_it_builds(case: Case, monkeypatch: pytest.Mo
     assert begun.wait(20)
     backend.close()
     assert ended.wait(20)
-
-
-@pytest.mark.rtx
-@pytest.mark.usefixtures("rtx")
-def test_real_builds_overlap(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """TensorRT-RTX on the CPU: each build begins before the other one is done."""
-    both, real, done = threading.Barrier(2, timeout=60), Store.fetch, []
-
-    def fetch(self: Store, key: str, make: Callable[[Path], None]) -> Any:
-        def beside(folder: Path) -> None:
-            both.wait()
-            make(folder)
-            done.append(key)
-
-        return real(self, key, beside)
-
-    monkeypatch.setattr(Store, "fetch", fetch)
-    with pytest.raises(MissingBackendError, match="parses and builds baseline and candidate"):
-        measure(case, Settings(cache_dir=str(tmp_path / "store"), backend="tensorrt"))
-    assert len(done) == 2
 
 
 @pytest.mark.rtx

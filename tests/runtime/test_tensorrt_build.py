@@ -302,15 +302,6 @@ def test_parallel_builds_make_each_engine_once(
 
 
 @pytest.mark.rtx
-def test_an_engine_without_a_store_lives_as_long_as_its_result(rtx: Platform) -> None:
-    made = build(request(), rtx)
-    path = made.engine
-    assert path.exists()
-    del made
-    assert not path.parent.exists()
-
-
-@pytest.mark.rtx
 def test_an_engine_cannot_run_without_a_gpu(built: Built, rtx: Platform) -> None:
     if rtx.can_run:
         pytest.skip("there is a GPU")

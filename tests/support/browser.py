@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -97,26 +96,12 @@ class Page:
         assert "exceptionDetails" not in told, told
         return told["result"].get("value")
 
-    def becomes(self, expression: str, expected: Any, seconds: float = 10.0) -> bool:
-        """Returns whether JavaScript gives what is expected in time: a key may act in a later task."""
-        until = time.monotonic() + seconds
-        while self.value(expression) != expected:
-            if time.monotonic() > until:
-                return False
-            time.sleep(0.02)
-        return True
-
     def press(self, key: str, modifiers: int = 0) -> None:
         """A key; ``modifiers`` 8 is Shift."""
         code, text = KEYS[key]
         given = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
         self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **given)
         self.call("Input.dispatchKeyEvent", type="keyUp", **given)
-
-    def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        """A PNG of what is seen, or of the ``whole`` page."""
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(shot["data"]))
 
     def close(self) -> None:
         """End the browser."""

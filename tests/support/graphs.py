@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.model import Model, make_model
-from pytest_int8acc.graph.network import Network
 
 CHANNELS = 4
 SHAPE = (2, CHANNELS, 5, 5)
@@ -99,8 +95,3 @@ class _Builder:
         )
         proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         return normalize(make_model(proto))
-
-
-def takes_in(network: Network, site: Any) -> bool:
-    """Whether nodes of the network take the site's factors; otherwise a Mul is inserted."""
-    return not migrate(network, {site.tensor: np.full(site.channels, 2.0)}).inserted
