@@ -250,7 +250,7 @@ def test_latency_is_measured_while_nothing_builds(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.rtx
 @pytest.mark.usefixtures("rtx")
 def test_cases_of_a_session_share_its_builders(case: Case, tmp_path: Path) -> None:
-    """TensorRT's start takes longer than most builds: at most two builders in each process."""
+    """TensorRT's start takes longer than most builds: one process looks for TensorRT, and two build."""
     starts = tmp_path / "starts"
     tell = f"    open({str(starts)!r}, 'a').write(f'{{__import__(\"os\").getpid()}}\\n')\n"
     (tmp_path / "sitecustomize.py").write_text(
@@ -262,13 +262,14 @@ def test_cases_of_a_session_share_its_builders(case: Case, tmp_path: Path) -> No
         spec.write_text(text.replace("cosine: 0.5", f"cosine: 0.{number + 1}"), encoding="utf-8")
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
     options = ("--int8acc", "--int8acc-backend", "tensorrt", "--int8acc-no-cache", "-n0")
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *LOAD, *options],
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**outer, "PYTHONPATH": path},
         check=False,
     )
     assert "4 skipped" in done.stdout
-    assert len(starts.read_text().splitlines()) <= 2
+    assert len(starts.read_text().splitlines()) <= 3

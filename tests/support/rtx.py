@@ -25,6 +25,12 @@ import pytest
 BATCHES, SIZES = (1, 2, 4), (8, 16, 64)
 
 
+def build(model: bytes) -> None:
+    """Parse and build ``model``, strongly typed; raises AssertionError with TensorRT's message."""
+    error = build_all({"model": model})["model"]
+    assert error is None, error
+
+
 def build_all(
     models: Mapping[str, bytes], timeout: float = 600, capability: str = ""
 ) -> dict[str, str | None]:
