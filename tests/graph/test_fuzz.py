@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("quick_processes")
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "support" / "fuzz_models.py"
 #: Malformed models of each base in one run.
-EACH = int(os.environ.get("INT8ACC_FUZZ_MODELS", "24"))
+EACH = int(os.environ.get("INT8ACC_FUZZ_MODELS", "16"))
 #: Models that share a process.
 SHARED = 100
 

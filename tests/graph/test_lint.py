@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,10 @@ from lint_cases import (
     without,
 )
 from onnx import helper
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-from zoo import ZOO, sample_feed
+from onnxruntime.quantization import QuantType
+from quantize_static import TENSORRT
+from quantize_static import by_onnxruntime as written
+from zoo import ZOO
 
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.layout import find_groups, quantize
@@ -148,20 +149,8 @@ def test_what_modelopt_makes_is_clean(name: str) -> None:
     assert lint(to_fp16(model).model) == ()
 
 
-class Samples(CalibrationDataReader):
-    def __init__(self, proto: onnx.ModelProto) -> None:
-        self.feeds: Iterator[dict[str, np.ndarray]] = iter([sample_feed(proto, seed, 2) for seed in range(2)])
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self.feeds, None)
-
-
 def by_onnxruntime(name: str, folder: Path, **options: object) -> Model:
-    proto = ZOO[name]()
-    onnx.save(proto, folder / "float.onnx")
-    paths = folder / "float.onnx", folder / "qdq.onnx"
-    quantize_static(*paths, Samples(proto), quant_format=QuantFormat.QDQ, **options)
-    return make_model(onnx.load(paths[1]))
+    return make_model(onnx.load(written(name, folder, **options)))
 
 
 def test_onnxruntimes_defaults_are_refused(tmp_path: Path) -> None:
@@ -176,12 +165,7 @@ def test_onnxruntimes_uint8_is_seen(tmp_path: Path) -> None:
 
 
 def test_onnxruntimes_options_for_tensorrt_leave_needless_pairs(tmp_path: Path) -> None:
-    extra = {
-        "ActivationSymmetric": True,
-        "WeightSymmetric": True,
-        "QuantizeBias": False,
-        "AddQDQPairToWeight": True,
-    }
+    extra = TENSORRT
     for name, expected in (
         ("residual_downsample", {"needless-add-input"}),
         ("silu", {"breaks-silu"}),

@@ -104,11 +104,6 @@ def test_no_product_joins() -> None:
     )
 
 
-def test_a_model_in_fp16_already_is_refused() -> None:
-    with pytest.raises(ModelError, match="computes in FP16 or BF16 already; 'model' wants the FP32 model"):
-        low_network(to_fp16(float_model("mlp")).model, FP16)
-
-
 def test_a_model_without_floats_is_refused() -> None:
     text = '<ir_version: 8, opset_import: ["": 17]> g (int64[n] x) => (int64[n] y) { y = Add(x, x) }'
     with pytest.raises(ModelError, match="no node of it computes in floating point"):

@@ -12,7 +12,9 @@ import pytest
 from narrow import standard_fp8_block, trt_fp8_block
 from onnx import numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization import QuantType
+from quantize_static import TENSORRT
+from quantize_static import by_onnxruntime as written
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc import ModelError
@@ -24,38 +26,15 @@ from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model, put_constant
 from pytest_int8acc.graph.network import LeftHigh, Plan, symmetric
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.qdq import check_formats, read_qdq
+from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
-TENSORRT = {
-    "ActivationSymmetric": True,
-    "WeightSymmetric": True,
-    "QuantizeBias": False,
-    "AddQDQPairToWeight": True,
-}
-
-
-class Samples(CalibrationDataReader):
-    """Four feeds of a zoo model."""
-
-    def __init__(self, proto: onnx.ModelProto) -> None:
-        self.feeds = iter([sample_feed(proto, seed, 2) for seed in range(4)])
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self.feeds, None)
+#: Of weights the integers alone are in the model.
+CODES = {"per_channel": True, "extra_options": {**TENSORRT, "AddQDQPairToWeight": False}}
 
 
 def by_onnxruntime(name: str, tmp_path: Path, **options: object) -> Model:
-    proto = ZOO[name]()
-    onnx.save(proto, tmp_path / "float.onnx")
-    quantize_static(
-        tmp_path / "float.onnx",
-        tmp_path / "qdq.onnx",
-        Samples(proto),
-        quant_format=QuantFormat.QDQ,
-        **options,
-    )
-    return load_model(tmp_path / "qdq.onnx")
+    return load_model(written(name, tmp_path, **options))
 
 
 def assert_same(first: Model, second: Model, feed: dict[str, np.ndarray]) -> None:
@@ -92,7 +71,10 @@ def test_onnxruntimes_model_runs_as_before(name: str, options: str, tmp_path: Pa
 @pytest.mark.parametrize("name", ["plain", "inception"])
 def test_float_weights_come_back_where_the_original_is_given(name: str, tmp_path: Path) -> None:
     model = by_onnxruntime(
-        name, tmp_path, per_channel=True, extra_options={**TENSORRT, "AddQDQPairToWeight": False}
+        name,
+        tmp_path,
+        per_channel=True,
+        extra_options={**TENSORRT, "AddQDQPairToWeight": False},
     )
     original = normalize(make_model(ZOO[name]()))
     feed = sample_feed(ZOO[name](), 9, 2)
@@ -133,7 +115,10 @@ def with_codes(model: Model, change: Callable[[np.ndarray], np.ndarray], first: 
 
 def test_a_weight_quantized_wrongly_among_right_ones_is_restored(tmp_path: Path) -> None:
     model = by_onnxruntime(
-        "plain", tmp_path, per_channel=True, extra_options={**TENSORRT, "AddQDQPairToWeight": False}
+        "plain",
+        tmp_path,
+        per_channel=True,
+        extra_options={**TENSORRT, "AddQDQPairToWeight": False},
     )
     original = normalize(make_model(ZOO["plain"]()))
     network = read_qdq(with_codes(model, lambda codes: codes // 4, 2), original)
@@ -144,7 +129,10 @@ def test_a_weight_quantized_wrongly_among_right_ones_is_restored(tmp_path: Path)
 
 def test_weights_of_which_most_were_trained_on_stay_as_they_are(tmp_path: Path) -> None:
     model = by_onnxruntime(
-        "plain", tmp_path, per_channel=True, extra_options={**TENSORRT, "AddQDQPairToWeight": False}
+        "plain",
+        tmp_path,
+        per_channel=True,
+        extra_options={**TENSORRT, "AddQDQPairToWeight": False},
     )
     trained = with_codes(model, lambda codes: codes[::-1], 1)
     network = read_qdq(trained, normalize(make_model(ZOO["plain"]())))
@@ -357,16 +345,6 @@ def test_tensorrts_own_fp8_operators_are_the_standard_ones() -> None:
     made = OrtEngine(apply(network, Plan()))({"x": x})["y"]
     np.testing.assert_allclose(made, truth, rtol=1e-5, atol=1e-6)
     assert not lint(make_model(trt_fp8_block(17)))
-
-
-@pytest.mark.parametrize("opset", [17, 20])
-def test_and_belong_under_fp8(opset: int) -> None:
-    model = make_model(trt_fp8_block(opset))
-    check_formats(model, FP8)
-    with pytest.raises(
-        ModelError, match=r"quantized to FP8, and the spec asks for INT8: write 'fp8: \{model"
-    ):
-        check_formats(model, INT8)
 
 
 def test_an_fp8_operator_without_a_scale_is_an_error(tmp_path: Path) -> None:

@@ -137,13 +137,6 @@ def test_flags_choose_types_below_tensorrt_10_and_under_implicit_quantization(
     assert tensorrt.deployed(implicit(model, Path("a.cache")))[1]
 
 
-@pytest.mark.parametrize("version", [(10, 0, 1), (11, 1, 0)])
-def test_obey_is_for_versions_whose_builders_choose(case: Case, version: tuple[int, ...]) -> None:
-    case = obeying(case)
-    with pytest.raises(EngineError, match=r"has no layer precisions: TensorRT 8\.6 and 9 obey them"):
-        TrtBackend(Platform("tensorrt", version, "a GPU", (8, 9)), case, SETTINGS)
-
-
 def test_obey_holds_what_computes_in_fp16_but_not_what_q_dq_make_int8(case: Case, model: Model) -> None:
     plain, obeys = (
         TrtBackend(Platform("tensorrt", (8, 6, 1), "a GPU", (8, 9)), c, SETTINGS)
