@@ -38,6 +38,7 @@ def test_zoo_stays_valid_and_close(name: str, int8: bool) -> None:
     spelled = emulate_half(half)
     onnx.checker.check_model(onnx.load_from_string(spelled.serialize()), full_check=True)
     assert [str(v) for v in spelled.inputs + spelled.outputs] == [str(v) for v in half.inputs + half.outputs]
+    assert emulate_half(spelled) is spelled
     feed = sample_feed(ZOO[name](), 0, 2)
     mild, honest = OrtEngine(half, "native")(feed), OrtEngine(half)(feed)
     if not int8:  # Q/DQ would turn a last bit into a step
