@@ -85,11 +85,8 @@ def operators(path: Path) -> list[str]:
         ("residual", 3, "fp16"),
         ("vit_erf", 5, "fp16"),
         ("unet", 2, "fp32"),
-        ("dynamic", 1, "fp16"),
         ("conditional", 1, "fp16"),
         ("embedding", 1, "fp32"),
-        ("shape_math", 2, "fp16"),
-        ("mlp", 1, "fp32"),
         ("weight_path", 2, "fp32"),
     ],
 )

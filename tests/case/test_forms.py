@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from projects import CALIBRATED, Project
+from projects import Project
 
 from pytest_int8acc import Case, Settings, load_spec
 from pytest_int8acc.case.forms import baseline_form, candidate_form, load_float
@@ -27,28 +26,6 @@ def case_of(project: Project, spec: str) -> Case:
     path.write_text("model: model.onnx\ninputs: data.npz\n" + spec)
     (case,) = load_spec(path)
     return case
-
-
-def test_a_baseline_in_fp16_keeps_the_model_that_it_was_made_of(project: Project) -> None:
-    case = case_of(project, CALIBRATED)
-    model = load_float(case)
-    form = baseline_form(case, model)
-    assert isinstance(form, ModelForm)
-    assert form.original is model
-    assert form.half
-    assert any(t.dtype == np.float16 for t in form.model.values().values())
-    plain = ModelForm.in_full(model)
-    assert (plain.model, plain.original, plain.half) == (model, model, False)
-
-
-def test_nodes_that_stay_in_fp32_are_told(project: Project) -> None:
-    model = load_float(case_of(project, CALIBRATED))
-    node = model.graph.node[0]
-    form = ModelForm.halved(model, "FP16", in_fp32=[node.name])
-    assert form.in_fp32 == {node.name}
-    types = {name: tensor.dtype for name, tensor in form.model.values().items()}
-    kept = next(n for n in form.model.graph.node if n.name == node.name)
-    assert types[kept.output[0]] == np.float32
 
 
 def test_an_engine_is_a_form_of_its_own(project: Project) -> None:

@@ -154,14 +154,6 @@ def test_without_criteria_every_output_keeps_the_default() -> None:
     assert trial_of(judge, {"y": b, "tokens": tokens}).losses == (0.0, 0.0)
 
 
-def test_a_candidate_that_points_the_other_way_is_rejected_on_few_samples() -> None:
-    b, _ = one(10, 8)
-    judge = SampleBaseline({"y": b}, Judge([OutputLimits("y", limits={"cosine": 0.95})]))
-    trial, early = judged(judge, {"y": [-array for array in b]}, list(range(10)))
-    assert trial.losses == (pytest.approx(40),)
-    assert early.cost <= 0.3
-
-
 def test_integers_and_strings_agree_element_by_element() -> None:
     tokens = [np.array([[i, i + 1, i + 2, 9]]) for i in range(5)]
     words = [np.array([[str(i), "x"]], object) for i in range(5)]
@@ -194,14 +186,6 @@ def test_nan_in_an_output_without_limits_fails_the_plan_at_once() -> None:
     assert trial.losses == (math.inf,)
     assert trial.parts[0, 3] == np.inf
     assert reject(judge)(trial.parts)
-
-
-def test_nan_in_an_output_with_limits_spoils_those_alone() -> None:
-    b, c = one(4, 6)
-    judge = SampleBaseline({"y": b, "z": b}, Judge([OutputLimits("*", limits={"sqnr_db": 5})]))
-    trial = trial_of(judge, {"y": c, "z": [np.full_like(c[0], np.nan), *c[1:]]})
-    assert (trial.passed, np.isfinite(trial.losses).tolist()) == (False, [True, False])
-    assert np.isposinf(trial.parts).tolist() == [[False] * 4, [True, False, False, False]]
 
 
 def test_shapes_that_differ_matter_where_there_is_a_limit() -> None:
