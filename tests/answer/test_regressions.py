@@ -21,7 +21,7 @@ from benchmarks.regressions import judge, record  # noqa: E402
 from benchmarks.regressions.__main__ import main  # noqa: E402
 from benchmarks.regressions.corpus import corpus  # noqa: E402
 from benchmarks.regressions.entry import Truth, write  # noqa: E402
-from benchmarks.regressions.networks import LIMITS, net  # noqa: E402
+from benchmarks.regressions.networks import LIMITS  # noqa: E402
 from benchmarks.regressions.record import Record, measure  # noqa: E402
 from benchmarks.regressions.tables import by_entry, by_kind, summary  # noqa: E402
 from benchmarks.regressions.truth import Prover, by_weight, prove  # noqa: E402
@@ -65,19 +65,6 @@ def test_corpus_is_as_large_as_promised():
 )
 def test_second_opinion_sees_what_was_planted(name, moved):
     assert (margin(corpus()[name].plant()) < -1) == moved
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("outlier_mixer_x100", "stale_retrained_tcn", "weight_dead_mlp_x100", "scores_decoder1"),
-    ],
-)
-def test_what_is_rescaled_keeps_its_function(name):
-    planted = corpus()[name].plant()
-    before, after = (judge.run(m, planted.inputs) for m in (net(corpus()[name].network).model, planted.model))
-    for output in before:
-        np.testing.assert_allclose(after[output], before[output], rtol=1e-3, atol=1e-3)
 
 
 @given(seed=st.integers(0, 1000), noise=st.sampled_from([1e-3, 0.1, 1.0]))

@@ -109,9 +109,7 @@ def test_no_trials_leave_the_plan_of_the_search(wide: Searched, monkeypatch: pyt
     assert [r.kind for r in find_remedies(*wide).repairs] == ["high"]
 
 
-def test_what_no_search_found_is_looked_for_in_all_groups(
-    wide: Searched,
-) -> None:
+def test_what_no_search_found_is_looked_for_in_all_groups(wide: Searched) -> None:
     lab, outcome, found = wide
     lost = replace(outcome, found=False, culprits=(), ending=Ending("seconds-spent", max_seconds=1))
     repaired = find_remedies(lab, lost, replace(found, proof=None))

@@ -22,9 +22,8 @@ from pytest_int8acc.clock import Budget, Clock
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
-from pytest_int8acc.graph.network import Plan, symmetric
+from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.graph.plan import activation_scales
-from pytest_int8acc.lab import vectors
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.observers.methods import CANDIDATES, Options, calibrate
 from pytest_int8acc.observers.observer import Observer
@@ -127,32 +126,6 @@ def test_scales_are_not_tried_where_what_is_left_is_not_of_their_tensors(wide: L
     assert chooser.budget.trials > 5
 
 
-def test_tensors_are_not_ranked_where_one_method_for_all_does(
-    wide: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What each loses by its histogram takes a millisecond a tensor, and more."""
-    wanted = units(wide.network, activations(wide.network), ranges_of(wide))
-    monkeypatch.setattr(Ranges, "loss_db", None)
-    assert chooser_of(wide).rescale(wanted, enough=1.0).normalized_loss <= 1.0
-
-
-def test_a_plan_is_measured_once(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Plan(scales={culprit_of(wide): symmetric(0.125)})
-    first = wide.simulator.normalized_loss(plan)
-    monkeypatch.setattr(wide.simulator, "board", None)
-    assert wide.simulator.normalized_loss(plan) == first
-
-
-def test_badness_is_of_error_vectors_alone(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the samples add to each criterion would be gathered to be thrown away."""
-    plan, simulator = Plan(scales={culprit_of(wide): symmetric(0.0625)}), wide.simulator
-    monkeypatch.setattr(vectors, "SampleComparison", None)
-    normalized_loss = simulator.normalized_loss(plan)
-    monkeypatch.undo()
-    (errors,) = simulator.probe(plan, simulator.seen(), simulator.few).vectors
-    assert normalized_loss == pytest.approx(1.01 * np.square(errors).sum(axis=1).mean(), rel=1e-4)
-
-
 def test_scales_are_pruned_by_what_they_do_beside_the_groups_kept_high(wide: Lab) -> None:
     """What was measured with other groups high is no measure."""
     chooser, ranges = chooser_of(wide), ranges_of(wide)
@@ -201,13 +174,6 @@ def test_one_tensor_at_a_time_mends_faults_that_no_method_for_all_does(tmp_path:
     choice = chooser.rescale(wanted, start=start)
     assert dict(choice.scales) == pytest.approx({t: chooser.own[t] for t in tensors})
     assert lab.simulator.trial(chooser.plan(choice)).passed
-
-
-def test_an_empty_purse_changes_nothing(wide: Lab) -> None:
-    chooser, ranges = chooser_of(wide, 0), ranges_of(wide)
-    wanted = units(wide.network, activations(wide.network), ranges)
-    assert chooser.rescale(wanted).scales == {}
-    assert chooser.budget.trials == 0
 
 
 def test_tensors_of_a_concat_get_one_scale(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.judge import Comparison, Judge
-from pytest_int8acc.tensors import Feed
+from pytest_int8acc.tensors import Array, Feed
 
 SEARCHLESS = Settings(search="off")
 
@@ -120,11 +120,11 @@ def looked_at(limit: float, monkeypatch: pytest.MonkeyPatch, luck: float = 0.0) 
 
         return run  # type: ignore[return-value]
 
-    def moved(*arguments: Any) -> Iterator[Batch]:
+    def counted(*arguments: Any) -> Iterator[Batch]:
         ran["moves"] += 1
         return perturbed_batches(*arguments)
 
-    monkeypatch.setattr(perturbation, "perturbed_batches", moved)
+    monkeypatch.setattr(perturbation, "perturbed_batches", counted)
     comparison, known = Comparison(judge), {}
     comparison.add({"y": x}, {"y": x + off}, 6)
     for _ in range(2):
@@ -160,6 +160,33 @@ def test_outputs_that_take_much_memory_are_not_kept(monkeypatch: pytest.MonkeyPa
     assert looked_at(34.0, monkeypatch)[Role.BASELINE] == 2
 
 
+def moved(x: Array, off: Array, limit: float, at_moved: Callable[[Array], Array], fix: bool = False) -> Any:
+    """Verdict and score as measured, and with moved inputs.
+
+    Args:
+        x: Inputs, which are the baseline's outputs, too.
+        off: The error of INT8.
+        limit: The least SQNR in dB.
+        at_moved: The error of INT8 at other inputs.
+        fix: Whether INT8 is a fix.
+    """
+    inputs, judge = Inputs({"x": x}, len(x)), Judge([OutputLimits("y", -1, {"sqnr_db": limit})])
+
+    def opened(role: Role) -> Any:
+        def run(feed: Feed) -> Feed:
+            error = off if np.array_equal(feed["x"], x) else at_moved(off)
+            return {"y": feed["x"] + (0 if role == Role.BASELINE else error)}
+
+        return run
+
+    comparison = Comparison(judge)
+    comparison.add({"y": x}, {"y": x + off}, len(x))
+    verdict = comparison.verdict(intervals=True)
+    wider = with_perturbed_inputs(verdict, opened, inputs, judge, {}, fix=fix)  # type: ignore[arg-type]
+    before, after = (next(s for s in v.scores if s.limit is not None) for v in (verdict, wider))
+    return verdict is wider, before, after
+
+
 @pytest.mark.parametrize(("heavy", "looked"), [(48, False), (4, True)])
 def test_of_many_samples_rounding_is_looked_at_where_few_make_the_score(heavy: int, looked: bool) -> None:
     """The samples' errors are of luck: at inputs beside these they are ten times as large."""
@@ -168,19 +195,7 @@ def test_of_many_samples_rounding_is_looked_at_where_few_make_the_score(heavy: i
     size = np.where(np.arange(48) < heavy, 0.01, 0.0001)[:, None].astype(np.float32)
     off = size * rng.normal(size=x.shape).astype(np.float32)
     fine = 10 * math.log10(float((x**2).sum() / (off**2).sum()))
-    inputs, judge = Inputs({"x": x}, 48), Judge([OutputLimits("y", -1, {"sqnr_db": fine - 9})])
-
-    def opened(role: Role) -> Any:
-        def run(feed: Feed) -> Feed:
-            lucky = np.array_equal(feed["x"], x)
-            return {"y": feed["x"] + (0 if role == Role.BASELINE else off if lucky else 10 * off)}
-
-        return run  # type: ignore[return-value]
-
-    comparison = Comparison(judge)
-    comparison.add({"y": x}, {"y": x + off}, 48)
-    wider = with_perturbed_inputs(comparison.verdict(intervals=True), opened, inputs, judge, {})  # type: ignore[arg-type]
-    (score,) = (score for score in wider.scores if score.limit is not None)
+    _, _, score = moved(x, off, fine - 9, lambda off: 10 * off)
     assert score.likely != looked
 
 
@@ -199,19 +214,7 @@ def test_the_draws_of_each_moved_run_count() -> None:
     off = np.full(x.shape, 0.01, np.float32)
     heavy = np.sqrt(np.where(np.arange(24) == 3, 24.0, 0.5))[:, None].astype(np.float32)
     fine = 10 * math.log10(float((x**2).sum() / (off**2).sum()))
-    inputs, judge = Inputs({"x": x}, 24), Judge([OutputLimits("y", -1, {"sqnr_db": fine - 3.5})])
-
-    def opened(role: Role) -> Any:
-        def run(feed: Feed) -> Feed:
-            return {"y": feed["x"] + (0 if role == Role.BASELINE else heavy * off)}
-
-        return run  # type: ignore[return-value]
-
-    comparison = Comparison(judge)
-    comparison.add({"y": x}, {"y": x + off}, 24)
-    verdict = comparison.verdict(intervals=True)
-    wider = with_perturbed_inputs(verdict, opened, inputs, judge, {})  # type: ignore[arg-type]
-    before, after = (next(s for s in v.scores if s.limit is not None) for v in (verdict, wider))
+    _, before, after = moved(x, off, fine - 3.5, lambda off: heavy * off)
     assert before.likely
     assert after.passed
     assert not after.likely
@@ -251,21 +254,10 @@ def test_fixes_are_moved_in_fp32_where_fp16_is_emulated(
 def test_a_fix_that_is_the_same_to_the_last_bit_is_looked_at() -> None:
     """As where a Sigmoid gives 0 for all samples but one: moved inputs tell that nothing is known."""
     x = np.random.default_rng(0).normal(size=(48, 40)).astype(np.float32)
-    inputs, judge = Inputs({"x": x}, 48), Judge([OutputLimits("y", -1, {"sqnr_db": 20})])
-
-    def opened(role: Role) -> Any:
-        def run(feed: Feed) -> Feed:
-            off = 0.0 if role == Role.BASELINE or np.array_equal(feed["x"], x) else 1.0
-            return {"y": feed["x"] + np.float32(off)}
-
-        return run  # type: ignore[return-value]
-
-    comparison = Comparison(judge)
-    comparison.add({"y": x}, {"y": x}, 48)
-    verdict = comparison.verdict(intervals=True)
-    assert with_perturbed_inputs(verdict, opened, inputs, judge, {}) is verdict  # type: ignore[arg-type]
-    wider = with_perturbed_inputs(verdict, opened, inputs, judge, {}, fix=True)  # type: ignore[arg-type]
-    before, after = (next(s for s in v.scores if s.limit is not None) for v in (verdict, wider))
+    off = np.zeros_like(x)
+    same, _, _ = moved(x, off, 20, np.ones_like)
+    assert same
+    _, before, after = moved(x, off, 20, np.ones_like, fix=True)
     assert before.likely
     assert not after.likely
     assert not after.steady

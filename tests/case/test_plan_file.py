@@ -208,36 +208,18 @@ def test_mistakes_in_a_plan_are_told_with_their_places(
     ("text", "messages"),
     [
         ("moves: [1]", ["2:8: moves: expected a mapping, {} where it is empty, found a list"]),
-        (
-            "moves: {imag: [1]}",
-            ["2:9: 'imag' is no tensor of digits.onnx whose channels can be moved"],
-        ),
+        ("moves: {imag: [1]}", ["2:9: 'imag' is no tensor of digits.onnx whose channels can be moved"]),
         ("moves: {image: [1, 2]}", ["2:16: 'image': expected a list of 1 factors, found 2"]),
-        (
-            "moves: {image: 3}",
-            ["2:16: image: expected a list of factors, one per channel, found 3"],
-        ),
+        ("moves: {image: 3}", ["2:16: image: expected a list of factors, one per channel, found 3"]),
         ("moves: {image: [0]}", ["2:17: image: expected a number greater than 0, found 0"]),
         ("moves: {image: [x]}", ["2:17: image: expected a number greater than 0, found 'x'"]),
         ("scales: {image: true}", ["2:17: image: expected a number greater than 0, found true"]),
-        (
-            "scales: {image: 1e-60}",
-            ["2:17: image: expected a number greater than 0, found 1e-60"],
-        ),
-        (
-            "scales: {image: 1e60}",
-            ["2:17: image: expected a number greater than 0, found 1e[+]60"],
-        ),
+        ("scales: {image: 1e-60}", ["2:17: image: expected a number greater than 0, found 1e-60"]),
+        ("scales: {image: 1e60}", ["2:17: image: expected a number greater than 0, found 1e[+]60"]),
         ("scales: {image: [1, 2]}", ["2:17: 'image': one per tensor, or a list and an axis"]),
         ("scales: {image: {axis: 0}}", ["2:17: image: 'scale' is missing: add 'scale: NUMBER'"]),
-        (
-            "scales: {image: {scale: 1, axes: 0}}",
-            [r"2:28: unknown key 'axes' \(did you mean 'axis'\?\)"],
-        ),
-        (
-            "scales: {image: {scale: 1, axis: x}}",
-            ["2:34: axis: expected a whole number, found 'x'"],
-        ),
+        ("scales: {image: {scale: 1, axes: 0}}", [r"2:28: unknown key 'axes' \(did you mean 'axis'\?\)"]),
+        ("scales: {image: {scale: 1, axis: x}}", ["2:34: axis: expected a whole number, found 'x'"]),
         (
             "scales: {image: {scale: 1, zero_point: 200}}",
             ["2:17: 'image': a zero point lies beyond int8, from -128 to 127"],
@@ -254,10 +236,7 @@ def test_mistakes_in_a_plan_are_told_with_their_places(
             "scales: {head.weight: {scale: [1, 2], axis: 0}}",
             ["2:23: 'head.weight': 2 numbers along axis 0, which has 10"],
         ),
-        (
-            "scales: {image: {scale: 1, zero_point: [1, 2]}}",
-            ["2:17: 'image': 2 zero points for 1 scales"],
-        ),
+        ("scales: {image: {scale: 1, zero_point: [1, 2]}}", ["2:17: 'image': 2 zero points for 1 scales"]),
         (
             "scales: {x: 1, image_migrated: 1}\nmoves: {image: [2]}",
             ["2:10: 'x' is no quantized tensor of digits.onnx"],

@@ -67,17 +67,9 @@ INT8, FP16 = "int8: {calibrate: {method: minmax}}", "candidate: fp16"
     [
         ({"a": "int8", "b": "int8", "c": "int8", "d": "int8"}, True, "ran: 100 % in INT8"),
         ({"a": "int8", "b": "int8", "c": "fp16", "d": "int8"}, True, "ran: 90 % in INT8, 10 % in FP16"),
-        (
-            {"a": "int8", "b": "fp16", "c": "int8", "d": "int8"},
-            False,
-            "ran: 75 % in INT8, 25 % in FP16",
-        ),
+        ({"a": "int8", "b": "fp16", "c": "int8", "d": "int8"}, False, "ran: 75 % in INT8, 25 % in FP16"),
         ({"a": "int8", "c": "int8", "d": "int8"}, True, "ran: 75 % in INT8, 25 % untold"),
-        (
-            {"a": "fp16", "b": "fp32", "c": "fp32", "d": "fp32"},
-            False,
-            "ran: 60 % in FP16, 40 % in FP32",
-        ),
+        ({"a": "fp16", "b": "fp32", "c": "fp32", "d": "fp32"}, False, "ran: 60 % in FP16, 40 % in FP32"),
     ],
 )
 def test_more_than_a_tenth_in_another_format_is_red(
@@ -107,10 +99,7 @@ def test_the_failure_says_what_ran_and_what_to_do(project: Path, told: Told) -> 
     assert "optimization_level" in text
 
 
-def test_a_candidate_in_fp16_that_ran_in_fp32_says_nothing_about_fp16(
-    project: Path,
-    told: Told,
-) -> None:
+def test_a_candidate_in_fp16_that_ran_in_fp32_says_nothing_about_fp16(project: Path, told: Told) -> None:
     told.text, told.can_obey = dump(dict.fromkeys(SIZES, "fp32")), True
     lines = short(judged(project, FP16))
     assert lines[0] == "FP16 accuracy: 100 % of the MACs asked for in FP16 ran in FP32"
@@ -139,12 +128,7 @@ def test_a_candidate_proven_in_its_format_may_be_exact(project: Path, told: Told
 
 
 @pytest.mark.parametrize(("policy", "warned"), [("warn", True), ("off", False)])
-def test_a_spec_may_accept_another_format(
-    project: Path,
-    told: Told,
-    policy: str,
-    warned: bool,
-) -> None:
+def test_a_spec_may_accept_another_format(project: Path, told: Told, policy: str, warned: bool) -> None:
     told.text = dump(dict.fromkeys(SIZES, "fp16"))
     result = judged(project, f"{INT8}\nrealized: {policy}")
     assert result.passed

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +11,8 @@ from labs import lab_of, measured
 from repair_support import KINDS, READER, WIDE
 
 from pytest_int8acc.clock import Budget
-from pytest_int8acc.graph.network import Network, Plan, TensorScale
+from pytest_int8acc.graph.network import Plan, TensorScale
 from pytest_int8acc.lab import simulator
-from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.vectors import Prober
@@ -99,19 +96,6 @@ def test_a_users_metric_is_in_units_of_all_of_int8(tmp_path: Path, monkeypatch: 
     assert told.normalized_loss(Plan()) == found
 
 
-def test_the_cases_own_board_tells_of_whole_culprits(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    wide.simulator.board(Plan())
-    opened = list[Network]()
-    monkeypatch.setattr(simulator, "Board", counting(opened))
-    trials = Interventions(wide, [WIDE], Budget(wide.clock, max_trials=10))
-    piece = next(p for p in trials.pieces[WIDE] if p.other)
-    assert trials.loss(WIDE) > 0
-    assert trials.rescaled(WIDE, piece, np.array(0.03, np.float32)) < trials.as_it_is(WIDE)
-    assert not opened
-    trials.without(WIDE, piece)
-    assert len(opened) == 1
-
-
 def test_a_scale_that_others_read_changes_for_the_culprit_alone(outlier: Lab) -> None:
     tensor, readers = next((t, names) for t, names in _readers(outlier).items() if len(names) > 1)
     scale = np.array(0.5, np.float32)
@@ -126,16 +110,6 @@ def test_a_scale_that_others_read_changes_for_the_culprit_alone(outlier: Lab) ->
     high = dict.fromkeys(readers[1:], "fp16")
     alone = outlier.simulator.normalized_loss(Plan(high, {tensor: TensorScale(scale)}))  # type: ignore[arg-type]
     assert rescaled(readers) == alone
-
-
-def counting(opened: list[Network]) -> Callable[..., Board]:
-    """Opens boards and notes their networks."""
-
-    def opening(network: Network, *facts: Any) -> Board:
-        opened.append(network)
-        return Board(network, *facts)
-
-    return opening
 
 
 def _readers(lab: Lab) -> dict[str, list[str]]:

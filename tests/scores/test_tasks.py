@@ -403,28 +403,29 @@ F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
 LOGITS = TensorInfo("logits", F32, ("n", 10))
 MASK = TensorInfo("mask", F32, ("n", 4, "h", "w"))
 BOXES = TensorInfo("boxes", F32, ("n", 84, "places"))
+TOP1, COCO = Task("top1"), Task("coco_map", decode="yolov8")
 
 
 @pytest.mark.parametrize(
     ("task", "outputs", "labels", "part"),
     [
-        (Task("top1"), [LOGITS], None, "metric top1 needs labels: give `labels:` in the spec"),
+        (TOP1, [LOGITS], None, "metric top1 needs labels: give `labels:` in the spec"),
         (
-            Task("top1"),
+            TOP1,
             [LOGITS],
             np.array([0, 10]),
             "class 10 of sample 1 is out of range: top1 knows classes from 0 to 9",
         ),
-        (Task("top1"), [LOGITS], np.array([0, -1]), "class -1 of sample 1"),
+        (TOP1, [LOGITS], np.array([0, -1]), "class -1 of sample 1"),
         (
-            Task("top1"),
+            TOP1,
             [LOGITS],
             np.array([0.0, 1]),
             "top1 needs class ids, as integers; found float64 of shape (2,)",
         ),
-        (Task("top1"), [LOGITS], np.array(["a"]), "found <U1"),
-        (Task("top1"), [LOGITS], np.zeros((2, 10), int), "do not fit labels of shape (2, 10)"),
-        (Task("top1"), [LOGITS, MASK], np.array([0]), "has the outputs 'logits', 'mask': add `output:`"),
+        (TOP1, [LOGITS], np.array(["a"]), "found <U1"),
+        (TOP1, [LOGITS], np.zeros((2, 10), int), "do not fit labels of shape (2, 10)"),
+        (TOP1, [LOGITS, MASK], np.array([0]), "has the outputs 'logits', 'mask': add `output:`"),
         (
             Task("top1", output="logit"),
             [LOGITS, MASK],
@@ -433,15 +434,10 @@ BOXES = TensorInfo("boxes", F32, ("n", 84, "places"))
         ),
         (Task("top1", axis=2), [LOGITS], np.array([0]), "'axis: 2' is no class axis of ('n', 10)"),
         (Task("top1", axis=0), [LOGITS], np.array([0]), "axis 0 counts samples"),
-        (
-            Task("miou", ignore=255),
-            [MASK],
-            np.full((2, 8, 8), 254),
-            "is left out with `ignore: ID`",
-        ),
+        (Task("miou", ignore=255), [MASK], np.full((2, 8, 8), 254), "is left out with `ignore: ID`"),
         (Task("miou"), [MASK], np.full((2, 8, 8), 255), "class 255 of sample 0"),
         (
-            Task("top1"),
+            TOP1,
             [LOGITS],
             {"a": np.array([0]), "b": np.array([0])},
             "takes one of 'a', 'b': name it by `label:`",
@@ -453,25 +449,10 @@ BOXES = TensorInfo("boxes", F32, ("n", 84, "places"))
             np.zeros((2, 3, 8, 8)),
             "images of shape ('n', 4, 'h', 'w') for labels of shape",
         ),
-        (
-            Task("coco_map", decode="yolov8"),
-            [BOXES],
-            np.zeros((2, 4)),
-            "needs boxes [samples, boxes, 5 to 7]",
-        ),
-        (
-            Task("coco_map", decode="yolov8"),
-            [BOXES],
-            np.zeros((2, 1, 4)),
-            "boxes of 4 numbers (shape (2, 1, 4))",
-        ),
-        (
-            Task("coco_map", decode="yolov8"),
-            [BOXES],
-            np.float64([[[5, 5, 2, 9, 0]]]),
-            "box 0 of sample 0 is [5.0",
-        ),
-        (Task("coco_map", decode="yolov8"), [BOXES], np.float64([[[5, 5, 6, 9, 80]]]), "from 0 to 79"),
+        (COCO, [BOXES], np.zeros((2, 4)), "needs boxes [samples, boxes, 5 to 7]"),
+        (COCO, [BOXES], np.zeros((2, 1, 4)), "boxes of 4 numbers (shape (2, 1, 4))"),
+        (COCO, [BOXES], np.float64([[[5, 5, 2, 9, 0]]]), "box 0 of sample 0 is [5.0"),
+        (COCO, [BOXES], np.float64([[[5, 5, 6, 9, 80]]]), "from 0 to 79"),
         (Task("wer"), [LOGITS], np.array(["a"]), "needs texts, and 'logits' holds float32: add `decode:`"),
         (Task("wer"), [LOGITS], np.array([["a"]]), "wer needs texts, [samples]"),
     ],
@@ -487,11 +468,11 @@ def test_what_does_not_fit_is_known_before_anything_has_run(task, outputs, label
 @pytest.mark.parametrize(
     ("task", "outputs", "labels"),
     [
-        (Task("top1"), [LOGITS], np.array([0, 9])),
-        (Task("top1"), [TensorInfo("y", F32, None)], np.array([99])),
-        (Task("top1"), [TensorInfo("y", I64, ("n",))], np.array([99])),
+        (TOP1, [LOGITS], np.array([0, 9])),
+        (TOP1, [TensorInfo("y", F32, None)], np.array([99])),
+        (TOP1, [TensorInfo("y", I64, ("n",))], np.array([99])),
         (Task("miou", ignore=255), [MASK], np.full((2, 8, 8), 255)),
-        (Task("top1"), [TensorInfo("y", F32, ("n", "t", "c"))], np.zeros((2, 8), int)),
+        (TOP1, [TensorInfo("y", F32, ("n", "t", "c"))], np.zeros((2, 8), int)),
         (Task("psnr"), [MASK], np.zeros((2, 4, 8, 8))),
     ],
 )
@@ -502,8 +483,8 @@ def test_what_fits_as_far_as_is_known(task, outputs, labels):
 @pytest.mark.parametrize(
     ("task", "outputs", "labels", "part"),
     [
-        (Task("top1"), np.zeros((3, 4)), np.array([0, 0, 4]), "class 4 of sample 2 is out of range"),
-        (Task("top1"), np.zeros((3, 3, 3)), np.zeros((3, 3), int), "any of the axes [1, 2] of shape"),
+        (TOP1, np.zeros((3, 4)), np.array([0, 0, 4]), "class 4 of sample 2 is out of range"),
+        (TOP1, np.zeros((3, 3, 3)), np.zeros((3, 3), int), "any of the axes [1, 2] of shape"),
         (Task("top5"), np.zeros((3, 5)), np.array([0, 0, 4]), "top5 of 5 classes is always right"),
         (Task("top5"), np.zeros(3, int), np.array([0, 0, 4]), "top5 needs a score for each class"),
         (Task("psnr"), np.zeros((3, 4, 4)), np.zeros((3, 4, 5)), "they must be alike"),
