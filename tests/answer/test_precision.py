@@ -24,7 +24,7 @@ from pytest_int8acc.report.view import CaseView
 def test_a_search_that_has_cost_enough_says_that_its_set_may_be_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certify: bool
 ) -> None:
-    measured = faulty(tmp_path, "vit_erf", 60, 4, 22)
+    measured = faulty(tmp_path, "residual", 60, 4, 22)
     measured = replace(measured, settings=Settings(certify=certify, max_builds=40))
     monkeypatch.setattr(precision, "REFINES", 1.0)
     monkeypatch.setattr(simulator, "_LITTLE", 0.0)

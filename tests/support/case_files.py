@@ -227,6 +227,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "scores": {name: _number(s["value"]) for name, s in scores.items()},
         "limits": {name: s["limit"] for name, s in scores.items() if s["limit"] is not None},
         "noise": {name: _number(s["noise"]) for name, s in scores.items() if s["noise"] is not None},
+        "in doubt": sorted(name for name, s in scores.items() if _in_doubt(s)),
         "missed": sorted(f"{s['subject']} {s['metric']}" for s in entry.get("scores", []) if _misses(s)),
         "culprits": sorted(c["layer"] for c in culprits),
         "cause kinds": sorted({cause["kind"] for cause in causes.values()}),
@@ -297,6 +298,12 @@ def _misses(score: Mapping[str, Any]) -> bool:
         return False
     value = _number(score["value"])
     return not (value >= score["limit"] if score["bound"] == "min" else value <= score["limit"])
+
+
+def _in_doubt(score: Mapping[str, Any]) -> bool:
+    """Whether other samples of the kind may be on the other side of the limit."""
+    interval = score.get("interval")
+    return bool(interval) and _number(interval["low"]) < score["limit"] < _number(interval["high"])
 
 
 def _worst(layers: list[Mapping[str, Any]]) -> str | None:
