@@ -1,0 +1,33 @@
+"""Every kind of remedy, every symptom and every cause has a row in the registers of answer/."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from pytest_int8acc.answer.ablations import TRIALS
+from pytest_int8acc.answer.causes import DIAGNOSTICS
+from pytest_int8acc.answer.remedies import REMEDIES
+from pytest_int8acc.report.catalogue import ABLATIONS, SYMPTOMS
+from pytest_int8acc.results.causes import CauseKind, RemedyKind, Symptom, TakenKind
+
+
+def test_every_kind_of_remedy_has_a_row() -> None:
+    assert {remedy.kind for remedy in REMEDIES} == set(get_args(RemedyKind))
+
+
+def test_every_symptom_and_every_cause_has_a_row() -> None:
+    symptoms = [row.symptom for row in DIAGNOSTICS]
+    assert len(symptoms) == len(set(symptoms))
+    assert set(symptoms) == set(get_args(Symptom))
+    assert {row.kind for row in DIAGNOSTICS} == set(get_args(CauseKind))
+
+
+def test_every_trial_is_run_has_words_and_is_reached() -> None:
+    kinds = set(get_args(TakenKind))
+    assert set(TRIALS) == kinds
+    assert set(ABLATIONS) == kinds
+    assert {row.trial for row in DIAGNOSTICS} - {None} == kinds - {"activation"}
+
+
+def test_the_words_of_a_symptom_are_of_its_cause() -> None:
+    assert {row.symptom: row.kind for row in DIAGNOSTICS} == {s: w.family for s, w in SYMPTOMS.items()}
