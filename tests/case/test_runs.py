@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from judged import judged
 from projects import CALIBRATED, Project
 
 from pytest_int8acc import CaseResult, Score, Settings, load_spec
@@ -18,7 +19,6 @@ from pytest_int8acc.case.measured import measure
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.tensors import Outputs
-from tests.support.judged import judged
 
 METRICS = """
 import numpy as np

@@ -23,7 +23,7 @@ from gpu_support import needs_gpu_below_11
 from graphs import float_models
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from plans import plain
+from plans import plain, takes_in
 from rtx import build
 from zoo import ZOO
 
@@ -36,7 +36,6 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import LeftHigh, Network, Plan, symmetric
 from pytest_int8acc.graph.plan import activation_scales, apply, fresh_weights, guard, merge
 from pytest_int8acc.graph.qdq import read_qdq
-from tests.support.graphs import takes_in
 
 #: What a shell, a regular expression or a list of names might trip over.
 ODD = {

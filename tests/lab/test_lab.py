@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from judged import compare_outputs
 from labs import Counted, lab_of
-from plans import plans
+from plans import plans, takes_in
 from zoo import OLD_RUNTIME, ZOO
 from zoo_networks import dataset_for, zoo_network
 
@@ -41,7 +41,6 @@ from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.tensors import Outputs
-from tests.support.graphs import takes_in
 
 LIMITS = (OutputLimits("*", limits={"sqnr_db": 20, "cosine": 0.98, "mean_abs": 0.5}),)
 

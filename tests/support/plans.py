@@ -73,3 +73,8 @@ def _any_scale(network: Network, tensor: str, rng: np.random.Generator, zero_poi
     scale = np.asarray(np.exp(rng.normal()), np.float32)
     odd = zero_points and rng.random() < 0.3
     return TensorScale(scale, zero_point=np.array(rng.integers(256), np.uint8) if odd else None)
+
+
+def takes_in(network: Network, site: Any) -> bool:
+    """Whether nodes of the network take the site's factors; otherwise a Mul is inserted."""
+    return not migrate(network, {site.tensor: np.full(site.channels, 2.0)}).inserted
