@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_int8acc import DataError
-from pytest_int8acc.data import Batch, RandomSource, open_dataset
+from pytest_int8acc.data import RandomSource, open_dataset
 from pytest_int8acc.tensors import TensorInfo
 
 
@@ -155,18 +155,6 @@ def test_an_unseeded_loader_is_found_on_the_second_pass(tmp_path: Path, values: 
     list(dataset.batches())
     with pytest.raises(DataError, match=r"loaders.py:load yields different data on each call.*seed it"):
         list(dataset.batches())
-
-
-def test_a_seeded_loader_passes_every_time(tmp_path: Path) -> None:
-    script = "import numpy as np\nrng = np.random.default_rng(0)\n"
-    write(tmp_path, "loaders.py", script + "def load():\n yield {'x': rng.random((4, 2), dtype='f4')}\n")
-    dataset = open_dataset("loaders.py:load", [tensor("x", "N", 2)], base=tmp_path)
-    assert np.array_equal(joined(dataset), joined(dataset))
-
-
-def test_batches_are_frozen() -> None:
-    with pytest.raises(AttributeError):
-        Batch({}, 1).rows = 2  # type: ignore[misc]
 
 
 def test_some_samples_in_batches_of_another_size(tmp_path: Path) -> None:

@@ -43,11 +43,6 @@ def test_one_array_for_one_input_needs_no_name(tmp_path: Path) -> None:
     assert "'images' is taken for the model's only input 'x'" in dataset.notes[0]
 
 
-def test_npy_file(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", counting(5, 3))
-    assert np.array_equal(joined(open_dataset("x.npy", [tensor("x", 2, 3)], base=tmp_path)), counting(5, 3))
-
-
 def test_folder_with_a_file_per_input(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", counting(5, 3))
     np.save(tmp_path / "y.npy", counting(5, 2))
@@ -161,9 +156,6 @@ def test_random_needs_sizes(tmp_path: Path, dims: tuple[int | str | None, ...], 
     with pytest.raises(DataError, match="give real data") as caught:
         open_dataset(RandomSource(2, 0), [tensor("x", *dims)], base=tmp_path)
     assert part in str(caught.value)
-
-
-def test_random_without_a_shape(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the shape of 'x' is unknown"):
         open_dataset(RandomSource(2, 0), [TensorInfo("x", F32, None)], base=tmp_path)
 

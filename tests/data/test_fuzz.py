@@ -118,7 +118,3 @@ def test_malformed_labels_and_folders(name: str, tmp_path: Path) -> None:
         for action in (lambda: load_labels(name, 5, tmp_path), lambda: read(tmp_path, ".")):
             text = told(action)
             assert not text or name in text or text.startswith("inputs: ."), seed
-
-
-def test_there_are_300_files() -> None:
-    assert EACH * (len(KINDS) + 2) >= 300

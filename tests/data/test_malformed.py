@@ -1,5 +1,3 @@
-import contextlib
-import json
 import pickle
 import re
 from collections.abc import Callable
@@ -7,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from pytest_int8acc import DataError
 from pytest_int8acc.data import RandomSource, open_dataset
@@ -42,10 +38,8 @@ ARRAYS: dict[str, tuple[list[TensorInfo], dict[str, np.ndarray], list[str]]] = {
     "extra array": (ONE, {"x": GOOD, "labels": MASK}, ["'labels' is no input", "leave it out"]),
     "misspelt name": (TWO, {"x": GOOD, "maks": MASK}, ["'maks' is no input", "did you mean 'mask'?"]),
     "int for float": (ONE, {"x": GOOD.astype(np.uint8)}, ["'x' is uint8", "float32", "scaled as the model"]),
-    "bool for float": (ONE, {"x": GOOD > 0}, ["'x' is bool", "takes float32"]),
     "float for int": (TWO, {"x": GOOD, "mask": MASK * 1.0}, ["'mask' is float64", "astype('int64')"]),
     "text": (ONE, {"x": np.array(["a", "b"])}, ["'x' is str", "save plain float32"]),
-    "complex": (ONE, {"x": GOOD.astype(complex)}, ["'x' is complex128", "takes float32"]),
     "rank too low": (ONE, {"x": GOOD[0]}, ["rank 2 (shape (3, 4))", "expected rank 3", "x[None]"]),
     "rank too high": (ONE, {"x": GOOD[None, None]}, ["rank 5", "expected rank 3", "samples on axis 0"]),
     "wrong size": (
@@ -68,7 +62,6 @@ ARRAYS: dict[str, tuple[list[TensorInfo], dict[str, np.ndarray], list[str]]] = {
     "no samples": (ONE, {"x": GOOD[:0]}, ["'x' is empty (shape (0, 3, 4))", "at least one sample"]),
     "no feeds": (ONE, {"x": GOOD[None][:0]}, ["is empty", "at least one feed"]),
     "nan": (ONE, {"x": with_value(np.nan)}, ["'x' has nan in sample 2", "remove or repair"]),
-    "inf": (ONE, {"x": with_value(-np.inf)}, ["'x' has -inf in sample 2"]),
     "nan in a later slice": (ONE, {"x": np.concatenate([GOOD] * 9 + [with_value(np.nan)])}, ["in sample 47"]),
     "too big for float32": (ONE, {"x": with_value(1e300, "float64")}, ["1e+300", "does not fit", "float32"]),
     "too big for int32": (
@@ -274,11 +267,6 @@ def test_json_of_outputs_as_polygraphy_saves_them(tmp_path: Path) -> None:
 
 
 LOADERS: dict[str, tuple[str, list[str]]] = {
-    "raises": ("def load():\n  yield {}['a']\n", ["loaders.py:2: KeyError: 'a' (in loaders.py:load)"]),
-    "raises later": (
-        "import numpy as np\ndef load():\n  yield {'x': np.ones((1, 3, 4), 'f4')}\n  raise OSError('boom')",
-        ["loaders.py:4: OSError: boom"],
-    ),
     "yields arrays": ("import numpy as np\ndef load():\n  yield np.ones(3)\n", ["feed 0 is of type ndarray"]),
     "returns a feed": ("def load():\n  return {'x': 1}\n", ["returned one dict", "yield"]),
     "returns nothing": ("def load():\n  pass\n", ["returned nothing", "yield"]),
@@ -297,27 +285,6 @@ LOADERS: dict[str, tuple[str, list[str]]] = {
     "nan": (
         "import numpy as np\ndef load():\n  for v in 0., 1., np.nan:\n    yield {'x': np.full((2, 3, 4), v)}",
         ["feed 2: 'x' has nan in sample 4"],
-    ),
-    "a plain BaseException": (
-        "def load():\n  raise BaseException('boom')\n  yield",
-        ["loaders.py:2: BaseException: boom"],
-    ),
-    "a BaseException of its own": (
-        "class Stop(BaseException): pass\ndef load():\n  yield {}\n  raise Stop",
-        ["nothing for the model's input 'x'"],
-    ),
-    "an exit": ("import sys\ndef load():\n  sys.exit(3)\n  yield", ["loaders.py:3: SystemExit: 3"]),
-    "an exception without text": (
-        "class Mute(Exception):\n  def __str__(self): raise ValueError\ndef load():\n  raise Mute\n  yield",
-        ["loaders.py:4: Mute: Mute, whose text cannot be made (in loaders.py:load)"],
-    ),
-    "an array that is none": (
-        "class A:\n  def __array__(self, *a): raise BaseException('no')\ndef load():\n  yield {'x': A()}",
-        ["feed 0: 'x' of type A cannot become a NumPy array (loaders.py:2: BaseException: no"],
-    ),
-    "items that fail": (
-        "class D(dict):\n  def items(self): raise KeyError('no')\ndef load():\n  yield D()",
-        ["KeyError"],
     ),
     "takes arguments": ("def load(path):\n  yield path\n", ["loaders.py:load: TypeError", "path"]),
 }
@@ -347,19 +314,3 @@ def test_a_model_without_inputs(tmp_path: Path) -> None:
 def test_messages_name_the_key_of_the_spec(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=re.escape("calibrate.data: a.npz: no such file")):
         open_dataset("a.npz", ONE, base=tmp_path, what="calibrate.data")
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data(), name=st.sampled_from(["a.npz", "x.npy", "inputs.json"]))
-def test_damaged_files_give_data_errors_only(tmp_path: Path, data: st.DataObject, name: str) -> None:
-    path = tmp_path / name
-    if name == "inputs.json":
-        path.write_text(json.dumps([{"x": {"array": NPY, "polygraphy_class": "ndarray"}}]))
-    else:
-        (np.savez_compressed if name == "a.npz" else np.save)(path, GOOD)
-    content = bytearray(path.read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    path.write_bytes(content[: data.draw(st.integers(len(content) // 2, len(content)))])
-    with contextlib.suppress(DataError):
-        read_all(tmp_path, name, ONE)

@@ -2,7 +2,6 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
 
 from pytest_int8acc import CriterionError, DataError
@@ -166,9 +165,3 @@ def test_an_indexed_loader_is_iterated(tmp_path: Path) -> None:
     script = "class L:\n  def __getitem__(self, i):\n    return [0, 1, 2][i]\n"
     write(tmp_path, "m.py", script + "def load():\n    return L()\n")
     assert list(iterate_user("m.py:load", load_function("m.py:load", tmp_path))) == [0, 1, 2]
-
-
-def test_arrays_pass_through_unchanged(tmp_path: Path) -> None:
-    write(tmp_path, "m.py", "def f(a, b=None):\n    return a\n")
-    array = np.ones(3)
-    assert run_user("m.py:f", load_function("m.py:f", tmp_path), array) is array

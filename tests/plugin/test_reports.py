@@ -15,8 +15,6 @@ from plugin_support import LOAD, spec
 from report_cases import SCHEMA
 from rich_project import RICH, normal
 
-import pytest_int8acc.plugin.reporting
-
 # Imported here so that no run inside a test imports them anew.
 import pytest_int8acc.report.folder
 import pytest_int8acc.report.html
@@ -95,20 +93,6 @@ def test_every_way_of_running_gives_the_same_files_and_the_same_section(project,
     assert [error["nodeid"] for error in report["errors"]] == ["c.int8acc.yaml"]
     assert "c.int8acc.yaml:1:1:" in report["errors"][0]["message"]
     assert report["cases"][0]["written"] == ["a/rich-bad/plan.yaml"]
-
-
-@pytest.mark.parametrize(
-    ("nodeid", "plain"),
-    [
-        ("a.int8acc.yaml::a@group", "a.int8acc.yaml::a"),
-        ("dir@x/a.int8acc.yaml::a@g@h", "dir@x/a.int8acc.yaml::a"),
-        ("dir@x/a.int8acc.yaml::a", "dir@x/a.int8acc.yaml::a"),
-    ],
-)
-def test_a_group_is_no_part_of_the_name(nodeid, plain):
-    """Only pytest below 9.2 shows the group that pytest-xdist appends."""
-    report = pytest.TestReport(nodeid, (plain, 0, ""), {}, "passed", None, "call")
-    assert pytest_int8acc.plugin.reporting.nodeid_of(report) == plain
 
 
 def test_the_path_of_the_report_is_printed_last(project, run):
