@@ -14,6 +14,7 @@ from spec_schema import SCHEMA, is_valid
 from spec_texts import VALID
 
 from pytest_int8acc import Case, SpecError, load_spec
+from pytest_int8acc.spec.yaml import parse
 
 #: PyYAML's own parser, and libyaml's where there is one.
 PARSERS = [yaml.SafeLoader, *([yaml.CSafeLoader] if hasattr(yaml, "CSafeLoader") else [])]
@@ -107,8 +108,10 @@ def test_structures(top: dict[str, Any], file: Path) -> None:
 @given(changes=st.dictionaries(st.sampled_from(sorted(MODELS["Case"]["properties"])), structures, max_size=3))
 def test_a_valid_case_with_other_values(changes: dict[str, Any], file: Path) -> None:
     case = {"name": "a", "model": "a", "inputs": "a", "int8": {"scales": "s"}}
-    check(json.dumps(case | changes).encode(), file)
-    check(json.dumps({"defaults": case, "cases": [changes, {"name": "b"} | changes]}).encode(), file)
+    shared = {"defaults": case, "cases": [changes, {"name": "b"} | changes]}
+    for spec in (case | changes, shared):
+        if check(json.dumps(spec).encode(), file):
+            assert is_valid(spec, SCHEMA), "an editor underlines what loads"
 
 
 @fuzz
@@ -122,77 +125,23 @@ def test_mutations_of_a_valid_spec(data: st.DataObject, text: str, file: Path) -
     check(text.encode(), file)
 
 
-def mostly(*good: Any, bad: tuple[Any, ...]) -> st.SearchStrategy[Any]:
-    return st.sampled_from([*good * (12 * len(bad) // len(good)), *bad])
-
-
-@st.composite
-def plausible_cases(draw: st.DrawFn) -> dict[str, Any]:
-    """A case of which each part is right, or now and then nearly so."""
-    path = mostly("a", "a.py:f", bad=("a.py", "", 3))
-    count = mostly(1, 8, bad=(0, 0.5, "1", True))
-    ratio = mostly(0, 0.5, 1, 1e-3, bad=(-2, 1.5, "0.5", "1%"))
-    random = st.fixed_dictionaries(
-        {"random": st.fixed_dictionaries({"samples": count}, optional={"seed": count})}
-    )
-    output = st.dictionaries(
-        st.sampled_from(["cosine", "kl", "max_abs"]), ratio, min_size=1
-    ) | st.fixed_dictionaries(
-        {"sqnr_db": ratio}, optional={"axis": count, "rel_floor": count, "output": path}
-    )
-    metric = st.fixed_dictionaries(
-        {"metric": st.just("m.py:f"), "max_drop": ratio | st.just("1%")},
-        optional={"min": ratio, "max": st.just(2), "lower_is_better": st.booleans()},
-    )
-    calibrate = (
-        st.fixed_dictionaries({"method": mostly("percentile", bad=("mse",)), "percentile": st.just(99.9)})
-        | st.fixed_dictionaries({"method": mostly("topk", bad=("no",)), "top_k": count})
-        | st.fixed_dictionaries({}, optional={"data": path | random, "samples": count})
-    )
-    engine = st.dictionaries(st.sampled_from(["int8_layers", "speedup"]), ratio, min_size=1)
-    regression = st.fixed_dictionaries({"regression": st.dictionaries(path, ratio, max_size=2)})
-    shapes = mostly([[1, 3], [8, 3], [8, 3]], [[], [], []], bad=([[8], [1], [8]], [[1], [2]], [1, 2, 3]))
-    tensorrt = {
-        "shapes": st.dictionaries(path.map(str), shapes, max_size=2),
-        "workspace": mostly("4G", "512M", bad=(4, "0G", "4 GB")),
-        "optimization_level": mostly(0, 5, bad=(6, "3", True)),
-        "tactic_sources": st.lists(path, max_size=2),
-        "timeout": count,
-    }
-    algorithm = mostly("entropy2", "legacy", bad=("mse",))
-    implicit = st.fixed_dictionaries(
-        {"cache": path}, optional={"calibrate": st.fixed_dictionaries({}, optional={"algorithm": algorithm})}
-    )
-    int8 = (
-        st.fixed_dictionaries({"calibrate": calibrate}, optional={"exclude": st.lists(path, max_size=2)})
-        | st.fixed_dictionaries({"scales": path})
-        | st.fixed_dictionaries({"model": path})
-        | st.fixed_dictionaries({"engine": path})
-        | st.fixed_dictionaries({"implicit": implicit})
-        | mostly({"model": "m"}, bad=({}, {"model": "m", "scales": "s"}))
-    )
-    parts = {
-        "batch": count,
-        "labels": path,
-        "baseline": mostly("fp16", "golden", {"model": "a"}, {"engine": "a"}, bad=("fp8", {})),
-        "golden": mostly(True, False, {"samples": 8}, bad=(1, {"dtype": "int8"})),
-        "criteria": st.lists(output | metric | engine | regression, max_size=2),
-        "tensorrt": st.fixed_dictionaries({}, optional=tensorrt),
-        "marks": st.lists(mostly("slow", bad=("a-b", 1)), max_size=2),
-        "xfail": mostly("a reason", bad=("", 1)),
-        "onnxruntime": st.fixed_dictionaries({}, optional={"mode": mostly("exact", bad=("x",))}),
-    }
-    case = {"model": draw(path), "inputs": draw(path | random), "int8": draw(int8)}
-    return case | {
-        key: draw(parts[key]) for key in draw(st.lists(st.sampled_from(sorted(parts)), max_size=3))
-    }
+def parts_of_valid_cases() -> list[tuple[str, Any]]:
+    """Keys and values of cases in valid specs."""
+    found = []
+    for text in VALID.values():
+        root = parse(text.encode()).root
+        assert root is not None
+        whole = root.plain()
+        for case in (whole, whole.get("defaults", {}), *whole.get("cases", ())):
+            found += [(key, value) for key, value in case.items() if key not in ("defaults", "cases")]
+    return found
 
 
 @fuzz
-@given(case=plausible_cases())
-def test_an_editor_never_underlines_what_loads(case: dict[str, Any], file: Path) -> None:
-    if check(json.dumps(case).encode(), file):
-        assert is_valid(case, SCHEMA)
+@given(parts=st.lists(st.sampled_from(parts_of_valid_cases()), max_size=4))
+def test_an_editor_never_underlines_what_loads(parts: list[tuple[str, Any]], file: Path) -> None:
+    case = {"name": "a", "model": "a", "inputs": "a", "int8": {"scales": "s"}, **dict(parts)}
     shared = {"defaults": case, "cases": [{"name": "a"}, {"name": "b", "batch": 2}]}
-    if check(json.dumps(shared).encode(), file):
-        assert is_valid(shared, SCHEMA)
+    for spec in (case, shared):
+        if check(json.dumps(spec).encode(), file):
+            assert is_valid(spec, SCHEMA)
