@@ -27,22 +27,21 @@ LEAVES = {
     "mute": ("raise Mute", "Mute, whose text cannot be made"),
     "syntax": ("raise SyntaxError('odd', (5, 1, 1, 'x'))", "SyntaxError: odd"),
 }
+INPUTS, METRIC = "inputs: SCRIPT.py:load", "criteria: [{metric: 'SCRIPT.py:m', min: 2}]"
+DECODE = "labels: labels.npy\ncriteria: [{metric: top1, decode: 'SCRIPT.py:d', min: 2}]"
 #: Where it may happen, by name: the script, and what the case says. LEAVE is the statement above.
 PLACES = {
-    "loading": ("LEAVE\ndef load(): return []", "inputs: SCRIPT.py:load"),
-    "loader": ("def load():\n  LEAVE\n  yield {}", "inputs: SCRIPT.py:load"),
-    "loader-later": ("def load():\n  yield from feeds()\n  LEAVE", "inputs: SCRIPT.py:load"),
+    "loading": ("LEAVE\ndef load(): return []", INPUTS),
+    "loader": ("def load():\n  LEAVE\n  yield {}", INPUTS),
+    "loader-later": ("def load():\n  yield from feeds()\n  LEAVE", INPUTS),
     "loader-after-the-verdict": (
         "def load():\n  yield from feeds()\n  if '(call)' in os.environ['PYTEST_CURRENT_TEST']:\n    LEAVE",
         "inputs: SCRIPT.py:load\ncriteria: [{sqnr_db: 99}]",
     ),
-    "its-items": (
-        "class D(dict):\n  def items(self):\n    LEAVE\ndef load():\n  yield D(x=1)",
-        "inputs: SCRIPT.py:load",
-    ),
+    "its-items": ("class D(dict):\n  def items(self):\n    LEAVE\ndef load():\n  yield D(x=1)", INPUTS),
     "its-array": (
         "class A:\n  def __array__(self, *a, **k):\n    LEAVE\ndef load():\n  yield {'x': A()}",
-        "inputs: SCRIPT.py:load",
+        INPUTS,
     ),
     "calibration": ("def load():\n  LEAVE\n  yield {}", "int8: {calibrate: {data: SCRIPT.py:load}}"),
     "labels": ("def load():\n  LEAVE", "labels: SCRIPT.py:load"),
@@ -50,10 +49,10 @@ PLACES = {
         "class A:\n  def __array__(self, *a, **k):\n    LEAVE\ndef load():\n  return {'a': A()}",
         "labels: SCRIPT.py:load",
     ),
-    "metric": ("def m(outputs):\n  LEAVE", "criteria: [{metric: 'SCRIPT.py:m', min: 2}]"),
+    "metric": ("def m(outputs):\n  LEAVE", METRIC),
     "metric-of-a-candidate": (
         "def m(outputs):\n  COUNT.append(1)\n  if len(COUNT) > 1:\n    LEAVE\n  return 1.0",
-        "criteria: [{metric: 'SCRIPT.py:m', min: 2}]",
+        METRIC,
     ),
     "streaming": (
         "def m(outputs):\n  LEAVE",
@@ -61,35 +60,20 @@ PLACES = {
     ),
     "made": (
         "class m:\n  def __init__(self):\n    LEAVE\n  def update(self, o): pass\n  compute = update",
-        "criteria: [{metric: 'SCRIPT.py:m', min: 2}]",
+        METRIC,
     ),
-    "update": (
-        "class m:\n  def update(self, o):\n    LEAVE\n  def compute(self): return 1.0",
-        "criteria: [{metric: 'SCRIPT.py:m', min: 2}]",
-    ),
+    "update": ("class m:\n  def update(self, o):\n    LEAVE\n  def compute(self): return 1.0", METRIC),
     "update-looked-up": (
         "class m:\n  def __getattribute__(self, n):\n    LEAVE\n  def update(self, o): 1\n  compute = update",
-        "criteria: [{metric: 'SCRIPT.py:m', min: 2}]",
+        METRIC,
     ),
-    "compute": (
-        "class m:\n  def update(self, o): pass\n  def compute(self):\n    LEAVE",
-        "criteria: [{metric: 'SCRIPT.py:m', min: 2}]",
-    ),
-    "its-number": (
-        "class N(float):\n  def __float__(self):\n    LEAVE\ndef m(outputs): return N(1)",
-        "criteria: [{metric: 'SCRIPT.py:m', min: 2}]",
-    ),
-    "its-text": (
-        "class N:\n  def __repr__(self):\n    LEAVE\ndef m(outputs): return N()",
-        "criteria: [{metric: 'SCRIPT.py:m', min: 2}]",
-    ),
-    "decode": (
-        "def d(outputs):\n  LEAVE",
-        "labels: labels.npy\ncriteria: [{metric: top1, decode: 'SCRIPT.py:d', min: 2}]",
-    ),
+    "compute": ("class m:\n  def update(self, o): pass\n  def compute(self):\n    LEAVE", METRIC),
+    "its-number": ("class N(float):\n  def __float__(self):\n    LEAVE\ndef m(outputs): return N(1)", METRIC),
+    "its-text": ("class N:\n  def __repr__(self):\n    LEAVE\ndef m(outputs): return N()", METRIC),
+    "decode": ("def d(outputs):\n  LEAVE", DECODE),
     "decoded-array": (
         "class A:\n  def __array__(self, *a, **k):\n    LEAVE\ndef d(outputs): return A()",
-        "labels: labels.npy\ncriteria: [{metric: top1, decode: 'SCRIPT.py:d', min: 2}]",
+        DECODE,
     ),
 }
 #: Which leave at every place; the others leave at some.
