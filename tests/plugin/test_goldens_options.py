@@ -81,8 +81,6 @@ OWN_LINES = [
 
 @WORKERS
 def test_goldens_are_recorded(project, run, workers):
-    if workers:
-        pytest.importorskip("xdist")
     write_own_test(project)
     result = run(*workers, "--int8acc-update=missing", "--int8acc-report=out", "--junitxml=junit.xml")
     result.assert_outcomes(passed=5)
@@ -245,7 +243,7 @@ def test_orphans_are_listed_and_deleted_on_demand_alone(project, run):
     assert files(goldens(project)) == before
     run("--int8acc-update=all")
     assert set(before) < set(files(goldens(project)))  # an update deletes no orphans
-    pytest.importorskip("xdist")  # a worker must not delete what the controller is to tell
+    # a worker must not delete what the controller is to tell
     result = run("-n1", "-k", "nothing", "--int8acc-prune=delete")
     result.stdout.fnmatch_lines(["    deleted models/__int8acc__/net/beside.json: *"])
     assert {name for name in files(goldens(project)) if "/beside." in name} == set()

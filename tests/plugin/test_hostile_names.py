@@ -12,7 +12,6 @@ import pytest
 from hostile import HOSTILE, NOT_IN_ONNX, acts, obeyed
 from plugin_support import CONFTEST, LOAD, spec
 
-# Imported here so that no run inside a test imports them anew.
 from pytest_int8acc.names import shown
 
 pytestmark = pytest.mark.usefixtures("quick_processes")

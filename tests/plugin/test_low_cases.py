@@ -32,7 +32,6 @@ def test_an_engine(int8acc_engine):
 
 @pytest.mark.parametrize(("low", "workers"), [("fp16", "-n0"), ("bf16", "-n2")])
 def test_fixtures(low: str, workers: str, pytester: pytest.Pytester) -> None:
-    pytest.importorskip("xdist")
     output = put(pytester.path, "plain", low, "")
     pytester.makepyfile(test_own=OWN_TESTS.replace("OUTPUT", output).replace("LOW", low.upper()))
     pytester.runpytest(*LOAD, workers, "test_own.py").assert_outcomes(passed=2)

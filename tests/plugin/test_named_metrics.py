@@ -40,8 +40,6 @@ def write(digits: pytest.Pytester, cases: str) -> None:
 
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"])
 def test_a_limit_on_top1_alone_is_a_full_spec_and_drives_the_search(digits, workers):
-    if workers:
-        pytest.importorskip("xdist")
     write(digits, f"  - {{name: good, {GOOD}}}\n  - {{name: bad, {BAD}}}\n")
     result = digits.runpytest(*LOAD, *workers, "--int8acc", "--int8acc-report=report")
     result.assert_outcomes(passed=1, failed=1)

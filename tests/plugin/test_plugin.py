@@ -119,7 +119,6 @@ def test_verdicts_and_the_terminal_section(project, run):
 
 
 def test_workers_of_xdist_tell_all_that_one_process_tells(project, run):
-    pytest.importorskip("xdist")
     path = project(m=spec("good", "bad", "broken", "crash"), bad="modle: a.onnx\n", **MARKS).path
     (path / "tox.ini").write_text(f"{SLOW}int8acc = true\n")
     (path / "models").mkdir()
@@ -136,7 +135,6 @@ def test_workers_of_xdist_tell_all_that_one_process_tells(project, run):
 
 
 def test_workers_of_xdist_leave_specs_out_as_one_process_does(project, run):
-    pytest.importorskip("xdist")
     project(a=spec("good"), b=spec("bad")).makepyfile("def test_x(): pass")
     hinted = run("-n2")
     hinted.assert_outcomes(passed=1)

@@ -16,8 +16,6 @@ pytestmark = pytest.mark.usefixtures("quick_processes")
 
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"])
 def test_verdicts_of_real_models_and_the_report_folder(digits, workers):
-    if workers:
-        pytest.importorskip("xdist")
     command = (*LOAD, *workers, "--int8acc", "-v", "--junitxml=junit.xml", "--int8acc-report", "out")
     result = digits.runpytest(*command)
     result.assert_outcomes(passed=1, failed=1, errors=1, xfailed=1, skipped=1)

@@ -15,11 +15,6 @@ from plugin_support import LOAD, spec
 from report_cases import SCHEMA
 from rich_project import RICH, normal
 
-# Imported here so that no run inside a test imports them anew.
-import pytest_int8acc.report.folder
-import pytest_int8acc.report.html
-import pytest_int8acc.report.markdown
-
 pytest.importorskip("jinja2", reason="pip install jinja2")
 
 pytestmark = pytest.mark.usefixtures("quick_processes")
@@ -66,7 +61,6 @@ def section(result: pytest.RunResult) -> list[str]:
 
 def test_every_way_of_running_gives_the_same_files_and_the_same_section(project, run):
     jsonschema = pytest.importorskip("jsonschema")
-    pytest.importorskip("xdist")
     written, sections = [], []
     for name, args in RUNS.items():
         folder = project.path / f"out-{name.replace(' ', '')}"
@@ -104,7 +98,7 @@ def test_the_path_of_the_report_is_printed_last(project, run):
 
 
 def test_without_jinja2_a_note_says_how_to_get_the_page(project, run, monkeypatch):
-    monkeypatch.setattr(pytest_int8acc.report.folder, "find_spec", lambda name: None)
+    monkeypatch.setattr("pytest_int8acc.report.folder.find_spec", lambda name: None)
     result = run("--int8acc-report", "out")
     assert result.stdout.lines[-3:-1] == [
         "int8acc: no report.html: jinja2 is not installed (pip install jinja2)",

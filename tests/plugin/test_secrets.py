@@ -6,10 +6,6 @@ import pytest
 from golden_support import BASE, MINMAX, write_project
 from plugin_support import CONFTEST, LOAD, spec
 
-# Imported here so that no run inside a test imports them anew.
-import pytest_int8acc.goldens.prune
-import pytest_int8acc.report.html  # noqa: F401
-
 pytest.importorskip("jinja2", reason="pip install jinja2")
 
 pytestmark = pytest.mark.usefixtures("quick_processes")
@@ -102,8 +98,6 @@ def test_of_the_engine_store_in_a_report(pytester, kind, where):
 @pytest.mark.parametrize("more", [(), ("-n2",)], ids=["plain", "n2"])
 def test_of_goldens_in_errors_logs_and_tracebacks(pytester, more):
     pytest.importorskip("fsspec")
-    if more:
-        pytest.importorskip("xdist")
     write_project(pytester.path)
     (pytester.path / "net.int8acc.yaml").write_text(f"{BASE}{MINMAX}golden: true\n")
     pytester.makeconftest(TALKATIVE)

@@ -38,8 +38,6 @@ def test_lines_fit_the_terminal(
     verbosity: str,
     workers: tuple[str, ...],
 ) -> None:
-    if workers:
-        pytest.importorskip("xdist")
     (project.path / "c.int8acc.yaml").write_text("modle: c.onnx\ninputs: no.npz\n")
     (project.path / f"{LONG}.int8acc.yaml").write_text(spec("rich-bad"))
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -87,8 +85,6 @@ def test_a_failure_is_printed_once(
     workers: tuple[str, ...],
 ) -> None:
     """pytest's short summary prints whole messages with -vv, and on a CI machine."""
-    if workers:
-        pytest.importorskip("xdist")
     monkeypatch.setenv("CI", ci)
     result = project.runpytest(*LOAD, "--int8acc", *arguments, *workers, "--junitxml=junit.xml")
     result.assert_outcomes(passed=2, failed=2, errors=1)

@@ -146,8 +146,6 @@ def test_how_a_function_may_leave(pytester: pytest.Pytester) -> None:
 def test_what_ends_the_session(
     pytester: pytest.Pytester, place: str, leave: str, workers: tuple[str, ...]
 ) -> None:
-    if workers:
-        pytest.importorskip("xdist")
     write_project(pytester.path)
     _, keys = write(pytester.path, "script", place, leave)
     cases = [case("first", ""), case("leaves", keys), case("never", "")]
@@ -199,8 +197,6 @@ def write_wide_project(folder: Path) -> Path:
 def test_what_a_script_sets_for_its_process_holds_for_it_alone(
     pytester: pytest.Pytester, workers: tuple[str, ...]
 ) -> None:
-    if workers:
-        pytest.importorskip("xdist")
     rows = np.load(write_wide_project(pytester.path) / "inputs.npz")["x"]
     (pytester.path / "data").mkdir()
     for index in range(4):
