@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from pytest_int8acc.graph.instrument import Piece
+from pytest_int8acc.graph.network import TensorScale, symmetric
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.observers.values import TensorValues
 from pytest_int8acc.results.causes import Ablation, Cause, TakenKind
@@ -48,8 +49,10 @@ class Suspect:
     by_channel: Cause | None = None
     """The cause by single channels, for a tensor that shows no symptom as a whole. It counts only if an
     ablation shows that the tensor is at fault."""
-    scales: Mapping[TakenKind, Array] = field(default_factory=dict)
-    """Scales of an activation, by the ablation that tries them."""
+    scale: TensorScale | None = None
+    """The scale that the ablations ``in-use``, ``unmasked`` and, for a constant, ``per-channel`` try."""
+    guesses: tuple[Suspect, ...] = ()
+    """Other symptoms that the tensor may have. Only their ablations can show them, so these come first."""
 
 
 #: A function that returns the cause if the operators around a layer do not suit INT8, otherwise None. Its
@@ -93,7 +96,9 @@ def _shown(
         return None
     tests = _Tests(trials, group)
     for suspect in ordered:
-        if tests.remedied(suspect) >= _MOST or tests.freed(suspect) >= _MOST:
+        if any(tests.remedied(known) >= _MOST for known in (*suspect.guesses, suspect)):
+            break
+        if tests.freed(suspect) >= _MOST:
             break
     likely_lost = likely.kind == "zero-scale" and tests.most_by_scales < _PART
     if trials.halved and (likely_lost or tests.most < _PART):
@@ -139,10 +144,11 @@ class _Tests:
         most, wide = self.most, self.tried.get(("", "fp32"))
         if most < _LEAST:
             return None
-        mended = [(self._remedy(s), s) for s in suspects]
+        mended = [(self._remedy(s), s) for suspect in suspects for s in (*suspect.guesses, suspect)]
         shown = [(t, s) for t, s in mended if t is not None and t.share >= _PART * most]
         if shown:
             taken, guilty = max(shown, key=lambda pair: pair[0].share)
+            self._keep(guilty, taken)
             return self._with_trial(guilty.cause, taken)
         if wide is not None and wide.share >= max(_PART, _PART * most):
             vanishes = likely.kind == "zero-scale"
@@ -209,33 +215,41 @@ class _Tests:
             self.tried[key] = Ablation(kind, tensor, min(share, 1.0), met, samples, beyond, alone)
         return self.tried[key].share
 
+    def _keep(self, guilty: Suspect, taken: Ablation) -> None:
+        """Keep the scale that an ablation tried, if a plan can give it to the tensor in the low format."""
+        scale = guilty.scale if guilty.held is None else SCALES.get(taken.kind, _no_scale)(guilty)
+        if taken.kind in SCALES and scale is not None and (guilty.held is None or not scale.scale.ndim):
+            self.trials.mended[guilty.tensor] = scale
+
     def _with_trial(self, cause: Cause, taken: Ablation | None) -> Cause:
         evidence = self.trials.evidence(self.trials.cost - self.began) if taken is not None else None
         return replace(cause, ablation=taken, tried=tuple(self.tried.values()), evidence=evidence)
 
 
-def _fitting(suspect: Suspect) -> Array | None:
+def _no_scale(suspect: Suspect) -> TensorScale | None:
+    return None
+
+
+def _fitting(suspect: Suspect) -> TensorScale | None:
     """The scale for the tensor as a whole that fits the data best."""
     held = suspect.held
-    if held is None or not held.is_counted:
-        return None
-    return np.array(held.best_reach() / held.low.levels, np.float32)
+    return symmetric(held.best_reach() / held.low.levels) if held is not None and held.is_counted else None
 
 
-def _of_large_channels(suspect: Suspect) -> Array | None:
+def _of_large_channels(suspect: Suspect) -> TensorScale | None:
     """Scales of their own for the large channels, and one scale for all others."""
     scales = _of_each_channel(suspect)
     if scales is None:
         return None
     usual = np.ones(scales.shape, np.bool_)
     usual[list(suspect.cause.channels)] = False
-    return np.where(usual, scales[usual].max(initial=0.0), scales) if usual.any() else scales
+    return TensorScale(np.where(usual, scales[usual].max(initial=0.0), scales) if usual.any() else scales)
 
 
-def _of_each_part(suspect: Suspect) -> Array | None:
-    """A scale for each part of the channels, see ``_by_part``."""
+def _of_each_part(suspect: Suspect) -> TensorScale | None:
+    """A scale for each part of the channels of an activation, see ``_by_part``; the scales of a constant."""
     scales = _of_each_channel(suspect)
-    return None if scales is None else _by_part(scales)
+    return suspect.scale if scales is None else TensorScale(_by_part(scales))
 
 
 def _of_each_channel(suspect: Suspect) -> Array | None:
@@ -270,23 +284,25 @@ def _unquantized(trials: Interventions, group: str, suspect: Suspect | None) -> 
 def _rescaled(kind: TakenKind, trials: Interventions, group: str, suspect: Suspect | None) -> float | None:
     if suspect is None:
         return None
-    piece, scale = _piece(trials, group, suspect), SCALES[kind](suspect)
-    if scale is None or scale.size not in (1, piece.channels):
+    piece, found = _piece(trials, group, suspect), SCALES[kind](suspect)
+    if found is None:
         return None
-    return trials.rescaled(group, piece, scale)
+    if suspect.held is None:
+        return trials.requantized(group, suspect.tensor, found)
+    return trials.rescaled(group, piece, found.scale) if found.scale.size in (1, piece.channels) else None
 
 
 def _piece(trials: Interventions, group: str, suspect: Suspect) -> Piece:
     return next(piece for piece in trials.pieces[group] if piece.tensor == suspect.tensor)
 
 
-#: The trials that give an activation other symmetric scales: float32 [] or [channels]; None if not known.
-SCALES: Mapping[TakenKind, Callable[[Suspect], Array | None]] = {
+#: The trials that give a tensor other symmetric scales, for the whole or for each channel; None if not known.
+SCALES: Mapping[TakenKind, Callable[[Suspect], TensorScale | None]] = {
     "range": _fitting,
     "channels": _of_large_channels,
     "per-channel": _of_each_part,
-    "in-use": lambda suspect: suspect.scales.get("in-use"),
-    "unmasked": lambda suspect: suspect.scales.get("unmasked"),
+    "in-use": lambda suspect: suspect.scale,
+    "unmasked": lambda suspect: suspect.scale,
 }
 #: The register of trials. Each returns the model's loss after one change of a culprit, or None if the change
 #: is not possible. To add one: its name in ``TakenKind``, a row here or in ``SCALES``, its words in

@@ -7,16 +7,15 @@ ablations in the lab decide (see ``answer/ablations.py``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 import onnx
 
 from pytest_int8acc.answer import symptoms
 from pytest_int8acc.answer.ablations import Suspect, established
-from pytest_int8acc.answer.scales import scales_in_use, unmasked_scales
+from pytest_int8acc.answer.scales import MASK_ROOM, goes_to_softmax, scales_in_use, unmasked_scales
 from pytest_int8acc.answer.symptoms import (
     ActivationFacts,
     InputFacts,
@@ -35,12 +34,14 @@ from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.losses import SAMPLES
 from pytest_int8acc.observers.edges import EdgeMeter
+from pytest_int8acc.observers.values import TensorValues
 from pytest_int8acc.results import Cost, Culprit, Evidence
 from pytest_int8acc.results.causes import Cause, CauseKind, Symptom, TakenKind
-from pytest_int8acc.tensors import Array, did_you_mean
+from pytest_int8acc.tensors import did_you_mean
 
 logger = logging.getLogger("pytest_int8acc")
 _F = TypeVar("_F")
+_T = TypeVar("_T", ActivationFacts, WeightFacts)
 
 #: A tensor of a culprit is not suspected if its SQNR is more than this many dB above that of the noisiest
 #: tensor. It then causes less than a tenth of the noise.
@@ -64,6 +65,8 @@ class Diagnostic(Generic[_F]):
 
     None if there is no such ablation. Then the symptom is proved by not quantizing the whole tensor.
     """
+    is_guess: bool = False
+    """Whether only the ablation can tell the symptom from others, so that the next rows are read, too."""
 
 
 # The register of causes. There is a table for each class of facts, such as ``ActivationFacts``. A row has a
@@ -80,9 +83,9 @@ class Diagnostic(Generic[_F]):
 # If a step is missing, mypy, ``tests/answer/test_registers.py`` or ``tests/report/test_catalogue.py`` fails.
 ACTIVATIONS: tuple[Diagnostic[ActivationFacts], ...] = (
     Diagnostic("vanishing-scale", "zero-scale", symptoms.vanishing_scale, "range"),
-    Diagnostic("masked-values", "masked-range", symptoms.masked_values, "unmasked"),
+    Diagnostic("masked-values", "masked-range", symptoms.masked_values, "unmasked", is_guess=True),
+    Diagnostic("ignored-channels", "ignored-channel", symptoms.ignored_channels, "in-use", is_guess=True),
     Diagnostic("one-sided", "zero-point", symptoms.one_sided, "range"),
-    Diagnostic("ignored-channels", "ignored-channel", symptoms.ignored_channels, "in-use"),
     Diagnostic("cut-off", "saturation", symptoms.cut_off, "range"),
     Diagnostic("range-of-partner", "mismatched-scales", symptoms.range_of_partner, "range"),
     Diagnostic("range-too-wide", "scale-too-wide", symptoms.range_too_wide, "range"),
@@ -94,13 +97,16 @@ ACTIVATIONS: tuple[Diagnostic[ActivationFacts], ...] = (
 WEIGHTS: tuple[Diagnostic[WeightFacts], ...] = (
     Diagnostic("vanishing-weight-scale", "zero-scale", symptoms.vanishing_weight_scale, "constants"),
     Diagnostic("corrected-bias", "bias-shift", symptoms.corrected_bias, "constants"),
+    Diagnostic("shifted-bias", "bias-shift", symptoms.shifted_bias, "constants"),
     Diagnostic("coarse-bias", "int8-bias", symptoms.coarse_bias, "constants"),
     Diagnostic("few-codes", "weight-scale", symptoms.few_codes, "constants"),
-    Diagnostic("scales-of-other-axis", "wrong-axis", symptoms.scales_of_other_axis, "constants"),
-    Diagnostic("one-scale-for-channels", "weight-outliers", symptoms.one_scale_for_channels, "constants"),
+    Diagnostic(
+        "one-scale-for-channels", "weight-outliers", symptoms.one_scale_for_channels, "per-channel", True
+    ),
+    Diagnostic("scales-of-other-axis", "wrong-axis", symptoms.scales_of_other_axis, "per-channel", True),
+    Diagnostic("large-idle-weights", "weight-outliers", symptoms.large_idle_weights, "in-use", is_guess=True),
     Diagnostic("shifted-mean", "bias-shift", symptoms.shifted_mean, "bias"),
     Diagnostic("weight-scales-off", "weight-scale", symptoms.weight_scales_off, "constants"),
-    Diagnostic("large-idle-weights", "weight-outliers", symptoms.large_idle_weights, "constants"),
     Diagnostic("large-weights", "weight-outliers", symptoms.large_weights, "constants"),
 )
 PLACES: tuple[Diagnostic[PlaceFacts], ...] = (
@@ -125,6 +131,7 @@ ACTIVATION_CHANNELS: tuple[Diagnostic[ActivationFacts], ...] = (
     Diagnostic("uneven-channels", "mismatched-scales", symptoms.uneven_channels, "per-channel"),
 )
 WEIGHT_CHANNELS: tuple[Diagnostic[WeightFacts], ...] = (
+    Diagnostic("coarse-bias", "int8-bias", symptoms.bias_of_eight_bits, "constants"),
     Diagnostic("coarse-channels", "weight-scale", symptoms.coarse_channels, "constants"),
 )
 WHOLE_CASE: tuple[Diagnostic[None], ...] = (
@@ -145,7 +152,6 @@ DIAGNOSTICS: tuple[Diagnostic[Any], ...] = (
     *WEIGHT_CHANNELS,
     *WHOLE_CASE,
 )
-_TRIALS = {row.symptom: row.trial for row in DIAGNOSTICS}
 
 
 def explain(
@@ -220,11 +226,41 @@ def narrow_cause(lab: Lab, culprit: Culprit, *, engine_only: bool) -> Cause:
 
 def _first_shown(rows: Iterable[Diagnostic[_F]], facts: _F, cause: Cause) -> Cause | None:
     """``cause`` with the fields of the first row whose symptom is recognised; None if no row fits."""
+    return next((shown for shown, _ in _all_shown(rows, facts, cause)), None)
+
+
+def _all_shown(
+    rows: Iterable[Diagnostic[_F]], facts: _F, cause: Cause
+) -> Iterator[tuple[Cause, Diagnostic[_F]]]:
+    """Yields ``cause`` with the fields of each row whose symptom is recognised, and the row.
+
+    These are guesses, and the first row that is none.
+    """
     for row in rows:
         shown = None if row.recognise is None else row.recognise(facts)
         if shown is not None:
-            return cause.showing(row.kind, row.symptom, **shown)
-    return None
+            yield cause.showing(row.kind, row.symptom, **shown), row
+            if not row.is_guess:
+                return
+
+
+def _suspected(
+    tensor: str,
+    held: TensorValues | None,
+    facts: _T,
+    rows: Iterable[Diagnostic[_T]],
+    channel_rows: Iterable[Diagnostic[_T]],
+) -> Suspect:
+    """A tensor with the symptoms that its facts show, and with what it may have besides."""
+    plain, guesses, trial = facts.cause(), list[Suspect](), None
+    cause = plain
+    for shown, row in _all_shown(rows, facts, plain):
+        if row.is_guess:
+            guesses.append(Suspect(tensor, shown, held, row.trial, scale=facts.scale(shown)))
+        else:
+            cause, trial = shown, row.trial
+    by_channel = _first_shown(channel_rows, facts, cause)
+    return Suspect(tensor, cause, held, trial, by_channel, guesses=tuple(guesses))
 
 
 class _Explainer:
@@ -271,32 +307,21 @@ class _Explainer:
             node = self.graph.index.nodes[edge.node]
             is_bias = self.graph.is_bias(edge)
             inputs = None if is_bias else self._inputs(edge, node, group)
-            weight = weight_facts(edge, node, self.sources, inputs, is_bias=is_bias)
-            plain = weight.cause()
-            cause = _first_shown(WEIGHTS, weight, plain) or plain
-            by_channel, values = _first_shown(WEIGHT_CHANNELS, weight, cause), None
-            scales: dict[TakenKind, Array] = {}
-        else:
-            values, quantizations = self.measured[edge.tensor]
-            stats = quantizations[id(edge.quantization)]
-            levels, in_use = values.low.levels, self.in_use.get(edge.tensor)
-            unmasked = self.unmasked.get(edge.tensor)
-            known: dict[TakenKind, float | None] = {"unmasked": unmasked, "in-use": in_use}
-            scales = {kind: np.array(s, np.float32) for kind, s in known.items() if s is not None}
-            facts = ActivationFacts(
-                edge,
-                values,
-                stats,
-                self.rest,
-                self.graph,
-                self.measured,
-                in_use=None if in_use is None else in_use * levels,
-                is_masked=unmasked is not None,
-            )
-            plain = facts.cause()
-            cause = _first_shown(ACTIVATIONS, facts, plain) or plain
-            by_channel = _first_shown(ACTIVATION_CHANNELS, facts, cause)
-        return Suspect(edge.tensor, cause, values, _TRIALS[cause.symptom], by_channel, scales)
+            room = MASK_ROOM if goes_to_softmax(node, self.graph.index) else 0.0
+            weight = weight_facts(edge, node, self.sources, inputs, is_bias=is_bias, room=room)
+            return _suspected(edge.tensor, None, weight, WEIGHTS, WEIGHT_CHANNELS)
+        values, quantizations = self.measured[edge.tensor]
+        facts = ActivationFacts(
+            edge,
+            values,
+            quantizations[id(edge.quantization)],
+            self.rest,
+            self.graph,
+            self.measured,
+            weights_use=self.in_use.get(edge.tensor),
+            unmasked=self.unmasked.get(edge.tensor),
+        )
+        return _suspected(edge.tensor, values, facts, ACTIVATIONS, ACTIVATION_CHANNELS)
 
     def _inputs(self, weight: Edge, node: onnx.NodeProto, group: Group) -> InputFacts | None:
         """What a weight multiplies, or how often rows of a table are read; None if it is not known."""

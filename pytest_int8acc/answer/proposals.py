@@ -29,6 +29,7 @@ from pytest_int8acc.answer.scales import (
     with_tied,
 )
 from pytest_int8acc.clock import Budget
+from pytest_int8acc.graph.layout import BIASES
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.graph.norms import find_norms
@@ -239,9 +240,13 @@ def mend_biases(known: Known) -> Iterator[Proposal]:
     chosen = None if groups is None else set(groups)
     constants = lab.network.model.constants()
     members = [group for group in lab.network.groups if chosen is None or group.name in chosen]
-    # Quantized constants; other inputs may be the third one of their node, too, as in a Concat.
     edges = [edge for group in members for edge in group.edges if edge.quantization.values is not None]
-    names = {edge.tensor for edge in edges if edge.quantization.is_float or edge.index == 2}
+    nodes = lab.network.model.index.nodes
+    names = {
+        edge.tensor
+        for edge in edges
+        if edge.quantization.is_float or edge.index in BIASES.get(nodes[edge.node].op_type, ())
+    }
     names |= set(biases_of(lab.network, groups).values()) & {edge.tensor for edge in edges}
     own = {name: constants[name] for name in sorted(names)}
     if own:
@@ -254,6 +259,20 @@ def mend_biases(known: Known) -> Iterator[Proposal]:
     if floats and lab.simulator.normalized_loss(Plan(floats=floats)) <= NEAR:
         plan, few = Plan(floats=floats), lab.simulator.few
         yield Proposal(plan, corrected=tuple(floats), data=source.description, chosen_on=few)
+
+
+def rescale_as_shown(known: Known) -> Iterator[Proposal]:
+    """The plan with the scales that showed the causes of culprits, each in an ablation of its own."""
+    lab, constants = known.lab, known.lab.network.model.constants()
+    given = activation_scales(lab.network)
+    rescales = tuple(
+        Rescale(tensor, "its cause", given[tensor], float(scale.scale))
+        for tensor, scale in lab.mended.items()
+        if tensor in given
+    )
+    weights = tuple(tensor for tensor in lab.mended if tensor in constants)
+    plan = Plan(scales=dict(lab.mended))
+    yield Proposal(plan, rescales=rescales, weights=weights, chosen_on=lab.simulator.few)
 
 
 def recalibrate(known: Known) -> Iterator[Proposal]:

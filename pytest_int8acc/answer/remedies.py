@@ -27,6 +27,7 @@ from pytest_int8acc.answer.proposals import (
     recalibrate,
     rescale_all,
     rescale_all_migrated,
+    rescale_as_shown,
     unfuse,
 )
 from pytest_int8acc.answer.scales import activations
@@ -104,6 +105,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("fuse", fuse_norms, lambda known: known.lab.is_narrow, is_late=True),
     Remedy("method", calibrate_otherwise, _calibrates),
     Remedy("biases", mend_biases, _has_biases),
+    Remedy("recalibrate", rescale_as_shown, lambda known: bool(known.lab.mended)),
     Remedy("recalibrate", recalibrate, _quantizes),
     Remedy("migrate", migrate_ranges, _quantizes),
     Remedy("recalibrate", rescale_all, _rescales_all),

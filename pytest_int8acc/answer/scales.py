@@ -55,7 +55,7 @@ _SILENT_DB = 300.0
 UNMASKED = "without the mask"
 #: How far below all other values the range without a mask ends, in the unit of a Softmax's input. Masked
 #: positions keep a weight below exp(-8) of the others.
-_MASK_ROOM = 8.0
+MASK_ROOM = 8.0
 #: Values are a mask if they lie below all others by at least this factor.
 _MASK_RATIO = 8.0
 #: Maximum number of nodes between a quantized input and a Softmax that take a mask to it.
@@ -69,7 +69,7 @@ IN_USE = "channels in use"
 _COUNTS = 1 / 256
 #: The range of these channels is this many times their greatest magnitude, because other samples have greater
 #: values.
-_MARGIN = 1.25
+MARGIN = 1.25
 #: A weight gets new scales only if its SQNR gains at least this many dB.
 _FRESH_DB = 1.0
 #: A weight gets scales that clip it only if the SQNR of its products gains at least this many dB.
@@ -356,31 +356,32 @@ def scales_in_use(network: Network, held: Mapping[str, TensorValues]) -> dict[st
         maxima, channels = held[tensor].channel_amax, counting[tensor]
         if maxima is None or not channels.any():
             continue
-        amax = _MARGIN * float(maxima[channels].max())
+        amax = MARGIN * float(maxima[channels].max())
         if 0 < amax * _LIKE < float(maxima.max()):
             found[tensor] = float(np.float32(amax / held[tensor].low.levels))
     return found
 
 
 def unmasked_scales(network: Network, measured: Mapping[str, Measurement]) -> dict[str, float]:
-    """Activation to its scale without the values of a mask, if it holds a mask and goes to a Softmax."""
+    """Activation to its scale without the values of a mask, if it seems to hold a mask."""
     found, index = {}, network.model.index
     for edge in network.edges:
         if edge.tensor not in measured or edge.quantization.values is not None:
             continue
         values, _ = measured[edge.tensor]
-        is_mask = 0 < values.unmasked * _MASK_RATIO <= values.amax
-        if is_mask and _goes_to_softmax(index.nodes[edge.node], index):
-            found[edge.tensor] = (values.unmasked + _MASK_ROOM) / values.low.levels
+        if 0 < values.unmasked * _MASK_RATIO <= values.amax:
+            soft = goes_to_softmax(index.nodes[edge.node], index)
+            amax = values.unmasked + MASK_ROOM if soft else values.unmasked * MARGIN
+            found[edge.tensor] = amax / values.low.levels
     return found
 
 
-def _goes_to_softmax(node: onnx.NodeProto, index: Index, steps: int = _STEPS_TO_SOFTMAX) -> bool:
+def goes_to_softmax(node: onnx.NodeProto, index: Index, steps: int = _STEPS_TO_SOFTMAX) -> bool:
     """Whether a node is a Softmax, or its result goes to one through nodes that keep or add masks."""
     if node.op_type in ("Softmax", "LogSoftmax"):
         return True
     after = index.only_reader(node.output[0]) if steps and node.op_type in _TO_SOFTMAX else None
-    return after is not None and _goes_to_softmax(after, index, steps - 1)
+    return after is not None and goes_to_softmax(after, index, steps - 1)
 
 
 def _counting(held: TensorValues, node: onnx.NodeProto, weight: Array) -> Array | None:

@@ -19,10 +19,11 @@ import onnx
 from numpy.typing import NDArray
 
 from pytest_int8acc.answer.ablations import OUTLIER_RATIO
+from pytest_int8acc.answer.scales import MARGIN
 from pytest_int8acc.graph.formats import FP16, FP32, INT8, UINT8, Format, along
-from pytest_int8acc.graph.layout import WEIGHTED, by_weight, origins, quantize_weight, scales_axis
+from pytest_int8acc.graph.layout import BIASES, WEIGHTED, by_weight, origins, quantize_weight, scales_axis
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Edge, Group, Network, Precision, Quantization
+from pytest_int8acc.graph.network import Edge, Group, Network, Precision, Quantization, TensorScale, symmetric
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.losses import TensorLoss
 from pytest_int8acc.observers.edges import (
@@ -95,10 +96,10 @@ class ActivationFacts:
     graph: Surroundings
     measured: Mapping[str, Measurement]
     """Tensor to its measurement, for all activations."""
-    in_use: float | None = None
-    """The range of the channels that count for the readers, if other channels reach further."""
-    is_masked: bool = False
-    """Whether the activation holds a mask and goes to a Softmax."""
+    weights_use: float | None = None
+    """The scale of the channels that count for the readers' weights, if other channels reach further."""
+    unmasked: float | None = None
+    """The scale without the values that look like a mask; None if there are none."""
 
     @cached_property
     def numbers(self) -> dict[NumberName, float]:
@@ -144,6 +145,21 @@ class ActivationFacts:
         amax: Array = np.zeros(0) if known is None else known[known > 0].astype(np.float64)
         return amax, amax[amax * OUTLIER_RATIO <= amax.max(initial=0)]
 
+    @cached_property
+    def large(self) -> dict[int, float]:
+        """The channels far larger than the median channel, with their greatest values, the largest first."""
+        amax = self.values.channel_amax
+        if amax is None or self.values.channel_ratio() < OUTLIER_RATIO:
+            return {}
+        bound = max(float(np.median(amax[amax > 0])) * OUTLIER_RATIO / 2, float(amax.max()) / 4)
+        return {int(i): float(amax[i]) for i in np.argsort(-amax) if amax[i] > bound}
+
+    def scale(self, cause: Cause) -> TensorScale | None:
+        """The scale that the ablation of a guess tries; None if it is not known."""
+        if cause.symptom == "ignored-channels":
+            return symmetric(cause.numbers["amax_in_use"] / self.values.low.levels)
+        return None if self.unmasked is None else symmetric(self.unmasked)
+
     @property
     def has_wrong_range(self) -> bool:
         """Whether another range would lose far less, and the calibration did not clip on purpose."""
@@ -179,21 +195,24 @@ def one_sided(facts: ActivationFacts) -> Shown | None:
 
 
 def masked_values(facts: ActivationFacts) -> Shown | None:
-    """Recognises a range that holds the mask of a Softmax, which reaches far beyond all other values."""
-    if not facts.is_masked or facts.values.unmasked * OUTLIER_RATIO > reach(facts.edge.quantization):
+    """Recognises a range that holds a mask, whose values lie far beyond all others on one side."""
+    if facts.unmasked is None or facts.values.unmasked * OUTLIER_RATIO > reach(facts.edge.quantization):
         return None
     return {"numbers": {"unmasked_amax": facts.values.unmasked}}
 
 
 def ignored_channels(facts: ActivationFacts) -> Shown | None:
-    """Recognises channels that no weight of a reader uses, and that widen the range more than its scale."""
+    """Recognises channels that widen the range, and that no weight of a reader uses, or perhaps no reader."""
     amax, extent = facts.values.channel_amax, reach(facts.edge.quantization)
-    if facts.in_use is None or amax is None:
+    if amax is None:
         return None
-    if not facts.in_use < extent <= float(amax.max()) ** 2 / facts.in_use:
+    in_use = None if facts.weights_use is None else facts.weights_use * facts.values.low.levels
+    if in_use is None and facts.large:
+        in_use = MARGIN * float(np.delete(amax, list(facts.large)).max(initial=0))
+    if not in_use or not in_use < extent <= float(amax.max()) ** 2 / in_use:
         return None
-    beyond = {int(i): float(amax[i]) for i in np.argsort(-amax) if amax[i] > facts.in_use}
-    return {"numbers": {"amax_in_use": facts.in_use, "channel_amax": float(amax.max())}, "channels": beyond}
+    beyond = {int(i): float(amax[i]) for i in np.argsort(-amax) if amax[i] > in_use}
+    return {"numbers": {"amax_in_use": in_use, "channel_amax": float(amax.max())}, "channels": beyond}
 
 
 def cut_off(facts: ActivationFacts) -> Shown | None:
@@ -248,14 +267,11 @@ def _ends_of(amax: Array, below: Array) -> Shown:
 
 def large_channels(facts: ActivationFacts) -> Shown | None:
     """Recognises a few channels with far larger values than the median channel."""
-    values, amax = facts.values, facts.values.channel_amax
-    if amax is None or values.channel_ratio() < OUTLIER_RATIO:
+    values, most = facts.values, max(facts.large.values(), default=0.0)
+    if not most:
         return None
-    usual, most = float(np.median(amax[amax > 0])), float(amax.max())
-    bound = max(usual * OUTLIER_RATIO / 2, most / 4)
-    large = {int(i): float(amax[i]) for i in np.argsort(-amax) if amax[i] > bound}
-    codes_left = max(1, round(values.low.levels * usual / most))
-    return {"numbers": {"channel_amax": most, "codes_left": codes_left}, "channels": large}
+    codes_left = max(1, round(values.low.levels / values.channel_ratio()))
+    return {"numbers": {"channel_amax": most, "codes_left": codes_left}, "channels": facts.large}
 
 
 def large_values(facts: ActivationFacts) -> Shown | None:
@@ -292,6 +308,10 @@ class WeightFacts:
     """The share of the error of the products that is a shift of each output channel, from 0 to 1."""
     is_bias: bool = False
     """Whether the constant is added to the products of a layer."""
+    axes: tuple[int, ...] = ()
+    """The axes along which the constant may have scales."""
+    room: float = 0.0
+    """How far below all other values a mask must reach; 0 for constants that do not go to a Softmax."""
 
     @cached_property
     def factors(self) -> NDArray[np.float64]:
@@ -312,6 +332,50 @@ class WeightFacts:
     def has_large_values(self) -> bool:
         """Whether even the best scales lose much accuracy."""
         return self.best_db < self.quantization.format.symmetric.sound_db
+
+    @cached_property
+    def along_better_axis(self) -> Shown | None:
+        """The facts of the axis along which new scales fit the usual slice far better; None if none does."""
+        own = self.quantization.axis
+        found = [self._compared(axis) for axis in self.axes if own is None or axis != own % self.weight.ndim]
+        best = max(found, key=lambda numbers: numbers["gain_db"], default=None)
+        return None if best is None or best["gain_db"] < LOST_DB else {"numbers": best}
+
+    def _compared(self, axis: int) -> dict[NumberName, float]:
+        """The usual slice along an axis, with scales along the given axis and with one of its own."""
+        own = self.quantization.axis
+        before, after = (self._usual_db(self._fresh(known), axis) for known in (own, axis))
+        amax = _amax(self.weight, axis)
+        usual = float(np.median(amax[amax > 0])) if amax.any() else 1.0
+        return {
+            "axis": axis,
+            "axis_of_scales": -1 if own is None else own % self.weight.ndim,
+            "usual_channel_db": before,
+            "best_channel_db": after,
+            "gain_db": after - before,
+            "channel_ratio": float(amax.max()) / usual,
+        }
+
+    def _fresh(self, axis: int | None) -> Array:
+        """The constant quantized with scales from its own values, then dequantized."""
+        low = self.quantization.format.symmetric
+        return quantize_weight(self.weight.astype(np.float32), axis, low).dequantize()
+
+    def _usual_db(self, quantized: Array, axis: int) -> float:
+        """The SQNR, in dB, of the median slice along an axis."""
+        signal, noise = (_by_channel(v**2, axis) for v in (self.weight, self.weight - quantized))
+        ratios = noise[signal > 0] / signal[signal > 0]
+        return min(decibels(1.0, float(np.median(ratios))), CEILING_DB) if ratios.size else CEILING_DB
+
+    def scale(self, cause: Cause) -> TensorScale | None:
+        """The scales that the ablation of a guess tries."""
+        numbers, own = cause.numbers, self.quantization
+        if "axis" in numbers:
+            axis = int(numbers["axis"])
+            low = own.format.symmetric
+            return TensorScale(quantize_weight(self.weight.astype(np.float32), axis, low).scale, axis)
+        most = np.float32((numbers["amax_in_use"] + self.room) / own.format.symmetric.levels)
+        return TensorScale(np.minimum(own.scale, most).astype(np.float32), own.axis)
 
     @cached_property
     def amax_in_use(self) -> float:
@@ -337,7 +401,7 @@ class WeightFacts:
         if self.is_bias:
             error = self.quantization.dequantize().astype(np.float64) - weight
             usual = decibels(float(np.median(weight**2)), float((error**2).mean()))
-            numbers = {"sqnr_db": self.sqnr_db, "usual_channel_db": usual}
+            numbers["usual_channel_db"] = usual
         return Cause(
             "accumulated-noise",
             "noise-adds-up",
@@ -368,6 +432,7 @@ def weight_facts(
     inputs: InputFacts | None,
     *,
     is_bias: bool = False,
+    room: float = 0.0,
 ) -> WeightFacts:
     """A quantized constant, compared with its float original.
 
@@ -378,6 +443,7 @@ def weight_facts(
             has it; otherwise from the Q/DQ model.
         inputs: What the constant multiplies; None if it is not known, so that all errors count alike.
         is_bias: Whether the constant is added to the products of a layer.
+        room: How far below all other values a mask must reach; 0 for other constants.
     """
     quantization = edge.quantization
     given = quantization.dequantize().astype(np.float64)
@@ -400,7 +466,11 @@ def weight_facts(
     shift = 0.0 if inputs is None or axis is None else _shift_share(given - weight, axis, inputs, node)
     best_db = min(best_db, CEILING_DB)
     own, fresh = by_channel
-    return WeightFacts(name, quantization, weight, axis, shares, sqnr, best_db, own, fresh, shift, is_bias)
+    is_known = node.op_type in WEIGHTED and edge.index < 2 and axis is not None
+    axes = (axis % weight.ndim,) if is_known and axis is not None else tuple(range(weight.ndim))
+    return WeightFacts(
+        name, quantization, weight, axis, shares, sqnr, best_db, own, fresh, shift, is_bias, axes, room
+    )
 
 
 def _shift_share(error: Array, axis: int, inputs: InputFacts, node: onnx.NodeProto) -> float:
@@ -435,11 +505,25 @@ def corrected_bias(facts: WeightFacts) -> Shown | None:
     return {"numbers": {"share": float(np.sqrt((change**2).mean())) / usual if usual else 1.0}}
 
 
+def shifted_bias(facts: WeightFacts) -> Shown | None:
+    """Recognises a bias whose codes are all too high or all too low."""
+    error = facts.quantization.dequantize() - facts.weight
+    power = float((error**2).mean())
+    share = float(error.mean()) ** 2 / power if power else 0.0
+    if not facts.is_bias or error.size < 2 or share < _MOSTLY or facts.sqnr_db > CEILING_DB - LOST_DB:
+        return None
+    return {"numbers": {"shift_share": share}}
+
+
 def coarse_bias(facts: WeightFacts) -> Shown | None:
-    """Recognises a bias in 8 bits, which adds the same error to all results of a channel."""
-    codes = facts.quantization.format
-    is_coarse = facts.is_bias and codes.levels <= INT8.levels
+    """Recognises a bias that loses much in 8 bits."""
+    is_coarse = bias_of_eight_bits(facts) is not None
     return {} if is_coarse and facts.cause().numbers["usual_channel_db"] < CEILING_DB else None
+
+
+def bias_of_eight_bits(facts: WeightFacts) -> Shown | None:
+    """Recognises a bias in 8 bits, which adds the same error to all results of a channel."""
+    return {} if facts.is_bias and facts.quantization.format.levels <= INT8.levels else None
 
 
 def shifted_mean(facts: WeightFacts) -> Shown | None:
@@ -463,19 +547,41 @@ def few_codes(facts: WeightFacts) -> Shown | None:
     return {"numbers": {"codes_used": used}} if used < _FEW_CODES else None
 
 
-def scales_of_other_axis(facts: WeightFacts) -> Shown | None:
-    """Recognises weight scales along another axis than the output channels."""
-    other = _other_axis(facts) if facts.has_wrong_scales else None
-    if other is None or facts.axis is None:
-        return None
-    return {"numbers": {"axis": facts.axis, "axis_of_scales": other}}
-
-
 def one_scale_for_channels(facts: WeightFacts) -> Shown | None:
-    """Recognises one scale for all channels of a weight, which fits only the largest channel."""
-    is_shared = facts.quantization.axis is None and facts.axis is not None
-    fits = is_shared and bool(1 / WIDE < facts.factors.max() < WIDE)
-    return {} if facts.has_wrong_scales and fits else None
+    """Recognises one scale for a whole constant whose slices along an axis differ much in size."""
+    return facts.along_better_axis if facts.quantization.axis is None else None
+
+
+def scales_of_other_axis(facts: WeightFacts) -> Shown | None:
+    """Recognises scales along another axis than that along which the slices of a constant differ in size."""
+    return facts.along_better_axis if facts.quantization.axis is not None else None
+
+
+def large_idle_weights(facts: WeightFacts) -> Shown | None:
+    """Recognises weights far beyond all others, or whose inputs are nearly 0.
+
+    They widen the range of all that share a scale with them, perhaps without an effect on outputs.
+    """
+    weight, in_use = facts.weight, facts.amax_in_use
+    if (facts.best_channels_db - facts.channels_db >= LOST_DB).any():
+        return None  # other scales of its own channels come first
+    if in_use >= float(np.abs(weight).max()) / 2:
+        below = [
+            _below_gap(np.abs(weight).ravel()),
+            *(_below_gap(_amax(weight, a)) for a in range(weight.ndim)),
+        ]
+        in_use = min(filter(None, below), default=0.0)
+    return {"numbers": {"amax_in_use": in_use}} if in_use else None
+
+
+def _below_gap(amax: NDArray[np.float64]) -> float:
+    """The greatest of the values below the widest gap among the upper half; 0 without a wide gap."""
+    ordered = np.sort(amax[amax > 0])
+    upper = ordered[(ordered.size - 1) // 2 :]
+    ratios = upper[1:] / upper[:-1]
+    if not ratios.size or ratios.max() < OUTLIER_RATIO / 2:
+        return 0.0
+    return float(upper[int(ratios.argmax())])
 
 
 def weight_scales_off(facts: WeightFacts) -> Shown | None:
@@ -503,15 +609,6 @@ def coarse_channels(facts: WeightFacts) -> Shown | None:
         "best_channel_db": float(facts.best_channels_db[worst]),
     }
     return {"numbers": numbers}
-
-
-def large_idle_weights(facts: WeightFacts) -> Shown | None:
-    """Recognises large weights whose inputs are nearly 0.
-
-    They widen the range without an effect on outputs.
-    """
-    is_idle = facts.amax_in_use < float(np.abs(facts.weight).max()) / 2
-    return {"numbers": {"amax_in_use": facts.amax_in_use}} if facts.has_large_values and is_idle else None
 
 
 def large_weights(facts: WeightFacts) -> Shown | None:
@@ -544,22 +641,6 @@ def _amax(weight: NDArray[np.float64], axis: int | None) -> NDArray[np.float64]:
     """The greatest magnitude of each channel, [channels]; of the whole weight, [], without an axis."""
     others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
     return np.asarray(np.abs(weight).max(axis=others))
-
-
-def _other_axis(facts: WeightFacts) -> int | None:
-    """The axis that the scales belong to; None if it is the axis of output channels or not known."""
-    given, weight = facts.quantization.axis, facts.weight
-    if given is None or facts.axis is None:
-        return None
-    if given % weight.ndim != facts.axis % weight.ndim:
-        return given % weight.ndim
-    extent = facts.quantization.scale.astype(np.float64) * facts.quantization.format.symmetric.levels
-    for other in range(weight.ndim):
-        if other != facts.axis % weight.ndim and weight.shape[other] == extent.size:
-            amax = _amax(weight, other)
-            if np.abs(extent[amax > 0] / amax[amax > 0] - 1).max(initial=0) < _EQUAL:
-                return other
-    return None
 
 
 class Surroundings:
@@ -630,7 +711,7 @@ class Surroundings:
         """Whether an edge is a constant that is added to the products of a layer."""
         node = self.index.nodes[edge.node]
         if node.op_type != "Add":
-            return node.op_type in WEIGHTED and edge.index == 2
+            return edge.index in BIASES.get(node.op_type, ())
         makers = (self.index.producer.get(name) for name in node.input)
         return any(maker is not None and maker.op_type in WEIGHTED for maker in makers)
 

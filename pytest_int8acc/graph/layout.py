@@ -53,6 +53,13 @@ MADE_CHANNELS = {
     **dict.fromkeys(("Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization"), 1),
     **dict.fromkeys(("Gemm", "MatMul", "LayerNormalization", "RMSNormalization"), -1),
 }
+#: Operator to the inputs that it adds to its results, to all values of a channel alike.
+BIASES: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "InstanceNormalization", "LayerNormalization"), (2,)),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), (3,)),
+    "GroupNormalization": (2,),
+    "BatchNormalization": (2, 3),
+}
 #: Operator whose weight has its input channels on one axis, to this axis.
 _INPUT_AXES = {"MatMul": -2, "ConvTranspose": 0, "LSTM": 2, "GRU": 2, "RNN": 2}
 #: Maximum number of nodes that are followed from an output back towards the inputs. Beyond this number, the

@@ -42,6 +42,7 @@ class Interventions:
         network, self.pieces = split_groups(lab.network, culprits, lab.shapes)
         self._simulator = lab.simulator.on(network)
         self._known: dict[str, float] = {}
+        self.mended = lab.mended
 
     def alone(self) -> Interventions:
         """A copy of this object whose trials keep all other layers in high precision.
@@ -118,6 +119,10 @@ class Interventions:
         given = scale if piece.axis is None else np.broadcast_to(scale, (piece.channels,))
         taken = TensorScale(np.asarray(given, np.float32), piece.axis)
         return self._trial_of_edges(group, int8, {piece.scaled: taken})
+
+    def requantized(self, group: str, constant: str, scale: TensorScale) -> float:
+        """The model's loss if a constant of the culprit is quantized anew from its float values."""
+        return self._tried(self._case.simulator, self._high - {group}, {constant: scale})
 
     def corrected(self, group: str) -> float:
         """The model's loss if the bias of the culprit makes up for the mean error; unchanged without one."""

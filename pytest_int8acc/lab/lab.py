@@ -22,7 +22,7 @@ from pytest_int8acc.clock import Budget
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import EngineError, Int8accError
 from pytest_int8acc.graph.macs import inferred_shapes, macs, sized_tensors
-from pytest_int8acc.graph.network import Network, Plan
+from pytest_int8acc.graph.network import Network, Plan, TensorScale
 from pytest_int8acc.graph.plan import moved, plan_key
 from pytest_int8acc.graph.surviving import surviving
 from pytest_int8acc.lab.evaluators import Built, Simulated
@@ -166,6 +166,8 @@ class Lab:
         """Why models of plans that a search chose do not build or run."""
         self.failed_proofs = 0
         """The number of models that had a reserve on all samples, but not on the held-out ones."""
+        self.mended: dict[str, TensorScale] = {}
+        """Tensor to the scale of an ablation that showed the cause of a culprit."""
         self._proofs: dict[object, Proof] = {}
         self._fused: dict[tuple[str, ...], Simulator] = {}
         self._values: dict[object, Observer] = {}

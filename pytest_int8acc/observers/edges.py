@@ -166,6 +166,8 @@ def lost_db(stats: TensorValues, edge: EdgeStats) -> float:
     return max(min(stats.sqnr_db(stats.best_reach()), CEILING_DB) - edge.sqnr_db, 0.0)
 
 
+#: A constant that differs by more than this share was written anew, to move range from one layer to another.
+_REWRITTEN = 0.5
 #: Maximum number of samples on which activations are measured. More samples hardly change their ranges.
 _SAMPLES = 64
 #: Maximum size, in bytes, of all activations that are read for histograms and errors. It reduces the number
@@ -292,8 +294,8 @@ class EdgeMeter:
         """The values and quantization errors of each activation, by its name in the network.
 
         Activations are measured on the case's float model, because a network that was read from a Q/DQ model
-        may have dequantized weights. Activations that the float model does not have are measured on the
-        network's own model.
+        may have dequantized weights. Activations that the float model does not have, or has in another size
+        because the quantizer moved range between layers, are measured on the network's own model.
 
         Raises:
             EngineError: A model does not run.
@@ -301,12 +303,19 @@ class EdgeMeter:
             OutOfTime: The time limit is reached before a pass begins.
         """
         own, few = self.network.model, FirstSamples(self._inputs, self.model, _SAMPLES)
-        nodes, theirs = own.index.nodes, _tensors_of(self.model, own)
+        nodes, same = own.index.nodes, _tensors_of(self.model, own)
         edges = [edge for edge in self.network.edges if edge.quantization.values is None]
+        theirs = {edge.tensor: same[edge.tensor] for edge in edges if edge.tensor in same}
+        if _are_rewritten(self.model, own):
+            sizes = [
+                Observer(m, few, self._sessions).maxima(t)
+                for m, t in ((own, theirs), (self.model, theirs.values()))
+            ]
+            theirs = {t: name for t, name in theirs.items() if _are_alike(sizes[0][t], sizes[1][name])}
         known = [replace(edge, tensor=theirs[edge.tensor]) for edge in edges if edge.tensor in theirs]
         found = measure_edges(self.model, known, nodes, few, self._sessions)
-        ours = [edge for edge in edges if edge.tensor not in theirs]
-        alone = measure_edges(own, ours, nodes, few, self._sessions)
+        rest = [edge for edge in edges if edge.tensor not in theirs]
+        alone = measure_edges(own, rest, nodes, few, self._sessions)
         return {e.tensor: found[theirs[e.tensor]] if e.tensor in theirs else alone[e.tensor] for e in edges}
 
     @cached_property
@@ -335,6 +344,24 @@ class EdgeMeter:
                 read = np.asarray(known[indices[name]]).reshape(-1) % rows
                 counts[name] += np.bincount(read, minlength=rows)
         return counts
+
+
+def _are_rewritten(model: Model, network: Model) -> bool:
+    """Whether a constant of a network differs from the model's by more than any quantization explains."""
+    if network is model:
+        return False
+    ours, known = network.constants(), model.constants()
+    shared = ((ours[name], known[name]) for name in ours.keys() & known.keys())
+    return any(
+        a.dtype == b.dtype == np.float32
+        and a.shape == b.shape
+        and np.linalg.norm(a - b) > _REWRITTEN * np.linalg.norm(b)
+        for a, b in shared
+    )
+
+
+def _are_alike(held: TensorValues, other: TensorValues) -> bool:
+    return held.amax <= WIDE * other.amax and other.amax <= WIDE * held.amax
 
 
 def _tensors_of(model: Model, network: Model) -> dict[str, str]:

@@ -226,19 +226,20 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
     ),
     "scales-of-other-axis": SymptomWords(
         family="wrong-axis",
-        clause="weight scales along axis {axis_of_scales:g}, its channels lie along {axis:g}",
+        clause="scales along axis {axis_of_scales:g}, but sizes differ along axis {axis:g}",
         sentence=(
-            "the scales of weight '{tensor}' are those of axis {axis_of_scales:g}, its channels lie "
-            "along axis {axis:g}: it keeps {sqnr_db:.3g} dB, scales from its channels {best_sqnr_db:.3g}"
+            "'{tensor}' has its scales along axis {axis_of_scales:g}, and its sizes differ along axis "
+            "{axis:g}, where the usual slice keeps {usual_channel_db:.3g} dB, with a scale of its own "
+            "{best_channel_db:.3g}"
         ),
     ),
     "one-scale-for-channels": SymptomWords(
         family="weight-outliers",
         clause="one scale for all weights, but the largest channel is {channel_ratio:.3g}x the usual",
         sentence=(
-            "weight '{tensor}' has one scale for all channels, and its largest channel is "
-            "{channel_ratio:.3g}x the usual one: it keeps {sqnr_db:.3g} dB, scales from its channels "
-            "{best_sqnr_db:.3g}"
+            "'{tensor}' has one scale, and its largest channel along axis {axis:g} is {channel_ratio:.3g}x "
+            "the usual one, which keeps {usual_channel_db:.3g} dB, with a scale of its own "
+            "{best_channel_db:.3g}"
         ),
     ),
     "large-weights": SymptomWords(
@@ -253,8 +254,8 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         family="weight-outliers",
         clause="weights reach {amax:.3g}, those in use {amax_in_use:.3g}",
         sentence=(
-            "weight '{tensor}' reaches {amax:.3g} where its inputs are next to 0, {amax_in_use:.3g} "
-            "elsewhere: even scales from its channels keep {best_sqnr_db:.3g} dB only"
+            "'{tensor}' reaches {amax:.3g} in values without an effect on the outputs, {amax_in_use:.3g} "
+            "elsewhere, and they share a scale"
         ),
     ),
     "coarse-bias": SymptomWords(
@@ -271,6 +272,15 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         sentence="the quantizer changed bias '{tensor}' by {share:%} of its size, as a bias correction does",
         advice="take the bias of the float model, or correct it again with data like the real inputs",
     ),
+    "shifted-bias": SymptomWords(
+        family="bias-shift",
+        clause="all values of its bias are shifted: {shift_share:%} of their error",
+        sentence=(
+            "the values of bias '{tensor}' are shifted to one side, which is {shift_share:%} of their error: "
+            "it keeps {sqnr_db:.3g} dB"
+        ),
+        advice="quantize the bias again, to the nearest codes",
+    ),
     "shifted-mean": SymptomWords(
         family="bias-shift",
         clause="its weights are rounded to one side, {shift_share:%} of their error is a shift",
@@ -281,10 +291,9 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
     ),
     "ignored-channels": SymptomWords(
         family="ignored-channel",
-        clause="{many_channels} that no weight reads up to {channel_amax:.3g}, the others {amax_in_use:.3g}",
+        clause="{many_channels} that nothing needs up to {channel_amax:.3g}, the others {amax_in_use:.3g}",
         sentence=(
-            "{named_channels} {channel_amax:.3g}, and the weights that read it ignore what lies beyond "
-            "{amax_in_use:.3g}"
+            "{named_channels} {channel_amax:.3g}, and what reads it ignores all beyond {amax_in_use:.3g}"
         ),
     ),
     "masked-values": SymptomWords(
@@ -1152,6 +1161,7 @@ NUMBERS: Mapping[str, Label] = {
     "best_factor": Label("Range / best range", "times", "reach of the scale over that of the best scale"),
     "channel_db": Label("Worst channel", "dB", "SQNR of the output channel that loses most"),
     "best_channel_db": Label("Worst channel, best scale", "dB", "its SQNR with a scale of its own"),
+    "gain_db": Label("Gain of other scales", "dB", "what scales along the other axis add to the usual slice"),
     "channel_gain_db": Label("Gain by channel scales", "dB", "SQNR that a scale per channel would add"),
     "channel_ratio": Label(
         "Largest / usual channel", "times", "its greatest value over the median of all channels"

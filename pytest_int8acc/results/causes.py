@@ -71,6 +71,7 @@ Symptom = Literal[
     "large-idle-weights",
     "coarse-bias",
     "corrected-bias",
+    "shifted-bias",
     "shifted-mean",
     "ignored-channels",
     "masked-values",
@@ -120,6 +121,7 @@ NumberName = Literal[
     "channel_db",
     "best_channel_db",
     "channel_gain_db",
+    "gain_db",
     "channel_ratio",
     "channel_amax",
     "usual_channel_db",
@@ -147,8 +149,8 @@ class Histogram:
 
 #: The change that an ablation makes. ``activation``, ``constants``: these tensors are not quantized.
 #: ``range``: the tensor has one scale that fits the data. ``channels``: large channels have scales of their
-#: own. ``per-channel``: each channel has a scale. ``in-use``: the scale fits the channels that the readers'
-#: weights use. ``unmasked``: the scale fits the values without the mask. ``bias``: the bias makes up for the
+#: own. ``per-channel``: each channel has a scale. ``in-use``: the scale fits the channels or weights that are
+#: used. ``unmasked``: the scale fits the values without the mask. ``bias``: the bias makes up for the
 #: mean error. ``fp32``: FP32 replaces FP16 around the layer.
 TakenKind = Literal[
     "activation", "constants", "range", "channels", "per-channel", "in-use", "unmasked", "bias", "fp32"
