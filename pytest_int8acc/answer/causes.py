@@ -100,11 +100,13 @@ WEIGHTS: tuple[Diagnostic[WeightFacts], ...] = (
     Diagnostic("shifted-bias", "bias-shift", symptoms.shifted_bias, "constants"),
     Diagnostic("coarse-bias", "int8-bias", symptoms.coarse_bias, "constants"),
     Diagnostic("few-codes", "weight-scale", symptoms.few_codes, "constants"),
+    Diagnostic("large-idle-weights", "weight-outliers", symptoms.weights_without_input, "in-use", True),
     Diagnostic(
         "one-scale-for-channels", "weight-outliers", symptoms.one_scale_for_channels, "per-channel", True
     ),
     Diagnostic("scales-of-other-axis", "wrong-axis", symptoms.scales_of_other_axis, "per-channel", True),
-    Diagnostic("large-idle-weights", "weight-outliers", symptoms.large_idle_weights, "in-use", is_guess=True),
+    Diagnostic("large-idle-weights", "weight-outliers", symptoms.large_idle_weights, "in-use", True),
+    Diagnostic("scales-of-other-axis", "wrong-axis", symptoms.mislabelled_axis, "constants"),
     Diagnostic("shifted-mean", "bias-shift", symptoms.shifted_mean, "bias"),
     Diagnostic("weight-scales-off", "weight-scale", symptoms.weight_scales_off, "constants"),
     Diagnostic("large-weights", "weight-outliers", symptoms.large_weights, "constants"),

@@ -145,6 +145,11 @@ class ActivationFacts:
         amax: Array = np.zeros(0) if known is None else known[known > 0].astype(np.float64)
         return amax, amax[amax * OUTLIER_RATIO <= amax.max(initial=0)]
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether the reader multiplies the activation by weights, which tell the channels that it uses."""
+        return self.graph.index.nodes[self.edge.node].op_type in WEIGHTED
+
     @cached_property
     def large(self) -> dict[int, float]:
         """The channels far larger than the median channel, with their greatest values, the largest first."""
@@ -207,7 +212,7 @@ def ignored_channels(facts: ActivationFacts) -> Shown | None:
     if amax is None:
         return None
     in_use = None if facts.weights_use is None else facts.weights_use * facts.values.low.levels
-    if in_use is None and facts.large:
+    if in_use is None and facts.large and not facts.has_weights:
         in_use = MARGIN * float(np.delete(amax, list(facts.large)).max(initial=0))
     if not in_use or not in_use < extent <= float(amax.max()) ** 2 / in_use:
         return None
@@ -334,18 +339,27 @@ class WeightFacts:
         return self.best_db < self.quantization.format.symmetric.sound_db
 
     @cached_property
-    def along_better_axis(self) -> Shown | None:
-        """The facts of the axis along which new scales fit the usual slice far better; None if none does."""
-        own = self.quantization.axis
-        found = [self._compared(axis) for axis in self.axes if own is None or axis != own % self.weight.ndim]
-        best = max(found, key=lambda numbers: numbers["gain_db"], default=None)
-        return None if best is None or best["gain_db"] < LOST_DB else {"numbers": best}
+    def along_better_axis(self) -> dict[NumberName, float] | None:
+        """The numbers of the axis along which scales fit the usual slice far better; None if none does.
 
-    def _compared(self, axis: int) -> dict[NumberName, float]:
-        """The usual slice along an axis, with scales along the given axis and with one of its own."""
-        own = self.quantization.axis
-        before, after = (self._usual_db(self._fresh(known), axis) for known in (own, axis))
-        amax = _amax(self.weight, axis)
+        It is None, too, if new scales along the given axis fit far better than the given ones.
+        """
+        own, weight = self.quantization.axis, self.weight
+        fresh = self._fresh(own)
+        noise, given = (
+            float(((other - weight) ** 2).sum()) for other in (fresh, self.quantization.dequantize())
+        )
+        if given > noise * 10 ** (LOST_DB / 10):
+            return None
+        others = [axis for axis in self.axes if own is None or axis != own % weight.ndim]
+        found = [self.compared(fresh, axis) for axis in others]
+        best = max(found, key=lambda numbers: numbers["gain_db"], default=None)
+        return None if best is None or best["gain_db"] < LOST_DB else best
+
+    def compared(self, quantized: Array, axis: int) -> dict[NumberName, float]:
+        """The usual slice along an axis in a quantized form of the constant, and with a scale of its own."""
+        before, after = (self._usual_db(form, axis) for form in (quantized, self._fresh(axis)))
+        amax, own = _amax(self.weight, axis), self.quantization.axis
         usual = float(np.median(amax[amax > 0])) if amax.any() else 1.0
         return {
             "axis": axis,
@@ -549,28 +563,43 @@ def few_codes(facts: WeightFacts) -> Shown | None:
 
 def one_scale_for_channels(facts: WeightFacts) -> Shown | None:
     """Recognises one scale for a whole constant whose slices along an axis differ much in size."""
-    return facts.along_better_axis if facts.quantization.axis is None else None
+    numbers = facts.along_better_axis if facts.quantization.axis is None else None
+    return None if numbers is None else {"numbers": numbers}
 
 
 def scales_of_other_axis(facts: WeightFacts) -> Shown | None:
-    """Recognises scales along another axis than that along which the slices of a constant differ in size."""
-    return facts.along_better_axis if facts.quantization.axis is not None else None
+    """Recognises scales of another axis than that along which the slices of a constant differ in size."""
+    given = facts.quantization.axis
+    numbers = None if given is None else facts.along_better_axis
+    return None if numbers is None else {"numbers": numbers}
+
+
+def mislabelled_axis(facts: WeightFacts) -> Shown | None:
+    """Recognises scales along the output channels that were computed along another axis."""
+    axis = facts.axis
+    other = _axis_of_scales(facts) if facts.has_wrong_scales and axis is not None else None
+    if other is None or axis is None:
+        return None
+    numbers = facts.compared(facts.quantization.dequantize(), axis % facts.weight.ndim)
+    return {"numbers": {**numbers, "axis_of_scales": other}}
+
+
+def weights_without_input(facts: WeightFacts) -> Shown | None:
+    """Recognises large weights whose inputs are nearly 0, and rows of a table that are not looked up."""
+    is_idle = facts.amax_in_use < float(np.abs(facts.weight).max()) / 2
+    return {"numbers": {"amax_in_use": facts.amax_in_use}} if is_idle and facts.amax_in_use else None
 
 
 def large_idle_weights(facts: WeightFacts) -> Shown | None:
-    """Recognises weights far beyond all others, or whose inputs are nearly 0.
+    """Recognises weights far beyond all others, which perhaps have no effect on the outputs.
 
-    They widen the range of all that share a scale with them, perhaps without an effect on outputs.
+    They widen the range of all that share a scale with them.
     """
-    weight, in_use = facts.weight, facts.amax_in_use
+    weight = facts.weight
     if (facts.best_channels_db - facts.channels_db >= LOST_DB).any():
         return None  # other scales of its own channels come first
-    if in_use >= float(np.abs(weight).max()) / 2:
-        below = [
-            _below_gap(np.abs(weight).ravel()),
-            *(_below_gap(_amax(weight, a)) for a in range(weight.ndim)),
-        ]
-        in_use = min(filter(None, below), default=0.0)
+    below = [_below_gap(np.abs(weight).ravel()), *(_below_gap(_amax(weight, a)) for a in range(weight.ndim))]
+    in_use = min(filter(None, below), default=0.0)
     return {"numbers": {"amax_in_use": in_use}} if in_use else None
 
 
@@ -641,6 +670,22 @@ def _amax(weight: NDArray[np.float64], axis: int | None) -> NDArray[np.float64]:
     """The greatest magnitude of each channel, [channels]; of the whole weight, [], without an axis."""
     others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
     return np.asarray(np.abs(weight).max(axis=others))
+
+
+def _axis_of_scales(facts: WeightFacts) -> int | None:
+    """The axis, other than that of the output channels, whose greatest magnitudes the scales fit, if any."""
+    given, weight = facts.quantization.axis, facts.weight
+    if given is None or facts.axis is None:
+        return None
+    if given % weight.ndim != facts.axis % weight.ndim:
+        return given % weight.ndim
+    extent = facts.quantization.scale.astype(np.float64) * facts.quantization.format.symmetric.levels
+    for other in range(weight.ndim):
+        if other != facts.axis % weight.ndim and weight.shape[other] == extent.size:
+            amax = _amax(weight, other)
+            if np.abs(extent[amax > 0] / amax[amax > 0] - 1).max(initial=0) < _EQUAL:
+                return other
+    return None
 
 
 class Surroundings:

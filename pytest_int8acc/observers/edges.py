@@ -355,6 +355,8 @@ def _are_rewritten(model: Model, network: Model) -> bool:
     return any(
         a.dtype == b.dtype == np.float32
         and a.shape == b.shape
+        and np.isfinite(a).all()
+        and np.isfinite(b).all()
         and np.linalg.norm(a - b) > _REWRITTEN * np.linalg.norm(b)
         for a, b in shared
     )
