@@ -526,7 +526,7 @@ ABLATIONS: Mapping[TakenKind, str] = {
     "range": "a range that fits {it} gives back",
     "channels": "{channels}{of_it} {explain}",
     "per-channel": "{scales}{of_it} gives back",
-    "in-use": "a range{of_it} for the channels in use gives back",
+    "in-use": "a range{of_it} for what is in use gives back",
     "unmasked": "a range{of_it} without the mask gives back",
     "bias": "a bias corrected by the mean error gives back",
     "fp32": "FP32 around it gives back",
@@ -1160,7 +1160,7 @@ NUMBERS: Mapping[str, Label] = {
     "factor_most": Label("Greatest range / weights", "times", "of all channels, reach over greatest weight"),
     "best_factor": Label("Range / best range", "times", "reach of the scale over that of the best scale"),
     "channel_db": Label("Worst channel", "dB", "SQNR of the output channel that loses most"),
-    "best_channel_db": Label("Worst channel, best scale", "dB", "its SQNR with a scale of its own"),
+    "best_channel_db": Label("The same, best scale", "dB", "its SQNR with a scale of its own"),
     "gain_db": Label("Gain of other scales", "dB", "what scales along the other axis add to the usual slice"),
     "channel_gain_db": Label("Gain by channel scales", "dB", "SQNR that a scale per channel would add"),
     "channel_ratio": Label(

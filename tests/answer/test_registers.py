@@ -16,9 +16,7 @@ def test_every_kind_of_remedy_has_a_row() -> None:
 
 
 def test_every_symptom_and_every_cause_has_a_row() -> None:
-    symptoms = [row.symptom for row in DIAGNOSTICS]
-    assert len(symptoms) == len(set(symptoms))
-    assert set(symptoms) == set(get_args(Symptom))
+    assert {row.symptom for row in DIAGNOSTICS} == set(get_args(Symptom))
     assert {row.kind for row in DIAGNOSTICS} == set(get_args(CauseKind))
 
 
@@ -30,4 +28,4 @@ def test_every_trial_is_run_has_words_and_is_reached() -> None:
 
 
 def test_the_words_of_a_symptom_are_of_its_cause() -> None:
-    assert {row.symptom: row.kind for row in DIAGNOSTICS} == {s: w.family for s, w in SYMPTOMS.items()}
+    assert {(row.symptom, row.kind) for row in DIAGNOSTICS} == {(s, w.family) for s, w in SYMPTOMS.items()}

@@ -110,6 +110,7 @@ PAIRS = ("a_DQ", "b_DQ")
 
 LOSS = {"sqnr_db": 12.34, "best_sqnr_db": 40.0}
 CHANNELS = {"channel_amax": 60.0, "channel_ratio": 30.0, "codes_left": 4.0}
+SLICES = {"axis": 0, "usual_channel_db": 8.5, "best_channel_db": 41.2, "gain_db": 32.7}
 TRIED: Plain = {"subject": "ablation", "place": "exact", "proved_on": {"count": 32}}
 FP16: Plain = {"amax": 1e6, "reach": 65504.0, "format": "fp16", "evidence": {**TRIED, "subject": "alone"}}
 #: Causes that are shown without an ablation: by the verdict, or by each layer alone in FP16.
@@ -184,10 +185,12 @@ WEIGHTS = (
     cause("weight-scale", "few-codes", {"codes_used": 0.25}),
     cause("weight-scale", "weight-scales-off", {"scales": 16, "scales_off": 3, "factor": 8.0}),
     cause("weight-scale", "weight-scales-off", {"scales": 1, "scales_off": 1, "factor": 0.25}),
-    cause("wrong-axis", "scales-of-other-axis", {"axis": 0, "axis_of_scales": 1}),
-    taken(cause("weight-outliers", "one-scale-for-channels", {"channel_ratio": 60.0}), "per-channel"),
+    taken(cause("wrong-axis", "scales-of-other-axis", {**SLICES, "axis_of_scales": 1}), "per-channel"),
+    taken(
+        cause("weight-outliers", "one-scale-for-channels", {**SLICES, "channel_ratio": 60.0}), "per-channel"
+    ),
     taken(cause("weight-outliers", "large-weights", {"p99.9": 2.1}), "constants"),
-    cause("weight-outliers", "large-idle-weights", {"amax_in_use": 0.1}),
+    taken(cause("weight-outliers", "large-idle-weights", {"amax_in_use": 0.1}), "in-use"),
     cause("sensitive-op", "quantized-inputs", op_type="Exp"),
     cause("sensitive-op", "quantized-inputs", op_type="Softmax", masked=True, amax=1e9),
     cause("sensitive-op", "after-softmax", others=("p",), op_type="Softmax", node="s"),
@@ -205,6 +208,7 @@ WEIGHTS = (
     taken(cause("int8-bias", "coarse-bias", {"usual_channel_db": 11.3}), "constants"),
     taken(cause("bias-shift", "corrected-bias", {"share": 0.42}), "constants"),
     taken(cause("bias-shift", "shifted-mean", {"shift_share": 0.91}), "bias"),
+    taken(cause("bias-shift", "shifted-bias", {"shift_share": 0.99}), "constants"),
 )
 #: What no scale explains, and other formats.
 OTHERS = (
