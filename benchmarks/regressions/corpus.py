@@ -14,6 +14,7 @@ from benchmarks.regressions import (
     reader_faults,
     scale_faults,
     strangers_one,
+    strangers_three,
     strangers_two,
     weight_faults,
 )
@@ -34,6 +35,7 @@ def corpus() -> dict[str, Entry]:
         reader_faults,
         strangers_one,
         strangers_two,
+        strangers_three,
     )
     for module in (*faults, chosen, healthy):
         for entry in module.entries():
