@@ -85,6 +85,7 @@ ACTIVATIONS: tuple[Diagnostic[ActivationFacts], ...] = (
     Diagnostic("vanishing-scale", "zero-scale", symptoms.vanishing_scale, "range"),
     Diagnostic("masked-values", "masked-range", symptoms.masked_values, "unmasked", is_guess=True),
     Diagnostic("ignored-channels", "ignored-channel", symptoms.ignored_channels, "in-use", is_guess=True),
+    Diagnostic("needless-values", "activation-outliers", symptoms.needless_values, "in-use", is_guess=True),
     Diagnostic("one-sided", "zero-point", symptoms.one_sided, "range"),
     Diagnostic("cut-off", "saturation", symptoms.cut_off, "range"),
     Diagnostic("range-of-partner", "mismatched-scales", symptoms.range_of_partner, "range"),

@@ -69,6 +69,8 @@ _MASKED_DB = 60.0
 _AFTER_CONCAT = frozenset({"Slice", "Split", "Mul", "Div", "Add", "Sub", "Cast", "Reshape", "Transpose"})
 #: Operators that detectors use to decode boxes and classes.
 _DECODING = frozenset({"Mul", "Add", "Sub", "Div", "Concat", "Sigmoid", "Tanh", "Clip", "Split", "Slice"})
+#: The share of values that count as usual, and how many times as large others are that readers may not need.
+_USUAL, _FAR_BEYOND = 0.9, 64.0
 #: A scale counts as computed from the greatest magnitude of a channel if it differs by at most this ratio.
 _EQUAL = 0.02
 #: If the float weights are not known, and a weight uses less than this share of the INT8 codes, its scale
@@ -161,7 +163,7 @@ class ActivationFacts:
 
     def scale(self, cause: Cause) -> TensorScale | None:
         """The scale that the ablation of a guess tries; None if it is not known."""
-        if cause.symptom == "ignored-channels":
+        if "amax_in_use" in cause.numbers:
             return symmetric(cause.numbers["amax_in_use"] / self.values.low.levels)
         return None if self.unmasked is None else symmetric(self.unmasked)
 
@@ -218,6 +220,14 @@ def ignored_channels(facts: ActivationFacts) -> Shown | None:
         return None
     beyond = {int(i): float(amax[i]) for i in np.argsort(-amax) if amax[i] > in_use}
     return {"numbers": {"amax_in_use": in_use, "channel_amax": float(amax.max())}, "channels": beyond}
+
+
+def needless_values(facts: ActivationFacts) -> Shown | None:
+    """Recognises values far beyond nearly all others, which perhaps saturate what reads them."""
+    usual = facts.values.quantile(_USUAL)
+    if facts.has_weights or not 0 < usual * _FAR_BEYOND <= facts.values.amax:
+        return None
+    return {"numbers": {"amax_in_use": 2 * usual}}
 
 
 def cut_off(facts: ActivationFacts) -> Shown | None:

@@ -170,6 +170,15 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         sentence="a few values of '{tensor}' reach {amax:.3g}{times}, and its range must hold them",
         advice="keep the layer in FP16, or train with quantization (QAT)",
     ),
+    "needless-values": SymptomWords(
+        family="activation-outliers",
+        clause="values up to {amax:.3g}, of which its readers need those up to {amax_in_use:.3g}",
+        sentence=(
+            "'{tensor}' reaches {amax:.3g}, and what reads it needs no value beyond {amax_in_use:.3g}, as a "
+            "Tanh or a Clip does"
+        ),
+        advice="end its range where its readers need no more",
+    ),
     "stretched-range": SymptomWords(
         family="activation-outliers",
         clause=("a few values reach {amax:.3g}, SQNR {sqnr_db:.3g} dB where {best_sqnr_db:.3g} is possible"),

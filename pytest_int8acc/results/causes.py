@@ -58,6 +58,7 @@ Symptom = Literal[
     "no-scale",
     "large-channels",
     "large-values",
+    "needless-values",
     "stretched-range",
     "uneven-parts",
     "uneven-channels",

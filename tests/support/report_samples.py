@@ -179,6 +179,7 @@ RANGES = (
         "in-use",
     ),
     taken(cause("masked-range", "masked-values", {"unmasked_amax": 9.5}, amax=1e4, reach=1e4), "unmasked"),
+    taken(cause("activation-outliers", "needless-values", {"amax_in_use": 0.3}), "in-use"),
 )
 #: A weight's scales, and operators.
 WEIGHTS = (
