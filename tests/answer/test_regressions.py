@@ -130,8 +130,21 @@ def test_spec_folder_is_what_check_reads(tmp_path):
         assert case.samples == len(inputs["image"])
 
 
-def test_fault_is_detected_and_its_layers_named():
-    found = measure("zero_activation_zero_mlp")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "zero_activation_zero_mlp",
+        "strange1_rare_words",  # a table with scales along the wrong axis
+        "strange1_rnn_biases",
+        "strange1_spare_slice",  # channels that are sliced off take the range
+        "strange1_equalized",  # the quantizer moved range between layers
+        "strange2_mean",  # codes of a BatchNormalization's mean are all too high
+        "strange2_relative",  # a mask in a constant takes its range
+        "strange3_loud",  # values that saturate a Tanh take the range
+    ],
+)
+def test_fault_is_detected_and_its_layers_named(name):
+    found = measure(name)
     assert found.verdict == "failed"
     assert found.detected
     assert found.named
