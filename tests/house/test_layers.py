@@ -177,8 +177,11 @@ def test_the_entry_point_costs_two_milliseconds_at_most_where_pytest_takes_130(b
 
 
 def test_a_case_that_passes_does_not_load_what_follows_one_that_fails(byte_code):
-    rooms = [f"{PACKAGE}.{room}" for room in ("answer.steps", "fix", "lab")]
-    code = f"import sys, {PACKAGE}.answer; print(sorted(set({rooms!r}) & set(sys.modules)))"
+    rooms = [f"{PACKAGE}.{room}" for room in ("answer.steps", "fix", "lab", "report.view")]
+    code = (
+        f"import sys, {PACKAGE}.answer, {PACKAGE}.plugin.items;"
+        f"print(sorted(set({rooms!r}) & set(sys.modules)))"
+    )
     assert fresh_python(code, byte_code) == "[]"
 
 
