@@ -56,6 +56,7 @@ def other_model(measured: Measured) -> OtherModel | None:
         computed_by="" if computing is None else computing.name,
         computed_op="" if computing is None else computing.op_type,
         off=off,
+        attributes=_attributes(own.index.producer.get(tensor), other.index.producer.get(tensor)),
         operators={op_type: n for op_type, n in sorted(more.items()) if n},
         added=_first_added(measured, own, other, more),
     )
@@ -85,6 +86,21 @@ def _makers(
             node = producer[node.input[0]]
         return maker, None if node is maker or moves_values(node) else node
     return None, None
+
+
+def _attributes(own: onnx.NodeProto | None, other: onnx.NodeProto | None) -> dict[str, tuple[str, str]]:
+    """The attributes of two nodes of one operator that differ, both values as text; ``unset`` for none."""
+    if own is None or other is None or own.op_type != other.op_type:
+        return {}
+    texts = [{a.name: _text(a) for a in node.attribute} for node in (own, other)]
+    names = sorted(texts[0].keys() | texts[1].keys())
+    pairs = {name: (texts[0].get(name, "unset"), texts[1].get(name, "unset")) for name in names}
+    return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
+
+
+def _text(attribute: onnx.AttributeProto) -> str:
+    value = onnx.helper.get_attribute_value(attribute)
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _first_added(measured: Measured, own: Model, other: Model, more: Mapping[str, int]) -> AddedNode | None:

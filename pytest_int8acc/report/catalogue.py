@@ -786,6 +786,7 @@ class Why:
     ADDED_CAST = ", the first, '{node}', casts '{tensor}' to {to}"
     CHANGES = ": {share} of the values change"
     OTHER_TENSOR = "in FP32 on sample 0 '{tensor}' ({op_type}) is the first to differ, by {off}"
+    OTHER_ATTRIBUTE = ": its {name} is {theirs}, in {model} {own}"
     #: The node to name, if ``op_type`` is an operator that only moves values: the last node before it that
     #: computes.
     MOVED = "{op_type} after {computed_op} '{computed_by}'"
@@ -1022,12 +1023,12 @@ class Advice:
     #: How a spec names a metric that the user has written.
     OWN_METRIC = "{{metric: FILE.py:FUNCTION, max_drop: 1%}}"
     COMPARE_LABELS = (
-        "print the labels of ten samples, and what the metric makes of their outputs. If nearly all labels "
+        "print the labels of ten samples and what the metric compares them with. If nearly all labels "
         "are alike, take more classes, or check how their file is read; if the outputs are, check the float "
         "model and its inputs"
     )
     COMPARE_LABELS_OF_USER = (
-        "print the labels of ten samples, and what {metric} makes of their outputs. If nearly all labels "
+        "print in {metric} the labels and the predictions of ten samples. If nearly all labels "
         "are alike, take more classes, or check how their file is read; if the outputs are, check the float "
         "model and its inputs; if both differ, the function ignores one of them or hides an exception"
     )

@@ -44,7 +44,7 @@ from pytest_int8acc.results import (
     Score,
     SearchOutcome,
 )
-from pytest_int8acc.results.causes import Jump
+from pytest_int8acc.results.causes import Jump, Rescale
 from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric, FittingMetric, FloatNan
 from pytest_int8acc.results.search import Quantizer
 
@@ -568,7 +568,7 @@ def _changed(repair: Repair) -> Iterator[tuple[ChangeKind, dict[str, str | float
         yield "method", {"method": repair.method}
     if repair.rescales:
         methods = ", ".join(dict.fromkeys(rescale.method for rescale in repair.rescales))
-        yield "rescales", {"tensors": count(len(repair.rescales), "tensor"), "methods": methods}
+        yield "rescales", {"tensors": _tensors(repair.rescales), "methods": methods}
     if repair.biases:
         yield (
             "biases",
@@ -578,6 +578,15 @@ def _changed(repair: Repair) -> Iterator[tuple[ChangeKind, dict[str, str | float
         yield "corrected", {"biases": count(len(repair.corrected), "bias")}
     if repair.weights:
         yield "weights", {"weights": count(len(repair.weights), "weight")}
+
+
+def _tensors(rescales: Sequence[Rescale]) -> str:
+    """Returns text like ``2 tensors``; for a single tensor, its name and the factor of its scale."""
+    if len(rescales) > 1:
+        return count(len(rescales), "tensor")
+    (only,) = rescales
+    how = f"{number(only.new / only.old)} times as wide" if only.old else "new"
+    return f"'{middle(only.tensor, NAME)}', {how}"
 
 
 def repair_text(repair: Repair, low_format: str) -> str:

@@ -437,6 +437,8 @@ def _of_other_model(other: OtherModel, low_format: str) -> Iterator[str]:
             computed_by=middle(other.computed_by, NAME),
         )
     tensor = Why.OTHER_TENSOR.format(**facts) if other.tensor else ""
+    for name, (own, theirs) in list(other.attributes.items())[:1]:
+        tensor += Why.OTHER_ATTRIBUTE.format(name=name, own=own, theirs=theirs, model=other.model)
     operators = Why.OTHER_OPERATORS.format(**facts) if other.operators else ""
     placed = operators + _added_text(other.added)
     weights = Why.SAME_WEIGHTS.format(**facts) if other.weights else ""
@@ -600,12 +602,16 @@ def _of_culprits(culprits: Sequence[Culprit], low_format: str) -> Iterator[str]:
         parts.append(f"{CAUSES[kind].plural.format(format=low_format)} in {count(n, 'layer')}")
     inside = [culprit for culprit in culprits if culprit.inside and culprit.cause is None]
     scaled = [culprit for culprit in inside if is_by_scales(culprit.body_scales)]
+    bodies = Counter[tuple[CauseKind, str]]()
     for culprit in scaled:
         found = culprit.body_scales
-        kind = "saturation" if found is not None and found.factor > 1 else "scale-too-wide"
+        bodies[
+            "saturation" if found is not None and found.factor > 1 else "scale-too-wide", culprit.inside
+        ] += 1
         inside.remove(culprit)
-        nodes = culprit.inside
-        parts.append(f"{CAUSES[kind].plural.format(format=low_format)} in 1 layer in the body of {nodes}")
+    for (kind, nodes), n in bodies.items():
+        plural = CAUSES[kind].plural.format(format=low_format)
+        parts.append(f"{plural} in {count(n, 'layer')} in the body of {nodes}")
     if inside:
         parts.append(f"{count(len(inside), 'layer')} {_in_body(inside)}")
     yield "; ".join(parts)

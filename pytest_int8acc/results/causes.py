@@ -450,6 +450,8 @@ class OtherModel:
     """The operator of ``computed_by``."""
     off: float = 0.0
     """The root mean square of the tensor's difference, divided by that of its values in the float model."""
+    attributes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Attribute of the node that makes the tensor to its values in the float and the quantized model."""
     operators: Mapping[str, int] = field(default_factory=dict)
     """For each operator, how many nodes more the quantized model has; negative if it has fewer."""
     added: AddedNode | None = None

@@ -244,7 +244,9 @@ def check_fits(metric: Metric, name: str, array: Array, axis: int) -> None:
     else:
         return
     largest = max(shape[1:], default=0)
-    remedy = "set `axis:` to its class axis, or use another metric, like sqnr_db"
+    remedy = (
+        "limit another metric in its place, like 'sqnr_db: 20', or set `axis:` if classes lie on another axis"
+    )
     if largest < metric.min_classes:
         fewer = [m.name for m in METRICS.values() if 0 < m.min_classes <= largest]
         remedy = f"use {' or '.join(fewer) or 'another metric, like sqnr_db'}"

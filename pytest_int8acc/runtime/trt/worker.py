@@ -485,7 +485,8 @@ def _parse(job: dict[str, Any]) -> dict[str, Any]:
     if not parser.num_errors:
         return {"refusal": ["", "no reason told"]}
     error = parser.get_error(0)
-    return {"refusal": [error.node_name(), error.desc().splitlines()[0]]}
+    said = (line.strip() for line in error.desc().splitlines())
+    return {"refusal": [error.node_name(), "; ".join(filter(None, said))]}
 
 
 #: The function that does each kind of job.
