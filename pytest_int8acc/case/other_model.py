@@ -14,7 +14,7 @@ from pytest_int8acc.graph.layout import moves_values
 from pytest_int8acc.graph.model import Model, giving
 from pytest_int8acc.graph.same import unrounded
 from pytest_int8acc.graph.types import value_types
-from pytest_int8acc.results.causes import AddedNode, OtherModel
+from pytest_int8acc.results.causes import AddedNode, OtherAttribute, OtherModel
 from pytest_int8acc.tensors import Array, Feed
 
 #: Minimum error of a weight or a tensor, as a ratio of root mean squares, that counts as a difference.
@@ -88,14 +88,14 @@ def _makers(
     return None, None
 
 
-def _attributes(own: onnx.NodeProto | None, other: onnx.NodeProto | None) -> dict[str, tuple[str, str]]:
-    """The attributes of two nodes of one operator that differ, both values as text; ``unset`` for none."""
+def _attributes(own: onnx.NodeProto | None, other: onnx.NodeProto | None) -> tuple[OtherAttribute, ...]:
+    """The attributes of two nodes of one operator that differ; empty if the operators differ."""
     if own is None or other is None or own.op_type != other.op_type:
-        return {}
-    texts = [{a.name: _text(a) for a in node.attribute} for node in (own, other)]
-    names = sorted(texts[0].keys() | texts[1].keys())
-    pairs = {name: (texts[0].get(name, "unset"), texts[1].get(name, "unset")) for name in names}
-    return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
+        return ()
+    ours, theirs = ({a.name: _text(a) for a in node.attribute} for node in (own, other))
+    names = sorted(ours.keys() | theirs.keys())
+    pairs = [OtherAttribute(name, ours.get(name, "unset"), theirs.get(name, "unset")) for name in names]
+    return tuple(pair for pair in pairs if pair.own != pair.other)
 
 
 def _text(attribute: onnx.AttributeProto) -> str:

@@ -424,6 +424,17 @@ class AddedNode:
 
 
 @dataclass(frozen=True)
+class OtherAttribute:
+    """An attribute of a node with different values in two models; ``unset`` where a model does not set it."""
+
+    name: str
+    own: str
+    """The value in the float model, as text."""
+    other: str
+    """The value in the quantized model, as text."""
+
+
+@dataclass(frozen=True)
 class OtherModel:
     """How a quantized model differs from the float model of its case, apart from rounding."""
 
@@ -450,8 +461,8 @@ class OtherModel:
     """The operator of ``computed_by``."""
     off: float = 0.0
     """The root mean square of the tensor's difference, divided by that of its values in the float model."""
-    attributes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Attribute of the node that makes the tensor to its values in the float and the quantized model."""
+    attributes: tuple[OtherAttribute, ...] = ()
+    """The attributes that the node that makes the tensor has otherwise in the quantized model."""
     operators: Mapping[str, int] = field(default_factory=dict)
     """For each operator, how many nodes more the quantized model has; negative if it has fewer."""
     added: AddedNode | None = None
