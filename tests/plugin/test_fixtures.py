@@ -234,6 +234,13 @@ def test_users_own_tests(project: pytest.Pytester, workers: bool) -> None:
     assert "direct cause" not in result.stdout.str()
 
 
+def test_the_whole_traceback_is_shown_where_it_is_asked_for(project: pytest.Pytester) -> None:
+    (project.path / "two.int8acc.yaml").write_text(TWO)
+    project.makepyfile(OWN_TESTS)
+    result = project.runpytest(*LOAD, "--full-trace", "-k", "model")
+    result.stdout.fnmatch_lines(["*workbench.py:*: *"])
+
+
 def test_mistakes_are_one_clear_error(project: pytest.Pytester) -> None:
     (project.path / "two.int8acc.yaml").write_text(TWO)
     narrow = "model: digits.onnx\ninputs: data/validation.npz\nfp8: {calibrate: {}}\n"
