@@ -96,9 +96,9 @@ def _shown(
         return None
     tests = _Tests(trials, group)
     for suspect in ordered:
-        if any(tests.remedied(known) >= _MOST for known in (*suspect.guesses, suspect)):
+        if any(tests.guessed(guess) >= _MOST for guess in suspect.guesses):
             break
-        if tests.freed(suspect) >= _MOST:
+        if tests.remedied(suspect) >= _MOST or tests.freed(suspect) >= _MOST:
             break
     likely_lost = likely.kind == "zero-scale" and tests.most_by_scales < _PART
     if trials.halved and (likely_lost or tests.most < _PART):
@@ -125,6 +125,16 @@ class _Tests:
         """The share of the culprit's loss that vanishes in the trial of the symptom; 0 without one."""
         return 0.0 if suspect.trial is None else self.share(suspect.trial, suspect)
 
+    def guessed(self, guess: Suspect) -> float:
+        """The share that vanishes in the trial of a guess; 0 if the model still misses the criteria."""
+        share = self.remedied(guess)
+        return share if self._is_met(guess) else 0.0
+
+    def _is_met(self, guess: Suspect) -> bool:
+        """Whether the model met the criteria in the trial of a guess, so that the guess is right."""
+        taken = self._remedy(guess)
+        return taken is not None and taken.met
+
     @property
     def most(self) -> float:
         """The greatest share of the culprit's loss that vanished in an ablation."""
@@ -144,7 +154,8 @@ class _Tests:
         most, wide = self.most, self.tried.get(("", "fp32"))
         if most < _LEAST:
             return None
-        mended = [(self._remedy(s), s) for suspect in suspects for s in (*suspect.guesses, suspect)]
+        guesses = [guess for suspect in suspects for guess in suspect.guesses if self._is_met(guess)]
+        mended = [(self._remedy(s), s) for s in (*guesses, *suspects)]
         shown = [(t, s) for t, s in mended if t is not None and t.share >= _PART * most]
         if shown:
             taken, guilty = max(shown, key=lambda pair: pair[0].share)

@@ -135,6 +135,8 @@ class Progress:
                 self._screen = Screen(config)
         self._run: Run | None = None
         self._nodeid = ""
+        #: The item that is judged, and whose report is not saved yet; empty if there is none.
+        self._unsaved = ""
         #: Returns the text of the progress line. It is None until the first case begins.
         self._sentence: Callable[..., str] | None = None
         self._lock, self._ended = threading.RLock(), threading.Event()
@@ -156,6 +158,8 @@ class Progress:
     def end(self) -> None:
         """Stops showing the run. The line is erased when this method returns."""
         with self._lock:
+            if self._run is not None and self._run.result is not None:
+                self._unsaved = self._nodeid
             self._run = None
             if self._screen is not None:
                 self._screen.hide()
@@ -219,8 +223,9 @@ class Progress:
         with self._lock:
             run = self._run
             if self._worker is not None:
-                facts = {"line": self._line(), "nodeid": self._nodeid if run else ""}
-                self._put(_BUSY, facts | {"judged": run is not None and run.result is not None})
+                nodeid = self._nodeid if run else self._unsaved
+                is_judged = bool(self._unsaved) or (run is not None and run.result is not None)
+                self._put(_BUSY, {"line": self._line(), "nodeid": nodeid, "judged": is_judged})
 
     def _put(self, suffix: str, facts: dict[str, Any]) -> None:
         if self._worker is not None and self.folder is not None:
@@ -249,6 +254,8 @@ class Progress:
             if report.when == "call" and report.location[0].endswith(SUFFIXES):
                 hook = self._config.hook
                 self._put(_REPORT, hook.pytest_report_to_serializable(config=self._config, report=report))
+            if report.when != "setup" or not report.passed:
+                self._unsaved = ""
             self._leave()
             return (yield)
 

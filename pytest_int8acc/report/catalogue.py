@@ -1066,7 +1066,8 @@ class NoFix:
     TRIED = ", tried"
     HIGH_FAILS = "none found: with every layer out of {format} the criteria fail too"
     OTHER_MODEL = (
-        "quantize {model} itself: make {file} anew from it, or write '{key}: {{calibrate: {{}}}}' in the spec"
+        "make {file} anew from {model}, or name the model that it was made from under 'model:'; or write "
+        "'{key}: {{calibrate: {{}}}}' to have {model} quantized here"
     )
     OTHER_WEIGHTS = (
         "name under 'model:' the float model that {file} was made from; or quantize {model}: write '{key}: "

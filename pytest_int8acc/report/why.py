@@ -437,8 +437,9 @@ def _of_other_model(other: OtherModel, low_format: str) -> Iterator[str]:
             computed_by=middle(other.computed_by, NAME),
         )
     tensor = Why.OTHER_TENSOR.format(**facts) if other.tensor else ""
-    for first in other.attributes[:1]:
-        named = {"name": first.name, "own": middle(first.own, NAME), "theirs": middle(first.other, NAME)}
+    for differing in other.attributes[:1]:
+        own, theirs = (middle(value, NAME) for value in (differing.own, differing.other))
+        named = {"name": differing.name, "own": own, "theirs": theirs}
         tensor += Why.OTHER_ATTRIBUTE.format(**named, model=other.model)
     operators = Why.OTHER_OPERATORS.format(**facts) if other.operators else ""
     placed = operators + _added_text(other.added)

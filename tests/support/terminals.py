@@ -18,6 +18,7 @@ _SLOW = """
 import pathlib
 import time
 
+import pytest_int8acc.clock as clock
 import pytest_int8acc.plugin.progress as progress
 from {module} import {owner} as owner
 
@@ -40,8 +41,12 @@ owner.{name} = slow
 SLOW_TRIALS = _SLOW.format(
     module="pytest_int8acc.lab.simulator", owner="Simulator", name="trial", before=0, seconds=0.1, slow=10
 )
-#: Trials that go on until they are interrupted: 5 s after its controller a worker is.
-ENDLESS_TRIALS = SLOW_TRIALS.replace("<= 10", "<= 100").replace("sleep(0.1)", "sleep(0.5)")
+#: Trials that go on until they are interrupted. At the second one a worker has told that its case is judged.
+ENDLESS_TRIALS = (
+    SLOW_TRIALS.replace("len(calls) <= 10:", "len(calls) <= 100 and not clock.current().interrupted:")
+    .replace("pathlib.Path", "len(calls) > 1 and pathlib.Path")
+    .replace("sleep(0.1)", "sleep(0.5)")
+)
 #: A word has come before the file is there.
 SLOW_SETUP = _SLOW.format(
     module="pytest_int8acc.case", owner="measured", name="candidate_form", before=0.2, seconds=5, slow=1
