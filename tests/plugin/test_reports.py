@@ -154,7 +154,7 @@ def test_a_summary_for_github(project, run, monkeypatch):
     assert text.startswith("# Of the step before\n## INT8 accuracy: 1 failed, 2 error, 1 xfailed, 2 passed\n")
     assert "| ❌ failed | a.int8acc.yaml\\:\\:rich\\-bad | 'logits' cosine 0.8741 &lt; 0.999" in text
     assert "100 % of the MACs stay in INT8" in text
-    assert "other scales for 1 tensor; 'logits' cosine 0.9993" in text
+    assert "0.01634 times as wide; 'logits' cosine 0.9993" in text
 
 
 def test_a_summary_that_cannot_be_written_costs_a_line(project, run, monkeypatch):
@@ -200,7 +200,7 @@ def test_pytest_html_shows_scores_and_culprits(project, pytester, workers):
     assert extra["format_type"] == "html"
     assert "INT8 accuracy: &#39;logits&#39; cosine 0.8741 &lt; 0.999" in extra["content"]
     assert "<td>/layer2/0/conv1/Conv</td>" in extra["content"]
-    assert "<b>Fix</b> 100 % of the MACs stay in INT8: other scales for 1 tensor" in extra["content"]
+    assert "<b>Fix</b> 100 % of the MACs stay in INT8: other scales for " in extra["content"]
 
 
 def test_a_rerun_case_is_one_entry(project, run):

@@ -305,7 +305,7 @@ def test_parallel_builds_make_each_engine_once(
 def test_an_engine_cannot_run_without_a_gpu(built: Built, rtx: Platform) -> None:
     if rtx.can_run:
         pytest.skip("there is a GPU")
-    with pytest.raises(MissingBackendError, match="cannot run engines here: no NVIDIA GPU"):
+    with pytest.raises(MissingBackendError, match="cannot run engines here: "):
         open_built(built)
     with pytest.raises(MissingBackendError):
         open_engine(built.engine, rtx, built.inputs, built.outputs)
