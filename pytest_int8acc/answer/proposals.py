@@ -266,7 +266,7 @@ def rescale_as_shown(known: Known) -> Iterator[Proposal]:
     lab, constants = known.lab, known.lab.network.model.constants()
     given = activation_scales(lab.network)
     rescales = tuple(
-        Rescale(tensor, "its cause", given[tensor], float(scale.scale))
+        Rescale(tensor, "by trial", given[tensor], float(scale.scale))
         for tensor, scale in lab.mended.items()
         if tensor in given
     )

@@ -81,7 +81,7 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(run: Callable[..., int], pytester: py
     assert killed.ended(out) == CASES
     assert (out / "report.html").exists()
     whole, _, runs = killed.second(path)
-    for name in ("between two cases", "candidate run", "search", "writing of a fix"):
+    for name in MOMENTS[:-1]:
         of = "one" if name == MOMENTS[0] else "two"
         assert run({f"{name} of {of}": "SIGTERM"}) == pytest.ExitCode.INTERRUPTED, name
         assert killed.ended(out) == (CASES[:2] if name in JUDGED else CASES[:1]), name
