@@ -42,3 +42,12 @@ def test_scales_of_many_channels_become_inputs(rest: str) -> None:
     split, whole = Board(taken, rest, CPU), Board(network, rest, CPU)
     found = split.run(feed, split.setting(others))
     np.testing.assert_array_equal(found["y"], whole.run(feed, whole.setting([]))["y"])
+
+
+def test_a_setting_cannot_change() -> None:
+    setting = Board(product(), "fp32", CPU).setting([])
+    for array in setting.inputs.values():
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+    with pytest.raises(TypeError):
+        setting.inputs["other"] = np.zeros(1)  # type: ignore[index]
