@@ -52,7 +52,7 @@ class Suspect:
     scale: TensorScale | None = None
     """The scale that the ablations ``in-use``, ``unmasked`` and, for a constant, ``per-channel`` try."""
     guesses: tuple[Suspect, ...] = ()
-    """Other symptoms that the tensor may have. Only their ablations can show them, so these come first."""
+    """The same tensor with other symptoms that it may have. Their ablations decide, and come first."""
 
 
 #: A function that returns the cause if the operators around a layer do not suit INT8, otherwise None. Its
@@ -228,17 +228,13 @@ class _Tests:
 
     def _keep(self, guilty: Suspect, taken: Ablation) -> None:
         """Keep the scale that an ablation tried, if a plan can give it to the tensor in the low format."""
-        scale = guilty.scale if guilty.held is None else SCALES.get(taken.kind, _no_scale)(guilty)
-        if taken.kind in SCALES and scale is not None and (guilty.held is None or not scale.scale.ndim):
+        scale = SCALES[taken.kind](guilty) if taken.kind in SCALES else None
+        if scale is not None and (guilty.held is None or scale.scale.ndim == 0):
             self.trials.mended[guilty.tensor] = scale
 
     def _with_trial(self, cause: Cause, taken: Ablation | None) -> Cause:
         evidence = self.trials.evidence(self.trials.cost - self.began) if taken is not None else None
         return replace(cause, ablation=taken, tried=tuple(self.tried.values()), evidence=evidence)
-
-
-def _no_scale(suspect: Suspect) -> TensorScale | None:
-    return None
 
 
 def _fitting(suspect: Suspect) -> TensorScale | None:

@@ -74,8 +74,9 @@ class Diagnostic(Generic[_F]):
 #
 # 1. Add its name to ``Symptom``, and a new cause to ``CauseKind``, in ``results/causes.py``.
 # 2. Write a function in ``answer/symptoms.py`` that recognises the symptom, and add a row to the table of the
-#    facts that it reads. The rows of a table are tried in order, and the first one that recognises its
-#    symptom is used. So a row with a special symptom must stand above rows with more general symptoms.
+#    facts that it reads. The rows of a table are read in order, up to the first one that recognises
+#    its symptom and is no guess. Guesses before it are tried by their ablations. So a row with a special
+#    symptom must stand above rows with more general symptoms.
 # 3. In ``report/catalogue.py`` add the symptom's words to ``SYMPTOMS``, those of a new cause to ``CAUSES``,
 #    and a label for each number that the function adds to ``NUMBERS``. ``NumberName`` lists the names of such
 #    numbers.
@@ -101,12 +102,20 @@ WEIGHTS: tuple[Diagnostic[WeightFacts], ...] = (
     Diagnostic("shifted-bias", "bias-shift", symptoms.shifted_bias, "constants"),
     Diagnostic("coarse-bias", "int8-bias", symptoms.coarse_bias, "constants"),
     Diagnostic("few-codes", "weight-scale", symptoms.few_codes, "constants"),
-    Diagnostic("large-idle-weights", "weight-outliers", symptoms.weights_without_input, "in-use", True),
     Diagnostic(
-        "one-scale-for-channels", "weight-outliers", symptoms.one_scale_for_channels, "per-channel", True
+        "large-idle-weights", "weight-outliers", symptoms.weights_without_input, "in-use", is_guess=True
     ),
-    Diagnostic("scales-of-other-axis", "wrong-axis", symptoms.scales_of_other_axis, "per-channel", True),
-    Diagnostic("large-idle-weights", "weight-outliers", symptoms.large_idle_weights, "in-use", True),
+    Diagnostic(
+        "one-scale-for-channels",
+        "weight-outliers",
+        symptoms.one_scale_for_channels,
+        "per-channel",
+        is_guess=True,
+    ),
+    Diagnostic(
+        "scales-of-other-axis", "wrong-axis", symptoms.scales_of_other_axis, "per-channel", is_guess=True
+    ),
+    Diagnostic("large-idle-weights", "weight-outliers", symptoms.large_idle_weights, "in-use", is_guess=True),
     Diagnostic("scales-of-other-axis", "wrong-axis", symptoms.mislabelled_axis, "constants"),
     Diagnostic("shifted-mean", "bias-shift", symptoms.shifted_mean, "bias"),
     Diagnostic("weight-scales-off", "weight-scale", symptoms.weight_scales_off, "constants"),

@@ -490,8 +490,9 @@ def weight_facts(
     shift = 0.0 if inputs is None or axis is None else _shift_share(given - weight, axis, inputs, node)
     best_db = min(best_db, CEILING_DB)
     own, fresh = by_channel
-    is_known = node.op_type in WEIGHTED and edge.index < 2 and axis is not None
-    axes = (axis % weight.ndim,) if is_known and axis is not None else tuple(range(weight.ndim))
+    axes = tuple(range(weight.ndim))
+    if axis is not None and node.op_type in WEIGHTED and edge.index < 2:
+        axes = (axis % weight.ndim,)
     return WeightFacts(
         name, quantization, weight, axis, shares, sqnr, best_db, own, fresh, shift, is_bias, axes, room
     )

@@ -43,6 +43,7 @@ class Interventions:
         self._simulator = lab.simulator.on(network)
         self._known: dict[str, float] = {}
         self.mended = lab.mended
+        """Tensor to the scale that showed the cause of a culprit. The lab keeps it for the remedies."""
 
     def alone(self) -> Interventions:
         """A copy of this object whose trials keep all other layers in high precision.

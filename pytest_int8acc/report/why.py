@@ -607,9 +607,8 @@ def _of_culprits(culprits: Sequence[Culprit], low_format: str) -> Iterator[str]:
     bodies = Counter[tuple[CauseKind, str]]()
     for culprit in scaled:
         found = culprit.body_scales
-        bodies[
-            "saturation" if found is not None and found.factor > 1 else "scale-too-wide", culprit.inside
-        ] += 1
+        kind = "saturation" if found is not None and found.factor > 1 else "scale-too-wide"
+        bodies[kind, culprit.inside] += 1
         inside.remove(culprit)
     for (kind, nodes), n in bodies.items():
         plural = CAUSES[kind].plural.format(format=low_format)

@@ -87,7 +87,7 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
         ),
         "not-parsed": (
             "TensorRT builds no model that its parser refuses; another version may parse it",
-            "export the node in a form that TensorRT's parser takes; NVIDIA's list of operators has limits",
+            "export the node in a form that TensorRT's parser takes, see NVIDIA's list of its operators",
             "built",
         ),
     },
