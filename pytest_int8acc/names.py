@@ -9,8 +9,9 @@ _RUN, _TEXT = 400, 4000
 #: Commands in a log that CI runners execute: ``::command`` at a line's start, ``##[`` and ``##vso[`` anywhere
 #: (github.com/actions/runner, ActionCommand.cs; github.com/microsoft/azure-pipelines-agent, Command.cs).
 _COMMAND = r"^(\s*):(?=:)|#(?=#[A-Za-z]*\[)"
-#: Parts of a URL. The user part, up to the last ``@``, and the query may contain secrets.
-_URL = re.compile(r"(?P<scheme>[^:/]*://)(?:(?P<user>.*)@)?(?P<path>[^?#]*)(?P<query>.*)", re.DOTALL)
+#: Parts of a URL. The user part, up to the last ``@``, and the query may contain secrets. The pattern is
+#: compiled on first use, to keep pytest's start fast.
+_URL = r"(?s)(?P<scheme>[^:/]*://)(?:(?P<user>.*)@)?(?P<path>[^?#]*)(?P<query>.*)"
 #: Minimum length of a secret that is replaced in texts. Shorter ones are part of too many words.
 _LEAST_SECRET = 4
 _HIDDEN = "***"
@@ -115,7 +116,7 @@ def _links(url: str) -> list[str]:
 
 
 def _safe_link(url: str) -> str:
-    found = _URL.fullmatch(url)
+    found = re.fullmatch(_URL, url)
     if found is None:
         return url
     user = f"{_HIDDEN}@" if found["user"] is not None else ""
@@ -130,7 +131,7 @@ def _secrets(url: str) -> set[str]:
 
     written: set[str] = set()
     sent: set[str] = set()
-    for found in filter(None, map(_URL.fullmatch, _links(url))):
+    for found in filter(None, (re.fullmatch(_URL, link) for link in _links(url))):
         user = found["user"] or ""
         values = re.findall(r"=([^&;]*)", found["query"])
         written |= {user, user.partition(":")[2] or user, found["query"][1:], *values}

@@ -172,7 +172,13 @@ def test_the_entry_point_costs_two_milliseconds_at_most_where_pytest_takes_130(b
         "print(between - start, clock() - between)"
     )
     fresh_python(code, byte_code)  # writes byte code
-    floors, costs = zip(*(map(float, fresh_python(code, byte_code).split()) for _ in range(5)), strict=True)
+    floors, costs = [], []
+    for _ in range(20):  # a busy machine only adds to what is measured: the least of many tries counts
+        floor, cost = map(float, fresh_python(code, byte_code).split())
+        floors.append(floor)
+        costs.append(cost)
+        if len(costs) >= 3 and min(costs) / min(floors) <= 2 / 130:
+            return
     assert min(costs) / min(floors) <= 2 / 130
 
 
