@@ -4,6 +4,7 @@
     python -m benchmarks.greens --only d healthy --jobs 2  # a class, a name or a pattern
     python -m benchmarks.greens --resume greens.jsonl      # outcomes so far are kept and not repeated
     python -m benchmarks.greens --only a_boxes --show      # with all that pytest printed
+    python -m benchmarks.greens --full --show --draw 20 --seed 20261201  # reds for a reader, drawn by chance
 
 Exits with 1 where an entry is broken: no lie, not healthy, or without a verdict.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import random
 import sys
 import time
 from collections import Counter
@@ -31,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = [entry for entry in entries().values() if _wanted(entry, options.only)]
     if not chosen:
         sys.exit(f"--only {' '.join(options.only)}: no entry is called so; --list shows all")
+    if options.draw:
+        planted = [entry for entry in chosen if entry.kind != HEALTHY and not entry.gpu]
+        chosen = random.Random(options.seed).sample(planted, options.draw)
     if options.list:
         print("\n".join(f"{entry.name}: {entry.kind}, {entry.network}" for entry in chosen))
         return
@@ -114,6 +119,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--entries", action="store_true", help="a line per entry besides the table by class")
     parser.add_argument("--show", action="store_true", help="all that pytest printed")
     parser.add_argument("--full", action="store_true", help="search and repair after each red verdict")
+    parser.add_argument(
+        "--draw", type=int, metavar="N", help="N planted lies by chance, none that needs a GPU"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of --draw (default: 0)")
     parser.add_argument("--gpu", action="store_true", help="run the entries that need TensorRT and a GPU")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at once (default: 1)")
     parser.add_argument(
