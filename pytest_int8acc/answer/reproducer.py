@@ -65,7 +65,7 @@ class Piece:
 
     @property
     def low(self) -> str:
-        """The low format of the piece, ``int8`` or ``fp8``, by which its files are named."""
+        """The low format of the cut-out part, ``int8`` or ``fp8``. Its files have this name."""
         return self.group.edges[0].quantization.format.name
 
 

@@ -53,8 +53,8 @@ _SAME = 1e-6
 _SILENT_DB = 300.0
 #: The name of the range without the values of a mask, as a method.
 UNMASKED = "without the mask"
-#: How far below all other values the range without a mask ends, in the unit of a Softmax's input. Masked
-#: positions keep a weight below exp(-8) of the others.
+#: Distance from the lowest value that is not masked to the lower end of the range that is chosen without the
+#: mask, in the unit of a Softmax's input. Softmax gives masked positions less than exp(-8) of the weight.
 MASK_ROOM = 8.0
 #: Values are a mask if they lie below all others by at least this factor.
 _MASK_RATIO = 8.0

@@ -138,7 +138,11 @@ def _line(name: Stage, against: Stage, verdict: Verdict, evidence: Evidence) -> 
 def _together(
     lines: Sequence[StageLine], stages: Collection[Stage], compare: Callable[[Stage, Stage], Verdict]
 ) -> tuple[tuple[StageLine, ...], Stage | None]:
-    """The lines if no stage fails alone, and the last INT8 stage if it differs too much from the baseline."""
+    """The lines of the table where no stage misses a limit by itself, and the stage to blame, or None.
+
+    The last INT8 stage is to blame if it misses a limit when it is compared with the baseline: the errors of
+    all stages add up.
+    """
     last = next((s for s in (IMPLICIT, ENGINE_INT8, QDQ) if s in stages), None)
     order = (FP16, FP32) if last == QDQ else (ENGINE_FP16, ENGINE_FP32, FP16, FP32)
     against = next((s for s in order if s in stages), None)

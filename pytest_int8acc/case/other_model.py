@@ -42,7 +42,9 @@ def other_model(measured: Measured) -> OtherModel | None:
     own, other = unrounded(measured.model, ()), unrounded(int8.every.model, ())
     weights, differing = _weights(own, other)
     tensor, off, same = _first_difference(measured, own, other)
-    maker, computing = _makers(tensor, [measured.model.file or own, own], same)
+    tensor, theirs, off = _renamed_difference(measured, own, other, tensor, off, same)
+    maker, other_maker = _maker(tensor, [measured.model.file or own, own]), _maker(theirs, [other])
+    is_other_operator = maker and other_maker and not _is_alike(maker, other_maker)
     more, less = _operators(other), _operators(own)
     more.subtract(less)
     return OtherModel(
@@ -53,49 +55,32 @@ def other_model(measured: Measured) -> OtherModel | None:
         differing=differing,
         tensor=tensor,
         op_type="" if maker is None else maker.op_type,
-        computed_by="" if computing is None else computing.name,
-        computed_op="" if computing is None else computing.op_type,
+        made_by=other_maker.op_type if other_maker and is_other_operator else "",
         off=off,
-        attributes=_attributes(own.index.producer.get(tensor), other.index.producer.get(tensor)),
+        attributes=_attributes(own.index.producer.get(tensor), other_maker),
         operators={op_type: n for op_type, n in sorted(more.items()) if n},
         added=_first_added(measured, own, other, more),
     )
 
 
-def _makers(
-    tensor: str, models: Sequence[Model], same: Collection[str]
-) -> tuple[onnx.NodeProto | None, onnx.NodeProto | None]:
-    """The node that outputs a tensor, and the nearest earlier node that computed the values.
-
-    Args:
-        tensor: The tensor; empty if there is none.
-        models: Models that may have the tensor. The first one that has it counts.
-        same: Tensors with the same values in both compared models. If a node reads one of them, its output
-            differs by its own fault.
-
-    Returns:
-        Both nodes. The first is None if no model has the tensor. The second is None if the first node itself
-        computes the values, or reads one of ``same``.
-    """
-    for model in models:
-        producer = model.index.producer
-        if tensor not in producer:
-            continue
-        node = maker = producer[tensor]
-        while moves_values(node) and node.input[0] in producer and node.input[0] not in same:
-            node = producer[node.input[0]]
-        return maker, None if node is maker or moves_values(node) else node
-    return None, None
+def _maker(tensor: str, models: Sequence[Model]) -> onnx.NodeProto | None:
+    """The node that outputs a tensor, in the first of ``models`` that has the tensor; None if none has it."""
+    return next((m.index.producer[tensor] for m in models if tensor in m.index.producer), None)
 
 
 def _attributes(own: onnx.NodeProto | None, other: onnx.NodeProto | None) -> tuple[OtherAttribute, ...]:
     """The attributes of two nodes of one operator that differ; empty if the operators differ."""
-    if own is None or other is None or own.op_type != other.op_type:
+    if own is None or other is None or not _is_alike(own, other):
         return ()
     ours, theirs = ({a.name: _text(a) for a in node.attribute} for node in (own, other))
     names = sorted(ours.keys() | theirs.keys())
     pairs = [OtherAttribute(name, ours.get(name, "unset"), theirs.get(name, "unset")) for name in names]
     return tuple(pair for pair in pairs if pair.own != pair.other)
+
+
+def _is_alike(own: onnx.NodeProto, other: onnx.NodeProto) -> bool:
+    """Whether two nodes are of one operator."""
+    return (own.domain, own.op_type) == (other.domain, other.op_type)
 
 
 def _text(attribute: onnx.AttributeProto) -> str:
@@ -193,6 +178,52 @@ def _first_difference(measured: Measured, own: Model, other: Model) -> tuple[str
             return name, off, same
         same.add(name)
     return "", 0.0, same
+
+
+def _renamed_difference(
+    measured: Measured, own: Model, other: Model, tensor: str, off: float, same: Collection[str]
+) -> tuple[str, str, float]:
+    """The first difference, where tensors before ``tensor`` have other names in the other model.
+
+    A converter of opsets renames the outputs of the nodes that it replaces. Inputs at the same place of nodes
+    of one operator are compared, back to the nodes whose inputs are equal. Nodes that only move values may be
+    of two operators.
+
+    Args:
+        measured: The case.
+        own: The float model.
+        other: The quantized model without rounding.
+        tensor: The first tensor of one name in both models that differs; empty if there is none.
+        off: Its relative error.
+        same: Tensors with the same name and values in both models.
+
+    Returns:
+        The tensor's name in the float model, its name in the other model, and its relative error.
+    """
+    ours, theirs = tensor, tensor
+    feed = next(measured.inputs.first(1).batches()).feed
+    types, others = value_types(own), value_types(other)
+    made, made_there = own.index.producer, other.index.producer
+    while ours in made and theirs in made_there and _may_go_on(made[ours], made_there[theirs]):
+        pairs = [
+            (a, b)
+            for a, b in zip(made[ours].input, made_there[theirs].input, strict=False)
+            if a != b and a in made and b in made_there and a in types and b in others and a not in same
+        ]
+        found = [
+            _opened(measured, own, [a for a, _ in pairs])(feed),
+            _opened(measured, other, [b for _, b in pairs])(feed),
+        ]
+        errors = [(_off(found[0][a], found[1][b]), a, b) for a, b in pairs]
+        differing = [error for error in errors if error[0] > _MIN_RATIO]
+        if not differing:
+            break
+        off, ours, theirs = differing[0]
+    return ours, theirs, off
+
+
+def _may_go_on(own: onnx.NodeProto, other: onnx.NodeProto) -> bool:
+    return _is_alike(own, other) or (moves_values(own) and moves_values(other))
 
 
 def _opened(measured: Measured, model: Model, names: list[str]) -> Callable[[Feed], Mapping[str, Array]]:

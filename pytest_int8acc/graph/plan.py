@@ -205,7 +205,8 @@ class QdqWriter:
         quantization = edge.quantization
         base = f"{edge.node}_input{edge.index}"
         if quantization.is_float and quantization.values is not None:
-            # A Cast tells this constant from those of the float model, as a DequantizeLinear does.
+            # The Cast marks the constant as one that was written here. A reader of the file can then tell it
+            # from the constants of the float model.
             result, kind = (
                 self.editor.unique(float_constant_name(edge.node, edge.index)),
                 quantization.scale.dtype,

@@ -348,7 +348,7 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
     ),
     "too-coarse": SymptomWords(
         family="rounding",
-        clause="its readers need more than {format} holds: {short_left}",
+        clause="what follows needs finer steps than {format} has: {short_left}",
         sentence=(
             "no scale is off: '{tensor}' keeps {sqnr_db:.3g} dB, {below_best:.2g} dB from the best that "
             "{format} can do, and what follows it needs more"
@@ -777,7 +777,7 @@ class Why:
     PART = "it is judged apart, because values of another size in '{whole}' would hide its error"
     #: Why no layer is to blame: the criteria fail with all layers in high precision, too.
     NOT_LOW = "the criteria fail with every layer out of {format}, too"
-    OTHER_MODEL = ": {file} computes something else than {model}"
+    OTHER_MODEL = "{file} computes something else than {model}"
     NOT_THE_CAUSE = ": {format} is not the cause"
     OTHER_WEIGHTS = "{differing} of its {weights} differ, as '{first}'"
     SAME_WEIGHTS = "its weights are the same"
@@ -787,9 +787,7 @@ class Why:
     CHANGES = ": {share} of the values change"
     OTHER_TENSOR = "in FP32 on sample 0 '{tensor}' ({op_type}) is the first to differ, by {off}"
     OTHER_ATTRIBUTE = ": its {name} is {theirs}, in {model} {own}"
-    #: The node to name, if ``op_type`` is an operator that only moves values: the last node before it that
-    #: computes.
-    MOVED = "{op_type} after {computed_op} '{computed_by}'"
+    OTHER_MAKER = ": {file} has {op_type} there"
     #: What gives NaN, if the baseline's outputs hold NaN.
     FLOAT_NAN = "the float model itself gives NaN there{where}, so {format} can be compared with nothing"
     FLOAT_NAN_IN_BOTH = (
@@ -807,7 +805,11 @@ class Why:
     LET_PASS = "{values}; the criteria let it pass: {scores}"
     AT_CHANCE = (
         "tried on {samples}: the baseline's own outputs have {metric} {baseline}, and {chance} when "
-        "each is given to another sample: it cannot tell a broken model from a good one"
+        "each is given to another sample, so this metric cannot tell a broken model from a good one"
+    )
+    REVERSED = (
+        "tried on {samples}: the baseline's own outputs have {metric} {baseline}, and {chance} when each is "
+        "given to another sample, which the criterion takes as better"
     )
     #: Whether other scales reduce the loss of quantization.
     BY_SCALES = (
@@ -879,7 +881,7 @@ class Caution:
     )
     #: A caution on the score of the model as it is, if a fix is recommended.
     UNMENDED = " without the fix"
-    NEEDED = "; about {needed} samples in all would decide"
+    NEEDED = "; give about {needed} samples in all to decide"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
     FIX_UNDECIDED = (
         "beyond the {samples} samples of the proof {score} may be {interval} with the fix, limit {limit}"
@@ -888,8 +890,8 @@ class Caution:
     FIX_FROM_INPUTS = "the fix has its scales from these very inputs: before you ship, run it on others"
     NAN_IN_BOTH = "{output} is NaN in both forms in {share:.2%} of its elements, which are left out"
     SMALL_SAMPLES = (
-        "{small} of {samples} samples are {ratio:.0f} times smaller than others and alone reach {score}; "
-        "write 'per: sample' into that criterion, to judge each"
+        "in {small} of {samples} samples the output is {ratio:.0f} times smaller than in others, and these "
+        "alone reach {score}; write 'per: sample' into that criterion, to judge each"
     )
     #: Errors that a Softmax or Sigmoid hides.
     SQUASHED = (
@@ -958,9 +960,9 @@ class Caution:
 
     LOST = "{output} is lost in {format} (sqnr_db {sqnr_db}), and no criterion notices"
     TOO_WEAK = "the criteria are too weak: {outputs} would pass"
-    UNNOTICED = "would pass unnoticed: {outputs}"
-    UNNOTICED_OUTPUT = "add a criterion on {output}; would pass unnoticed: {outputs}"
-    ACCEPTED = "accepted ({reason}), would pass unnoticed: {outputs}"
+    UNNOTICED = "the criteria would also pass {outputs}"
+    UNNOTICED_OUTPUT = "add a criterion on {output}; without it they would also pass {outputs}"
+    ACCEPTED = "accepted ({reason}): the criteria would also pass {outputs}"
     CHANCE_SAME = "{metric} is {baseline} for the baseline, and the same for shuffled outputs"
     CHANCE_NEAR = "check the labels, too: {metric} of the baseline is {baseline}, by chance {chance}"
     CHANCE_BETTER = (
@@ -1066,8 +1068,8 @@ class NoFix:
     TRIED = ", tried"
     HIGH_FAILS = "none found: with every layer out of {format} the criteria fail too"
     OTHER_MODEL = (
-        "make {file} anew from {model}, or name the model that it was made from under 'model:'; or write "
-        "'{key}: {{calibrate: {{}}}}' to have {model} quantized here"
+        "find the step from {model} to {file} that changes this, and make {file} anew; or write '{key}: "
+        "{{calibrate: {{}}}}' to have {model} quantized here in its place"
     )
     OTHER_WEIGHTS = (
         "name under 'model:' the float model that {file} was made from; or quantize {model}: write '{key}: "

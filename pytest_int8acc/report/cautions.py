@@ -366,7 +366,8 @@ def blind_whys(result: CaseResult) -> Iterator[str]:
     samples = count(blind.samples, "sample") if blind.samples else "some samples"
     for metric in blind.at_chance:
         if metric.as_well:
-            yield Why.AT_CHANCE.format(
+            template = Why.REVERSED if _may_be_reversed(metric) else Why.AT_CHANCE
+            yield template.format(
                 samples=samples,
                 metric=middle(metric.metric, NAME),
                 baseline=number(metric.baseline),
@@ -421,6 +422,11 @@ def is_users(metric: ChanceMetric) -> bool:
     return ":" in metric.metric
 
 
+def _may_be_reversed(metric: ChanceMetric) -> bool:
+    """Returns whether a metric of the user is better, as the criterion takes it, on shuffled outputs."""
+    return is_users(metric) and metric.as_well and metric.baseline != metric.chance
+
+
 def _dead_text(dead: DeadCandidate) -> str:
     output = f"'{middle(dead.output, NAME)}'" if dead.output else "every output"
     return DEAD[dead.kind].format(output=output)
@@ -431,7 +437,7 @@ def _chance_text(metric: ChanceMetric) -> str:
         caution = Caution.CHANCE_SAME
     elif not metric.as_well:
         caution = Caution.CHANCE_NEAR
-    elif is_users(metric) and metric.baseline != metric.chance:
+    elif _may_be_reversed(metric):
         caution = Caution.CHANCE_BETTER
     else:
         caution = Caution.CHANCE_LABELS

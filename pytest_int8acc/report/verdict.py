@@ -119,7 +119,9 @@ class VerdictView:
         if self.cautions:
             worst = fitted(self.cautions[0], 2 * WIDTH)
             many = len(self.cautions)
-            parts.append(f"{many} warnings, the worst: {worst}" if many > 1 else f"warning: {worst}")
+            parts.append(
+                f"{many} warnings (-v tells all), the worst: {worst}" if many > 1 else f"warning: {worst}"
+            )
         return "; ".join(parts)
 
     @cached_property

@@ -430,32 +430,30 @@ def _of_other_model(other: OtherModel, low_format: str) -> Iterator[str]:
         "off": percent(other.off) if math.isfinite(other.off) else "more than all",
         "operators": ", ".join(_operators_of(other)),
     }
-    if other.computed_op:
-        facts["op_type"] = Why.MOVED.format(
-            op_type=facts["op_type"],
-            computed_op=middle(other.computed_op, NAME),
-            computed_by=middle(other.computed_by, NAME),
-        )
     tensor = Why.OTHER_TENSOR.format(**facts) if other.tensor else ""
-    for differing in other.attributes[:1]:
-        own, theirs = (middle(value, NAME) for value in (differing.own, differing.other))
-        named = {"name": differing.name, "own": own, "theirs": theirs}
-        tensor += Why.OTHER_ATTRIBUTE.format(**named, model=other.model)
+    if other.made_by:
+        tensor += Why.OTHER_MAKER.format(file=other.file, op_type=middle(other.made_by, NAME))
+    elif other.attributes:
+        first = other.attributes[0]
+        own, theirs = (middle(value, NAME) for value in (first.own, first.other))
+        tensor += Why.OTHER_ATTRIBUTE.format(name=first.name, own=own, theirs=theirs, model=other.model)
     operators = Why.OTHER_OPERATORS.format(**facts) if other.operators else ""
     placed = operators + _added_text(other.added)
     weights = Why.SAME_WEIGHTS.format(**facts) if other.weights else ""
     if other.differing:
-        first = middle(other.differing[0], NAME)
-        weights = Why.OTHER_WEIGHTS.format(**facts, differing=len(other.differing), first=first)
+        weights = Why.OTHER_WEIGHTS.format(
+            **facts, differing=len(other.differing), first=middle(other.differing[0], NAME)
+        )
     if not other.differs:
         yield (Why.NOT_LOW + Why.NOT_THE_CAUSE).format(**facts)
         return
-    start = (Why.NOT_LOW + Why.OTHER_MODEL).format(**facts)
+    start = f"{Why.NOT_LOW}: {Why.OTHER_MODEL}".format(**facts)
     yield "; ".join(filter(None, [start, weights, placed, tensor]))
     yield "; ".join(filter(None, [start, placed, tensor]))
     yield "; ".join(filter(None, [start, weights, operators, tensor]))
     yield "; ".join(filter(None, [start, weights, tensor or operators]))
     yield "; ".join(filter(None, [start, tensor or operators or weights]))
+    yield "; ".join(filter(None, [Why.OTHER_MODEL.format(**facts), tensor or operators or weights]))
 
 
 def _added_text(added: AddedNode | None) -> str:

@@ -15,6 +15,8 @@ WIDTH = 110
 NAME = 40
 #: The widest confidence interval, in decibels, whose ends are written.
 _KNOWN_DB = 100.0
+#: Maximum size of a computed limit that stands for 0.
+_ZERO = 1e-12
 #: The minimum width of a column of a table, in characters, however narrow the terminal is.
 _LEAST_COLUMN = 12
 
@@ -77,6 +79,8 @@ def number(value: float, digits: int = 4) -> str:
 
 def number_pair(value: float, limit: float, most: int = 17) -> tuple[str, str]:
     """Returns both numbers with the fewest significant digits, 4 to ``most``, that print them differently."""
+    if abs(limit) < _ZERO < abs(value):  # what is left of a limit of 0 that was computed
+        limit = 0.0
     for digits in range(4, most + 1):
         texts = number(value, digits), number(limit, digits)
         if texts[0] != texts[1]:

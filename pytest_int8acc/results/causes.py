@@ -452,13 +452,8 @@ class OtherModel:
     """The first tensor that has other values in FP32, on the first sample; empty if none has."""
     op_type: str = ""
     """The operator that makes the tensor in the float model."""
-    computed_by: str = ""
-    """The earlier node whose values ``op_type`` only moves, as a Reshape does; empty if ``op_type`` computes.
-
-    It is also empty if the inputs of ``op_type`` were compared and are the same.
-    """
-    computed_op: str = ""
-    """The operator of ``computed_by``."""
+    made_by: str = ""
+    """The operator that makes the tensor in the quantized model; empty if it is ``op_type``."""
     off: float = 0.0
     """The root mean square of the tensor's difference, divided by that of its values in the float model."""
     attributes: tuple[OtherAttribute, ...] = ()

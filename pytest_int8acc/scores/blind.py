@@ -36,7 +36,8 @@ _MIN_SAMPLES = 8
 _MAX_SAMPLES, _MAX_ELEMENTS = 64, 1 << 20
 #: A proposed limit on the SQNR is this many dB above the SQNR of useless outputs.
 _ABOVE_DB = 6.0
-#: Maximum number of scores that are kept for each kind of useless outputs that meet the criteria.
+#: Useless outputs, such as zeros, are tried in place of the candidate's outputs. Of each kind that meets the
+#: criteria, at most this many scores are kept.
 _MAX_SCORES = 3
 #: How often outputs are shuffled between samples, to estimate the value that a metric has by chance.
 _SHUFFLES = 5

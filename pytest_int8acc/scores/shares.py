@@ -91,9 +91,10 @@ class Share(ABC):
         """The mean of ``_used`` over all samples at which the limit is met exactly."""
 
     def of(self, rows: F64) -> F64:
-        """Returns the shares of samples, [samples], from their rows.
+        """Returns which share of the limit each sample uses up, [samples], from the samples' rows.
 
-        A share is inf if it cannot be computed, and nan if the pool is ``whole``.
+        The share is inf if it cannot be computed. It is nan if the criterion can only be computed for all
+        samples together (``pool`` is ``whole``).
         """
         if self.pool == "whole":
             return np.full(len(rows), np.nan)
@@ -125,7 +126,7 @@ class Share(ABC):
 
 
 class MeanSquare(Share):
-    """Shares of a limit on the mean squared error."""
+    """Computes which share of a limit on the mean squared error each sample uses up."""
 
     power = 2
 
@@ -143,7 +144,10 @@ class MeanSquare(Share):
 
 
 class Decibels(MeanSquare):
-    """Shares of a limit on the SQNR: the squared error is divided by the energy of the baseline."""
+    """Computes which share of a limit on the SQNR each sample uses up.
+
+    The squared error is divided by the energy of the baseline.
+    """
 
     by_energy = True
 
@@ -152,7 +156,7 @@ class Decibels(MeanSquare):
 
 
 class PeakDecibels(MeanSquare):
-    """Shares of a limit on the PSNR.
+    """Computes which share of a limit on the PSNR each sample uses up.
 
     The squared error is divided by the squared peak times the number of elements.
     """
@@ -162,7 +166,7 @@ class PeakDecibels(MeanSquare):
 
 
 class Angle(Share):
-    """Shares of a limit on the cosine similarity.
+    """Computes which share of a limit on the cosine similarity each sample uses up.
 
     All samples are one vector. The budget is the mean energy of a sample. At best, the candidate of a sample
     that did not run is a multiple of the baseline. Let u be the energy of the baseline that the candidate
@@ -200,7 +204,7 @@ class Angle(Share):
 
 
 class AbsoluteError(Share):
-    """Shares of a limit on the mean absolute error."""
+    """Computes which share of a limit on the mean absolute error each sample uses up."""
 
     column = AT["absolute"]
     """The column of the metric's rows that holds the error of a sample."""
@@ -224,25 +228,31 @@ class AbsoluteError(Share):
 
 
 class GreatestAbsoluteError(AbsoluteError):
-    """Shares of a limit on the greatest absolute error. The worst sample decides."""
+    """Computes which share of a limit on the greatest absolute error each sample uses up.
+
+    The worst sample decides.
+    """
 
     pool, column = "rank", AT["max_error"]
 
 
 class RelativeError(AbsoluteError):
-    """Shares of a limit on the mean relative error."""
+    """Computes which share of a limit on the mean relative error each sample uses up."""
 
     relative, column = True, 1
 
 
 class GreatestRelativeError(RelativeError):
-    """Shares of a limit on the greatest relative error. The worst sample decides."""
+    """Computes which share of a limit on the greatest relative error each sample uses up.
+
+    The worst sample decides.
+    """
 
     pool, column = "rank", 0
 
 
 class Differing(Share):
-    """Shares of a limit on the agreement of integers, booleans or strings.
+    """Computes which share of a limit on the agreement of integers, booleans or strings each sample uses up.
 
     The number of elements that differ is counted.
     """
@@ -258,7 +268,7 @@ class Differing(Share):
 
 
 class Divergence(Share):
-    """Shares of a limit on the KL divergence.
+    """Computes which share of a limit on the KL divergence each sample uses up.
 
     To second order, the KL divergence is half the variance of the logits' error under the softmax of the
     baseline. Error vectors use this approximation.
@@ -282,11 +292,11 @@ class Divergence(Share):
 
 
 class Flips(Share):
-    """Shares of a limit on top-1 agreement.
+    """Computes which share of a limit on top-1 agreement each sample uses up.
 
     A class row is one vector of class scores. If each sample is one class row, its share measures how near
-    its top class is to losing its place (see ``rows.flip_distance``). Otherwise the class rows whose top
-    class has changed are counted.
+    its top class is to losing its place (see ``rows.flip_distance``). Otherwise its share is the number of
+    its class rows whose top class has changed, divided by the number that the limit allows.
     """
 
     distance = FLIP1
@@ -326,7 +336,7 @@ class Flips(Share):
 
 
 class Flips5(Flips):
-    """Shares of a limit on top-5 agreement."""
+    """Computes which share of a limit on top-5 agreement each sample uses up."""
 
     distance = FLIP5
 

@@ -380,8 +380,9 @@ def interval(
         metric: The metric.
         confidence: The confidence of the interval.
         groups: The group of each sample; None: no samples belong together.
-        rare: Whether to allow for rare large errors, as a proof must. Sums and means far from their limit
-            then have intervals, too, and must meet it with one more sample, worse than all others.
+        rare: Whether to allow for rare large errors that these samples do not show. Sums and means far from
+            their limit then have intervals, too. They count as met only if they are still met with one more
+            sample that is worse than all others. Proofs of a fix ask for this.
     """
     if score.limit is None or not math.isfinite(score.value):
         return None
@@ -491,7 +492,7 @@ def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, ra
     influence = len(rows) * (1 - losses / loss)
     loss, limit = math.log(loss), math.log(limit)
     low, high, _ = mean_interval(loss, influence, confidence)
-    # The interval contains the score without any one of the units, since other samples may have it.
+    # Other samples may lack any one of these. So the interval reaches to each score without one of them.
     with np.errstate(divide="ignore"):
         low, high = min(low, float(np.log(losses.min()))), max(high, float(np.log(losses.max())))
     ends = [_value(metric, math.exp(min(end, 700.0))) for end in (low, high)]

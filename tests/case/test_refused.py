@@ -58,7 +58,7 @@ def test_auto_has_tensorrt_rtx_parse_what_lint_lets_pass(tmp_path: Path) -> None
     onnx.save(model, tmp_path / "int8.onnx")
     told = platform.refusal(tmp_path / "int8.onnx")
     assert told is not None
-    with pytest.raises(ModelError, match=r"not-parsed.*\n.*TensorRT-RTX says: "):
+    with pytest.raises(ModelError, match=r"not-parsed.*\n.*TensorRT-RTX's parser says '"):
         project.check(SPEC, Settings())
     assert project.check(SPEC, Settings(backend="onnxruntime")).passed
     (finding,) = [f for f in project.check(SPEC, Settings(lint="warn")).findings if f.rule == "not-parsed"]

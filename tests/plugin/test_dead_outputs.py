@@ -98,7 +98,7 @@ def test_the_criterion_that_is_proposed_or_a_reason_lets_the_case_pass(pytester,
     accepted = "criteria: [{cosine: -1}]\naccept_blind: to see the report\n"
     verdict, _, text = judged(pytester, accepted, "-v")
     assert verdict == "passed"
-    start = "accepted (to see the report), would pass unnoticed: all-zero outputs, outputs shuffled"
+    start = "accepted (to see the report): the criteria would also pass all-zero outputs, outputs shuffled"
     assert f"{start} between samples and 3 more" in " ".join(text.split())
 
 
@@ -125,7 +125,7 @@ def test_an_output_that_no_criterion_sees_is_told(pytester, project):
     spec = "criteria: [{output: logits, sqnr_db: 20}, {output: features, cosine: -1}]\n"
     verdict, _, text = judged(pytester, spec)
     assert verdict == "passed"
-    assert "add a criterion on 'features'; would pass unnoticed: 'features' set to zero" in text
+    assert "add a criterion on 'features'; without it they would also pass 'features' set to zero" in text
 
 
 def test_a_metric_that_counts_one_side_only_is_told(pytester, project):

@@ -580,7 +580,7 @@ RESULTS: dict[str, Plain] = {
     "nothing-left": searched(ending("nothing-left", groups=20), **NO_PLAN),
     "another-model": another_model(tensor="/resize", op_type="Resize", off=0.39),
     "another-model-behind-a-reshape": another_model(
-        tensor="y", op_type="Reshape", computed_op="LeakyRelu", computed_by="act", off="inf"
+        tensor="y", op_type="Upsample", made_by="Resize", off="inf"
     ),
     "another-model-by-operators": another_model(operators={"Cast": 2, "Transpose": -1}),
     "another-model-by-a-cast": another_model(operators={"Cast": 2}, added=CAST),

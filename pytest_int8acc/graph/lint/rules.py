@@ -87,7 +87,8 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
         ),
         "not-parsed": (
             "TensorRT builds no model that its parser refuses; another version may parse it",
-            "export the node in a form that TensorRT's parser takes, see NVIDIA's list of its operators",
+            "export the model without this node, a Loop or Scan step by step; if the parser takes the float "
+            "model, leave out the Q/DQ at this node",
             "built",
         ),
     },
