@@ -6,6 +6,7 @@ no GPU. A process that asks CUDA for devices can no longer change CUDA_VISIBLE_D
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib.util
 import os
@@ -253,8 +254,9 @@ def _problem(platform: Platform, facts: dict[str, Any]) -> str:
 def _facts(visible_devices: str | None) -> dict[str, Any]:
     """The facts about this machine that a child finds under a value of CUDA_VISIBLE_DEVICES."""
     facts: dict[str, Any] = {}
-    for fact in _asked({"kind": "probe"}, _PROBE_SECONDS).facts:
-        facts.update(fact)
+    with Workers() as workers:
+        for fact in _asked({"kind": "probe"}, _PROBE_SECONDS, workers).facts:
+            facts.update(fact)
     return facts
 
 
@@ -283,7 +285,7 @@ def refusal(model: Path) -> Refusal | None:
 @functools.lru_cache(maxsize=64)
 def _refusal(model: Path, modified: int, nbytes: int) -> Refusal | None:
     """The cached answer of :func:`refusal` for a file with this time of modification and this size."""
-    outcome = _asked({"kind": "parse", "model": str(model)}, _PARSE_SECONDS)
+    outcome = _asked({"kind": "parse", "model": str(model)}, _PARSE_SECONDS, _parsers())
     if not outcome.facts:  # TensorRT-RTX does not load
         return None
     if outcome.ended is Ended.TIMED_OUT:
@@ -296,10 +298,18 @@ def _refusal(model: Path, modified: int, nbytes: int) -> Refusal | None:
     return None if said is None else Refusal(*said)
 
 
-def _asked(job: dict[str, Any], timeout: float) -> Outcome:
-    """The outcome of a job in a new child process."""
-    with (
-        tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as folder,
-        Workers() as workers,
-    ):
+@functools.cache
+def _parsers() -> Workers:
+    """The children that parse models, since each takes longer to load TensorRT-RTX than to parse a model.
+
+    They end with this process.
+    """
+    workers = Workers()
+    atexit.register(workers.close)
+    return workers
+
+
+def _asked(job: dict[str, Any], timeout: float, workers: Workers) -> Outcome:
+    """The outcome of a job that a child of ``workers`` does."""
+    with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as folder:
         return workers.run(job, Path(folder), timeout)
