@@ -199,7 +199,7 @@ def test_samples_far_smaller_than_others_are_told(pytester, project):
     small_half(project)
     verdict, entry, text = judged(pytester, "criteria: [{sqnr_db: 25}]\n")
     assert verdict == "passed"
-    assert "32 of 64 samples are" in text
+    assert "in 32 of 64 samples the output is" in text
     assert entry["outputs"][0]["small"]["count"] == 32
 
 
