@@ -41,7 +41,8 @@ from pytest_int8acc.spec.models import Case
 def lint_model(case: Case, model: Model, settings: Settings, parses: bool) -> tuple[Finding, ...]:
     """Lint findings on the Q/DQ model file that the spec names; none if the spec names no such file.
 
-    If ``parses`` is set and lint finds no error, TensorRT-RTX's parser also reads the model, if installed.
+    With ``parses``, the parser of an installed TensorRT-RTX also reads the model, unless lint has found an
+    error or the spec names plugins.
 
     Raises ModelError if TensorRT refuses the model and the settings make that an error, if the file cannot be
     read, or if the model is quantized to another format than the case asks for.
@@ -69,7 +70,7 @@ def lint_model(case: Case, model: Model, settings: Settings, parses: bool) -> tu
 
 
 def lint_network(case: Case, int8: Int8Form | None, settings: Settings) -> tuple[Finding, ...]:
-    """Lint findings on scales from calibration or a scale file; ``lint_model`` checks those in a Q/DQ model.
+    """Lint findings on scales from calibration or from a scale file; none for a Q/DQ model of the user.
 
     Raises ModelError if TensorRT refuses the scales and the settings make that an error.
     """
@@ -113,7 +114,7 @@ def nothing_compared(zero: Iterable[str]) -> Iterator[str]:
 
 
 def shown_inside(model: Model, backend: Backend) -> Iterator[str]:
-    """Yields a note if criteria name tensors inside the model: as an engine's outputs they change fusion."""
+    """Yields a note if criteria name inner tensors: as outputs of an engine, these change its fusion."""
     if model.extra_outputs and backend.builds_engines:
         named = listed([output.name for output in model.outputs if output.name in model.extra_outputs])
         yield (
@@ -129,10 +130,10 @@ def not_judged(
 
     Args:
         case: The case.
-        own_judge: The criteria of the spec, without limits from accepted scores.
+        own_judge: Applies the criteria of the spec alone, without limits from scores that a golden accepts.
         outputs: The judged outputs.
-        recorded: Whether this run writes a golden, the stored outputs of the baseline. In the next run
-            outputs are compared with it.
+        recorded: Whether this run writes a golden, the stored outputs of the baseline, with which the next
+            run is compared.
     """
     limited = {o.output for o in outputs if o.problem or any(s.limit is not None for s in o.scores)}
     free = list(dict.fromkeys(o.output for o in outputs if o.output not in limited))
@@ -170,8 +171,8 @@ def caveats(
         int8: The quantized network of the case; None if it is unknown.
         baseline: The float baseline.
         outputs: The judged outputs.
-        metrics: The scores of metrics of labels and of users' metrics.
-        lost: The scores of the baseline against FP32 that miss their limits.
+        metrics: The scores of metrics that need labels, and of users' own metrics.
+        lost: The scores that miss their limits when the baseline is compared with FP32.
     """
     scores = {(s.subject, s.metric): s for output in outputs for s in output.scores}
     for score in lost:

@@ -40,7 +40,7 @@ def load_judge(case: Case, settings: Settings, samples: int, model: Model) -> Ju
 
     Args:
         case: The case.
-        settings: The settings of the run. If they limit the number of samples, there may be more labels.
+        settings: The settings of the run. If they limit the number of samples, further labels are ignored.
         samples: The number of samples of the inputs.
         model: The float model. Tensors that criteria name are among its outputs.
 
@@ -75,7 +75,7 @@ def load_judge(case: Case, settings: Settings, samples: int, model: Model) -> Ju
 def load_groups(
     case: Case, key: str, source: str | None, samples: int, labels: Labels, *, limited: bool
 ) -> Groups | None:
-    """Returns the number of each sample's group, [samples]; None if no samples belong together.
+    """Returns the index of the group to which each sample belongs, [samples]; None without groups.
 
     Args:
         case: The case.
@@ -83,7 +83,8 @@ def load_groups(
         source: A file, a function, or the name of an array of ``labels``; None if there are no groups.
         samples: The number of samples.
         labels: The labels of the samples.
-        limited: Whether there may be more groups than samples.
+        limited: Whether only the first ``samples`` of the inputs are used, so that further entries are
+            ignored.
 
     Raises:
         DataError: The groups cannot be read, or are not one number or name for each sample.
@@ -115,7 +116,7 @@ def load_groups(
 
 
 def _check_detectable(criterion: MetricCriterion, labels: Array, ignore: int | None) -> None:
-    """Raises CriterionError if there are too few labels to show the drop of ``min_detectable``."""
+    """Raises CriterionError if there are too few labels to detect a drop as small as ``min_detectable``."""
     drop = criterion.detectable
     if drop is None:
         return
@@ -135,7 +136,10 @@ def _check_detectable(criterion: MetricCriterion, labels: Array, ignore: int | N
 
 
 def _splitter(case: Case, model: Model) -> Splitter:
-    """Finds the parts, such as boxes and scores, by which outputs are judged, in graph and criteria."""
+    """Finds the parts of outputs, such as boxes and scores, that are judged separately.
+
+    The criteria name the parts, or the graph joins them.
+    """
     named: dict[str, NamedParts | None] = {}
     for index, criterion in enumerate(case.criteria):
         if isinstance(criterion, OutputCriterion) and criterion.parts is not None:
@@ -152,7 +156,7 @@ def _splitter(case: Case, model: Model) -> Splitter:
 def _name_parts(named: dict[str, NamedParts | None], criterion: OutputCriterion, model: Model) -> None:
     """Add the parts of outputs that a criterion names to ``named``.
 
-    Raises CriterionError if they do not fit.
+    Raises CriterionError if the parts do not fit an output, or if another criterion names other parts.
     """
     sizes = None if isinstance(criterion.parts, str) or criterion.parts is None else criterion.parts
     parts = None if sizes is None else NamedParts(sizes, criterion.axis)
@@ -203,7 +207,7 @@ def check_outputs(case: Case, model: Model) -> None:
                     )
                 known = list(names)
                 if any(criterion.output.startswith(f"{name}[") for name in names):
-                    known.append(criterion.output)  # a part, known after the baseline ran
+                    known.append(criterion.output)  # a part: it is checked after the baseline ran
                 check_patterns([_output_limits(criterion)], known)
     for index, name in enumerate(case.unjudged):
         with case.at(f"unjudged.{index}"):

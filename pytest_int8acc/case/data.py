@@ -69,7 +69,10 @@ def check_files(case: Case) -> None:
 
 
 def open_source(case: Case, source: Source, model: Model, what: str, samples: int | None) -> Dataset:
-    """Open the dataset that the spec names under ``what``: a key, or ``calibrate.data``."""
+    """Open the dataset that the spec names under the key ``what``, such as ``inputs``.
+
+    ``calibrate.data`` stands for the calibration data.
+    """
     base = case.path("")
     expected_text = (
         RandomSource(source.random.samples, source.random.seed) if isinstance(source, RandomSpec) else source
@@ -123,8 +126,8 @@ def find_scales(
         model: The float model.
         layout: The tensors that get scales.
         settings: The settings of the run.
-        cache: The cache file that TensorRT's calibrator wrote, for implicit quantization. None takes the
-            cache file of the spec, or calibrates with a similar method.
+        cache: The cache file that TensorRT's calibrator wrote, for implicit quantization. If None, the cache
+            file that the spec names is read, or a similar method calibrates.
 
     Raises:
         Int8accError: The calibration data or a scale file is faulty.
@@ -142,7 +145,7 @@ def find_scales(
     if implicit is not None and implicit.calibrate is not None:
         wish = implicit.calibrate
         calibration = Calibration(data=wish.data, samples=wish.samples, method=_LIKE[wish.algorithm])
-    assert calibration is not None  # the spec demands a source
+    assert calibration is not None  # the spec must name a source of scales
     return _calibrated(case, calibration, model, layout, settings)
 
 

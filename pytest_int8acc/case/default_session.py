@@ -25,9 +25,9 @@ from pytest_int8acc.tensors import Feed
 INT8_KERNELS = ("QDQSelectorActionTransformer", "QDQS8ToU8Transformer")
 #: Maximum time in seconds for the search for the optimizer. A trial is one session and one batch.
 _MAX_SECONDS = 60.0
-#: Levels of fewer optimizers than a default session has, in ascending order.
+#: Optimization levels with fewer optimizers than a default session has, in ascending order.
 _LOWER_LEVELS: tuple[Level, ...] = ("none", "basic", "extended")
-#: End of an optimizer's name, if the optimizer applies several rules. Each rule has a name of its own.
+#: An optimizer whose name ends like this applies several rules. Each rule has a name and can be switched off.
 _RULES = "_RuleBasedTransformer"
 
 
@@ -102,7 +102,7 @@ def refused_file(model: Model, samples: int, sessions: Sessions) -> DefaultSessi
     too.
 
     Args:
-        model: The file, unchanged. The candidate is made of it, and its graph may differ.
+        model: The user's file, unchanged. The candidate is made of this file, but may have another graph.
         samples: The number of samples in the first batch.
         sessions: Opens the model.
     """
@@ -130,7 +130,10 @@ def _located(
     same: Callable[..., bool],
     kernels: Collection[str] = (),
 ) -> DefaultSession | None:
-    """Adds to ``result`` the level and the optimizers that cause the difference; None if only kernels differ.
+    """Returns ``result`` with the optimization level and the optimizers that cause the difference.
+
+    If the sessions differ even without optimizers, the kernels cause the difference. The result is then None,
+    unless the default session refuses the model, or misses limits that the exact session meets.
 
     Args:
         result: How a default session differs.
@@ -138,7 +141,7 @@ def _located(
         sessions: Opens it.
         same: Returns whether a session with this optimization level and without these optimizers agrees with
             the exact one.
-        kernels: The optimizers that are left out of each session.
+        kernels: The optimizers that are switched off in each session, because they fuse saturating kernels.
     """
     agrees = _Agreement(same)
     level: Level = next((level for level in _LOWER_LEVELS if not agrees(level=level)), "all")
@@ -159,7 +162,7 @@ def _culprits(changed: Sequence[str], agrees: Callable[..., bool]) -> tuple[str,
     The optimizers are tried from the last one that changed the graph to the first. Only the last one whose
     absence helps is named, because an earlier one may merely have prepared the graph for it.
     """
-    # A rule that raises an error is not in the log.
+    # If the log names no optimizer, one of these rules may have raised an error, which is not logged.
     names = list(dict.fromkeys(reversed(changed))) or list(QUANTIZER_RULES)
     for name in names:
         if agrees(disabled=(name,)):
@@ -176,7 +179,7 @@ def _culprits(changed: Sequence[str], agrees: Callable[..., bool]) -> tuple[str,
 
 
 class _Agreement:
-    """Tells whether a session agrees with the exact one. It answers False to all when the time is up."""
+    """Tells whether a session agrees with the exact one. After the time limit the answer is always False."""
 
     def __init__(self, same: Callable[..., bool]) -> None:
         self._same = same
@@ -236,8 +239,8 @@ def _verdict(judge: Judge, before: Feed, after: Feed, *, rows: int, metrics: boo
         before: The outputs that are the reference.
         after: The outputs that are judged.
         rows: The number of samples.
-        metrics: Whether metrics of labels and users' metrics are computed. Without them, and without a
-            limit on outputs, the default limit is applied.
+        metrics: Whether metrics of labels and users' metrics are computed. If they are not, and if no
+            criterion limits an output, the default limit is applied.
     """
     if not metrics:
         judge = replace(judge, metrics=())
@@ -250,7 +253,7 @@ def _verdict(judge: Judge, before: Feed, after: Feed, *, rows: int, metrics: boo
 
 
 def _worst(verdict: Verdict) -> Score | None:
-    """The missed score with the greatest loss; None if no score is missed."""
+    """The score that misses its limit by most; None if all limits are met."""
     missed = [score for score in verdict.scores if not score.passed]
     return max(missed, key=lambda score: score.normalized_loss, default=None)
 
@@ -260,7 +263,7 @@ def _problem(verdict: Verdict) -> str:
 
 
 def _same(verdict: Verdict, score: Score) -> Score | None:
-    """The score of the same output and metric in another verdict."""
+    """The score in ``verdict`` with the output, metric and limit of ``score``; None if there is none."""
     key = score.subject, score.metric, score.limit
     return next(
         (other for other in verdict.scores if (other.subject, other.metric, other.limit) == key), None

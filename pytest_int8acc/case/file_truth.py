@@ -38,8 +38,8 @@ _MAX_IN_PLACE_OF_0 = 1e-7
 #: Key: bytes per number. Value: maximum relative perturbation of inputs and weights, a few units in the last
 #: place.
 _PERTURBATION = {2: 2e-3, 4: 2e-6, 8: 2e-6}
-#: Number of runs of the user's model with perturbed inputs and weights. One run would miss half of the near
-#: ties, where a perturbation changes a decision such as a TopK.
+#: Number of runs of the user's model with perturbed inputs and weights. They find nodes like TopK that choose
+#: between nearly equal values. One run would miss half of these nodes.
 _PERTURBED_RUNS = 8
 
 
@@ -74,8 +74,8 @@ class FileTruth:
         self._file, self._sessions, self._made = file, sessions, made
         self._computations = Computations()
         self._known = [self._computations.of(file)]
-        """For each model that computes the same as the user's file: tensor to the number of its computation.
-        Equal computations have equal numbers."""
+        """One mapping for the user's file, and one for each model that computes the same. A mapping has a
+        number for each tensor. Tensors that are computed in the same way have the same number."""
 
     def check(self, model: Model) -> None:
         """Compare a model in FP32, or in the types of the user's file, with that file.
@@ -95,7 +95,7 @@ class FileTruth:
 
         Args:
             form: The model with its description. Engines and models that TensorRT quantizes are not compared.
-            exact: The model without its rounding. Its nodes have the same names.
+            exact: The same model without rounding to the low format. Its nodes have the same names.
             model: The model that is deployed, if it is not the model of ``form``.
 
         Raises:
@@ -121,7 +121,7 @@ class FileTruth:
         return FileTruth(file, self.inputs, self._sessions, notes=self.notes, made=True)
 
     def _is_known(self, numbers: Mapping[str, int]) -> bool:
-        """Whether the outputs are computed in the same way as in the user's file or a model found equal."""
+        """Whether the outputs are computed as in the user's file, or as in a model that was found equal."""
         outputs = [value.name for value in self._file.graph.output]
         return any(all(known[n] == numbers.get(n) for n in outputs) for known in self._known)
 
@@ -169,7 +169,8 @@ class FileTruth:
     def _explained(self, model: Model, off: Mapping[str, str], *, inside: bool) -> str:
         """The message for outputs that differ.
 
-        If only rounding differs, a note is added and the message is empty.
+        It is empty, and a note is added, if these outputs of the user's file also change from run to run or
+        after tiny perturbations. Then they cannot be compared.
         """
         theirs, ours = (self._run(_giving_all(each)) for each in (self._file, model))
         unsteady = self._unsteady
@@ -235,8 +236,9 @@ def candidate_truth(
     """Compare a candidate with its model file, and return a ``FileTruth`` for later candidates.
 
     A float model that was quantized by this plugin is compared, without its rounding, with its own file. A
-    Q/DQ model is compared with its file unchanged. Later candidates are then compared with the Q/DQ model
-    without rounding. They are not compared with the float model, because training may have changed weights.
+    Q/DQ model is compared, with its rounding, with its own file. Later candidates are then compared with the
+    Q/DQ model without rounding. They are not compared with the float model, because training may have changed
+    weights.
 
     Raises:
         ModelError: The candidate computes something else than its file.
@@ -259,7 +261,7 @@ def _called(node: onnx.NodeProto) -> str:
 
 
 def _giving_all(model: Model) -> Model:
-    """The model with all tensors of its main graph whose types are known as further outputs."""
+    """The model with further outputs: all tensors of its main graph whose types are known."""
     types, own = value_types(model), {value.name for value in model.graph.output}
     made = {name for node in model.graph.node for name in node.output if name in types}
     return giving(model, {name: types[name] for name in sorted(made - own)})
@@ -284,7 +286,7 @@ def _perturbed(array: Array, rng: np.random.Generator) -> Array:
 
 
 def _differing(expected: Feed, found: Feed) -> dict[str, str]:
-    """A description of the difference, by output name, of each output that differs by more than rounding."""
+    """Maps the name of each output that differs by more than rounding to a description of the difference."""
     texts = {name: _difference(array, found[name]) for name, array in expected.items()}
     return {name: text for name, text in texts.items() if text}
 

@@ -51,9 +51,10 @@ def find_float_nan(
 
 
 def _first_node(model: Model, output: str, inputs: Dataset, sessions: Sessions) -> tuple[str, str]:
-    """Name and operator of the first node that gives NaN without reading a computed NaN, on the first sample.
+    """Name and operator of the first node whose output holds NaN, while its computed inputs hold none.
 
-    Both are empty if the output holds no NaN on this sample, or if a model input holds NaN.
+    The model runs on the first sample. Both are empty if the output holds no NaN on this sample, or if a
+    model input holds NaN.
 
     Raises:
         EngineError: The model does not run with all its tensors as outputs.

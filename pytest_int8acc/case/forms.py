@@ -39,7 +39,7 @@ _ADDED_CASTS = (
 class Int8Form:
     """The network of a case in its low format, and the source of its scales.
 
-    A plan, which says which layers stay in high precision, makes a candidate of it.
+    A plan says which layers stay in high precision. The network together with a plan makes a candidate.
 
     The low format is INT8, FP8, FP16 or BF16. In FP16 and BF16 nothing is quantized.
     """
@@ -81,7 +81,7 @@ class Int8Form:
         return merge(self.every, self.given, plan or Plan())
 
     def unrounded(self, plan: Plan | None = None) -> Model:
-        """The candidate without its rounding: the float model with the range moves of the plans."""
+        """The candidate without rounding: the float model with all other changes that the plans make."""
         return moved(self.every, self.complete(plan)).model
 
     def under(self, plan: Plan | None = None) -> ModelForm:
@@ -128,7 +128,7 @@ def baseline_form(case: Case, model: Model) -> Form:
         if baseline.engine is not None:
             place, path = case.place("baseline.engine"), case.path(baseline.engine)
             return EngineForm(model, f"engine {baseline.engine}", place=place, path=path)
-        assert baseline.model is not None  # the spec demands one of both
+        assert baseline.model is not None  # the spec must name one of the two
         with case.at("baseline.model"):
             loaded = with_interface_of(load_model(case.path(baseline.model)), model)
             given = like(loaded, model)
@@ -178,8 +178,8 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
         case: The case. Implicit quantization is replaced by explicit quantization.
         model: The float model.
         settings: The settings of the run.
-        cache: The cache file that TensorRT's calibrator wrote, for implicit quantization. None takes the
-            cache file of the spec, or calibrates with a similar method.
+        cache: The cache file that TensorRT's calibrator wrote, for implicit quantization. If None, the cache
+            file that the spec names is read, or a similar method calibrates.
 
     Raises:
         Int8accError: A model, the calibration data or a scale file is faulty.
@@ -244,7 +244,7 @@ def _low_form(case: Case, low: Format, model: Model, settings: Settings) -> Int8
 
 
 def _under_plan(case: Case, form: Int8Form) -> Int8Form:
-    """``form`` with the spec's plan. A search then works on layers that the plan leaves in the low format.
+    """``form`` changed by the spec's plan. A search tries only layers that this plan leaves in low precision.
 
     Raises SpecError if the plan does not fit, and ModelError if it leaves no layer in the low format.
     """
@@ -289,10 +289,11 @@ def _left_high(network: Network, rest: Precision) -> Sequence[str]:
 
 
 def with_named(case: Case, model: Model) -> Model:
-    """The float model with the tensors that the case's criteria name as further outputs.
+    """The float model with further outputs: the inner tensors that the case's criteria name.
 
     Raises:
-        CriterionError: No node of the main graph computes a tensor with a name that a criterion has.
+        CriterionError: A criterion names a tensor that no node of the main graph computes, or whose type is
+            unknown.
     """
     named = {
         criterion.tensor: f"criteria.{index}.tensor"

@@ -80,7 +80,8 @@ class Verdicts(NamedTuple):
     chosen: Verdict
     """The verdict on the inputs by which the search chooses candidates, without intervals.
 
-    If the candidate passes on all inputs and on the held-out samples, it is the verdict on all inputs."""
+    It equals ``verdict`` if all inputs choose, or if the candidate passes on all inputs and on the held-out
+    samples."""
     held_out: Verdict | None
     """The verdict on the held-out samples, which no choice was based on; None if there are none."""
 
@@ -140,7 +141,8 @@ class Measured(_Prepared):
     _perturbed: PerturbedOutputs = field(default_factory=dict)
     """The baseline's outputs for perturbed inputs, with FP32 in place of FP16."""
     resumes: bool = False
-    """Whether trials and proofs are recorded, so that a later run goes on from them."""
+    """Whether the results of trials and proofs are recorded, so that the next run can continue a search that
+    was cut off."""
 
     @property
     def half(self) -> bool:
@@ -149,15 +151,15 @@ class Measured(_Prepared):
 
     @property
     def keep(self) -> Precision:
-        """The precision of layers that leave INT8: FP32 if other layers are in FP32.
+        """The precision of layers that leave INT8: FP32 if all layers that are not quantized run in FP32.
 
-        Otherwise the spec names it.
+        Otherwise the spec names the precision.
         """
         return "fp32" if self.int8 is not None and self.int8.rest == "fp32" else self.case.search.keep
 
     @cached_property
     def records(self) -> Records:
-        """What the case has tried and proved, also in an earlier run that was cut off."""
+        """The results of the case's trials and proofs, including those of an earlier run that was cut off."""
         if self.int8 is None or not self.resumes:
             return Records()
         return open_records(
@@ -244,10 +246,11 @@ class Measured(_Prepared):
         return with_perturbed_inputs(verdict, opened, self.inputs, self.judge, self.runs.perturbed, fix=True)
 
     def _in_fp32(self, form: Form) -> Mapping[Role, Model] | None:
-        """The models of a fix and of the baseline with FP32 in place of FP16; None if FP16 runs natively.
+        """The models of a fix and of the baseline with FP32 in place of FP16.
 
         ONNX Runtime emulates FP16 on a CPU, which takes ten times as long. FP32 is good enough here: the runs
-        only show how scores vary.
+        only show how scores vary. None for engines, for a baseline without FP16, and for a case whose low
+        format is FP16 or BF16.
         """
         reference, quantizes = self.reference, self.int8 is not None and self.int8.low.takes_scales
         if self.backend.builds_engines or not quantizes or not reference.half:
@@ -257,9 +260,10 @@ class Measured(_Prepared):
         return {Role.INT8: form.original, Role.BASELINE: reference.original}
 
     def default_session(self, form: Form) -> DefaultSession | None:
-        """How another candidate differs in a default session of ONNX Runtime, on the first batch.
+        """How another candidate's results differ in a default session of ONNX Runtime, on the first batch.
 
-        None if it does not differ, or if the case runs in TensorRT, in mode *native*, or not in INT8.
+        None if they do not differ, or if the case runs in TensorRT, in mode *native*, or in FP16 or BF16. A
+        case in FP8 is compared only if users deploy ONNX Runtime.
 
         Raises:
             EngineError: The model does not run in an exact session.
@@ -295,7 +299,7 @@ class Measured(_Prepared):
         if self.sessions.crashes(form.model):
             raise EngineError(CRASH)
         kernels = saturating_kernels()
-        if kernels:  # whether a default session opens a model does not depend on kernels
+        if kernels:  # a session with all kernels must open the model, too
             self.sessions.default(form.model)
         engine = self.sessions.default(form.model, disabled=kernels)
         return self._verdicts(engine, held_out)
@@ -317,9 +321,10 @@ def measure(
     Args:
         case: The case.
         settings: The settings of the run.
-        goldens: The place of the case's golden, and whether it is written. None: next to the spec, read only.
+        goldens: The folder of the case's golden, its stored outputs, and whether this run writes the golden.
+            None: the golden is next to the spec, and is only read.
         clock: Lets other threads see the progress.
-        builders: Processes that build engines, as for ``open_backend``.
+        builders: Child processes that build engines; None starts new ones.
 
     Raises:
         MissingBackendError: The backend that the settings require is not installed.
@@ -354,7 +359,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
     golden_key = "golden" if case.golden else "baseline"
     with case.at(golden_key):
         golden_store = golden_store.check(inputs)
-    if case.labels is not None and inputs.samples is None:  # there must be as many labels as samples
+    if case.labels is not None and inputs.samples is None:  # counts the samples: each needs a label
         inputs.read_once()
     own_judge = load_judge(case, settings.but(samples=golden_store.limit), inputs.samples or 0, model)
     reference = read_reference(case, model)
@@ -480,7 +485,8 @@ def _candidate(
 def _judged(prepared: _Prepared, runs: Runs, early: Preflight) -> tuple[Sequence[Score], Verdict]:
     """The scores of the baseline that miss their limits against FP32, and the verdict on the candidate.
 
-    FP32 runs on all samples if INT8 fails. Raises ModelError if a limit is missed because FP16 overflows.
+    FP32 runs on all samples if INT8 fails, or if details of a passing case are requested. Raises ModelError
+    if a limit is missed because FP16 overflows.
     """
     case, golden_store, judge = prepared.case, prepared.golden_store, prepared.judge
     comparison, verdict = runs.comparisons[Role.BASELINE, Role.INT8], None
@@ -507,9 +513,10 @@ def _judged(prepared: _Prepared, runs: Runs, early: Preflight) -> tuple[Sequence
 
 
 def _default_session(prepared: _Prepared, runs: Runs, form: Form) -> DefaultSession | None:
-    """How the candidate or another form differs in a default session of ONNX Runtime, on the first batch.
+    """How the results of a model differ in a default session of ONNX Runtime, on the first batch.
 
-    None if it does not differ, or if the case runs in TensorRT, in mode *native*, or not in INT8.
+    None if they do not differ, or if the case runs in TensorRT, in mode *native*, or in FP16 or BF16. A case
+    in FP8 is compared only if users deploy ONNX Runtime.
     """
     settings, sessions = prepared.settings, prepared.sessions
     if not isinstance(form, ModelForm) or not _compares_sessions(prepared, form):
@@ -539,7 +546,7 @@ def _default_session(prepared: _Prepared, runs: Runs, form: Form) -> DefaultSess
 def _compares_sessions(prepared: _Prepared, form: ModelForm) -> bool:
     """Whether a quantized model ran in an exact session, so that a default session may give other results.
 
-    FP8 is compared only where ONNX Runtime is the target, since it computes FP8 in FP32.
+    A model in FP8 is compared only if users deploy ONNX Runtime, because ONNX Runtime computes FP8 in FP32.
     """
     low, is_target = low_of(prepared.case), prepared.settings.backend == "onnxruntime"
     is_compared = low.takes_scales if is_target else low is INT8 and not holds_fp8(form.model)
@@ -552,7 +559,7 @@ def _runs_exact(prepared: _Prepared) -> bool:
 
 
 def is_explained(case: Case, settings: Settings, *, int8_passed: bool) -> bool:
-    """Whether a case is diagnosed: it failed, or the settings ask for details of a passing case."""
+    """Whether a case is diagnosed: it failed, or the settings or the spec ask for details in any case."""
     return not int8_passed or settings.layers or settings.calibrations or bool(case.reference)
 
 

@@ -69,7 +69,7 @@ def _maker(tensor: str, models: Sequence[Model]) -> onnx.NodeProto | None:
 
 
 def _attributes(own: onnx.NodeProto | None, other: onnx.NodeProto | None) -> tuple[OtherAttribute, ...]:
-    """The attributes of two nodes of one operator that differ; empty if the operators differ."""
+    """The attributes in which two nodes with the same operator differ; empty if the operators differ."""
     if own is None or other is None or not _is_alike(own, other):
         return ()
     ours, theirs = ({a.name: _text(a) for a in node.attribute} for node in (own, other))
@@ -79,7 +79,7 @@ def _attributes(own: onnx.NodeProto | None, other: onnx.NodeProto | None) -> tup
 
 
 def _is_alike(own: onnx.NodeProto, other: onnx.NodeProto) -> bool:
-    """Whether two nodes are of one operator."""
+    """Whether two nodes have the same operator."""
     return (own.domain, own.op_type) == (other.domain, other.op_type)
 
 
@@ -97,7 +97,7 @@ def _first_added(measured: Measured, own: Model, other: Model, more: Mapping[str
         measured: The case.
         own: The float model.
         other: The quantized model without rounding.
-        more: Operator to the number of nodes that ``other`` has more than ``own``.
+        more: For each operator, how many more nodes ``other`` has than ``own``.
     """
     known = {node.name for node in all_nodes(own.graph)}
     added = (node for node in other.graph.node if more.get(node.op_type, 0) > 0 and node.name not in known)
@@ -164,8 +164,8 @@ def _matrices(model: Model) -> dict[str, Array]:
 def _first_difference(measured: Measured, own: Model, other: Model) -> tuple[str, float, set[str]]:
     """The first tensor of the float model that has other values in the other model, and its relative error.
 
-    The name is empty if no tensor differs. The third result has the names of the tensors before it, which are
-    equal in both models.
+    Only tensors with the same name in both models are compared. The name is empty if none of them differs.
+    The third result has the names of the earlier tensors, which are equal in both models.
     """
     feed = next(measured.inputs.first(1).batches()).feed
     types, others = value_types(own), value_types(other)
@@ -183,18 +183,19 @@ def _first_difference(measured: Measured, own: Model, other: Model) -> tuple[str
 def _renamed_difference(
     measured: Measured, own: Model, other: Model, tensor: str, off: float, same: Collection[str]
 ) -> tuple[str, str, float]:
-    """The first difference, where tensors before ``tensor`` have other names in the other model.
+    """The first tensor that differs, if tensors before ``tensor`` have other names in the other model.
 
-    A converter of opsets renames the outputs of the nodes that it replaces. Inputs at the same place of nodes
-    of one operator are compared, back to the nodes whose inputs are equal. Nodes that only move values may be
-    of two operators.
+    A converter of opsets renames the outputs of the nodes that it replaces. So the nodes before ``tensor``
+    are compared without names: the inputs of a node are compared by position with the inputs of the node in
+    the other model. The search goes back to the first nodes whose inputs are equal, or whose operators
+    differ. The operators may differ if both nodes only move values.
 
     Args:
         measured: The case.
         own: The float model.
         other: The quantized model without rounding.
-        tensor: The first tensor of one name in both models that differs; empty if there is none.
-        off: Its relative error.
+        tensor: The first tensor that has the same name in both models and differs; empty if there is none.
+        off: The relative error of ``tensor``.
         same: Tensors with the same name and values in both models.
 
     Returns:
@@ -234,9 +235,10 @@ def _opened(measured: Measured, model: Model, names: list[str]) -> Callable[[Fee
 
 
 def _off(expected: Array, found: Array) -> float:
-    """The root mean square of the difference over that of ``expected``.
+    """The root mean square of the difference, divided by that of ``expected``.
 
-    The result is inf for another shape, or if other values are not finite. Tensors without numbers give 0.
+    The result is inf if the shapes differ, or if NaN or infinities of the arrays differ. It is 0 for arrays
+    that hold no numbers.
     """
     if expected.shape != found.shape:
         return float("inf")

@@ -34,11 +34,11 @@ class OwnSamples:
     baseline: tuple[Feed, ...]
     """The baseline's outputs, batch by batch."""
     noise: Comparison | None
-    """The baseline compared with its second run, on other samples; None if that is not known."""
+    """The comparison of two runs of the baseline on the inputs, not on these samples; None if unknown."""
     count: int
     """The number of samples."""
     units: int
-    """The number of groups of samples that belong together; ``count`` if no samples do."""
+    """The number of groups of samples that belong together; ``count`` if there are no groups."""
     digest: str
     """The digest of all samples under ``prove``, those that are left out included."""
     warning: str
@@ -73,10 +73,10 @@ def open_proving(case: Case, model: Model, judge: Judge) -> Proving | None:
         return None
     inputs = open_source(case, wish.inputs, model, "prove", wish.samples)
     groups_key = "prove" if wish.groups is None else "prove.groups"
-    groups_source = wish.groups or case.groups  # the latter is the name of an array of the labels
+    groups_source = wish.groups or case.groups  # ``case.groups`` names an array of the labels
     if wish.labels is None and groups_source is None:
         return Proving(inputs, judge)
-    if inputs.samples is None:  # there must be as many labels as samples
+    if inputs.samples is None:  # counts the samples: each needs a label or group
         inputs.read_once()
     samples, limited, labels = inputs.samples or 0, wish.samples is not None, None
     if wish.labels is not None:

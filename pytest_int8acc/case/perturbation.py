@@ -29,8 +29,8 @@ PERTURBATIONS = 5
 #: Size of a perturbation, divided by the range of the input: a quarter of one of 256 grey levels.
 STEP = 2.0**-10
 #: A normalized loss is a score's loss divided by the loss that its limit allows. A score is near its limit if
-#: its normalized loss lies between this number and its inverse. Inputs are perturbed only for such scores: no
-#: perturbation carries other ones across their limits.
+#: its normalized loss lies between this number and its inverse. Inputs are perturbed only if a score is near
+#: its limit, because no perturbation moves another score across its limit.
 _NEAR = 0.1
 #: No more perturbations are tried if the distance from the score to its limit exceeds this factor times the
 #: scatter. The scatter is the greatest distance from the mean among the score and its values for perturbed
@@ -46,7 +46,7 @@ _MAX_SPREAD = 2.0
 _FARTHER = (4.9, 2.9, 2.2, 1.8, 1.6)
 #: Maximum size, in bytes, of the baseline's outputs for perturbed inputs that are kept for later candidates.
 _KEPT_BYTES = 32 << 20
-#: Index of a perturbation, to the baseline's outputs for inputs with this perturbation, batch by batch.
+#: Maps the index of a perturbation to the baseline's outputs for the perturbed inputs, batch by batch.
 PerturbedOutputs = dict[int, list[Feed]]
 
 
@@ -71,8 +71,9 @@ def with_perturbed_inputs(
         inputs: All samples.
         judge: Applies the criteria of the case.
         known: The baseline's outputs for perturbations that ran before. New outputs are added.
-        fix: Whether the candidate is a fix. If its outputs equal the baseline's, they count as near their
-            limits. They may be equal by saturation, for example if a Sigmoid gives 0 for nearly all samples.
+        fix: Whether the candidate is a fix. The scores of a fix whose outputs equal the baseline's count as
+            near their limits. The outputs may be equal only because they saturate, for example if a Sigmoid
+            gives 0 for nearly all samples.
 
     Raises:
         EngineError: The baseline or the candidate does not build or run.
@@ -182,8 +183,8 @@ def _perturbed_verdict(
         comparison.add(made[-1], _outputs(int8, batch), batch.rows)
     if PERTURBATIONS * sum(array.nbytes for feed in made for array in feed.values()) <= _KEPT_BYTES:
         known[number] = made
-    # Metrics of labels get no intervals for perturbed inputs. To resample a metric takes 400 times as long as
-    # to compute it once.
+    # Metrics of labels get no intervals for perturbed inputs, because resampling a metric takes 400 times as
+    # long as computing it once.
     return comparison.verdict()._replace(outputs=comparison.results(None, intervals=True))
 
 

@@ -345,7 +345,7 @@ def read_plan(path: Path, network: Network) -> Plan:
 def _mistakes(error: ValidationError, root: Node) -> Iterator[Mistake]:
     """Yield a mistake for each wrong value or key.
 
-    If the version is wrong, only the mistake for the version.
+    If the version is wrong, only this mistake is yielded.
     """
     details = error.errors(include_url=False)
     of_version = [detail for detail in details if detail["loc"] == ("version",)]

@@ -2,8 +2,8 @@
 
 The sigmoid of -8 and that of -6 are both nearly 0. So an output near 0 meets a limit on its error, whatever
 noise its input has. No extra runs are needed: the models get these inputs as further outputs, which nothing
-else reads. In TensorRT engines further outputs would change the fusion. So the FP32 model and the simulation
-of the engine, which both run in ONNX Runtime, are compared in their place.
+else reads. In TensorRT engines further outputs would change the fusion. So in place of the engines, the FP32
+model and the simulation of the candidate's engine are compared. Both run in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Tensors(NamedTuple):
 
 @dataclass(eq=False)
 class WatchedEngine:
-    """An engine that keeps its latest outputs, and hides those that were added to its model."""
+    """An engine that keeps its latest outputs, and hides the outputs that were added to its model."""
 
     engine: Engine
     tensors: Mapping[str, _Tensors]
@@ -101,7 +101,10 @@ class _Compared:
 
 
 class Preactivations:
-    """Opens models with the preactivations of their outputs as further outputs, and compares these."""
+    """Compares preactivations: the tensors that a Softmax or Sigmoid before an output reads.
+
+    The models are opened with the preactivations as further outputs.
+    """
 
     def __init__(self, model: Model, judge: Judge, backend: Backend, mode: Mode, *, has_golden: bool) -> None:
         """Finds the outputs whose preactivations are compared.
@@ -145,7 +148,7 @@ class Preactivations:
             return open_engine(model)
         try:
             engine = WatchedEngine(open_engine(wide), found, frozenset(added))
-        except EngineError:  # the model itself may run
+        except EngineError:  # the model may run without further outputs
             return open_engine(model)
         self._engines[role] = engine
         return engine
@@ -187,7 +190,8 @@ class Preactivations:
     def added_to(self, output: OutputResult) -> OutputResult:
         """Returns the result of an output with its preactivation, if that was compared.
 
-        It is left out if the tensor has a criterion of its own, unless this criterion cannot find the errors.
+        A preactivation that is judged by itself is left out. It is kept if only the Q/DQ pair behind it
+        causes the errors.
         """
         compared, engine = self._outputs.get(output.name), self._engines.get(self._candidate)
         if compared is None or engine is None or not (scores := _scores(compared.read)):
@@ -207,8 +211,8 @@ class Preactivations:
 def _with_outputs(model: Model, names: Sequence[str]) -> Model | None:
     """The model with tensors as further outputs; None if one of them is neither FP32 nor FP16.
 
-    The types are inferred on the new model, because the session that opens it reads the same result. An
-    inference on ``model`` would take up to 1 % of the time of a case.
+    The types are inferred on the new model, because the session that opens it needs them anyway. Inference on
+    ``model`` as well would take up to 1 % of the time of a case.
     """
     editor = model.edit()
     outputs = [editor.graph.output.add(name=name) for name in names]

@@ -110,14 +110,14 @@ def _with_engine(
     *,
     identical: bool,
 ) -> PrecisionContract:
-    """``contract`` with the formats that an engine ran.
+    """``contract`` with the formats in which the layers of an engine ran.
 
     Args:
         contract: The formats that the case requests.
         engine: The engine of the candidate.
         shares: Node name to its share of the MACs.
         low: The nodes that the case requests in the low format.
-        names: Name of a node in a body, to its name in reports.
+        names: For each node in a body of Loop, If or Scan, its name in reports.
         identical: Whether all outputs equal the baseline's bit for bit.
     """
     formats = node_formats(engine.layers, shares.keys())

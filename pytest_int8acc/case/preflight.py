@@ -38,7 +38,7 @@ from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
 
 #: Names of outputs that are added to the FP32 model: the greatest and the least value of all its tensors.
-#: Each is computed by two operators: the first reduces one tensor, the second the results for all tensors.
+#: Each is computed by two operators: the first reduces a tensor to one value, the second joins these values.
 _PEAKS = {"int8acc/max": ("ReduceMax", "Max"), "int8acc/min": ("ReduceMin", "Min")}
 #: Operators whose results have at most the magnitude of their inputs, or at most 1. Operators that only move
 #: values have this property, too, but are not listed.
@@ -77,7 +77,7 @@ def preflight(
         judge: Applies the criteria of the case.
         sessions: Opens the FP32 model.
         truth: Compares the float model and the baseline with the user's model file.
-        watch: Opens models so that they give preactivations.
+        watch: Opens models so that they also output the tensors that a final Softmax or Sigmoid reads.
 
     Raises:
         EngineError: The baseline does not build or run.
@@ -159,7 +159,9 @@ def preflight_of_golden(
     truth: FileTruth,
     watch: Preactivations,
 ) -> Preflight:
-    """Prepare a case whose baseline is a golden: open FP32 only, which then runs on all samples.
+    """Prepare a case whose baseline is a golden, a file of stored outputs.
+
+    Only FP32 is opened. It runs on all samples later.
 
     Raises:
         ModelError: The float model computes something else than the user's model file.
@@ -259,7 +261,7 @@ def compared(
 
 
 def missed(comparison: Comparison) -> list[Score]:
-    """The scores of a comparison of outputs that miss their limits.
+    """The scores of a comparison that miss their limits.
 
     Raises:
         BaselineNotFiniteError: Too many values of the first model in the comparison are not finite.
@@ -282,7 +284,7 @@ def refuse_overflow(
     baseline and in INT8 alike.
 
     Args:
-        lost: The scores of the baseline against FP32 that miss their limits.
+        lost: The scores that miss their limits when the baseline is compared with FP32.
         bad: The outputs of FP32 and of the baseline that are not finite or nothing but zeros.
         judge: Applies the criteria.
         model: The float model.
@@ -320,7 +322,7 @@ def refuse_overflow(
 
 
 def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, str]:
-    """Tensors with FP32 values beyond the FP16 range, to a description of each, in topological order."""
+    """Maps each tensor with FP32 values beyond the FP16 range to a description, in topological order."""
     tensors, makers, found = made_floats(model), model.index.producer, dict[str, str]()
     maxima = Observer(model, inputs, sessions).maxima(tensors)
     for tensor in tensors:

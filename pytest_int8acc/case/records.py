@@ -1,8 +1,8 @@
 """Records of what a case has tried and proved, so that a search that was cut off goes on in the next run.
 
-A record is kept in the engine store under the digest of everything that decides its result. It counts as if
-the next run had run it itself, so the search takes the same way to the same answer. The records of a case are
-removed when the case has its answer. So a case that ended is always tried anew.
+A record is kept in the engine store under the digest of everything that decides its result. The next run uses
+a recorded result like one of its own, so the search takes the same steps to the same answer. The records of a
+case are removed when the case has its answer. So a case that ended is always tried anew.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ def open_records(
     baseline: Outputs,
     int8: Int8Form,
 ) -> Records:
-    """The records of a case. Nothing is kept if the settings say so, or if it is not safe.
+    """The records of a case. Nothing is kept if the settings say so, or if criteria call a user's function.
 
-    It is not safe for criteria that call a user's function, because nobody knows what it depends on.
+    A user's function may depend on anything, so a recorded result may be out of date.
 
     Args:
         case: The case. Its spec is part of what decides a result.
@@ -170,7 +170,7 @@ def _program() -> str:
 
 
 def _processor() -> list[str]:
-    """The model and the features of the first processor; its name alone where Linux does not tell them."""
+    """The models and the features of the processors; only a name if Linux does not report them."""
     try:
         entries = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

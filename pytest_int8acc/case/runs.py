@@ -61,7 +61,7 @@ class Worst:
 
 
 def keep_worst(kept: dict[str, Worst], comparison: Comparison, baseline: Feed, int8: Feed) -> None:
-    """Put each output's worst sample of the latest batch into ``kept``, unless a worse one is there."""
+    """Put each output's worst sample of the latest batch into ``kept``, unless ``kept`` has a worse one."""
     for name, stats in comparison.outputs.items():
         rows = stats.latest_errors
         ours, theirs = stats.cut(baseline[stats.output]), stats.cut(int8[stats.output])
@@ -136,7 +136,8 @@ class Runs:
     perturbed: PerturbedOutputs = field(default_factory=dict)
     """The baseline's outputs for perturbed inputs."""
     parts: dict[tuple[int, ...], Comparison] = field(default_factory=dict)
-    """Indices of samples, to the first comparison on them. Later ones reuse its metrics of the baseline."""
+    """Maps the indices of some samples to the first comparison on these samples. Later comparisons on them
+    reuse the metrics of the baseline."""
     spread: Spread = field(default_factory=Spread)
     """Some samples of the baseline's outputs. Useless outputs are made of them to test the criteria."""
     decisions: Decisions = field(init=False)
@@ -161,7 +162,7 @@ class Runs:
         return self.comparisons.get((Role.BASELINE, Role.BASELINE_AGAIN), self.steady)
 
     def comparison(self, against: Role, form: Role) -> Comparison:
-        """The comparison of a model with another one by all criteria; the models run again if it is missing.
+        """The comparison of two models by all criteria; the models run again if it is missing or incomplete.
 
         Raises:
             EngineError: A model does not run.
@@ -270,7 +271,8 @@ def run_forms(
         keep: The roles of the models whose outputs are kept.
         golden: Returns the baseline's outputs from a golden; None if the baseline runs.
         reference: The training framework's outputs; None if the spec names none.
-        watch: Opens models so that they give preactivations, and compares these.
+        watch: Opens models so that they also output the tensors that a final Softmax or Sigmoid reads, and
+            compares these tensors.
 
     Raises:
         EngineError: The candidate does not build, or a model does not run.
@@ -463,7 +465,7 @@ def read_reference(case: Case, model: Model) -> Reference | None:
 
 
 def _read(file: str, where: str, case: Case, model: Model) -> Mapping[str, Array]:
-    """Output name to array. A single array belongs to the model's only output, whatever its name."""
+    """The arrays of the file by output name. A single array belongs to the only output, whatever its name."""
     names, own = ([output.name for output in found] for found in (model.outputs, model.own_outputs))
     try:
         path = find(file, case.path(""), where)

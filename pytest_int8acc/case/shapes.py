@@ -46,7 +46,10 @@ def tensor_shapes(
 
 
 def group_shapes(network: Network, shapes: Mapping[str, Sequence[int]]) -> dict[str, str]:
-    """The shape of each layer, by name, as text: that of its first node's first output; empty if unknown."""
+    """The shape of each layer's output, by layer name, as text; empty if unknown.
+
+    It is the first output of the layer's main node, such as a convolution.
+    """
     leading = leading_outputs(network)
     found = {group.name: shapes.get(leading.get(group.name, "")) for group in network.groups}
     return {group: "" if shape is None else str(list(shape)) for group, shape in found.items()}

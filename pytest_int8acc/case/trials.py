@@ -20,7 +20,7 @@ from pytest_int8acc.scores.user_metric import MetricRun, metric_scores
 from pytest_int8acc.search.types import Trial
 from pytest_int8acc.tensors import Array
 
-#: Output name to one array for each sample. Each array still has the batch axis, of length 1.
+#: Maps the name of an output to one array for each sample. Each array still has the batch axis, of length 1.
 SampleOutputs = Mapping[str, Sequence[Array]]
 
 
@@ -216,7 +216,7 @@ class SampleComparison(Comparison):
         return parts
 
     def _spoilt(self, name: str) -> list[int]:
-        """The samples in which output ``name`` has a value that is not finite where the baseline's is."""
+        """The samples in which output ``name`` is not finite in a place where the baseline is finite."""
         lost = self.outputs[name].errors[:, AT["lost"]] > 0
         return [sample for sample, bad in zip(self._order[name], lost, strict=False) if bad]
 
