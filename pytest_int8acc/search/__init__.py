@@ -1,4 +1,4 @@
 """The search for the layers that must leave the low format.
 
-It works on indices and losses, without ONNX, runtimes or pytest.
+This package works on indices and losses, without ONNX, runtimes or pytest.
 """

@@ -19,8 +19,8 @@ from pytest_int8acc.search.types import Evaluator, Probe, SearchResult, Trial
 Floats = NDArray[np.float64]
 #: Minimum number of samples that must have run before a plan may be rejected by its estimated mean loss.
 _LEAST = 8
-#: When a trial updates the hardness of a sample, its share of the loss, the old value is multiplied by this
-#: factor.
+#: The hardness of a sample is the share of the loss that it causes in trials. When a trial updates the
+#: hardness, the old value is multiplied by this factor.
 _DECAY = 0.6
 #: A surcharge on the price of each group of layers in high precision, as a share of the mean price. Without
 #: it, groups without multiply-accumulates, like an Add, would be put into high precision for free.
@@ -86,7 +86,10 @@ class Samples:
         self._hardness = np.where(np.isnan(shares), self._hardness, faded)
 
     def pooled(self, parts: Floats) -> Floats:
-        """The loss of each criterion over the samples of ``parts``: their maximum or their mean."""
+        """The loss of each criterion over the samples of ``parts``, [criteria, samples].
+
+        It is the maximum for a limit on the worst samples, and the mean otherwise.
+        """
         return np.asarray(np.where(self._rank, parts.max(axis=1), parts.mean(axis=1)))
 
     def rejects(self, parts: Floats, reference: Trial | None) -> bool:
@@ -172,7 +175,7 @@ class Ledger:
         self._lines: list[TrialLine] = []
 
     def weight(self, high: Iterable[int]) -> float:
-        """The total weight of these groups: their price and a little for each group.
+        """The total weight of these groups: their prices, and a small surcharge for each group.
 
         All groups together weigh 1.
         """
@@ -229,9 +232,9 @@ class Ledger:
         return Ending(kind, high, len(self.groups))
 
     def result(self, ending: Ending) -> SearchResult:
-        """The passing plan of least weight.
+        """The passing plan of least weight, and the cost of the search.
 
-        If no plan passes, the plan with all groups in high precision.
+        If no plan passes, it is the plan with all groups in high precision.
         """
         best = self.best or self._trials.get(self.everything)
         high = self.everything if best is None else best.high

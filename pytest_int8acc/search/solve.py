@@ -13,8 +13,8 @@ from pytest_int8acc.search.surrogate import Bools, Floats, Surrogate
 
 #: Maximum number of groups of layers for which all plans are enumerated.
 EXHAUSTIVE = 12
-#: A swap can exchange two groups for one. Maximum number of groups of layers that are considered for each
-#: side of the exchange.
+#: A swap may exchange two groups of layers for one. This is the maximum number of groups that are considered
+#: for each side of such a swap.
 _POOL = 32
 
 
@@ -108,7 +108,7 @@ class Solver:
     def _greedy(self, limit: float, power: float) -> Iterator[Bools]:
         """Yield the plan with all groups of ``order`` in high precision.
 
-        Nothing if its loss exceeds the limit.
+        Nothing is yielded if the predicted loss of this plan exceeds the limit.
         """
         plan = np.ones(self.free.size, dtype=np.bool_)
         plan[list(self.order(limit, power))] = False
@@ -116,9 +116,9 @@ class Solver:
             yield plan
 
     def _improve(self, plan: Bools, limit: float) -> Bools:
-        """The plan after swaps.
+        """The plan after swaps that save weight, until no further swap does.
 
-        Each step takes the swap that saves most weight and stays within the limit.
+        Each step takes the swap that saves most weight without a predicted loss beyond the limit.
         """
         while True:
             best, toggle = -1e-12, None

@@ -79,7 +79,8 @@ def _needed(ledger: Ledger, kept: frozenset[int], among: Sequence[int], *, fresh
         ledger: Judges plans.
         kept: Groups that are in high precision in any case.
         among: Groups with which the plan passes if they and ``kept`` are in high precision.
-        fresh: Whether ``kept`` has changed since a trial of it alone failed, so that it must be tried again.
+        fresh: Whether groups were added to ``kept`` since a trial of ``kept`` alone failed. If so, ``kept``
+            is tried again.
     """
     if fresh and ledger.trial(kept, "without half of them").passed:
         return frozenset()
@@ -250,7 +251,11 @@ class _Minimal:
         self._solver = Solver(self.model, self.ledger.weights, self._probed.single)
 
     def _proposal(self) -> frozenset[int] | None:
-        """The plan cheaper than the present one with the greatest product of saving and chance to pass."""
+        """The plan to try next; None if no plan promises to save anything.
+
+        Of the plans that are cheaper than the present one, it has the greatest product of saving and chance
+        to pass.
+        """
         high, weigh, loss_of = self.high, self.ledger.weight, self.model.loss
         limit, doubt, least = 1.0, 0.2, 1e-9
         if not self._few:
@@ -337,8 +342,8 @@ def _forward(ledger: Ledger) -> Ending:
 
     A group with which the plan fails is put back.
 
-    This is the algorithm of NVIDIA's ``layer_analyzer.py`` (eLinux wiki, TensorRT/INT8 Accuracy). It fills
-    the same table.
+    This is the algorithm of NVIDIA's ``layer_analyzer.py`` (eLinux wiki, TensorRT/INT8 Accuracy). Like the
+    original, it fills a table with a row for each group.
     """
     _check_extremes(ledger)
     high = ledger.everything

@@ -30,8 +30,8 @@ _MOST = 8
 #: Maximum cost of measuring each group of layers alone, as a number of trials over all samples. If it would
 #: cost more, blocks of neighbouring groups are measured first.
 _CHEAP = 0.5
-#: Maximum share of the allowed error that blocks of groups may cause together and still be left in INT8
-#: without measuring their groups one by one.
+#: The groups of a block are measured one by one if the block matters. The blocks that do not matter may
+#: together cause at most this share of the allowed error. They stay in INT8.
 _NEGLIGIBLE = 0.1
 
 

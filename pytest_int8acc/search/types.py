@@ -33,7 +33,7 @@ class GroupInfo:
 
 @dataclass(frozen=True)
 class Target:
-    """What an array of error vectors measures: its criterion, and how the loss grows with the errors."""
+    """The meaning of an array of error vectors: the criterion, and how the loss grows with the errors."""
 
     criterion: int
     """Index into :attr:`Evaluator.criteria`."""
@@ -76,10 +76,10 @@ class Trial:
     parts: NDArray[np.float64]
     """The part of the loss that each sample causes (see :data:`Pool`), [criteria, samples], at least 0.
 
-    It is nan for samples that did not run, and for all samples of a criterion of the pool ``whole``. For
-    top-1 agreement the number says how close a sample is to another class: the greatest ``(e_j - e_top) /
-    (y_top - y_j)`` over all other classes j, with the baseline's output y and the error e. Above 1 the class
-    has changed.
+    It is nan for samples that did not run, and for criteria that can only be computed for all samples
+    together. For top-1 agreement the number says how close a sample is to another class: the greatest ``(e_j
+    - e_top) / (y_top - y_j)`` over all other classes j, with the baseline's output y and the error e. Above 1
+    the class has changed.
     """
     cost: float
     """The number of samples that were run for this trial, as a share of all samples.
@@ -125,7 +125,7 @@ class SearchResult:
     order: tuple[str, ...] = ()
     """Groups, ranked by predicted gain: the error that high precision removes, divided by the price.
 
-    Only for ``minimal``.
+    Only the strategy ``minimal`` ranks groups.
     """
 
 
