@@ -19,7 +19,9 @@ from pytest_int8acc.tensors import Array
 
 
 def biases_of(network: Network, groups: Iterable[str] | None = None) -> dict[str, str]:
-    """Group to the bias of its convolution or matrix product; groups without one are left out.
+    """For each group of layers, the name of the bias of its convolution or matrix product.
+
+    Groups without such a bias are left out.
 
     Args:
         network: The network.
@@ -51,13 +53,13 @@ def _bias(node: onnx.NodeProto, index: Index) -> str:
 def corrections(
     network: Network, groups: Iterable[str], dataset: Dataset, sessions: Sessions
 ) -> Mapping[str, Array]:
-    """Bias of each group to the bias less the mean error of each output channel, float32 [channels].
+    """Maps the name of the bias of each group to corrected values, float32 [channels].
 
-    This is the bias correction of Nagel and others (2019, arXiv:1906.04721), with means over data. Each group
-    is quantized alone.
+    The mean error of each output channel is subtracted from the bias. This is the bias correction of Nagel
+    and others (2019, arXiv:1906.04721), with means over data. Each group is quantized alone.
 
     Args:
-        network: The network in FP32, with the scales and codes to correct.
+        network: The network in FP32, with the quantization whose errors are corrected.
         groups: The names of the groups. Groups without a bias are left out.
         dataset: The samples over which errors are averaged.
         sessions: Opens the model.

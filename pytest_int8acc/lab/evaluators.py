@@ -34,8 +34,7 @@ class Simulated:
         Args:
             simulator: Runs the plans.
             base: The plan whose changes every tried plan includes; None for an empty plan.
-            samples: The samples that the search may use, by index; None for all samples. See
-                ``lab/split.py``.
+            samples: The samples that the search may use, by index; None for all samples.
             keep: The precision of groups that leave the low format.
             room: The error budget. A plan passes if its error is at most this fraction of the error that the
                 limits allow.

@@ -16,8 +16,8 @@ from pytest_int8acc.tensors import Feed, Outputs, TensorInfo
 #: Maximum size, in bytes, of inputs that are kept in memory. Larger inputs are read again for each plan, in
 #: the order of the dataset.
 MEMORY_BYTES = 256 << 20
-#: Approximate size, in bytes, of the inputs of one run. It is small, because the model for plans, whose
-#: inputs select precisions, holds more activations than the plain model.
+#: Approximate size, in bytes, of the inputs of one run. It is small, because a model in which inputs select
+#: the precisions holds more activations in memory than the plain model.
 _RUN_BYTES = 1 << 20
 #: The first run takes the number of samples divided by this number. It is short, because many plans are
 #: rejected after the first run. Later runs take more samples.
@@ -39,8 +39,8 @@ class Inputs:
         Args:
             dataset: All samples.
             inputs: The inputs of the model.
-            baseline: The baseline's outputs of all samples, as ``run_together`` returns them, or an array for
-                each sample.
+            baseline: The baseline's outputs of all samples: for each output one array per batch, or one per
+                sample.
 
         Raises:
             DataError: The dataset cannot be read.
@@ -175,7 +175,7 @@ class Inputs:
 
 
 def _have_rows(outputs: Outputs, counts: Sequence[int]) -> bool:
-    """Whether every output has a row for each sample of each batch, or one array of one row per sample."""
+    """Whether every output has a row for each sample of each batch, or an array of one row per sample."""
     single = [1] * sum(counts)
     return all(
         array.ndim > 0 and array.shape[0] == count

@@ -37,13 +37,14 @@ class Interventions:
         """
         self.budget, self._case = budget, lab
         self.is_alone = False
-        """Whether trials keep all other layers in high precision, or only the other culprits."""
+        """True if trials keep all other layers in high precision, False if only the other culprits."""
         self._high = frozenset(culprits)
         network, self.pieces = split_groups(lab.network, culprits, lab.shapes)
         self._simulator = lab.simulator.on(network)
         self._known: dict[str, float] = {}
         self.mended = lab.mended
-        """Tensor to the scale that showed the cause of a culprit. The lab keeps it for the remedies."""
+        """Maps a tensor to the scale with which a trial confirmed the cause of a culprit. The lab keeps these
+        scales for the remedies."""
 
     def alone(self) -> Interventions:
         """A copy of this object whose trials keep all other layers in high precision.
@@ -126,7 +127,10 @@ class Interventions:
         return self._tried(self._case.simulator, self._high - {group}, {constant: scale})
 
     def corrected(self, group: str) -> float:
-        """The model's loss if the bias of the culprit makes up for the mean error; unchanged without one."""
+        """The model's loss if the bias of the culprit is corrected by the mean error.
+
+        Without a bias nothing is corrected.
+        """
         lab = self._case
         floats = corrections(lab.network, [group], lab.sources[0].data, lab.sessions)
         self.budget.pay()

@@ -1,4 +1,4 @@
-"""Tries plans of a case by inference, prices and builds them, and remembers the results."""
+"""Tries plans of a case by inference, computes their prices, builds them, and remembers the results."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Judgement:
 
     @property
     def needs_margin(self) -> bool:
-        """Whether a plan with less error might be verified where this one is not."""
+        """Whether this plan is not verified, but a plan with less error might be."""
         if not self.has_reserve or self.held_out is None:
             return not self.has_reserve
         return any(score.normalized_loss > 0 for score in self.verdict.unproved)
@@ -99,15 +99,15 @@ class Proof(Judgement):
     plan: Plan
     form: Form
     by_default: DefaultSession | None = None
-    """How the model differs in the default session that users deploy; None if it does not, or if they deploy
-    none."""
+    """How the model's results differ in the default session that users deploy. None if the results agree, or
+    if users deploy no default session."""
     rewritten_for: tuple[str, ...] = ()
     """``form`` was rewritten so that these optimizers of ONNX Runtime do not change its results."""
 
 
 @dataclass(frozen=True)
 class _ProofRecord:
-    """The fields of a proof that its record holds. Plan and form are known without it."""
+    """The fields of a proof that are recorded. The plan and the model are known without a record."""
 
     verdict: Verdict
     chosen: Verdict
@@ -167,7 +167,7 @@ class Lab:
         self.failed_proofs = 0
         """The number of models that had a reserve on all samples, but not on the held-out ones."""
         self.mended: dict[str, TensorScale] = {}
-        """Tensor to the scale of an ablation that showed the cause of a culprit."""
+        """Maps a tensor to the scale with which an ablation confirmed the cause of a culprit."""
         self._proofs: dict[object, Proof] = {}
         self._fused: dict[tuple[str, ...], Simulator] = {}
         self._values: dict[object, Observer] = {}
@@ -321,12 +321,12 @@ class Lab:
     def cost(self) -> Cost:
         """The cost of all runs and builds so far.
 
-        Seconds count from an arbitrary time. Subtract two results.
+        Seconds count from an arbitrary time. Subtract two results to get a duration.
         """
         return Cost(self.simulator.meter.runs, time.monotonic(), self.builds)
 
     def sample_set(self, samples: Sequence[int] | None = None) -> SampleSet:
-        """The sample set of the choosing samples with these indices; None takes all of them."""
+        """A description of some of the samples that choose plans, by index; None means all of them."""
         inputs = self.simulator.inputs
         rows = inputs.rows(range(len(inputs)) if samples is None else samples)
         return SampleSet(len(rows), self.measured.result.digest)
@@ -394,11 +394,11 @@ class Lab:
         return self.int8.under(plan)
 
     def judged(self, form: Form) -> Judgement:
-        """Build a model, run it on all samples and return the verdicts on it, as for a fix.
+        """Build a model, run it on all samples and return the verdicts on it.
 
         The more models failed on the held-out samples alone, the higher is the required confidence
         (Bonferroni, 1936). Otherwise one of many models would meet the limits by chance. A proof that
-        succeeds costs nothing (fixed-sequence testing; Maurer, Hothorn and Lehmacher, 1995).
+        succeeds does not raise it (fixed-sequence testing; Maurer, Hothorn and Lehmacher, 1995).
 
         Raises:
             EngineError: The model does not build or run.
@@ -429,9 +429,9 @@ class Lab:
         return self._proofs[key]
 
     def _proved(self, plan: Plan, form: Form) -> Proof:
-        """The proof of a plan, of which ``form`` is the model. It is recorded unless the model is an engine.
+        """The proof of a plan, of which ``form`` is the model.
 
-        The store keeps engines themselves.
+        The proof is recorded unless the model is an engine, because engines are in the engine store anyway.
         """
         name = self._record_name(plan)
         self.measured.truth.check_form(form, self.int8.unrounded(plan))
@@ -445,7 +445,7 @@ class Lab:
         return proof
 
     def _recorded(self, plan: Plan, form: Form) -> Proof | None:
-        """The proof of a plan from a record. It counts as one that was made now."""
+        """The recorded proof of a plan; None if there is none. It counts like a proof that is made now."""
         found = self.measured.records.find(*self._record_name(plan))
         if found is None:
             return None
@@ -579,9 +579,9 @@ def open_lab(measured: Measured, int8: Int8Form) -> Lab:
     """A lab in which, if possible, some samples choose plans and the others prove them.
 
     If the spec names samples under ``prove``, these prove, and all inputs choose. Otherwise the inputs are
-    split. They are not split, and all of them choose, if they are few, if outputs cannot be cut into samples,
-    if the candidate does not run, or if an engine meets the criteria on the choosing part, so that a search
-    would find nothing.
+    split. In four cases all inputs choose, and none prove: there are few inputs, outputs cannot be cut into
+    samples, the candidate does not run, or an engine meets the criteria on the choosing part. In the last
+    case a search would find nothing.
 
     Raises:
         DataError: The samples under ``prove`` cannot be read.
@@ -615,7 +615,10 @@ def _split_lab(measured: Measured, int8: Int8Form) -> Lab | None:
 
 
 def _errors(measured: Measured, samples: int) -> F64:
-    """The ratio of error power to signal power of the candidate, the greatest over the outputs, [samples]."""
+    """For each sample, the candidate's ratio of error power to signal power, [samples].
+
+    If there are several outputs, it is the greatest of their ratios.
+    """
     errors = np.zeros(samples)
     for output in measured.runs.comparisons[Role.BASELINE, Role.INT8].outputs.values():
         if len(output.errors) == samples:

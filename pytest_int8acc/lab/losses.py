@@ -43,7 +43,7 @@ def group_losses(
 ) -> Mapping[str, tuple[TensorLoss, ...]]:
     """For each group, the losses of its output tensors if only this group runs in the low format.
 
-    The groups with the greatest loss come first. The tensors of each group have the same order.
+    The groups with the greatest loss come first. The tensors of each group are sorted in the same way.
 
     Raises:
         EngineError: The float model does not run.

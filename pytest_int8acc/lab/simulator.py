@@ -84,7 +84,8 @@ class Simulator:
         Args:
             network: The network whose plans are tried.
             dataset: All samples. Each pass must give the same samples in the same order.
-            baseline: The baseline's outputs of all samples, as ``run_together`` returns them.
+            baseline: The baseline's outputs of all samples: for each output one array per batch, or one per
+                sample.
             judge: Judges by the case's criteria, on all samples.
             groups: The groups of the network, with their prices.
             rest: The precision of nodes that are not quantized.
@@ -93,8 +94,8 @@ class Simulator:
             macs: The multiply-accumulates of one sample.
             errors: The error of each sample with all groups in INT8, by any measure, [samples]; None if it is
                 not known.
-            records: The results of an earlier run that was cut off; new results are added. None: none are
-                kept.
+            records: The results of an earlier run that was cut off; new results are added. If None, no
+                results are recorded.
 
         Raises:
             DataError: The dataset cannot be read.
@@ -169,7 +170,8 @@ class Simulator:
     def few(self) -> tuple[int, ...]:
         """The screening subset: indices of a few samples, always the same, to compare plans on.
 
-        If at most half as many samples carry half of the error, they are in it. The others are random.
+        The subset has the samples that together carry half of the error, unless these would be more than half
+        of it. Its other samples are random.
         """
         order = np.random.default_rng(0).permutation(len(self.inputs)).tolist()
         errors = np.zeros(0) if self._errors is None else np.nan_to_num(self._errors, nan=_FAR, posinf=_FAR)
@@ -229,7 +231,7 @@ class Simulator:
     def _recorded_trial(
         self, name: tuple[object, ...], high: frozenset[int], enough: Enough | None
     ) -> Trial | None:
-        """The trial in a record, unless it ended earlier than ``enough`` would end it."""
+        """The recorded trial; None if there is none, or if it ended earlier than ``enough`` would end it."""
         found = self._records.find(*name)
         if found is None:
             return None

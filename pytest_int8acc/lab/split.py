@@ -17,7 +17,7 @@ from pytest_int8acc.tensors import Array, Outputs
 
 #: Minimum number of samples for a split. With fewer samples all choose, and nothing is proved.
 LEAST = 24
-#: One in this many samples proves.
+#: One of this many samples proves plans; the others choose them.
 _ONE_IN = 3
 #: Minimum number of samples that prove a plan. It also holds for samples that a user gives for the proof.
 LEAST_HELD_OUT = LEAST // _ONE_IN
@@ -26,7 +26,7 @@ _CLASSES = 3
 
 
 class Split(NamedTuple):
-    """The indices of the samples that choose and of those that prove, each in order.
+    """The indices of the samples that choose plans and of the samples that prove plans, each in order.
 
     Both are empty if all samples choose and none proves.
     """
@@ -86,7 +86,7 @@ def margins(outputs: Outputs, samples: int) -> F64:
     An output has classes if its arrays have the shape [rows, classes]. Without such an output all are 0.
 
     Args:
-        outputs: Outputs, batch by batch. Those without a row for each sample have no classes of samples.
+        outputs: Outputs, batch by batch. Outputs without a row for each sample are ignored.
         samples: The number of samples.
     """
     least = np.full(samples, np.inf)

@@ -66,7 +66,7 @@ class Prober:
         Args:
             samples: The samples to measure, by index.
             runs: The outputs of the plan, run by run, each with the samples in it.
-            also: Called with samples and outputs as they arrive.
+            also: Called with the samples and the outputs of each run, before error vectors are measured.
         """
         found = dict[int, list[Vectors]]()
         for some, outputs in _pooled(runs):
