@@ -39,7 +39,7 @@ from pytest_int8acc.runtime.protocol import Backend, Engine, check_names
 from pytest_int8acc.settings import Mode, Provider, Settings
 from pytest_int8acc.tensors import Array, Feed, TensorInfo
 
-#: Maximum size in bytes of a model that is passed to ONNX Runtime in memory, which costs two copies of all
+#: Maximum size in bytes of a model that is passed to ONNX Runtime in memory. This costs two copies of all
 #: weights, and a third copy of weights inside an If. Larger models are passed as files and memory-mapped.
 INLINE_BYTES = 16 << 20
 #: Log level at which ONNX Runtime logs only errors that end the process. All other errors raise exceptions.
@@ -54,8 +54,8 @@ _WRONG_OPTIMIZERS = (*QUANTIZER_RULES, "DoubleQDQPairsRemover")
 #: Fusions that fail on an FP32 normalization behind a Cast, because they take it for one in FP16 (ONNX
 #: Runtime 1.31).
 _UNTYPED_FUSIONS = ("LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
-#: Opens models in default sessions that log what their optimizers do. Each line of standard input names a
-#: model, its log and the providers. Each line of standard output says that a session has ended.
+#: A program that opens models in default sessions, which log what their optimizers do. Each line of standard
+#: input names a model, its log and the providers. Each line of standard output says that a session has ended.
 _LOGGED_SESSIONS = """
 import json
 import os
@@ -121,7 +121,7 @@ class OrtEngine:
             for any graph, and runs slower.
         level: The level of the optimizers, if ``optimized`` is set.
         disabled: Names of further optimizers that are switched off.
-        takes_fp8: Whether *native* opens FP8 as well, which ONNX Runtime computes in FP32.
+        takes_fp8: Whether mode *native* also opens models in FP8, although ONNX Runtime computes FP8 in FP32.
 
     Raises:
         EngineError: ONNX Runtime or the provider is missing, or ONNX Runtime refuses the model or computes it
@@ -190,7 +190,7 @@ class OrtEngine:
             check_names(self.name, feed, self.inputs)
             raise EngineError(f"{self.name}: does not run in ONNX Runtime: {_brief(error)}") from error
         outputs = dict(zip(self._names, arrays, strict=True))
-        for name in self._passed_through:  # they may share memory with the feed (microsoft/onnxruntime#21922)
+        for name in self._passed_through:  # may share the feed's memory (microsoft/onnxruntime#21922)
             outputs[name] = outputs[name].copy()
         return outputs
 
@@ -283,8 +283,8 @@ class _Loaded:
 class _Loader:
     """A process that loads one model after another, because importing ONNX Runtime takes a third of a second.
 
-    After a crash the next model gets a new process. Ctrl-C does not reach the process, and it ends with this
-    process.
+    After a crash the next model gets a new process. Ctrl-C does not reach the process. It is ended when the
+    Python process that started it ends.
     """
 
     def __init__(self, program: str = _LOGGED_SESSIONS) -> None:
@@ -339,7 +339,7 @@ class _Loader:
 
 
 def _answer(process: subprocess.Popen[str], request: str) -> str:
-    """The line that answers a line of text; empty if the process has ended."""
+    """The line with which a process answers the line ``request``; empty if the process has ended."""
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(BrokenPipeError):
@@ -374,7 +374,7 @@ class Saturation:
 
     @property
     def saturates(self) -> bool:
-        """Whether native INT8 gives wrong sums on this CPU: without VNNI, pairs of products end at 32767."""
+        """Whether native INT8 gives wrong sums on this CPU: without VNNI, sums of two products saturate."""
         return abs(self.measured - self.expected) > 0.01 * self.expected
 
 
@@ -540,7 +540,8 @@ def _session(
 ) -> Any:
     """A session for a model or a file. A model of more than ``INLINE_BYTES`` is written to a file first.
 
-    ``others`` are names of optimizers that are switched off besides those that are wrong in mode *exact*.
+    ``others`` are names of optimizers to switch off. In mode *exact*, the optimizers that give wrong results
+    are switched off as well.
     """
     disabled = [*_WRONG_OPTIMIZERS, *others] if mode == "exact" else list(others)
     if mode == "exact" and isinstance(model, Model) and casts_to_half(model.graph):

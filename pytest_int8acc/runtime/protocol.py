@@ -105,7 +105,7 @@ class Backend(Protocol):
         """The model from which an engine is built, and whether builder flags choose its types."""
 
     def measure_latency(self, roles: Sequence[Role], inputs: Dataset) -> None:
-        """Measure the engines of these roles in turn on the first batch; ``engines`` has the times."""
+        """Measure the engines of these roles in turn on the first batch. ``engines`` then has the times."""
         return
 
     def node_times(self, role: Role, inputs: Dataset) -> Mapping[str, float]:

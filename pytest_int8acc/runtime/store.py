@@ -348,7 +348,7 @@ class Store:
 
     @_clear
     def _hold(self, key: str, manifest: Manifest, made: bool) -> Entry:
-        """The entry, marked as used at the present time, and as in use by a locked file."""
+        """Mark an entry as used now, and as in use by a file that is locked; returns the entry."""
         self._users(key)  # called because it removes marks of dead processes
         use = FileLock(str(self.folder / "locks" / f"{key}.{uuid.uuid4().hex}.use"), thread_local=False)
         use.acquire(timeout=0)
@@ -374,7 +374,7 @@ class Store:
                 total -= size
 
     def _leave(self, key: str) -> bool:
-        """Remove the entry of ``key`` unless it is fetched or in use; returns whether it was removed."""
+        """Remove the entry of ``key`` unless a process fetches or uses it; returns whether it was removed."""
         lock = self._acquire(key)
         if lock is None:
             return False
@@ -540,7 +540,7 @@ def open_store(place: str | None, limit: int | None) -> Store:
 
 
 def open_folder(place: str | None, limit: int | None = None) -> Store:
-    """The folder of a store on this machine. For a URL it is the one through which entries are fetched.
+    """The store in a folder on this machine. For a URL, it is the local store of downloaded and made entries.
 
     Raises:
         EngineError: The user has no cache folder.

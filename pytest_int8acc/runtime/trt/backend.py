@@ -1,4 +1,4 @@
-"""The backend TensorRT: builds forms as engines, runs and times the engines, and reads their layers."""
+"""The backend TensorRT: builds engines from models, runs and times the engines, and reads their layers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ class TrtBackend:
     """The backend TensorRT. It builds engines in child processes, and keeps them in the store.
 
     Args:
-        platform: A platform from ``find_platform``. If it can only build, an error follows the build.
+        platform: The installed TensorRT. If it can build engines but not run them, an error is raised after
+            the build.
         case: The case, whose ``tensorrt`` section has the options of the build.
         settings: The place and the size of the engine store.
         builders: Child processes that the caller closes; None starts new ones.
@@ -205,11 +206,11 @@ class TrtBackend:
             self._infos[role] = replace(self._infos[role], latency=latency)
 
     def node_times(self, role: Role, inputs: Dataset) -> dict[str, float]:
-        """The time of each ONNX node in ms, its share of its layer's time.
+        """The time of each ONNX node in ms. The time of a layer is divided equally among its nodes.
 
         The result is empty if layers do not name all nodes.
         """
-        if role not in self._running or self._infos[role].untold:  # with a golden, no baseline ran
+        if role not in self._running or self._infos[role].untold:  # a golden may replace the baseline
             return {}
         times = layer_times(self._running[role], next(inputs.batches()).feed)
         found: dict[str, float] = {}

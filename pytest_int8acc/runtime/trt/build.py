@@ -1,8 +1,8 @@
 """Builds engines in child processes, and stores them under a key, a digest of all that they depend on.
 
-TensorRT's builder may crash, hang or take all memory. Then this one engine has an EngineError with the last
-messages of the log, and the session goes on. An incomplete result of a child is never used: an engine counts
-only after its process has answered.
+TensorRT's builder may crash, hang or take all memory. Then an EngineError with the last messages of the log
+is raised for this one engine, and the session goes on. An incomplete result of a child is never used: an
+engine counts only after its process has answered.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class BuildRequest:
     def key(self, platform: Platform) -> str:
         """The digest of all that the engine depends on, in hexadecimal digits.
 
-        Every field counts but the role. Neither the model's name nor the time limit counts.
+        All fields count except the role. The model's name and the time limit do not count.
 
         Raises:
             EngineError: A plugin library cannot be read.
@@ -249,7 +249,7 @@ def in_batches(feed: Feed, usual: Mapping[str, Shape]) -> Iterator[Feed]:
 
     Args:
         feed: One array per input.
-        usual: Input to the shape of a batch.
+        usual: The shape of a batch, by input name.
     """
     if all(feed[name].shape == shape for name, shape in usual.items()):
         yield feed
@@ -346,7 +346,7 @@ def build(
         request: The engine.
         platform: A platform from ``find_platform``.
         store: The store; None builds into a temporary folder, which exists as long as the result.
-        device: A GPU that equals the platform's first GPU; None means the first one.
+        device: A GPU of the same kind as the platform's first GPU; None means the first GPU.
         stopped: Called repeatedly during the build, which ends with an EngineError once it returns True.
         workers: Child processes that remain for further builds; None starts one for this build alone.
 
@@ -506,7 +506,7 @@ def _prepare_calibration(request: BuildRequest, implicit: Implicit, folder: Path
     the end of the memory. So all batches have the usual shape.
 
     Returns:
-        Input to the shape of its batches.
+        The shape of the batches, by input name; None if a cache was written.
     """
     if implicit.cache is not None:
         (folder / worker.CACHE).write_bytes(implicit.cache)

@@ -98,7 +98,7 @@ def backend(platform: Platform) -> Any:
                 f"{platform.name} cannot run in this process, which uses the other TensorRT already: set "
                 f"POLYGRAPHY_USE_TENSORRT_RTX={needed} before pytest starts"
             )
-        config.USE_TENSORRT_RTX = platform.is_rtx  # Polygraphy reads it once, in the import below
+        config.USE_TENSORRT_RTX = platform.is_rtx  # Polygraphy reads this once, in the import below
     return importlib.import_module("polygraphy.backend.trt")
 
 
@@ -137,7 +137,7 @@ def speaking_of(what: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Delay Ctrl-C to the end of the block, since TensorRT suppresses exceptions of its callbacks."""
-    other = threading.current_thread() is not threading.main_thread()  # Ctrl-C does not reach it
+    other = threading.current_thread() is not threading.main_thread()  # Ctrl-C only reaches the main thread
     if other or signal.getsignal(signal.SIGINT) is None:  # the handler is not Python's
         yield
         return
@@ -175,7 +175,7 @@ class TrtEngine:
         name: The model's name, for messages.
         inputs: The inputs of the model.
         outputs: The outputs of the model.
-        profiles: Input to its smallest, usual and largest shape.
+        profiles: The smallest, usual and largest shape of each input, by name.
         plugins: Plugin libraries that the engine needs.
         layers: The JSON of TensorRT's engine inspector; empty if it is not known.
 

@@ -66,9 +66,9 @@ _EXPECTED = "expected the text of IEngineInspector.get_engine_information in the
 def read_layers(text: str, nodes: Collection[str] = ()) -> tuple[EngineLayer, ...]:
     """The layers of an engine.
 
-    A weighted layer is a convolution or a matrix product, also of two activations, because the inspector does
-    not distinguish them. It ran in INT8 if an input is INT8, and its weights are INT8, too. If it has no
-    weights, its kernel must be INT8. Its output may be floating point.
+    A weighted layer is a convolution or a matrix product. A product of two activations counts, too, because
+    the inspector does not distinguish them. A weighted layer ran in INT8 if an input is INT8, and its
+    weights, its kernel or a second input is INT8 as well. The output may be floating point.
 
     Args:
         text: JSON of ``IEngineInspector.get_engine_information``. Raw control characters are accepted, since
@@ -167,7 +167,7 @@ def _precision(layer: Mapping[str, Any], kind: LayerKind) -> Kind:
 
 
 def _doubt(layer: Mapping[str, Any], kind: LayerKind, precision: Kind) -> Doubt:
-    """Why the precision of a layer does not prove that of its products; empty if it does."""
+    """Why the precision of a layer is no proof of the precision of its products; empty if it is a proof."""
     if kind != "weighted":
         return ""
     tactic = _tactic(layer)

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from pytest_int8acc.settings import to_bytes
 
-#: What a TensorRT may lack; ``platform.py`` says which versions have it.
+#: Features that some versions of TensorRT lack; ``platform.py`` says which versions have them.
 Feature = Literal[
     "run",
     "build",
@@ -26,8 +26,8 @@ class BuilderOption(NamedTuple):
     """One row of the register of options. Both fields must be given, so that neither is forgotten."""
 
     feature: Feature | None
-    """What a TensorRT needs for the option. Without it, a spec that sets the option is refused. None if all
-    versions have the option."""
+    """The feature that TensorRT must have for the option. Without the feature, a spec that sets the option is
+    refused. None if all versions have the option."""
     arguments: Callable[[Any, Any], dict[str, Any]] | None
     """Makes arguments of Polygraphy's ``CreateConfig``, from the ``tensorrt`` module and the value in the
     spec. None if the option changes something else."""

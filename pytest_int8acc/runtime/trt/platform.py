@@ -114,7 +114,7 @@ class Platform:
 
 
 class _Need(NamedTuple):
-    """How to find out whether a platform has a feature, and for messages which versions have it."""
+    """A test of whether a platform has a feature, and a text on which versions have it, for messages."""
 
     has: Callable[[Platform], bool]
     who: str
@@ -300,9 +300,9 @@ def _refusal(model: Path, modified: int, nbytes: int) -> Refusal | None:
 
 @functools.cache
 def _parsers() -> Workers:
-    """The children that parse models, since each takes longer to load TensorRT-RTX than to parse a model.
+    """The child processes that parse models. They are reused, because TensorRT-RTX takes long to load.
 
-    They end with this process.
+    They are ended when this process ends.
     """
     workers = Workers()
     atexit.register(workers.close)

@@ -85,7 +85,7 @@ def alone(lock: Path | None) -> Iterator[float]:
 
 
 def main() -> int:
-    """Do one job after another; returns 1 once a job fails. Its ``meta.json`` has the reason."""
+    """Do one job after another; returns 1 once a job fails. The ``meta.json`` of this job has the reason."""
     _die_with_parent()
     for line in sys.stdin:
         folder = Path(json.loads(line))
@@ -175,9 +175,9 @@ def _load_plugins(plugins: list[str]) -> None:
 def _build(job: dict[str, Any]) -> dict[str, Any]:
     """Parse the model, build the engine, and write it.
 
-    In implicit quantization, TensorRT may have no kernel for an INT8 layer whose output has the type of a
-    layer that is held in another precision. Then the engine is built once more, and held layers may read
-    INT8.
+    In implicit quantization, a job may hold layers in FP16 or FP32. Then the INT8 layers before them should
+    give their results in that type, too. If TensorRT has no kernels for this, the engine is built once more,
+    and the held layers may read INT8 results.
     """
     from polygraphy.exception import PolygraphyException
 
@@ -289,7 +289,7 @@ def _calibrator(trt: Any, job: dict[str, Any], batches: _Batches) -> Any:
 
 
 def _mark(network: Any, names: set[str]) -> None:
-    """Mark float tensors as outputs. TensorRT forbids it inside loops and branches, which are left out."""
+    """Mark float tensors as outputs, except inside loops and branches, where TensorRT forbids it."""
     inside = 0
     for index in range(network.num_layers):
         layer = network.get_layer(index)
@@ -316,7 +316,10 @@ def _layers(network: Any) -> Iterator[dict[str, Any]]:
 
 
 def _hold_precisions(network: Any, precisions: dict[str, str], *, fed: bool) -> list[str]:
-    """Set the precisions of the layers of nodes; returns the nodes that have no layer."""
+    """Set the precisions of the layers of nodes; returns the nodes that have no layer.
+
+    With ``fed``, the layers before them must give their results in the same precision.
+    """
     if not precisions:
         return []
     from polygraphy.backend.trt import set_layer_precisions
@@ -338,9 +341,9 @@ def _hold_precisions(network: Any, precisions: dict[str, str], *, fed: bool) -> 
 
 
 def _feed_in_type(network: Any, requested: dict[str, Any]) -> None:
-    """Set the type of the inputs of layers with a set precision, too.
+    """Set the types of the inputs of all layers whose precision was set.
 
-    Otherwise these inputs could be INT8 results.
+    Otherwise the layers before them could give INT8 results as these inputs.
     """
     layers = [network.get_layer(i) for i in range(network.num_layers)]
     makers = {layer.get_output(i).name: (layer, i) for layer in layers for i in range(layer.num_outputs)}
