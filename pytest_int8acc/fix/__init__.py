@@ -33,8 +33,8 @@ def write_fix(folder: Path, fix: FixFiles, root: Path | None = None) -> tuple[st
     has ``fixed.onnx``, ``plan.yaml``, ``commands.txt``, ``layer_precisions.txt``, ``fp32_nodes.txt``,
     ``autocast.sh`` (ModelOpt), and in FP16 ``convert_fp16.py`` (onnxconverter-common).
 
-    A plan may move range between channels, and may set scales of weights. Other tools support neither. Their
-    files say so.
+    A plan may move range between channels, and may set scales of weights. Other tools support neither. The
+    files for these tools say so.
 
     Args:
         folder: The folder to write into. It is created if it is missing.

@@ -171,7 +171,7 @@ def _held_by_flags(named: Named) -> dict[str, Precision]:
 def _weak(named: Named, held: Mapping[str, Precision]) -> str:
     """Return the commands for a weakly typed build, in which TensorRT chooses among the types of the flags.
 
-    ``held`` are nodes that arguments hold in a precision.
+    ``held`` maps the nodes whose precision is set by arguments to this precision.
     """
     flags = "--int8" if named.precision == "fp32" else "--int8 --fp16"
     trtexec = [f"trtexec --onnx=fixed.onnx {flags} --saveEngine=fixed.engine", *for_trtexec(held, {})]

@@ -114,7 +114,7 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
 
 #: Fields of a plan that other tools support.
 _TOLD = frozenset({"high", "fused"})
-#: What the other fields give to tensors.
+#: The other fields of a plan, and what they give to tensors, in the words of messages.
 _LACKING = {"scales": "scales", "floats": "float values", "moves": "moved channels", "outputs": "output"}
 
 
