@@ -63,9 +63,9 @@ class StageWords:
 
 @dataclass(frozen=True)
 class FitWords:
-    """The texts of reports about one way in which an output is off.
+    """The texts of reports about one way in which an output differs from the baseline's.
 
-    A line fitted to output against baseline values shows it.
+    A line is fitted to the output's values against the baseline's values. Its slope and offset show the way.
     """
 
     clause: str
@@ -879,7 +879,7 @@ class Caution:
         "undecided{unmended}: {score} may be {interval} on other samples{needed}; {heavy} of {samples} "
         "samples carry 90 % of the error ({worst})"
     )
-    #: A caution on the score of the model as it is, if a fix is recommended.
+    #: Added to a caution on the score of the unchanged model, if a fix is recommended.
     UNMENDED = " without the fix"
     NEEDED = "; give about {needed} samples in all to decide"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"

@@ -44,7 +44,7 @@ from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric, DeadCan
 _MUCH_UNTOLD = 0.5
 #: Minimum share of the MACs that is printed. A smaller share would be printed as 0 %.
 _LEAST_PRINTED = 0.0005
-#: Maximum number of samples that a caution names as sufficient to decide.
+#: A caution says how many samples would decide, unless more samples than this are needed.
 _MOST_NEEDED = 20_000
 #: Maximum number of layers that a sentence names.
 _NAMED_LAYERS = 2
@@ -127,7 +127,7 @@ def default_session_text(found: DefaultSession) -> str:
 def fix_by_default(found: DefaultSession) -> list[str]:
     """Returns why the recommended fix may fail in a default session of ONNX Runtime.
 
-    The result is empty if it passes there.
+    The result is empty if the fix passes there.
     """
     if found.kind not in ("refused", "fails"):
         return []
@@ -228,7 +228,10 @@ def needed_samples(undecided: Sequence[Score]) -> int | None:
 
 
 def _hidden(result: CaseResult) -> Iterator[str]:
-    """Yields cautions on what limits on an output hide: NaN in both models, small samples, and a Sigmoid."""
+    """Yields cautions on errors that limits on an output do not show.
+
+    These are NaN in both models, errors of samples with small values, and errors before a Softmax or Sigmoid.
+    """
     for output in result.outputs:
         name = f"'{middle(output.name, NAME)}'"
         if output.nan_share and not output.problem:
@@ -308,7 +311,7 @@ def precision_why(contract: PrecisionContract) -> str:
 
 
 def _formats(result: CaseResult) -> Iterator[str]:
-    """Yields cautions on layers that ran in another format than asked for, or were not asked for."""
+    """Yields cautions on layers that ran in another format than requested, or that were left out of it."""
     contract = result.precision
     if contract is None or not contract.asked:
         for engine in result.engines:
@@ -413,7 +416,10 @@ def _blind_cautions(result: CaseResult) -> Iterator[str]:
 
 
 def is_lost(score: Score) -> bool:
-    """Returns whether the default SQNR limit would reject the output. Useless outputs come near its SQNR."""
+    """Returns whether an output is lost. ``score`` is its SQNR, with a limit that is missed.
+
+    The output is lost if this limit is not above the default limit, which would then reject the output, too.
+    """
     return score.limit is not None and score.limit <= DEFAULT_SQNR_DB
 
 
@@ -423,7 +429,10 @@ def is_users(metric: ChanceMetric) -> bool:
 
 
 def _may_be_reversed(metric: ChanceMetric) -> bool:
-    """Returns whether a metric of the user is better, as the criterion takes it, on shuffled outputs."""
+    """Returns whether a user's metric is better for shuffled outputs than for the baseline's outputs.
+
+    The criterion says whether greater or smaller values are better. It may say the wrong one.
+    """
     return is_users(metric) and metric.as_well and metric.baseline != metric.chance
 
 

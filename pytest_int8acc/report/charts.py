@@ -20,8 +20,8 @@ from pytest_int8acc.results.causes import Cause
 WIDTH, CURVE_HEIGHT, HEIGHT = 480.0, 120.0, 96.0
 #: The maximum number of layers in a chart of bars.
 _LAYERS = 40
-#: Maximum length of a histogram's axis, as a multiple of the tensor's greatest value. It ends at the greatest
-#: value that the scale can represent if that is nearer.
+#: Maximum length of a histogram's axis, as a multiple of the tensor's greatest value. The axis is shorter if
+#: the greatest value that the scale can represent is below this length.
 _MAX_AXIS = 4.0
 #: Width and height of a box in a graph, the distance from one box to the next one below, and the length of a
 #: line between boxes.
@@ -67,7 +67,7 @@ class Drawing:
 def drawing(culprit: Culprit, culprits: Sequence[str]) -> Drawing | None:
     """Returns the picture of a culprit, its inputs on the left, its readers on the right.
 
-    The result is None if not known.
+    The result is None if the nodes around the culprit are not known.
     """
     around = culprit.neighbours
     if around is None:
@@ -141,7 +141,7 @@ class Curves:
 
 
 def curves(views: Iterable[View]) -> Curves | None:
-    """Returns a chart of the samples that are curves, not pictures; None if there are none."""
+    """Returns a chart of the tensors that are shown as curves, not as pictures; None if there are none."""
     drawn = tuple(view for view in views if view.values)
     values = [value for view in drawn for value in view.values if math.isfinite(value)]
     if not values:

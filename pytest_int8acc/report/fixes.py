@@ -83,7 +83,7 @@ def fixes(result: CaseResult) -> list[Fix]:
     found = [Fix("Fix", fitted(f"{text}, and run again", room)) for text in remedies[:1]]
     label = "Or" if found else "Fix"
     sentences = list(recommended(result))
-    # Where the data are at fault, no layer is. A fix that keeps layers in high precision would hide it.
+    # If only the data are at fault, a fix that keeps layers in high precision would hide the fault.
     if found and not at_fault(result) and (result.answer is None or result.answer.layers):
         sentences = []
     if not sentences and not found:
@@ -204,7 +204,7 @@ def _fix_of_metric(metric: ChanceMetric) -> str:
 
 
 def elsewhere(result: CaseResult) -> str:
-    """Returns what to do if quantization is not at fault, or if outputs cannot be compared; or nothing."""
+    """Returns what to do if quantization is not at fault, or outputs cannot be compared; empty otherwise."""
     if result.diagnosis is None:
         return ""
     if is_jumpy(result):
@@ -422,7 +422,7 @@ def _tensor_of(pair: Quantizer) -> str:
 
 
 def _pairs(search: SearchOutcome | None) -> dict[str, Quantizer]:
-    """Returns the name of each culprit that computes nothing, to its only Q/DQ pair."""
+    """Returns the only Q/DQ pair of each culprit that computes nothing, by the culprit's name."""
     culprits = () if search is None else search.culprits
     return {culprit.layer: culprit.quantizer for culprit in culprits if culprit.quantizer is not None}
 

@@ -43,7 +43,7 @@ _Seconds: TypeAlias = Annotated[float, Field(ge=0)]
 
 
 def write_folder(folder: Path, report: Report) -> list[str]:
-    """Writes both files and returns the lines that say where they are.
+    """Writes ``report.json`` and ``report.html``, and returns the lines that say where they are.
 
     Raises:
         OSError: The folder cannot be made or written.
@@ -295,7 +295,7 @@ def _copies(
     for folder, report in shards:
         if real(folder) == real(out):
             continue
-        # True: files of the runs that count; False: all other files
+        # True: files of runs of cases that count; False: files of runs that another shard's run replaces
         named: dict[bool, set[str]] = {True: set(), False: set()}
         for entry in report.cases:
             named[winners[entry["nodeid"]] is entry].update(map(str, entry.get("written", ())))

@@ -39,8 +39,8 @@ class Report:
     """All sentences about each case that was measured, by node id; paths of files are relative to the report
     folder."""
     texts: Mapping[str, bytes] = field(default_factory=dict)
-    """Cases as they stand in ``report.json``, from :func:`entry_text`, by node id. Others are made when the
-    file is written."""
+    """The texts of cases in ``report.json``, from :func:`entry_text`, by node id. The texts of other cases
+    are made when the file is written."""
 
     @property
     def cases(self) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ def entry_text(entry: Mapping[str, Any]) -> bytes:
 
 
 def _encoded(text: str) -> bytes:
-    """A path may have bytes that are no valid Unicode. The report is written in spite of that."""
+    """Returns a text in UTF-8. Bytes in a path that are no valid Unicode are escaped."""
     return text.encode("utf-8", errors="backslashreplace")
 
 
@@ -143,7 +143,7 @@ def _write(folder: Path, name: str, data: bytes) -> Path:
 
 
 def located(result: CaseResult, folder: Path | None) -> CaseResult:
-    """Returns ``result`` with paths in the report folder made relative to it."""
+    """Returns ``result``, in which paths of files in the report folder are relative to this folder."""
     return replace(result, written=tuple(_from(folder, path) for path in result.written))
 
 

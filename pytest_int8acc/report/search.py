@@ -74,8 +74,9 @@ class TradeoffView:
     precision: str
     metric: str
     rows: tuple[tuple[str, str, str, str, str], ...]
-    """A row for each plan: the share of the multiply-accumulates in high precision, the score, the verdict,
-    and the layers that the plan before did not keep high: the first few, and all of them."""
+    """A row for each plan: the share of the multiply-accumulates in high precision, the score, and the
+    verdict. Then follow the layers that the plan before did not keep in high precision: first a few of them,
+    then all."""
     chart: Chart
 
 

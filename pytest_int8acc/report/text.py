@@ -43,7 +43,7 @@ _ROWS, _MORE_CULPRITS, _TRIALS, _LAYERS = 20, 20, 40, 40
 def failure(view: CaseView, verbosity: int = 0, width: int | None = None) -> str:
     """Returns the text of a failed case: at most ``LINES`` lines; more with -v, everything with -vv.
 
-    If ``width`` is given, longer lines are wrapped, which can make more lines than that.
+    If ``width`` is given, longer lines are wrapped. Then there may be more than ``LINES`` lines.
     """
     inner = None if width is None else width - 2
     if verbosity >= 2:
@@ -266,7 +266,10 @@ def remedies(view: CaseView, verbosity: int = 0, width: int | None = None) -> li
 
 
 def stage_lines(view: CaseView) -> list[str]:
-    """Returns all stages, from framework to engine, in one line, and what the first failing one means."""
+    """Returns the stages in one line, and the meaning of the first stage that fails.
+
+    A stage is a form that the model takes from the framework to the engine.
+    """
     texts = []
     for stage in view.stages:
         why = f" ({shorten(stage.missed, 60)})" if stage.missed else ""

@@ -1,6 +1,7 @@
-"""What a verdict needs before any search: its line, its worst score, its cautions, its facts for other tools.
+"""The texts on a verdict that need no search: its line, worst score, cautions, and facts for other tools.
 
-A passing case is told by these alone, so this module does not import what speaks of causes and fixes.
+The report on a passing case needs no other texts. So this module does not import the modules on causes and
+fixes.
 """
 
 from __future__ import annotations

@@ -323,7 +323,7 @@ class CaseView(VerdictView):
 
     @property
     def is_verified(self) -> bool:
-        """Whether the recommended fix keeps the limits with a reserve on samples that it has not seen."""
+        """Whether the recommended fix keeps the limits with a reserve on samples that did not choose it."""
         answer, search = self.result.answer, self.result.search
         return answer.verified if answer is not None else search is not None and search.verified
 
@@ -399,9 +399,9 @@ class CaseView(VerdictView):
 
     @cached_property
     def fit_notes(self) -> list[str]:
-        """For each output, what the slope or offset of a line fitted to it suggests.
+        """For each output, what the slope or offset of a line fitted to its values suggests.
 
-        The result is empty if there is neither.
+        A text is empty if the slope is near 1 and the offset near 0, or if no line was fitted.
         """
         fits = [output.fit for output in self.result.outputs]
         return ["" if fit is None else fit_note(fit, self.low_format) for fit in fits]
@@ -435,7 +435,10 @@ class CaseView(VerdictView):
 
     @cached_property
     def guilty(self) -> list[CulpritView]:
-        """The culprits, without those that an earlier stage, a node like TopK, or the data explain."""
+        """The culprits that the report blames.
+
+        Culprits are left out if an earlier form of the model, a node like TopK, or the data explain the loss.
+        """
         known = () if elsewhere(self.result) else at_fault(self.result)
         return [view for view in self.culprits if view.culprit in known]
 

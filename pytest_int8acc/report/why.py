@@ -37,7 +37,8 @@ _MOST_BY_SCALES = 0.5
 #: An output with a lower correlation to the baseline's is called unrelated. More than a third of its variance
 #: (1 - correlation squared) is error then, even after the best linear correction.
 _UNRELATED = 0.8
-#: Causes of a layer that ranges from other data explain.
+#: Kinds of causes that ranges from unsuitable data can bring about. If the preprocessing of the calibration
+#: data does not match, layers with such a cause are not blamed.
 _BY_RANGES: tuple[CauseKind, ...] = (
     "scale-too-wide",
     "saturation",
@@ -155,7 +156,7 @@ def _ratio_to_usual(cause: Cause, to_what: str) -> str:
 
 
 def _left(cause: Cause) -> str:
-    """Returns the SQNR that the format leaves, or that an attention mask uses up nearly all codes."""
+    """Returns the SQNR that is left, or that an attention mask leaves few codes for the other values."""
     if cause.masked:
         return (
             f"'{cause.tensor}' reaches {cause.amax:.3g}, as a mask does, and what is small beside that "
@@ -257,7 +258,7 @@ def fit_note(fit: LineFit, low_format: str) -> str:
 def _fit_phrase(output: str, fit: LineFit | None, before: str) -> str:
     """Returns by which factor and offset an output differs from ``before``.
 
-    The result is empty if it does not, or if no line fits.
+    The result is empty if the output does not differ, or if no line was fitted.
     """
     if fit is None or not fit.meanings:
         return ""
@@ -301,7 +302,7 @@ def why_texts(result: CaseResult) -> Iterator[str]:
 
 
 def at_fault(result: CaseResult) -> tuple[Culprit, ...]:
-    """Returns the culprits, without those that a node like TopK or the calibration data explain."""
+    """Returns the culprits, except those whose loss a node like TopK or the calibration data explain."""
     diagnosis, culprits = result.diagnosis, result.search.culprits if result.search is not None else ()
     if diagnosis is None:
         return culprits
@@ -510,9 +511,10 @@ def _values_text(result: CaseResult, output: OutputResult, fit: LineFit, most: i
 
 
 def worst_output(result: CaseResult) -> OutputResult | None:
-    """Returns the output with the worst score. If it has no line fit: the one with the lowest correlation.
+    """Returns the output with the worst score.
 
-    The result is None if no line was fitted to an output.
+    If no line was fitted to this output, the result is the output with the lowest correlation to the
+    baseline. It is None if no line was fitted to any output.
     """
     fitted = [output for output in result.outputs if output.fit is not None]
     for score in worst_first(result.scores)[:1]:

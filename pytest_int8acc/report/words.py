@@ -79,7 +79,7 @@ def number(value: float, digits: int = 4) -> str:
 
 def number_pair(value: float, limit: float, most: int = 17) -> tuple[str, str]:
     """Returns both numbers with the fewest significant digits, 4 to ``most``, that print them differently."""
-    if abs(limit) < _ZERO < abs(value):  # what is left of a limit of 0 that was computed
+    if abs(limit) < _ZERO < abs(value):  # a computed limit of 0 may be off by rounding
         limit = 0.0
     for digits in range(4, most + 1):
         texts = number(value, digits), number(limit, digits)
