@@ -1,8 +1,8 @@
-"""Compares a default session of ONNX Runtime with an exact one, and finds the optimizer that differs.
+"""Compares a default session of ONNX Runtime with an exact one, and finds out which optimizer is to blame.
 
 An exact session computes Q/DQ nodes as they stand. A default session optimizes the graph, fuses Q/DQ into
-INT8 kernels and quantizes biases. If a model gives other results in a default session, the level of its
-optimizers is lowered first. Then the optimizers that changed the graph are switched off one by one.
+INT8 kernels and quantizes biases. If a model gives other results in a default session, the optimization level
+is lowered first. Then the optimizers that changed the graph are switched off one by one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pytest_int8acc.tensors import Feed
 
 #: The optimizers that fuse Q/DQ into INT8 kernels, which saturate on a processor without VNNI.
 INT8_KERNELS = ("QDQSelectorActionTransformer", "QDQS8ToU8Transformer")
-#: Maximum time in seconds for the search for the optimizer. A trial is one session and one batch.
+#: Maximum time in seconds to find the optimizer to blame. A trial runs one batch in a new session.
 _MAX_SECONDS = 60.0
 #: Optimization levels with fewer optimizers than a default session has, in ascending order.
 _LOWER_LEVELS: tuple[Level, ...] = ("none", "basic", "extended")

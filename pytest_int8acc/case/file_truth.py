@@ -91,7 +91,7 @@ class FileTruth:
             raise ModelError(fault)
 
     def check_form(self, form: Form, exact: Model, model: Model | None = None) -> None:
-        """Compare a model in INT8, FP8, FP16 or BF16 with the user's file, without rounding.
+        """Compare a model in INT8, FP8, FP16 or BF16, but without its rounding, with the user's file.
 
         Args:
             form: The model with its description. Engines and models that TensorRT quantizes are not compared.

@@ -137,7 +137,7 @@ class Measured(_Prepared):
     faster, and a difference between baseline and golden is no fault of INT8.
     """
     perturbs: bool
-    """Whether the baseline can run on perturbed inputs. A golden that replaces the baseline cannot."""
+    """Whether the baseline can run on perturbed inputs. Stored outputs (a golden) in its place cannot."""
     _perturbed: PerturbedOutputs = field(default_factory=dict)
     """The baseline's outputs for perturbed inputs, with FP32 in place of FP16."""
     resumes: bool = False

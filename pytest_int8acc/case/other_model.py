@@ -91,7 +91,7 @@ def _text(attribute: onnx.AttributeProto) -> str:
 def _first_added(measured: Measured, own: Model, other: Model, more: Mapping[str, int]) -> AddedNode | None:
     """The first node that ``other`` has in addition to the nodes of ``own``, and how it changes values.
 
-    Only operators count of which ``other`` has more nodes than ``own``.
+    A node counts only if ``other`` has more nodes with its operator than ``own``.
 
     Args:
         measured: The case.

@@ -40,7 +40,7 @@ class OwnSamples:
     units: int
     """The number of groups of samples that belong together; ``count`` if there are no groups."""
     digest: str
-    """The digest of all samples under ``prove``, those that are left out included."""
+    """The digest of all samples under ``prove``, including those that are left out."""
     warning: str
     """Says which samples are left out; empty if none are."""
 

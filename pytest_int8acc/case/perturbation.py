@@ -37,8 +37,8 @@ _NEAR = 0.1
 #: inputs. Distances are differences of logarithms of normalized losses. The first factor is for one
 #: perturbation, the second for two or more.
 _FAR_LIMIT = (300.0, 20.0)
-#: Factor on the widening by ``_FARTHER``. If even the interval that is widened this much lies within the
-#: interval of the bootstrap, no more perturbations are tried.
+#: No more perturbations are tried if an interval lies within the interval of the bootstrap, even if it is
+#: widened by this many times the factor in ``_FARTHER``.
 _MAX_SPREAD = 2.0
 #: Factors by which an interval is widened beyond the scores of perturbed inputs, after one to five
 #: perturbations. The two to six scores are assumed to be normally distributed. On average they reach 0.56,
@@ -130,7 +130,7 @@ def repeated(score: Score, others: Sequence[float], farther: float = 0.2) -> Int
 
 
 def _is_scattered(score: Score) -> bool:
-    """Whether the normalized losses at the two ends of the confidence interval differ by ``_MIN_SCATTER``."""
+    """Whether the normalized losses at the ends of the interval differ by the factor ``_MIN_SCATTER``."""
     if score.interval is None or not score.normalized_loss:
         return False  # without any loss, no sample decides the score
     ends = (replace(score, value=end).normalized_loss for end in (score.interval.low, score.interval.high))

@@ -154,10 +154,10 @@ class Preactivations:
         return engine
 
     def open_form(self, backend: Backend, form: Form, role: Role, inputs: Dataset) -> Engine:
-        """Opens a form as ``backend`` does, with preactivations as further outputs where ``open`` adds them.
+        """Opens a model or an engine with ``backend``. A model gets further outputs as in ``open``.
 
         Raises:
-            EngineError: The form does not build or run.
+            EngineError: The model or engine does not build or run.
         """
         if not isinstance(form, ModelForm):
             return backend.open(form, role, inputs)

@@ -115,7 +115,7 @@ def _with_engine(
     Args:
         contract: The formats that the case requests.
         engine: The engine of the candidate.
-        shares: Node name to its share of the MACs.
+        shares: Each node's share of the MACs, by node name.
         low: The nodes that the case requests in the low format.
         names: For each node in a body of Loop, If or Scan, its name in reports.
         identical: Whether all outputs equal the baseline's bit for bit.
@@ -224,7 +224,10 @@ def _share_between(metric: str, least: float, most: float, limit: float | None, 
 
 
 def _work_share(contract: PrecisionContract | None, limit: float) -> Score:
-    """The score of the share of MACs in INT8: as an engine ran them, or without an engine as requested."""
+    """The score of the share of MACs that an engine ran in INT8.
+
+    Without an engine it is the share that the case requests in INT8.
+    """
     if contract is None:
         return Score("model", "int8_share", math.nan, limit, note="the model multiplies nothing")
     if contract.realized is None:

@@ -35,7 +35,7 @@ from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Outputs
 
 logger = logging.getLogger("pytest_int8acc")
-#: Distributions whose versions may change a result.
+#: Python packages whose versions may change a result.
 _LIBRARIES = ("onnxruntime", "onnxruntime-gpu", "onnx", "numpy")
 #: Types whose ``repr`` is the same in every process.
 _SIMPLE = {int, float, str, bool, type(None)}

@@ -79,11 +79,11 @@ class BadOutputs:
 
     def __init__(self) -> None:
         self.broken: dict[Role, set[str]] = defaultdict(set)
-        """Role of a model, to the names of its outputs that hold NaN or infinities."""
+        """For each model, by role, the names of its outputs that hold NaN or infinities."""
         self.nan: dict[Role, set[str]] = defaultdict(set)
-        """Role of a model, to the names of its outputs that hold NaN."""
+        """For each model, by role, the names of its outputs that hold NaN."""
         self._zero: dict[Role, dict[str, bool]] = defaultdict(dict)
-        """Role of a model, to each of its outputs and whether all its numbers were 0 so far."""
+        """For each model, by role, and each of its outputs: whether all numbers were 0 so far."""
 
     def look(self, role: Role, outputs: Feed) -> None:
         """Record NaN, infinities and zeros in one batch of a model's outputs."""
@@ -120,13 +120,13 @@ class Runs:
     run: Callable[[Role], Iterator[tuple[int, Feed]]]
     """Runs a model on all inputs; yields the number of samples and the outputs of each batch."""
     comparisons: dict[tuple[Role, Role], Comparison]
-    """A pair of roles, to the comparison of the second model with the first."""
+    """For each pair of roles, the comparison of the second model with the first."""
     engines: Mapping[Role, Engine]
-    """Role of a model, to the engine that ran it."""
+    """For each model, by role, the engine that ran it."""
     steady: Comparison | None
     """The comparison of two runs of the baseline on the first samples; None if they were not equal."""
     kept: dict[Role, Outputs]
-    """Role of a model, to its kept outputs; empty if they are not kept.
+    """For each model, by role, its kept outputs; empty if they are not kept.
 
     The baseline's outputs are kept for candidates that are compared later, the candidate's for a golden.
     """
@@ -143,7 +143,7 @@ class Runs:
     decisions: Decisions = field(init=False)
     """The samples whose class differs between baseline and candidate."""
     first: dict[Role, Feed] = field(default_factory=dict)
-    """Role of a model, to its outputs on the first batch."""
+    """For each model, by role, its outputs on the first batch."""
 
     def __post_init__(self) -> None:
         self.decisions = Decisions(self.judge)
@@ -234,7 +234,7 @@ class Runs:
 
 
 def rows_of(outputs: Feed, rows: Sequence[int], samples: int) -> Feed:
-    """The outputs of some samples of a batch of ``samples``. A batch of one sample is not cut."""
+    """The outputs of some rows of a batch that has ``samples`` samples. A batch of one sample is not cut."""
     return outputs if samples == 1 else {name: array[list(rows)] for name, array in outputs.items()}
 
 

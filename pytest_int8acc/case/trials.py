@@ -41,7 +41,7 @@ class SampleBaseline:
 
     Attributes:
         judge: Applies the criteria of the case with the labels of these samples.
-        outputs: Output name to the baseline's arrays, one for each sample.
+        outputs: The baseline's arrays by output name, one for each sample.
         samples: The number of samples.
         limits: The limits on outputs.
         criteria: All criteria: first those on outputs, then those on users' metrics.

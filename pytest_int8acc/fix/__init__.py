@@ -63,7 +63,7 @@ def write_fix(folder: Path, fix: FixFiles, root: Path | None = None) -> tuple[st
 
 
 def _texts(named: Named, fix: FixFiles) -> dict[str, str]:
-    """Return file name to content of the text files of a fix in INT8 or FP8, except the plan."""
+    """Return the contents of the text files of a fix in INT8 or FP8, by file name, except the plan."""
     if fix.low:
         return {
             "exclude_nodes.txt": commands.exclude_nodes(named),

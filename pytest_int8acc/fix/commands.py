@@ -91,8 +91,8 @@ def for_trtexec(high: Mapping[str, Precision], results: Mapping[str, Precision])
     Before them, yield a comment for each node whose name trtexec cannot take.
 
     Args:
-        high: Node to the precision that it runs in.
-        results: Node to the type of its outputs.
+        high: The precision of each node, by node name.
+        results: The type of the outputs of each node, by node name.
     """
     arguments = []
     for option, names in (("layerPrecisions", high), ("layerOutputTypes", results)):
@@ -151,7 +151,7 @@ def _head(named: Named, fix: FixFiles) -> str:
 
 
 def _again(named: Named, text: str) -> str:
-    """Return ``text``, on how to quantize with other tools, and remarks on what they do not support."""
+    """Return ``text`` on how to quantize with other tools, and remarks on what these tools do not support."""
     note = ""
     if not all(map(str.isprintable, named.high)):
         note = "\nexclude_nodes.txt lacks the names that cannot be printed on a line.\n"

@@ -12,7 +12,7 @@ LOWS = ("fp16", "bf16")
 
 
 def texts(named: Named, low: str) -> dict[str, str]:
-    """Return file name to content, for the text files of a fix in FP16 or BF16, except the plan."""
+    """Return the contents of the text files of a fix in FP16 or BF16, by file name, except the plan."""
     found = {
         "fp32_nodes.txt": exclude_nodes(named),
         "autocast.sh": _autocast(named, low),

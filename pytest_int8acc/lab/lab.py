@@ -663,7 +663,7 @@ def surviving_form(form: ModelForm, optimizers: Collection[str]) -> ModelForm | 
         optimizers: The optimizers that change the results of the form in a default session.
 
     Returns:
-        The other form; None if no optimizer is known, or if no part of the model has another form.
+        The rewritten model; None if no rewrite is known for these optimizers, or if it changes nothing.
     """
     model = surviving(form.model, optimizers)
     if list(model.graph.node) == list(form.model.graph.node):

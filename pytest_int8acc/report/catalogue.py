@@ -869,8 +869,8 @@ class Decided:
 class Caution:
     """Reasons to doubt a verdict.
 
-    Two kinds can also fail a case: criteria that accept useless outputs, and layers that ran in another
-    format.
+    Three kinds can also fail a case: criteria that accept useless outputs, layers that ran in another format,
+    and too few samples to decide, if the spec demands a decision.
     """
 
     REFUSED = "TensorRT refuses this model: {rules}"

@@ -1,7 +1,7 @@
 """Reasons to doubt a verdict, as sentences. Some of them fail a case even if it meets all limits.
 
-Two reasons fail a case: the criteria also accept useless outputs, or the engine ran in another format than
-requested.
+Three reasons fail a case: the criteria also accept useless outputs, the engine ran in another format than
+requested, or the samples are too few to decide and the spec demands a decision.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def _undecided(result: CaseResult, score: Score, needed: int | None) -> str:
 
 
 def _needed(samples: int | None) -> str:
-    """Returns how many samples would decide; empty if no number is known, or more than anybody has."""
+    """Returns how many samples would decide; empty if no number is known, or if it is too large."""
     return "" if samples is None or samples > _MOST_NEEDED else Caution.NEEDED.format(needed=samples)
 
 
@@ -311,7 +311,10 @@ def precision_why(contract: PrecisionContract) -> str:
 
 
 def _formats(result: CaseResult) -> Iterator[str]:
-    """Yields cautions on layers that ran in another format than requested, or that were left out of it."""
+    """Yields cautions on layers that ran in another format than requested.
+
+    Further cautions say that the low format was requested for few layers, or that the real format is unknown.
+    """
     contract = result.precision
     if contract is None or not contract.asked:
         for engine in result.engines:

@@ -166,7 +166,7 @@ def _fix_of_criteria(blind: BlindSpots, low_format: str) -> str:
 
 
 def _metric_in_yaml(metric: FittingMetric | None) -> str:
-    """Returns the YAML of a limit on a metric: the one for this kind of output, or a user's own."""
+    """Returns the YAML of a limit on ``metric``, which fits the output; if it is None, on a user's metric."""
     if metric is None:
         return Advice.OWN_METRIC.format()
     keys = [f"metric: {metric.metric}"]
@@ -273,7 +273,7 @@ def share_that_stays(result: CaseResult, share: float) -> float:
 
 
 def _priced(share: float, added_ms: float | None, precision: str, low_format: str, *, written: bool) -> str:
-    """Returns the beginning of a fix: the share that stays in the low format, and whether it is worth it.
+    """Returns the beginning of a fix: the share that stays in the low format, and whether this is worth it.
 
     Args:
         share: The share of the model's multiply-accumulates that stays in the low format.
@@ -394,7 +394,7 @@ def _kept(
         layers: All these layers.
         precision: Their format.
         spare: The layers that are a reserve only: the criteria are met without them, too.
-        pairs: Layer to its only Q/DQ pair, for layers that compute nothing.
+        pairs: The only Q/DQ pair of each layer that computes nothing, by layer name.
     """
     kept = Remedy.KEEP.format(layers=count(len(layers), "layer"), precision=precision.upper())
     if not spare:
@@ -536,7 +536,7 @@ def _changes(
         low_format: The format that the case is about, like ``INT8``.
         spare: The layers that are in high precision only as a reserve: the criteria are met without them,
             too.
-        pairs: Layer to its only Q/DQ pair, for layers that compute nothing.
+        pairs: The only Q/DQ pair of each layer that computes nothing, by layer name.
     """
     clauses = [CHANGES[kind].clause.format_map(facts) for kind, facts in _changed(repair)]
     if repair.kind == "high" or not clauses:

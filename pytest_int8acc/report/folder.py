@@ -295,7 +295,7 @@ def _copies(
     for folder, report in shards:
         if real(folder) == real(out):
             continue
-        # True: files of runs of cases that count; False: files of runs that another shard's run replaces
+        # True: files of the case runs that count; False: files of runs that another shard's run replaces
         named: dict[bool, set[str]] = {True: set(), False: set()}
         for entry in report.cases:
             named[winners[entry["nodeid"]] is entry].update(map(str, entry.get("written", ())))

@@ -39,8 +39,8 @@ class Report:
     """All sentences about each case that was measured, by node id; paths of files are relative to the report
     folder."""
     texts: Mapping[str, bytes] = field(default_factory=dict)
-    """The texts of cases in ``report.json``, from :func:`entry_text`, by node id. The texts of other cases
-    are made when the file is written."""
+    """Cases as texts in the form of ``report.json``, from :func:`entry_text`, by node id. Texts that are
+    missing here are made when the file is written."""
 
     @property
     def cases(self) -> list[dict[str, Any]]:

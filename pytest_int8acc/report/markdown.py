@@ -26,7 +26,7 @@ _SIGNS: Mapping[Verdict, str] = {
     "xfailed": "⚠️",
     "xpassed": "⚠️",
 }
-#: The maximum number of culprits of a case.
+#: The maximum number of culprits of a case that are listed.
 _CULPRITS = 20
 #: The maximum number of characters of a table's cell, and of an error message.
 _CELL = 300

@@ -32,9 +32,9 @@ from pytest_int8acc.report.words import (
 LINES = 15
 #: The maximum number of lines of *Why*, of *Fix*, and of a caution.
 _LINES_OF_WHY, _LINES_OF_FIX, _LINES_OF_CAUTION = 2, 3, 2
-#: The maximum number of culprits and of cautions without -v.
+#: The maximum number of culprits and of cautions that are shown without -v.
 _CULPRITS, _CAUTIONS = 4, 2
-#: The maximum number of samples whose class differs.
+#: The maximum number of samples that are listed because their class differs.
 _DECISIONS = 10
 #: The maximum number of rows of the tables of scores, of culprits with -v, of trials, and of layers.
 _ROWS, _MORE_CULPRITS, _TRIALS, _LAYERS = 20, 20, 40, 40
@@ -95,7 +95,7 @@ def _brief(view: CaseView, verbosity: int, *, wraps: bool) -> list[str]:
 
 
 def _wrapped(text: str, most_lines: int, wraps: bool, end: str = "") -> list[str]:
-    """Returns ``text`` cut to ``most_lines`` lines; without ``wraps`` as one line with as many characters.
+    """Returns ``text``, cut so that it fits into ``most_lines`` lines; without ``wraps`` as one long line.
 
     ``end`` is appended and never cut.
     """
@@ -199,7 +199,7 @@ def details(view: CaseView, verbosity: int = 0, width: int | None = None) -> lis
     if not whole and len(view.scores) > _ROWS:
         lines.append(f"... and {count(len(view.scores) - _ROWS, 'score')} more (all with -vv)")
     lines += _decision_lines(view, width) if verbosity else []
-    if result.passed or whole:  # for a failed case without -vv the cautions contain them
+    if result.passed or whole:  # otherwise the cautions contain the warnings
         lines += [f"warning: {warning}" for warning in view.warnings]
     lines += finding_lines(view.findings, verbosity)
     lines += [engine.line for engine in view.engines if whole or not engine.is_baseline]

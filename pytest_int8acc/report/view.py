@@ -246,7 +246,7 @@ class CaseView(VerdictView):
 
     @cached_property
     def compared(self) -> list[str]:
-        """Which forms were compared, on how many samples and on which backend; the longest text first."""
+        """Texts on the compared models, the number of samples and the backend, the longest text first."""
         result = self.result
         start = f"{count(result.samples, 'sample')} of {result.data}"
         forms = f"{result.candidate} against {result.baseline}"
@@ -323,7 +323,7 @@ class CaseView(VerdictView):
 
     @property
     def is_verified(self) -> bool:
-        """Whether the recommended fix keeps the limits with a reserve on samples that did not choose it."""
+        """Whether the fix keeps the limits with a reserve on samples that were not used to choose it."""
         answer, search = self.result.answer, self.result.search
         return answer.verified if answer is not None else search is not None and search.verified
 
@@ -721,7 +721,7 @@ def _engine_view(engine: EngineInfo, low_format: str, baseline: Latency | None) 
 
 
 def _engine_text(engine: EngineInfo, low_format: str) -> str:
-    """Returns how many layers of an engine have weights, how many run in ``low_format``, and others."""
+    """Returns how many layers of an engine have weights, run in ``low_format``, are Q/DQ or reformat data."""
     if not engine.layers:
         return "does not tell its layers"
     layers = count(engine.weighted, "weighted layer")

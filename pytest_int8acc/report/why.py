@@ -156,7 +156,7 @@ def _ratio_to_usual(cause: Cause, to_what: str) -> str:
 
 
 def _left(cause: Cause) -> str:
-    """Returns the SQNR that is left, or that an attention mask leaves few codes for the other values."""
+    """Returns the SQNR that the format leaves, or that a mask leaves few codes for the other values."""
     if cause.masked:
         return (
             f"'{cause.tensor}' reaches {cause.amax:.3g}, as a mask does, and what is small beside that "
@@ -527,7 +527,7 @@ def worst_output(result: CaseResult) -> OutputResult | None:
 def is_jumpy(result: CaseResult) -> bool:
     """Returns whether a node that chooses among values, such as TopK, makes the outputs incomparable.
 
-    This is assumed if there is such a node, and no plan passes or FP16 misses a limit, too.
+    This is assumed if there is such a node, and if no plan passes, or FP16 misses a limit as well.
     """
     diagnosis, search = result.diagnosis, result.search
     if diagnosis is None or not diagnosis.jumps or is_other_model(result) is not None:

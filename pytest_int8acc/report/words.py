@@ -13,7 +13,7 @@ from pytest_int8acc.results import Score
 WIDTH = 110
 #: The maximum number of characters of a layer's or tensor's name in a line of a log.
 NAME = 40
-#: The widest confidence interval, in decibels, whose ends are written.
+#: If a confidence interval is wider than this, in decibels, its ends are not written.
 _KNOWN_DB = 100.0
 #: Maximum size of a computed limit that stands for 0.
 _ZERO = 1e-12

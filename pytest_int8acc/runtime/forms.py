@@ -55,7 +55,7 @@ class ModelForm(_Form):
     shown: tuple[str, ...] = ()
     """Inner tensors that are also outputs of the engine, so that TensorRT does not fuse across them."""
     level: int | None = None
-    """The optimization level of TensorRT's build; None takes the level that the spec names."""
+    """The optimization level of TensorRT's build; if None, the level that the spec names is used."""
 
     @classmethod
     def as_it_is(cls, model: Model, description: str, notes: tuple[str, ...] = ()) -> ModelForm:

@@ -231,7 +231,7 @@ class Sessions:
         return run
 
     def default(self, model: Model, *, level: Level = "all", disabled: Collection[str] = ()) -> OrtEngine:
-        """A session that ONNX Runtime optimizes and fuses as by default, except for what is switched off.
+        """A session with ONNX Runtime's default optimizations and fusions, except for ``disabled`` ones.
 
         Raises:
             EngineError: The model does not load.

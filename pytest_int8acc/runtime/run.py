@@ -95,7 +95,7 @@ def with_progress(dataset: Dataset, what: str) -> Iterator[Batch]:
 
 
 def cut(array: Array, batch: Batch, output: str) -> Array:
-    """An output without rows that only fill the batch; raises DataError if its axis 0 is not the batch."""
+    """An output without rows that only fill the batch; DataError if axis 0 of the output is not the batch."""
     if not batch.padding:
         return array
     size = batch.rows + batch.padding

@@ -53,7 +53,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
 
     format: Literal[1] = 1
     files: dict[str, FileRecord]
-    """Path below the folder of the entry, with ``/``, to the record of the file."""
+    """The record of each file, by its path below the folder of the entry, with ``/``."""
 
 
 def describe_folder(folder: Path) -> Manifest:
@@ -99,7 +99,7 @@ _WAIT_SECONDS = 60.0
 _SHA256_BYTES = 32
 #: Content of CACHEDIR.TAG, which makes backup programs skip the folder (https://bford.info/cachedir/).
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Engines kept by pytest --int8acc.\n"
-#: File name to content of the files that mark the store's folder as a cache for backup programs and Git.
+#: Names and contents of files that mark the store's folder as a cache for backup programs and Git.
 _NOTES = {"CACHEDIR.TAG": _TAG, ".gitignore": "*\n"}
 #: Names of the subfolders of the engine store's folder.
 _ROOMS = ("entries", "locks", "records", "temporary", "timing")

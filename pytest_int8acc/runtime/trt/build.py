@@ -70,7 +70,7 @@ class BuildOptions:
     plugins: tuple[Path, ...] = ()
     """Plugin libraries, which are loaded before the model is read."""
     builder: Mapping[str, Any] = field(default_factory=dict)
-    """Name to value of options of :data:`~.options.BUILDER_OPTIONS`. TensorRT chooses the other options."""
+    """Values of options of :data:`~.options.BUILDER_OPTIONS`, by name. TensorRT chooses the other values."""
     timeout: float = 1800.0
     """Maximum number of seconds of one build."""
 

@@ -1,7 +1,8 @@
 """The layers of an engine and their precision, from the JSON of TensorRT's engine inspector (8 to 11).
 
-Formats: TensorRT's developer guide ("Engine Inspector"), its 10 to 11 migration guide, and TREx's dictionary
-of tensor formats (tools/experimental/trt-engine-explorer, until 10.16).
+The format of the JSON is described in TensorRT's developer guide ("Engine Inspector"), in its 10 to 11
+migration guide, and in TREx's dictionary of tensor formats (tools/experimental/trt-engine-explorer, until
+10.16).
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def _only_qdq(layer: Mapping[str, Any]) -> bool:
 
 
 def _precision(layer: Mapping[str, Any], kind: LayerKind) -> Kind:
-    """The precision in which a layer computes. For a Quantize or Dequantize it is the low precision."""
+    """The precision in which a layer computes. For a Quantize or Dequantize layer it is the low precision."""
     inputs = [_type(tensor) for tensor in _tensors(layer, "Inputs")]
     outputs = [_type(tensor) for tensor in _tensors(layer, "Outputs")]
     if kind == "weighted":

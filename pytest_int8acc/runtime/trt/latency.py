@@ -41,7 +41,7 @@ def measure_latency(
         runs: The number of executions of each engine, in place of ``seconds``.
 
     Returns:
-        Role to the median, 10th and 90th percentile in milliseconds.
+        The median, 10th and 90th percentile in milliseconds, by role.
 
     Raises:
         EngineError: An engine refuses the feed, or CUDA fails.

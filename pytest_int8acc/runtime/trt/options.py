@@ -30,7 +30,7 @@ class BuilderOption(NamedTuple):
     refused. None if all versions have the option."""
     arguments: Callable[[Any, Any], dict[str, Any]] | None
     """Makes arguments of Polygraphy's ``CreateConfig``, from the ``tensorrt`` module and the value in the
-    spec. None if the option changes something else."""
+    spec. None if the option is no argument of ``CreateConfig``."""
 
 
 def _tactic_source(trt: Any, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Finds the installed TensorRT, its features and the GPU, and asks its parser whether it accepts a model.
+"""Finds the installed TensorRT, its features and the GPU, and asks TensorRT's parser about a model.
 
 A child process does this. Importing a broken TensorRT may end a process, and so does TensorRT 8.6 if it finds
 no GPU. A process that asks CUDA for devices can no longer change CUDA_VISIBLE_DEVICES.

@@ -217,7 +217,7 @@ def _built(job: dict[str, Any], *, fed: bool) -> dict[str, Any]:
 def _network_options(job: dict[str, Any]) -> dict[str, bool]:
     """The options of the network that are True.
 
-    Options that are False are left out, because TensorRT 8.6 knows none.
+    Options that are False are left out, because TensorRT 8.6 knows none of them.
     """
     requested = {
         "strongly_typed": job["typing"] == "strong",
@@ -264,7 +264,7 @@ def _profile(profiles: dict[str, Any]) -> Any:
 
 
 class _Batches:
-    """Calibration batches, which may be iterated several times. One at a time is read from its file."""
+    """Calibration batches, which may be iterated several times. They are read from files, one at a time."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(names)
@@ -472,7 +472,7 @@ def _module(name: str) -> dict[str, Any]:
 
 
 def _parse(job: dict[str, Any]) -> dict[str, Any]:
-    """Parse a model by TensorRT-RTX. The answer's ``refusal`` is the reason of the parser to refuse it.
+    """Parse a model by TensorRT-RTX. The answer's ``refusal`` is the parser's reason to refuse the model.
 
     A fact in the log shows that TensorRT-RTX loads.
     """
