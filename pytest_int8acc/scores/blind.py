@@ -31,7 +31,7 @@ from pytest_int8acc.tensors import Array, Outputs, Part
 #: Minimum number of different samples for the test of the criteria. With only two samples, both may be of one
 #: class.
 _MIN_SAMPLES = 8
-#: Maximum number of samples that are kept, and maximum number of elements of all outputs in them. The
+#: Maximum number of samples that are kept, and maximum total number of elements of their outputs. The
 #: criteria are applied to the kept samples several times. This must take only a small part of a case's time.
 _MAX_SAMPLES, _MAX_ELEMENTS = 64, 1 << 20
 #: A proposed limit on the SQNR is this many dB above the SQNR of useless outputs.
@@ -202,7 +202,8 @@ class _Trial:
     def _class_axis(self, name: str) -> int | None:
         """Returns the class axis of an output; None if the output does not hold classes.
 
-        It holds classes if it has a limit on classes, or if it looks like [samples, classes].
+        It holds classes if it has a limit on a metric of classes, such as top-1 agreement, or if its shape
+        looks like [samples, classes].
         """
         part = self._part(name)
         for limits in limits_for(name if part is None else part.output, self.judge.limits):
@@ -283,7 +284,7 @@ class _Trial:
     def _value(self, judge: Judge, candidate: Outputs) -> float:
         """Returns the value of the only metric of ``judge`` for a candidate.
 
-        The result is nan if the metric fails on it.
+        The result is nan if the metric raises an error for this candidate.
         """
         try:
             return self._compared(judge, candidate).metrics[0].int8_value()[0]

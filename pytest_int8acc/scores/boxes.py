@@ -32,7 +32,7 @@ def decoded(layout: str, output: Array) -> list[F64]:
     Args:
         layout: ``xyxy`` is [samples, boxes, 6] and holds boxes already. ``yolov8`` is [samples, 4 + classes,
             places] and holds centre, size and a score for each class. ``yolov5`` is [samples, places, 5 +
-            classes], with an objectness by which scores are multiplied.
+            classes], with an objectness by which scores are multiplied. A place is one candidate box.
         output: The output of the detector.
 
     Raises:

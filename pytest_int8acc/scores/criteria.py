@@ -24,7 +24,7 @@ _KINDS = {"f": "floats", "i": "integers", "u": "integers", "b": "booleans", "S":
 
 @dataclass(frozen=True)
 class Criterion:
-    """One limit on one metric, as a search reads it."""
+    """One limit on one metric, in the form that the search for a fix reads."""
 
     subject: str
     """The output's name, or the user's metric function as written in the spec."""
@@ -33,8 +33,8 @@ class Criterion:
     bound: Bound
     pool: Pool = "mean"
     allowed: int = 0
-    """Maximum number of samples that may exceed the limit, for criteria with the pool ``rank``. With 0, the
-    worst sample decides."""
+    """Maximum number of samples that may exceed the limit. It is used only if ``pool`` is ``rank``. With 0,
+    the worst sample decides."""
 
     @property
     def text(self) -> str:
@@ -53,7 +53,7 @@ class OutputLimits:
     output: str
     """An output's name, or a pattern as in ``fnmatch``."""
     axis: int = -1
-    """The class axis of kl and top-k agreement."""
+    """The class axis, for the metrics ``kl`` and top-k agreement."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """The limit of each metric, by the metric's name. ``Metric.bound`` says whether a limit is a minimum or a
     maximum."""
@@ -69,8 +69,8 @@ class OutputLimits:
     """Whether the limits are on a tensor inside the model. Name patterns of other limits do not match such a
     tensor."""
     accepted: bool = False
-    """Whether the limits are scores that a user accepted when a golden was recorded. They judge the whole
-    output, as then, even if other limits judge the output by its parts now."""
+    """Whether the limits are scores that a user accepted when a golden was recorded. Such limits judge the
+    whole output, even if other limits now judge the output by its parts."""
     spared: float | None = None
     """The ratio of samples that may miss the limits, 0 to 1, if each sample is judged by itself; None if all
     samples are judged together."""
@@ -105,8 +105,8 @@ class MetricLimit:
     lower_is_better: bool = False
     """Whether a lower value is better."""
     streaming: bool = False
-    """Whether the function is called batch by batch. The metric is then the mean of what it returns, weighted
-    by samples."""
+    """Whether the function is called batch by batch. The metric is then the mean of the returned values,
+    weighted by the number of samples in each batch."""
 
 
 def kind_of(array: Array) -> str:
@@ -177,8 +177,8 @@ def limits_of_small_channels(
         criteria: All criteria of the case.
 
     Returns:
-        The criteria; if the list is empty, the default limit applies. None if the channels are not judged by
-            themselves, because a criterion compares them as classes, which have the same unit.
+        The criteria; if the list is empty, the default limit applies. None if a criterion compares the
+            channels as classes. Classes have the same unit, so small ones are not judged by themselves.
     """
     found = []
     for criterion in _limits_for_any((part.name, part.place, part.output), criteria):

@@ -18,20 +18,20 @@ from pytest_int8acc.tensors import Array, Feed
 
 #: Maximum number of samples of an output that are kept. The others are only counted.
 _MAX_KEPT = 100
-#: The columns of a row that is kept, as float64. A class that is not known is ``NO_CLASS``.
+#: The indices of the columns in a kept row of float64 numbers. A class that is not known is ``NO_CLASS``.
 _SAMPLE, _BASELINE, _CANDIDATE, _MARGIN, _LABEL = range(5)
 
 
 @dataclass(eq=False)
 class _Output:
-    """The changed decisions of one output so far."""
+    """The samples of one output whose class differs, in the batches that were added so far."""
 
     axis: int
     """The axis of the classes."""
     labels: Array | None
     """The class of each sample, integers [samples], ``NO_CLASS`` for none; None without such labels."""
     kept: F64
-    """The changed samples with the largest margins, [samples, 5], the largest first."""
+    """The samples whose class differs and whose margins are the largest, [samples, 5], the largest first."""
     changed: int = 0
     broken: int = 0
     mended: int = 0
@@ -82,7 +82,9 @@ class Decisions:
         self._samples += rows
 
     def added_to(self, output: OutputResult, file_of: Callable[[int], str]) -> OutputResult:
-        """Returns the result of an output with the samples whose class differs, if it is judged by class.
+        """Returns a copy of an output's result that also holds the samples whose class differs.
+
+        If the output is not judged by class, the result is returned unchanged.
 
         Args:
             output: The result.
@@ -114,7 +116,7 @@ class Decisions:
         return replace(output, decisions=changed)
 
     def _opened(self, name: str, first_output: str) -> _Output | None:
-        """An output without samples; None if nothing judges it by class."""
+        """Returns an empty record of an output; None if no criterion and no metric judges it by class."""
         task = next((t for t in self._tasks() if (t.output or first_output) == name), None)
         axes = [
             limits.axis

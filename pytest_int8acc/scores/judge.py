@@ -52,12 +52,12 @@ from pytest_int8acc.tensors import Array, Feed, Outputs, Part
 #: Maximum ratio of elements of an output that may be NaN in both baseline and candidate. With more of them,
 #: the output fails, because NaN cannot be judged.
 _MAX_NAN_RATIO = 0.01
-#: A line is fitted to candidate against baseline values. It is described in words only if their correlation
-#: is at least this number.
+#: A line is fitted to the candidate's values as a function of the baseline's values. The line is described in
+#: words only if the correlation of these values is above this number.
 _MIN_CORRELATION = 0.8
-#: The slope of the line candidate = slope * baseline + offset is reported if it differs from 1 by at least
-#: this number. A shift of the mean is reported if it is at least this ratio of the baseline's standard
-#: deviation. Either of them limits the SQNR to 20 dB.
+#: The slope of the line candidate = slope * baseline + offset is reported if it differs from 1 by more than
+#: this number. A shift of the mean is reported if it exceeds this ratio of the baseline's standard deviation.
+#: A slope or a shift of this size alone limits the SQNR to 20 dB.
 _MIN_MEANING = 0.1
 #: Values count as constant if the ratio of their variance to their mean square is at most this. Such a
 #: variance may be a rounding error of the sums.
@@ -66,12 +66,12 @@ _MAX_ROUNDING_RATIO = 1e-12
 #: sample. Such a sample has less than a thousandth of the energy, so the SQNR of all samples does not show
 #: its error.
 _MIN_SIZE_RATIO = 30.0
-#: The samples that together cause this ratio of the squared error are named in the report, unless they are
-#: more than this ratio of all samples.
+#: The report names the samples that together cause 90 % of the squared error (the first ratio), unless they
+#: are more than 25 % of all samples (the second ratio).
 _HEAVY_ERROR_RATIO, _MAX_HEAVY_RATIO = 0.9, 0.25
 
 
-#: Measures whose metrics are shares of right samples.
+#: The measures of metrics whose value is the ratio of classes or elements that agree with the baseline.
 _SHARES = (TOP1, TOP5, UNEQUAL)
 
 
@@ -102,14 +102,18 @@ class Verdict(NamedTuple):
         return self.holds_at(LIKELY)
 
     def holds_at(self, level: float) -> bool:
-        """Whether the candidate passes, and each score on at least this share of resamples, 0 to 1."""
+        """Whether the candidate passes, and each score meets its limit on enough resamples of the data.
+
+        Args:
+            level: The minimum ratio of resamples on which a score must meet its limit, 0 to 1.
+        """
         return self.passed and all(score.holds_at(level) for score in self.scores)
 
     @property
     def unproved(self) -> tuple[Score, ...]:
         """The scores that the samples are not enough to prove; see ``Interval.enough``.
 
-        A share of right samples counts as proved where a limit on the error of the same output is proved.
+        If an output has limits on its error, such as on the SQNR, its limits on agreement are left out.
         """
         few = [score for score in self.metrics if _is_open(score)]
         for output in self.outputs:
@@ -183,7 +187,7 @@ class Judge:
 
 
 class Comparison:
-    """Compares a candidate with the baseline batch by batch. Rows of numbers are kept, and arrays are not."""
+    """Compares a candidate with the baseline batch by batch. A row of numbers is kept for each sample."""
 
     def __init__(
         self,
@@ -205,7 +209,7 @@ class Comparison:
             metrics: Whether users' metrics get the outputs.
 
         Raises:
-            CriterionError: A user's metric takes other arguments.
+            CriterionError: The parameters of a user's metric are not those that a metric may have.
         """
         self.judge, self.judged_only = judge, judged_only
         self.outputs: dict[str, OutputRows] = {}
@@ -329,8 +333,8 @@ class Comparison:
         """Returns the results of all outputs and the scores of all metrics.
 
         Args:
-            noise: The comparison of the baseline with its second run, on these samples or on others. If it
-                has no users' metrics, the outputs of both runs are equal.
+            noise: The comparison of the baseline with its second run, on these samples or on others. A
+                comparison without users' metrics means that both runs gave the same outputs.
             intervals: Whether confidence intervals are computed. They show whether the samples suffice to
                 decide the verdict.
             rare: Whether intervals allow for rare large errors; see ``interval``.
@@ -353,11 +357,11 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """What prevents a comparison of baseline and candidate, if anything, and what the report says on it."""
+    """Whether baseline and candidate can be compared, and the texts that a report shows if they cannot."""
 
     comparable: bool = True
     problem: str = ""
-    """Why the output fails, if it does."""
+    """Why the output fails; empty if it does not fail."""
     note: str = ""
 
 
@@ -392,7 +396,7 @@ class OutputRows:
         self.dtype, self.kind, self.arrays, self.elements, self.samples = "", "", 0, 0, 0
         self.difference = ""
         """How the kinds of elements or the shapes of baseline and candidate differ, in words; empty if they
-        do not."""
+        are equal."""
         self._judged_only, self._peak, self._also = judged_only, peak, also
         self._length = 0
         """The size of the first axis over all arrays."""

@@ -57,8 +57,9 @@ from pytest_int8acc.tensors import Array
 def cosine(row: F64) -> float:
     """Sum(b c) / (|b| |c|), in [-1, 1]: 1 is the same direction, whatever the length.
 
-    All samples are taken as one vector, so large samples weigh more. Two zero vectors give 1, one of them 0,
-    as in Polygraphy's CosineSimilarityCompareFunc. Blind to a common factor: use it with ``sqnr_db``.
+    All samples are taken as one vector, so large samples weigh more. The value is 1 if both vectors are zero,
+    and 0 if only one is zero, as in Polygraphy's CosineSimilarityCompareFunc. The metric does not see a
+    common factor, so use it together with ``sqnr_db``.
     """
     bb, cc, be, ee = (float(row[AT[field]]) for field in ("bb", "cc", "be", "ee"))
     if ee == 0:
@@ -104,7 +105,7 @@ def mse(row: F64) -> float:
 def max_rel(row: F64) -> float:
     """Max of |b - c| / max(|b|, floor), a ratio; the floor is ``rel_floor`` (1e-3) of max |b|.
 
-    inf where the floor and b are 0 and c is not; nan without elements.
+    inf if the floor is 0 and an element is 0 in b, but not in c; nan without elements.
     """
     return float(row[0]) if row[RELATIVE.counted] else math.nan
 
@@ -250,7 +251,10 @@ class Metric:
 
 
 class _EachSample(Share):
-    """Shares of a limit that each sample must meet by itself. A ratio of the samples may miss the limit."""
+    """Computes which share of a limit each sample uses up, if each sample is judged by itself.
+
+    A ratio of the samples may miss the limit.
+    """
 
     pool = "rank"
 
@@ -453,10 +457,12 @@ METRICS: Mapping[str, Metric] = {
 
 
 def per_sample(metric: Metric, spared: float) -> Metric:
-    """Returns a metric that judges each sample by itself. Its value is that of the worst sample not spared.
+    """Returns a metric that judges each sample by itself. Some of the worst samples are left out.
+
+    The metric's value is that of the worst sample that is not left out.
 
     Args:
         metric: The metric of all samples together.
-        spared: The ratio of samples that may miss a limit, 0 to 1. The worst samples are spared.
+        spared: The ratio of samples that are left out because they may miss a limit, 0 to 1.
     """
     return replace(metric, name=PER_SAMPLE + metric.name, spared=spared)

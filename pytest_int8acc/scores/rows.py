@@ -80,11 +80,9 @@ class Measure(NamedTuple):
     """The names of the fields of ``Options`` that the function ``rows`` reads."""
 
     def key(self, options: Options) -> Key:
-        """Returns this measure and the options that it reads.
+        """Returns the key under which rows are kept: this measure, and the options that it reads.
 
-        Options that it does not read get their defaults.
-
-        Criteria with equal keys share their rows.
+        All other options get their defaults. Criteria with equal keys share their rows.
         """
         return self, Options(**{name: getattr(options, name) for name in self.reads})
 
@@ -289,10 +287,10 @@ def top_k(k: int) -> RowsFunction:
 
 
 def _classes_before(b: Array, c: Array) -> NDArray[np.intp]:
-    """Returns how many classes have a higher rank in c than the greatest class of b.
+    """Returns how many classes rank above the greatest class of b, by their scores in c.
 
-    A class that ties with that class in c, but has a lower score in b, counts as higher. So outputs of zeros
-    never agree.
+    A class that ties in c with the greatest class of b also ranks above it, if its score in b is lower. So
+    outputs of zeros never agree.
     """
     top = b.argmax(axis=-1)[..., None]
     own = np.take_along_axis(c, top, axis=-1)
@@ -309,7 +307,7 @@ def changed_classes(b: Array, c: Array, axis: int) -> F64:
 
     Args:
         b: Scores of classes, one class row for each sample, or class ids, [samples].
-        c: The same of the candidate.
+        c: The candidate's array, of the same kind.
         axis: The axis of the classes.
     """
     if b.dtype.kind in "iu":
@@ -320,7 +318,7 @@ def changed_classes(b: Array, c: Array, axis: int) -> F64:
     changed = np.isfinite(x.max(axis=-1)) & ~(finite & (_classes_before(x, y) < 1))
     rows = changed.nonzero()[0]
     x, y, top, each = x[rows], y[rows], x[rows].argmax(axis=-1), np.arange(len(rows))
-    y[each, top] = -np.inf  # If several classes tie in c, one that is not the class of b is taken.
+    y[each, top] = -np.inf  # If several classes tie in c, the class of b is never taken.
     other = y.argmax(axis=-1)
     margin = np.where(finite[rows], x[each, top] - x[each, other], np.inf)
     return np.column_stack([rows, top, np.where(finite[rows], other, NO_CLASS), margin])
@@ -329,9 +327,9 @@ def changed_classes(b: Array, c: Array, axis: int) -> F64:
 def flip_distance(k: int) -> RowsFunction:
     """Returns a function that measures how close the top class of each sample is to leaving the top k.
 
-    It reads the first class row, that is the first vector of class scores, of each sample. The returned
-    distance, [samples, 1], is from 0 to 1. It is above 1 if the greatest class of the baseline has left the
-    top k of the candidate. It is the k-th greatest of ``class_gains``.
+    The function reads the first class row of each sample. A class row is one vector of class scores. The
+    function returns the k-th greatest of ``class_gains``, clipped to 0 to 1, [samples, 1]. The value is above
+    1 only if the greatest class of the baseline has left the top k of the candidate.
     """
 
     def rows(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
@@ -394,7 +392,7 @@ DIVERGENCE = Measure("divergence", divergence, greatest=(), counted=COUNTED, rea
 TOP1 = Measure("top1", top_k(1), greatest=(), counted=COUNTED, reads=_CLASSES)
 TOP5 = Measure("top5", top_k(5), greatest=(), counted=COUNTED, reads=_CLASSES)
 UNEQUAL = Measure("unequal", unequal, greatest=(), counted=COUNTED)
-#: The distance of a sample's top class from losing its place. Only a search reads it, sample by sample, so it
-#: is never pooled over samples.
+#: How close a sample's top class is to losing its place; see ``flip_distance``. Only the search for a fix
+#: reads these rows, sample by sample, so they are never pooled over samples.
 FLIP1 = Measure("flip1", flip_distance(1), greatest=(0,), counted=0, reads=_CLASSES)
 FLIP5 = Measure("flip5", flip_distance(5), greatest=(0,), counted=0, reads=_CLASSES)

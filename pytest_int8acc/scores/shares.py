@@ -38,9 +38,9 @@ from pytest_int8acc.scores.rows import (
 )
 from pytest_int8acc.tensors import Array
 
-#: How the normalized loss of a criterion is computed from the shares of the samples. ``mean``: it is the mean
-#: of the shares. ``rank``: it is the greatest share, after leaving out as many samples as the criterion
-#: allows to exceed 1. ``whole``: samples have no shares, because the criterion can only be computed for all
+#: How the normalized loss of a criterion is computed from the shares of the samples. ``mean``: the loss is
+#: the mean of the shares. ``rank``: the loss is the greatest share, after leaving out as many samples as may
+#: exceed the limit. ``whole``: samples have no shares, because the criterion can only be computed for all
 #: samples together, like mAP and a user's metric.
 Pool = Literal["mean", "rank", "whole"]
 #: The smallest positive float64 of full precision. It replaces a divisor of 0.
@@ -81,14 +81,15 @@ class Share(ABC):
     measure: Measure | None = None
     """The measure whose rows the shares are computed from; None means the measure of the metric itself."""
     allowed: int = 0
-    """Maximum number of samples whose share may exceed 1. It is used only if the pool is ``rank``."""
+    """Maximum number of samples whose share may exceed 1. It is used only if ``pool`` is ``rank``."""
     by_energy = False
-    """Whether error vectors are divided by the root of the baseline's mean energy of a sample."""
+    """Whether error vectors are divided by the square root of the baseline's mean energy per sample."""
 
     def __init__(self, limit: float, options: Options, whole: Whole) -> None:
         self.limit, self.options, self.whole = limit, options, whole
         self.budget = self._budget()
-        """The mean of ``_used`` over all samples at which the limit is met exactly."""
+        """The loss that the limit allows for an average sample or, if ``pool`` is ``rank``, for each sample.
+        In the class ``Angle``, it is the baseline's mean energy per sample."""
 
     def of(self, rows: F64) -> F64:
         """Returns which share of the limit each sample uses up, [samples], from the samples' rows.
@@ -115,7 +116,7 @@ class Share(ABC):
 
     @abstractmethod
     def _used(self, rows: F64) -> F64:
-        """Returns the loss that each sample causes, [samples], in the unit of ``budget``."""
+        """Returns the loss that each sample causes, [samples]."""
 
     @abstractmethod
     def _vectors(self, b: Array, c: Array, samples: int) -> F64: ...
@@ -168,10 +169,11 @@ class PeakDecibels(MeanSquare):
 class Angle(Share):
     """Computes which share of a limit on the cosine similarity each sample uses up.
 
-    All samples are one vector. The budget is the mean energy of a sample. At best, the candidate of a sample
-    that did not run is a multiple of the baseline. Let u be the energy of the baseline that the candidate
-    does not explain in the samples that ran. With e = c - b it is ``u = (|b|^2 |e|^2 - (b.e)^2) / |c|^2``. By
-    Cauchy and Schwarz, ``1 - cos^2 >= u / |b|^2``, where ``|b|^2`` is over all samples.
+    All samples are taken as one vector. In samples that did not run, the candidate is assumed to be a
+    multiple of the baseline, which is the best case. In the samples that ran, u is the part of the baseline's
+    energy that the candidate does not explain. With e = c - b over these samples,
+    ``u = (|b|^2 |e|^2 - (b.e)^2) / |c|^2``. By Cauchy and Schwarz, ``1 - cos^2 >= u / |b|^2``, where
+    ``|b|^2`` is over all samples.
     """
 
     power = 2
@@ -310,7 +312,7 @@ class Flips(Share):
     def _may_flip(self, limit: float) -> int:
         """Returns how many class rows may change their top class within the limit.
 
-        The limit is compared with the same quotient as the score, so that rounding is the same.
+        Each number is checked with the quotient that is also the score, so that both are rounded alike.
         """
         allowed = min(int((1 - limit) * self.class_rows) + 1, self.class_rows)
         while allowed > 0 and (self.class_rows - allowed) / self.class_rows < limit:

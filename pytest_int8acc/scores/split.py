@@ -105,10 +105,7 @@ class Splitter:
                 self._small[output] = self._find_small(output, axis, array) if whole else None
 
     def is_pending(self, output: str) -> bool:
-        """Whether the small channels of this output are not searched yet.
-
-        The method ``look`` searches them.
-        """
+        """Whether ``look`` has still to search this output for small channels."""
         return output in self.axes and output not in self._small
 
     def small_channels(self, output: str) -> Part | None:

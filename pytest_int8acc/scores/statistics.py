@@ -1,16 +1,16 @@
 """Paired statistics: confidence intervals of scores, from the samples of a case.
 
 Baseline and candidate run on the same samples, so each row compares both on one sample. The functions take
-such rows and return an ``Interval``, in which the score on all samples of the same kind lies.
-``Score.outcome`` compares the interval with the limit. The outcome is passed, failed, or undecided with the
-number of samples that would decide.
+such rows and return an ``Interval``. It contains the score on all samples of the same kind, with the given
+confidence. ``Score.outcome`` compares the interval with the limit. The outcome is passed, failed, or
+undecided with the number of samples that would decide. The method depends on the kind of score:
 
-- Right or wrong for each sample: exact, by the binomial distribution (Clopper and Pearson, 1934). For the
-  drop against the baseline: the samples lost and gained (McNemar, 1947; Newcombe, 1998).
+- A ratio of samples that are right: exact, by the binomial distribution (Clopper and Pearson, 1934). The drop
+  of this ratio against the baseline: from the samples lost and gained (McNemar, 1947; Newcombe, 1998).
 - Sums and means over samples: the jackknife (Tukey, 1958) with Student's t and Hall's correction for skewness
-  (1992). A proof assumes one more, worse sample, from Pareto's tail (Weissman, 1978).
+  (1992). To prove a fix, one more sample with a larger error is assumed, from Pareto's tail (Weissman, 1978).
 - Limits on the worst sample: an estimate of the distribution's tail (Hill, 1975), or undecided with few
-  samples. If a share of the samples may miss the limit: exact, by order statistics.
+  samples. If a ratio of the samples may miss the limit: exact, by order statistics.
 
 Samples that belong together, like the frames of a video, are one unit: they count as one row.
 """
@@ -34,15 +34,15 @@ from pytest_int8acc.scores.rows import COUNTED, F64, TOP1, TOP5, UNEQUAL
 
 #: The group of each sample, [samples]. Equal numbers belong together.
 Groups = NDArray[np.integer[Any]]
-#: Minimum normalized loss, a loss divided by the loss at the limit, of a score that gets an interval, unless
-#: the interval is exact. A score with a lower loss is so far from the limit that other samples cannot miss
-#: it.
+#: A score gets an interval only if its normalized loss is at least this number, or if the interval is exact.
+#: The normalized loss is the loss divided by the loss at the limit. A score with a lower loss would meet the
+#: limit on other samples, too.
 _MIN_LOSS = 0.1
 #: Correcting an interval for skewness may move its end at most this many times as far from the value. A
 #: larger skewness comes mostly from the single sample with the largest error.
 _MAX_SKEWED = 2.0
-#: Maximum number of units, samples or groups of samples, of a jackknife. If there are more samples, they are
-#: joined to lots, and each lot is one unit.
+#: Maximum number of units of a jackknife. A unit is a sample, or a group of samples that belong together. If
+#: there are more units, several are joined at random into one.
 _MAX_UNITS = 512
 #: Maximum number of units for a metric of labels. The metric is computed once for each unit, so more would
 #: take too long.
@@ -56,9 +56,10 @@ MIN_TAIL = 20
 _TAIL = 2.0
 #: 64 equally likely values of a normal distribution. Predictions of a tail are averaged over them.
 _NORMAL = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])
-#: One more unit is assumed, as bad as the worst one of this many times as many units.
+#: To allow for rare large errors, one more unit is assumed. Its loss is the greatest loss that is expected
+#: among this many times as many units.
 _RARER = 3.0
-#: Maximum ratio between two of the largest losses.
+#: Maximum ratio of the greatest loss to the smaller loss with which it is compared to estimate a tail.
 _MAX_RARE_RATIO = 1e12
 #: Maximum number of samples that a report names as sufficient to decide.
 _MOST_NEEDED = 10_000_000
@@ -170,7 +171,8 @@ def share_interval(hits: int, trials: int, confidence: float = CONFIDENCE) -> tu
 def share_below(hits: float, trials: int, allowed: float) -> float:
     """Returns the one-sided confidence, 0 to 1, that the true share is at most the allowed one.
 
-    It is 1 - the p-value of the binomial test, of which the outcome seen counts half (Lancaster, 1961).
+    It is 1 minus the mid-p-value of the binomial test, which counts the observed outcome half (Lancaster,
+    1961).
     """
     if allowed >= 1 or hits / trials > allowed:
         return float(allowed >= 1)
@@ -191,8 +193,9 @@ def mcnemar(lost: int, gained: int) -> float:
 def drop_interval(lost: int, gained: int, samples: int, confidence: float) -> tuple[float, float]:
     """Returns the interval of the drop (lost - gained) / samples, from -1 to 1.
 
-    The exact intervals of both shares are joined as by Newcombe (1998), method 10, which uses Wilson's
-    intervals. The covariance of the shares is that of a multinomial distribution.
+    The exact intervals of the lost and of the gained share are joined by method 10 of Newcombe (1998).
+    Newcombe joins Wilson's intervals instead. The covariance of both shares is that of a multinomial
+    distribution.
 
     Args:
         lost: The number of samples on which only the baseline is right.
@@ -233,7 +236,7 @@ def of_wrong(score: Score, wrong: int, samples: int, confidence: float = CONFIDE
 def needed_for_share(wrong: int, samples: int, allowed: float, confidence: float) -> int | None:
     """Returns how many samples would decide whether a share of wrong samples is allowed.
 
-    The share of wrong samples is taken to stay as it is. The result is None if no number would decide.
+    The share of wrong samples is assumed not to change. The result is None if no number would decide.
     """
     share, error = wrong / samples, (1 - confidence) / 2
     if allowed <= 0 or allowed >= 1:
@@ -289,10 +292,10 @@ def _shows_no_drop(samples: float, *, allowed: float, confidence: float) -> bool
 
 
 def least_detectable(samples: int, confidence: float = CONFIDENCE) -> float:
-    """Returns the smallest drop that right-or-wrong samples can show, as a share of the samples.
+    """Returns the smallest drop of accuracy that this number of samples can show, as a share of the samples.
 
-    A drop of this size is shown by McNemar's exact test with a probability of 0.8, even if the candidate
-    gains no sample. It is 1 if the samples are too few for any drop.
+    Each sample is right or wrong. McNemar's exact test shows a drop of this size with a probability of 0.8,
+    if the candidate gains no sample. The result is 1 if there are too few samples for any drop.
     """
     fewest = next((n for n in range(1, 200) if mcnemar(n, 0) <= 1 - confidence), 200)
     if fewest > samples:
@@ -301,7 +304,7 @@ def least_detectable(samples: int, confidence: float = CONFIDENCE) -> float:
 
 
 def samples_to_detect(drop: float, confidence: float = CONFIDENCE) -> int:
-    """Returns the minimum number of right-or-wrong samples that detect a drop, as ``least_detectable``.
+    """Returns the minimum number of samples for which ``least_detectable`` is at most ``drop``.
 
     Args:
         drop: The drop as a share of the samples, above 0 and at most 1.
@@ -325,9 +328,9 @@ def mean_interval(
 ) -> tuple[float, float, Callable[[float], float]]:
     """Returns both ends of the interval of a value, and its distribution over resamples.
 
-    Two intervals are computed: Student's t, and the one with Hall's correction for skewness (1992). The
-    result takes the outer one of both ends on each side, at most ``_MAX_SKEWED`` times as far away as
-    Student's t.
+    Two intervals are computed: Student's t, and the one with Hall's correction for skewness (1992). On each
+    side, the end that is farther from the value is returned. Its distance is at most ``_MAX_SKEWED`` times
+    that of Student's t.
 
     Args:
         value: The value over all units.
@@ -337,9 +340,9 @@ def mean_interval(
         confidence: The confidence of the interval.
 
     Returns:
-        The lower end, the upper end, and a function from a limit to the share of resamples, 0 to 1, whose
-        value is at most this limit. A bootstrap would draw these resamples; its distribution is nearly
-        normal.
+        The lower end, the upper end, and a function. From a limit, the function computes the share of
+        bootstrap resamples, 0 to 1, whose value is at most this limit. No resamples are drawn: their values
+        are taken to be normally distributed.
     """
     units = len(influence)
     deviations = influence - influence.mean()
@@ -381,8 +384,8 @@ def interval(
         confidence: The confidence of the interval.
         groups: The group of each sample; None: no samples belong together.
         rare: Whether to allow for rare large errors that these samples do not show. Sums and means far from
-            their limit then have intervals, too. They count as met only if they are still met with one more
-            sample that is worse than all others. Proofs of a fix ask for this.
+            their limit then have intervals, too. Their limit counts as met only if it is still met with one
+            more sample that is worse than all others. Proofs of a fix set this argument.
     """
     if score.limit is None or not math.isfinite(score.value):
         return None
@@ -407,7 +410,7 @@ def interval(
 def _of_sum(
     score: Score, rows: F64, metric: Metric, confidence: float, *, is_open: bool, rare: bool
 ) -> Interval | None:
-    """Returns the interval of a score of all samples together, whose rows, [units, columns], are added."""
+    """Returns the interval of a score of all samples together, from one row per unit, [units, columns]."""
     compared = rows[metric.measure.compared(rows)]
     if metric.measure in (TOP1, TOP5, UNEQUAL):
         right = compared[:, 0] if metric.measure is not UNEQUAL else compared[:, COUNTED] - compared[:, 0]
@@ -476,7 +479,10 @@ def resampled(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
 
 
 def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, rare: bool) -> Interval | None:
-    """Returns the interval of a metric of pooled rows, [samples, columns], by the jackknife of the loss."""
+    """Returns the interval of a metric of all rows together, by the jackknife of the loss.
+
+    ``rows`` has one row per unit, [units, columns].
+    """
     samples, rng = len(rows), np.random.default_rng(0)
     rows = _lots(rows, metric, rng)
     before, after = _summed(rows, metric), _summed(rows[::-1], metric)[::-1]
@@ -492,7 +498,7 @@ def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, ra
     influence = len(rows) * (1 - losses / loss)
     loss, limit = math.log(loss), math.log(limit)
     low, high, _ = mean_interval(loss, influence, confidence)
-    # Other samples may lack any one of these. So the interval reaches to each score without one of them.
+    # Other samples may lack any one of these units. So the interval contains each score without one unit.
     with np.errstate(divide="ignore"):
         low, high = min(low, float(np.log(losses.min()))), max(high, float(np.log(losses.max())))
     ends = [_value(metric, math.exp(min(end, 700.0))) for end in (low, high)]
@@ -506,14 +512,14 @@ def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, ra
 
 
 def _with_rare_unit(loss: float, influence: F64) -> tuple[float, float]:
-    """Returns the logarithm of a loss with one more unit, which is worse than all others; and its error.
+    """Returns the logarithm of a loss with one more unit, which is worse than all others, and its error.
 
-    The unit's loss is that of the worst one of ``_RARER`` times as many units, if the largest losses have
-    Pareto's tail (Weissman, 1978). The exponent is that of the losses at rank 1 and at the square root of
-    their number.
+    The loss of the added unit is the greatest loss that is expected among ``_RARER`` times as many units, if
+    the largest losses have Pareto's tail (Weissman, 1978). The exponent of the tail is estimated from two
+    losses: the greatest one, and the one whose rank is about the square root of the number of units.
 
     Args:
-        loss: The logarithm of the loss of all units, whose losses are added.
+        loss: The logarithm of the loss of all units together, which is the sum of their losses.
         influence: By how much each unit moves the logarithm, times the number of units, [units]; at least two
             units.
 
@@ -625,10 +631,16 @@ def _of_quantile(score: Score, metric: Metric, losses: F64, units: int, confiden
 
 
 def _of_worst(score: Score, metric: Metric, losses: F64, confidence: float) -> Interval | None:
-    """Returns the interval of the worst loss in an equal number of other units, from each unit's worst loss.
+    """Returns the interval of the worst loss in an equal number of other units.
 
     The better end is valid for any distribution. The worse end is estimated from the tail. With fewer than
     ``MIN_TAIL`` units, or without a tail, there is no worse end.
+
+    Args:
+        score: The score of all samples, with its limit.
+        metric: The metric.
+        losses: The worst loss of each unit, [units].
+        confidence: The confidence of the interval.
     """
     units = len(losses)
     if not units or np.isnan(losses).any():
@@ -643,8 +655,9 @@ def _of_worst(score: Score, metric: Metric, losses: F64, confidence: float) -> I
 def least_of_others(losses: F64, confidence: float = CONFIDENCE) -> float:
     """Returns the lower end of the interval of the greatest loss in an equal number of other samples.
 
-    The end is at least 0, and valid for any distribution. It is an order statistic: if both sets of samples
-    are joined, the probability that the ``rank`` greatest losses are all in this set is small.
+    The end is at least 0, and valid for any distribution. It is the k-th greatest loss. k is the least number
+    for which this is improbable: if both sets of samples are joined, the k greatest losses are all in this
+    set.
 
     Args:
         losses: The loss of each sample, [samples], at least 0.
@@ -662,9 +675,9 @@ def most_of_others(losses: F64, confidence: float = CONFIDENCE) -> float:
     """Returns the upper end of the interval of the greatest loss in an equal number of other samples.
 
     The losses beyond a threshold are taken to follow a Pareto distribution, whose exponent is estimated as by
-    Hill (1975). If the true tail is less heavy, the end is too far out. The prediction is averaged over the
-    exponents that are compatible with the losses, by Wilson and Hilferty's approximation of the gamma
-    distribution (1931).
+    Hill (1975). If the true tail is less heavy, the end is too large. The prediction is averaged over the
+    exponents that are compatible with the losses. Their distribution is Wilson and Hilferty's approximation
+    of the gamma distribution (1931).
 
     Args:
         losses: The loss of each sample, [samples], at least 0.
@@ -701,14 +714,17 @@ def _endless(metric: Metric) -> float:
 
 
 def in_samples(found: Interval | None, each: float) -> Interval | None:
-    """Returns ``found``, with ``needed`` counted in samples in place of groups of ``each`` samples."""
+    """Returns a copy of an interval whose ``needed`` is counted in samples instead of groups.
+
+    ``each`` is the mean number of samples in a group.
+    """
     if found is None or found.needed is None:
         return found
     return replace(found, needed=math.ceil(found.needed * each))
 
 
 def _needed(samples: int, reach: float, distance: float) -> int | None:
-    """Returns with how many samples the interval's end would reach the limit; None if with no number.
+    """Returns with how many samples the interval's end would reach the limit; None if this is impossible.
 
     The width of an interval shrinks with the square root of the number of samples.
 

@@ -289,9 +289,10 @@ class Kind(NamedTuple):
 
 
 def _class_axes(shape: Sequence[Dim], labels: Sequence[int], axis: int | None) -> list[int]:
-    """Returns the axes without which the shape equals that of the labels: each may be the class axis.
+    """Returns the axes of the predictions, each of which may be the class axis.
 
-    The sizes of the first axis, and dimensions that are not known, are not compared.
+    Without its class axis, the shape of the predictions equals the shape of the labels. The sizes of the
+    first axis, and dimensions that are not known, are not compared.
 
     Args:
         shape: The shape of the predictions.
@@ -496,7 +497,7 @@ def _ssim(task: Task, truth: F64, image: F64, span: float) -> float:
     """Returns the structural similarity (Wang et al., 2004), by scikit-image with windows of 7 pixels."""
     channels = 0 if task.axis is None and truth.ndim == 3 else None
     if task.axis is not None:
-        # One sample lacks the first axis.
+        # The array of one sample has no axis of samples, so a positive axis number decreases by 1.
         channels = task.axis - (task.axis > 0)
     compare = import_module("skimage.metrics").structural_similarity
     try:

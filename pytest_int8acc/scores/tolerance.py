@@ -167,9 +167,9 @@ def _quantile(row: F64, kind: int) -> float:
 
 
 class Tolerated(Share):
-    """Shares of a limit on the metric ``tolerance``: how much of the limit each sample uses up.
+    """Computes which share of a limit on the metric ``tolerance`` each sample uses up.
 
-    If a median or a quantile is checked, only all samples together give a number.
+    A median or a quantile is computed for all samples together. Then single samples have no share.
     """
 
     def __init__(self, limit: float, options: Options, whole: Whole) -> None:

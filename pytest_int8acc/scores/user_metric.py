@@ -230,7 +230,7 @@ class _UserRun:
     - A function is called once, with all samples along the first axis of each array. If shapes differ between
       batches, an output is a list of arrays, one per batch. All outputs are kept for this call.
     - A function whose limit says ``streaming`` is called batch by batch. The metric's value is the mean of
-      what it returns, weighted by the number of samples.
+      the returned values, weighted by the number of samples in each batch.
     - A class gets one object for the baseline and one for the candidate. The method ``update`` is called
       batch by batch, then ``compute`` once.
 
