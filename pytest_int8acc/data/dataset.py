@@ -168,7 +168,10 @@ class Dataset:
         return tuple(self._notes)
 
     def file_of(self, sample: int) -> str:
-        """Return the name of the file that holds a sample, after a pass; empty unless each file holds one."""
+        """Return the name of the file that holds only this sample; empty if not each sample has its own file.
+
+        Call this method after a pass: only then it is known how many samples each file holds.
+        """
         files = self._source.files if self._has_single_rows else ()
         return files[sample] if sample < len(files) else ""
 
@@ -195,13 +198,11 @@ class Dataset:
     def of_rows(self, rows: Collection[int], size: int | None = None) -> Dataset:
         """Return a dataset of some samples, given by index.
 
-        Each batch has the chosen samples of one batch of this dataset, in order. Batches without a chosen
-        sample are left out.
-
         Args:
             rows: The indices of the samples.
-            size: The number of rows that each batch has; the last sample is repeated to fill the last batch.
-                None, or a model without a batch axis, keeps the batches.
+            size: The number of rows in each batch. The last sample is repeated to fill the last batch. None,
+                or a model without a batch axis, keeps the batches of this dataset: each has its chosen
+                samples in order, and a batch without a chosen sample is left out.
         """
         return _SomeSamples(self, rows, size)
 

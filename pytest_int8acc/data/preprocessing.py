@@ -47,8 +47,8 @@ _UNIFORM = 0.1
 #: A warning is given if at least this share of the calibration samples are copies of other calibration
 #: samples.
 _DUPLICATES = 0.1
-#: Minimum shares of the inputs that are calibration samples, too: from the first on a note is given, from the
-#: second on a warning.
+#: Some inputs may be calibration samples, too. If their share of the inputs is at least the first number, the
+#: report has a note. If it is at least the second number, the report has a warning.
 _OVERLAP, _SAME = 0.1, 0.9
 #: Minimum magnitude of the mean log ratio that ``_Side.rows`` computes. If it is smaller for the calibration
 #: samples or for the inputs, no mismatch of channels-first and channels-last is reported.
@@ -280,7 +280,7 @@ def _factor(ours: _Side, theirs: _Side) -> float:
 
 
 def _sure(ours: F64, theirs: F64, *, obvious: bool = False) -> bool:
-    """Return whether two means differ by more than chance; ``obvious`` if there are too few samples."""
+    """Return whether two means differ by more than chance; with too few samples, return ``obvious``."""
     if min(len(ours), len(theirs)) < _LEAST:
         return obvious
     return _distance(ours, theirs) > CERTAIN
@@ -319,7 +319,7 @@ def _repeats(
 
 
 def _digests(arrays: Mapping[str, Array], names: list[str]) -> list[bytes]:
-    """Return one digest per sample, which covers the sample's values of all inputs in ``names``."""
+    """Return one digest per sample, computed from the sample's values for all inputs in ``names``."""
     found = []
     for sample in zip(*(arrays[name] for name in names), strict=False):
         digest = hashlib.blake2b(digest_size=16)

@@ -43,7 +43,7 @@ class Source:
     read: Callable[[], Iterator[Located]]
     """Returns an iterator over one pass, which reads lazily."""
     samples: int | None = None
-    """The number of samples in a pass over the data; None if the data must be read to know it."""
+    """The number of samples in a pass over the data; None if it is not known before the data are read."""
     joins: bool = False
     """Whether rows are stored samples, which may be joined to one run. Otherwise each feed is a run."""
     is_random: bool = False
@@ -52,7 +52,7 @@ class Source:
     notes: tuple[str, ...] = ()
     """Remarks on the data, which the report shows."""
     files: tuple[str, ...] = ()
-    """The names of the files in the order of a pass, if each file holds one sample or several samples."""
+    """The names of the files in the order of a pass, if each file holds some of the samples; else empty."""
 
 
 def open_source(
@@ -211,7 +211,10 @@ def _file_feeds(
 
 
 def _with_axis(arrays: Feed, layout: Layout) -> Feed:
-    """Return ``arrays``; one sample without a batch axis, or one feed, gets a new axis 0."""
+    """Return ``arrays``, each with a new axis 0 if it is one sample without a batch axis.
+
+    If the model has no batch axis, the arrays get a new axis 0 if they are one whole feed.
+    """
     ranks = {t.name: len(t.shape) for t in layout.inputs if t.shape is not None}
     if layout.batched:
         lacking = {name for name in layout.batched if arrays[name].ndim == ranks.get(name, 0) - 1}

@@ -111,7 +111,7 @@ class GoldenStore:
     def form(self, model: Model, own: Callable[[], Form]) -> Form:
         """Return the float model that serves as the baseline.
 
-        If a golden replaces it, its description says so.
+        If a golden is used in place of the baseline, the description of the returned model says so.
 
         Args:
             model: The float model.

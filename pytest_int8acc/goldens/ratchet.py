@@ -140,7 +140,7 @@ def named(metrics: Sequence[Score], own: Judge, judge: Judge, record: Record) ->
 def improvements(
     result: CaseResult, regressions_allowed: Mapping[str, float], record: Record, update: str
 ) -> list[str]:
-    """Returns a note if scores are better than accepted by more than their tolerance, or an empty list."""
+    """Returns a note if scores are better than accepted by more than they may become worse; else no note."""
     now = {(score.subject, score.metric): score.value for score in result.scores}
     better = []
     for score in record.scores:

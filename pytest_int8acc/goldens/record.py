@@ -220,7 +220,7 @@ def changes(record: Record, now: Provenance, case: Case) -> Iterator[str]:
     """Yield each reason why a golden no longer fits the case, except changes of its data."""
     if record.case != case.name:
         yield f"it is of case '{record.case}'"
-    # the golden replaces the model that it was made from, which may be gone
+    # With ``baseline: golden``, the golden replaces the files of the baseline. These files may be gone.
     is_baseline = case.baseline == "golden"
     for role in now.files if is_baseline else {**record.files, **now.files}:
         if now.files.get(role) != record.files.get(role):

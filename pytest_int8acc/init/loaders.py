@@ -19,7 +19,7 @@ from pytest_int8acc.tensors import Array, Dim, TensorInfo
 
 #: Number of batches that a loader script of random data yields.
 RUNS = 8
-#: Maximum number of the user's files or stored samples on which the loader script lets models be compared.
+#: Maximum number of the user's files or stored samples that the loader script gives as inputs of the case.
 COMPARED = 100
 #: Maximum number of further files or stored samples that the loader script gives to calibration.
 CALIBRATED = 50

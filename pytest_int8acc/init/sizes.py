@@ -235,8 +235,8 @@ def _fill(
     Args:
         inputs: The model's inputs.
         choices: Input name to the sizes to try.
-        number: The index of the sizes to take from ``choices``; an input with fewer sizes gets the last of
-            its own.
+        number: The index of the sizes to take from ``choices``. If an input has fewer choices, its last one
+            is taken.
         batch: The size of an axis 0 that has no fixed size.
         tied: Whether all axes without a fixed size get the batch size in inputs that hold the state of a
             recurrent model.

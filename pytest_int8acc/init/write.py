@@ -159,7 +159,7 @@ class _Facts:
         self.selectors = " and ".join(selectors(model))
         """The model's selecting operators, such as TopK, joined by 'and'; empty if there are none."""
         self.before = before_selection(model)
-        """The tensors before a selecting operator. They are judged instead of outputs that depend on one."""
+        """The tensors before selecting operators. They are judged instead of outputs after such operators."""
         self.squashed = self._squashed()
         """For each output of a Softmax or Sigmoid: the tensor that this operator reads, and the operator."""
         self.loader = self._loader()
@@ -227,8 +227,8 @@ def _can_draw(model: Model) -> bool:
 def _float_model(model: Model, path: Path) -> Path | None:
     """Return the path of the float model that belongs to the Q/DQ model at ``path``; None if none is found.
 
-    It lies in the same folder, has the same name without a suffix such as ``_int8``, and has inputs and
-    outputs of the same names.
+    The float model lies in the same folder. It has the same name without a suffix such as ``_int8``, and
+    inputs and outputs of the same names.
     """
     names = {tensor.name for tensor in (*model.inputs, *model.outputs)}
     stem = path.stem

@@ -311,7 +311,7 @@ def _row_bytes(model: Model, held: Mapping[str, TensorValues]) -> dict[str, int]
 
 
 def cut_batches(dataset: Dataset, what: str, model: Model, row_bytes: int, most: int) -> Iterator[Batch]:
-    """The batches of a dataset. If the model allows it, they are cut so that few activations are computed.
+    """The batches of a dataset, cut if the model allows it, so that a run computes few activations at a time.
 
     Args:
         dataset: The samples.
@@ -366,8 +366,9 @@ def _count_in_graph(
 def _add_counts(edit: Editor, tensor: str, value: str, bins: Bins) -> tuple[str, str]:
     """Add nodes that count the elements of the tensor ``value`` as ``Bins.add`` does.
 
-    CUDA's ScatterND adds in float32, which cannot count beyond 2**24, and threads that add to one number wait
-    for each other. So each index of the first axis gets its own counts, and these are summed as integers.
+    CUDA's ScatterND adds in float32, which cannot count beyond 2**24. Threads that add to the same number
+    also wait for each other. So each index of the first axis gets its own counts, and these are summed as
+    integers.
 
     Returns:
         The names of two int64 tensors: the counts, and the number of zeros.

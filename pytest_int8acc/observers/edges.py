@@ -149,7 +149,7 @@ class EdgeStats:
 def reach(quantization: Quantization) -> float:
     """The clipping range: the greatest magnitude that is not clipped, in the channel with the widest range.
 
-    The code -128 is taken for -127.
+    The lowest code of INT8 counts as -127 instead of -128, so that a symmetric range ends at 127 steps.
     """
     scale, zero = (a.astype(np.float64) for a in (quantization.scale, quantization.zero_point))
     low, high = max(quantization.format.lowest, -quantization.format.highest), quantization.format.highest
@@ -166,7 +166,8 @@ def lost_db(stats: TensorValues, edge: EdgeStats) -> float:
     return max(min(stats.sqnr_db(stats.best_reach()), CEILING_DB) - edge.sqnr_db, 0.0)
 
 
-#: A constant that differs by more than this share was written anew, to move range from one layer to another.
+#: If the relative difference between a constant in the network and in the float model exceeds this number,
+#: the quantizer has rewritten the constant, to move range from one layer to another.
 _REWRITTEN = 0.5
 #: Maximum number of samples on which activations are measured. More samples hardly change their ranges.
 _SAMPLES = 64
@@ -185,7 +186,7 @@ class FirstSamples(Dataset):
     def __init__(self, dataset: Dataset, model: Model, samples: int) -> None:
         """Read the batches that hold the first ``samples``.
 
-        If the model allows no cut of the last batch, there are more samples.
+        If the model does not allow the last batch to be cut, more samples are held.
         """
         layout = read_layout(model.inputs)
         self._batches: list[Batch] = []
@@ -209,7 +210,7 @@ class FirstSamples(Dataset):
         yield from self._batches
 
 
-#: The values of one tensor, and its statistics under each quantization, by the ``id`` of the quantization.
+#: The values of one tensor, and its statistics under each quantization, by ``id(quantization)``.
 Measurement = tuple[TensorValues, dict[int, EdgeStats]]
 
 
@@ -294,8 +295,9 @@ class EdgeMeter:
         """The values and quantization errors of each activation, by its name in the network.
 
         Activations are measured on the case's float model, because a network that was read from a Q/DQ model
-        may have dequantized weights. Activations that the float model does not have, or has in another size
-        because the quantizer moved range between layers, are measured on the network's own model.
+        may have dequantized weights. There are two exceptions, which are measured on the network's own model:
+        activations that the float model does not have, and activations whose magnitude differs in the float
+        model, because the quantizer moved range between layers.
 
         Raises:
             EngineError: A model does not run.
@@ -320,7 +322,7 @@ class EdgeMeter:
 
     @cached_property
     def lookups(self) -> Mapping[str, Array]:
-        """Gather whose table is quantized to how often the inputs read each row of the table, [rows].
+        """For each Gather whose table is quantized, by name: how often each row of the table is read, [rows].
 
         Raises:
             EngineError: The model does not run.
@@ -347,7 +349,7 @@ class EdgeMeter:
 
 
 def _are_rewritten(model: Model, network: Model) -> bool:
-    """Whether a constant of a network differs from the model's by more than any quantization explains."""
+    """Whether a constant differs between model and network by more than quantization can explain."""
     if network is model:
         return False
     ours, known = network.constants(), model.constants()

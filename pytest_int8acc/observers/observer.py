@@ -59,7 +59,7 @@ class Observer:
         return {tensor: self._held[tensor] for tensor in asked}
 
     def of(self, tensors: Iterable[str]) -> Mapping[str, TensorValues]:
-        """The values of each tensor: its maxima, and a histogram if :attr:`TensorValues.is_counted`.
+        """The values of each tensor: maxima, and a histogram if :attr:`TensorValues.is_counted` is True.
 
         Raises:
             EngineError: The model does not run.

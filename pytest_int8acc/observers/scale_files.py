@@ -61,7 +61,7 @@ def load_scales(
             a Reshape or MaxPool is its input. A tensor without an entry takes the scale of its origin.
 
     Returns:
-        The scales that the file has for ``tensors``. A note says for how many tensors it has one.
+        The scales that the file has for ``tensors``. A note says how many of the tensors have a scale.
 
     Raises:
         ScalesError: The file cannot be read, or names none of the tensors.
@@ -178,8 +178,8 @@ def ranges_of_text(text: str, path: Path) -> Ranges:
             message names line and column.
     """
     try:
-        # Unlike a dict, a tuple of pairs keeps repeated keys. Python limits the digits of ints, not of
-        # floats.
+        # Unlike a dict, a tuple of pairs keeps repeated keys. Integers are parsed as floats, because Python
+        # raises an error for an int with too many digits.
         entries = json.loads(text, object_pairs_hook=tuple, parse_int=float)
     except json.JSONDecodeError as error:
         place = f"{path}:{error.lineno}:{error.colno}"

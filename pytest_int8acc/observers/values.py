@@ -113,9 +113,9 @@ class TensorValues:
     None if the tensor has no channel axis, or if the number of channels differs between runs.
     """
     unmasked: float = 0.0
-    """The greatest magnitude of the values above ``-amax / 2``, if others lie below; else 0.
+    """The greatest magnitude of the values above ``-amax / 2``; 0 if all values lie above this bound.
 
-    Masks of attention, such as -10000, lie far below all other values.
+    The values of attention masks, such as -10000, lie far below all other values.
     """
     low: Format = INT8
     """The format that the tensor is quantized to."""
@@ -169,7 +169,7 @@ class TensorValues:
     def sqnr_db(self, reach: float) -> float:
         """The SQNR, in dB, of the values quantized to ``low`` with the symmetric clipping range ``reach``.
 
-        It is inf if all values are 0.
+        The result is inf if all values are 0.
         """
         magnitudes = self.magnitudes
         centres = (np.arange(magnitudes.size) + 0.5) * (self.amax / magnitudes.size)
@@ -213,7 +213,7 @@ class TensorValues:
 def decibels(signal: float, noise: float) -> float:
     """The ratio of two energies in dB: 10 log10(signal / noise).
 
-    It is inf if ``noise`` is 0, and -inf if only ``signal`` is 0.
+    The result is inf if ``noise`` is 0, and -inf if only ``signal`` is 0.
     """
     if noise == 0:
         return math.inf

@@ -273,7 +273,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Frees the local variables of a failed test. pytest keeps the frames until a garbage collection."""
+    """Frees the local variables of a failed test. Otherwise they would be kept until a garbage collection."""
     try:
         return (yield)
     finally:
@@ -297,9 +297,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Adjusts the report of a case, or of a user's test that uses fixtures of this plugin.
 
-    A case that cannot be judged is reported as text without a traceback. pytest asks an item for this text in
-    the call phase only. The failed cases of a user's test are added to its report, and passwords in URLs are
-    hidden.
+    A case that cannot be judged is reported as text without a traceback. pytest gets this text from the item
+    in the call phase, so it is set here for the other phases. The failed cases of a user's test are added to
+    the report of this test. Passwords in URLs are hidden.
     """
     with _traceback_for_users(item, call):
         report = yield
@@ -309,7 +309,7 @@ def pytest_runtest_makereport(
         if isinstance(item, SpecItem) and (text := plain(item.config, call.excinfo.value)) is not None:
             report.longrepr = text
         elif isinstance(item, SpecItem) and report.skipped and isinstance(report.longrepr, tuple):
-            # the spec's line, not this plugin's
+            # A skip is reported at the line of the case in the spec, instead of a line of this plugin.
             report.longrepr = (str(item.path), item.case.line + 1, report.longrepr[2])
     if call.when == "call" and report.failed:
         _show_cases(item, report)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pytest_int8acc.settings import Settings
     from pytest_int8acc.spec.models import Case
 
-# At its end Python searches all objects of all libraries for unreachable ones, a tenth of the time of a small
-# case. Memory that the process gives back needs no search.
+# When Python exits, it searches the objects of all libraries for unreachable ones. This takes a tenth of the
+# time of a small case, and is useless, because the process gives back all its memory.
 atexit.register(gc.freeze)
 
 
@@ -80,8 +80,8 @@ class SpecItem(pytest.Function):
         self.run: Run | None = None
         """The run of this case, from its setup to its teardown."""
         self.result: CaseResult | None = None
-        """The result so far, also for hooks in a user's conftest. It is None before the setup, and without
-        causes and fixes before the call phase."""
+        """The result so far. Hooks in a user's conftest may read it. It is None before the setup phase, and
+        lacks causes and fixes until the call phase."""
         self.ending: BaseException | None = None
         """The exception that ended the search for causes and fixes: a bug of this plugin, or ``pytest.exit``
         in a user's function."""
@@ -201,8 +201,8 @@ class SpecItem(pytest.Function):
 def plain(config: pytest.Config, error: BaseException) -> str | None:
     """Returns the message of an error of this plugin; None if the error is to be shown with its traceback.
 
-    An error of any other class has its traceback. So has a bug of this plugin (``InternalError``) with
-    ``--tb=long`` or ``--tb=native``.
+    Errors that are no ``Int8accError`` are shown with their traceback. With ``--tb=long`` or ``--tb=native``,
+    a bug of this plugin (``InternalError``) is shown with its traceback, too.
     """
     whole = isinstance(error, InternalError) and config.getoption("tbstyle") in ("long", "native")
     return str(error) if isinstance(error, Int8accError) and not whole else None

@@ -135,7 +135,7 @@ class Progress:
                 self._screen = Screen(config)
         self._run: Run | None = None
         self._nodeid = ""
-        #: The item that is judged, and whose report is not saved yet; empty if there is none.
+        #: The node id of the case that has a verdict, but whose report is not saved yet; empty if none.
         self._unsaved = ""
         #: Returns the text of the progress line. It is None until the first case begins.
         self._sentence: Callable[..., str] | None = None

@@ -71,7 +71,7 @@ def write_section(terminalreporter: pytest.TerminalReporter, verbosity: int) -> 
     ]
     width = terminal_width(terminalreporter)
     if reports:
-        terminalreporter.write_sep("=", "int8acc")  # unlike this method, section() ends no line
+        terminalreporter.write_sep("=", "int8acc")  # section() would not start on a new line
     for verdict, report in reports:
         word = verdict.upper()
         properties = dict(report.user_properties) if not report.failed or missed(report) else {}
@@ -247,7 +247,7 @@ class LiveReport:
             return
         verdict = self._config.hook.pytest_report_teststatus(report=report, config=self._config)[0]
         if verdict in VERDICTS:
-            # An error here must not end the session. The report at its end meets the same error.
+            # An error here must not end the session. It occurs again when the final report is written.
             with contextlib.suppress(Exception):
                 self.cases.add(verdict, report)
                 self._write()
@@ -255,7 +255,7 @@ class LiveReport:
     def _write(self) -> None:
         from pytest_int8acc.report.json import write_json
 
-        with contextlib.suppress(OSError):  # the report at the end of the session says why
+        with contextlib.suppress(OSError):  # the error is reported at the end of the session
             write_json(self._folder, self.cases.report({}))
 
 

@@ -30,7 +30,7 @@ class Termination:
             return
         if callable(signal.getsignal(signal.SIGINT)):
             signal.raise_signal(signal.SIGINT)
-        else:  # a job in the background ignores SIGINT
+        else:  # SIGINT has no handler, as in a job in the background, which ignores it
             raise KeyboardInterrupt
 
     @pytest.hookimpl(tryfirst=True)

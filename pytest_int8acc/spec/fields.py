@@ -151,14 +151,20 @@ def _known_mark(value: str) -> str:
 
 
 def _worded(value: str) -> str:
-    """Return ``value``; raises for words that are booleans in YAML 1.1: else ``skip: no`` would skip."""
+    """Return ``value``; raises an error for words such as ``no``, so that ``skip: no`` does not skip a test.
+
+    These words are booleans in YAML 1.1.
+    """
     if value.lower() in ("yes", "no", "on", "off", "y", "n"):
         raise _wrong(f"expected the reason, as text, found {found(value)}, which is no reason")
     return value
 
 
 def _growing(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """Return ``value``; raises unless it is three shapes of one rank in ascending order of each size."""
+    """Return ``value``; raises an error unless it holds three shapes of one rank, in ascending order.
+
+    No size of a shape may be smaller than the same size of the shape before.
+    """
     if len(value) != 3:
         raise _wrong(f"expected {_PROFILE}, found {len(value)}")
     if len(set(map(len, value))) > 1 or not all(a <= b <= c for a, b, c in zip(*value, strict=False)):
@@ -390,7 +396,8 @@ def _flow(value: Any) -> str:
 def _meant(model: type[Closed], key: str) -> str | None:
     """Return the key of ``model`` of which ``key`` is a misspelling.
 
-    The result is None if some mapping of a case has ``key``.
+    The result is None if no key of ``model`` is similar, or if any mapping of a case has ``key``. In the
+    second case ``key`` is in the wrong place, and not misspelled.
     """
     if key in model.model_fields or _homes(key):
         return None

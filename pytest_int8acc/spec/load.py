@@ -141,7 +141,7 @@ def _strays(root: Node) -> list[Mistake]:
 
 
 def _defaults(root: Node, file: Path, mistakes: list[Mistake]) -> Node | None:
-    """Return the mapping under ``defaults:`` without a name; None if it is no mapping."""
+    """Return the mapping under ``defaults:`` without the key 'name'; None if the value is no mapping."""
     node = root.entries.get("defaults", Node(root.mark, {}))
     if not isinstance(node.value, dict):
         if node.value is not None:

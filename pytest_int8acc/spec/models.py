@@ -322,7 +322,7 @@ class Case(Closed):
         return self._line
 
     def settings(self) -> dict[str, object]:
-        """Return the settings in the spec by their names in ``Settings``; None if the spec gives none."""
+        """Return the settings by their names in ``Settings``; None for settings that the spec does not give."""
         runtime = self.onnxruntime or OnnxRuntime()
         return {
             "backend": self.backend,
