@@ -159,7 +159,7 @@ def reach(quantization: Quantization) -> float:
 def lost_db(stats: TensorValues, edge: EdgeStats) -> float:
     """The SQNR, in dB, of the best symmetric scale minus that of ``edge``; 0 without a histogram.
 
-    The result is never negative, and the best SQNR is taken for ``CEILING_DB`` at most.
+    The best SQNR counts as at most ``CEILING_DB``. The result is never negative.
     """
     if not stats.counts.any():
         return 0.0

@@ -62,7 +62,7 @@ class Method:
     """The text that names the method in :attr:`Scales.source`, with placeholders; empty means ``label``."""
     tried: tuple[Options, ...] = (Options(),)
     """The parameters with which the search for a fix and ``--int8acc-calibrations`` try the method; empty if
-    they never do."""
+    the method is never tried."""
 
     def labelled(self, options: Options) -> str:
         """The text that names the method and its parameters in reports."""

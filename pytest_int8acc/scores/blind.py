@@ -218,7 +218,7 @@ class _Trial:
         return self.baseline[name] if part is None else [part.of(a) for a in self.baseline[part.output]]
 
     def accepted(self, candidate: Outputs) -> tuple[Score, ...] | None:
-        """Returns the scores of a candidate that meets all criteria, the nearest to its limit first.
+        """Returns up to 3 scores of a candidate that meets all criteria, the nearest to its limit first.
 
         The result is None if the candidate misses a criterion, or if a metric raises an error on it.
         """

@@ -29,7 +29,10 @@ class _Output:
     axis: int
     """The axis of the classes."""
     labels: Array | None
-    """The class of each sample, integers [samples], ``NO_CLASS`` for none; None without such labels."""
+    """The labelled class of each sample, integers [samples]; None if there are no such labels.
+
+    A sample without a class has ``NO_CLASS``.
+    """
     kept: F64
     """The samples whose class differs and whose margins are the largest, [samples, 5], the largest first."""
     changed: int = 0

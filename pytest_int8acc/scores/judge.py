@@ -399,7 +399,7 @@ class OutputRows:
         are equal."""
         self._judged_only, self._peak, self._also = judged_only, peak, also
         self._length = 0
-        """The size of the first axis over all arrays."""
+        """The total size of the first axis of all arrays."""
         self._judged = [metric for limits in self.limits for metric in limits.limits]
         self._greatest = [0.0, 0.0]
         """The greatest finite magnitude of the baseline and that of the candidate; 0 unless the arrays are
@@ -463,7 +463,7 @@ class OutputRows:
         self._rows = {key: [] for key in (*keys, *self._also)}
 
     def _make_rows(self, keys: Sequence[Key], b: Array, c: Array, count: int, peak: float) -> None:
-        with np.errstate(all="ignore"):  # inf and nan are results here
+        with np.errstate(all="ignore"):  # inf and nan are valid results here
             for measure, options in keys:
                 self._rows[measure, options].append(measure.rows(b, c, count, options, peak))
 

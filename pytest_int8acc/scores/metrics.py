@@ -215,8 +215,8 @@ class Metric:
         return self.name in ("max_abs", "max_rel")
 
     def of_row(self, row: F64) -> float:
-        """Returns the value over the samples that one pooled row stands for; nan if it cannot be computed."""
-        with np.errstate(all="ignore"):  # inf and nan are results here
+        """Returns the value over the samples that one row stands for; nan if it cannot be computed."""
+        with np.errstate(all="ignore"):  # inf and nan are valid results here
             return self.value(row)
 
     def each(self, rows: F64) -> F64:

@@ -97,7 +97,7 @@ class Measure(NamedTuple):
 
     def pool(self, rows: F64) -> F64:
         """Returns one row, [columns], for several samples together, from a row for each sample."""
-        with np.errstate(all="ignore"):  # inf and nan are results here
+        with np.errstate(all="ignore"):  # inf and nan are valid results here
             pooled = np.asarray(rows.sum(axis=0))
             for column in self.greatest if len(rows) else ():
                 pooled[column] = rows[:, column].max()
@@ -393,6 +393,6 @@ TOP1 = Measure("top1", top_k(1), greatest=(), counted=COUNTED, reads=_CLASSES)
 TOP5 = Measure("top5", top_k(5), greatest=(), counted=COUNTED, reads=_CLASSES)
 UNEQUAL = Measure("unequal", unequal, greatest=(), counted=COUNTED)
 #: How close a sample's top class is to losing its place; see ``flip_distance``. Only the search for a fix
-#: reads these rows, sample by sample, so they are never pooled over samples.
+#: reads these rows. It reads them sample by sample, so rows of several samples are never combined.
 FLIP1 = Measure("flip1", flip_distance(1), greatest=(0,), counted=0, reads=_CLASSES)
 FLIP5 = Measure("flip5", flip_distance(5), greatest=(0,), counted=0, reads=_CLASSES)

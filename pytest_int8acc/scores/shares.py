@@ -99,7 +99,7 @@ class Share(ABC):
         """
         if self.pool == "whole":
             return np.full(len(rows), np.nan)
-        with np.errstate(all="ignore"):  # inf and nan are results here
+        with np.errstate(all="ignore"):  # inf and nan are valid results here
             return np.nan_to_num(self._shares(rows), nan=np.inf, posinf=np.inf)
 
     def vectors(self, b: Array, c: Array, samples: int) -> NDArray[np.float32]:

@@ -44,8 +44,8 @@ _MAX_SKEWED = 2.0
 #: Maximum number of units of a jackknife. A unit is a sample, or a group of samples that belong together. If
 #: there are more units, several are joined at random into one.
 _MAX_UNITS = 512
-#: Maximum number of units for a metric of labels. The metric is computed once for each unit, so more would
-#: take too long.
+#: Maximum number of units of a jackknife for a metric of labels. A unit is a group of samples. The metric is
+#: computed once for each unit, so more units would take too long.
 _MAX_UNITS_OF_LABELS = 64
 #: The number of bootstrap resamples.
 _RESAMPLES = 400
@@ -56,8 +56,8 @@ MIN_TAIL = 20
 _TAIL = 2.0
 #: 64 equally likely values of a normal distribution. Predictions of a tail are averaged over them.
 _NORMAL = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])
-#: To allow for rare large errors, one more unit is assumed. Its loss is the greatest loss that is expected
-#: among this many times as many units.
+#: To allow for rare large errors, one more sample is assumed. Its loss is the greatest loss that is expected
+#: among this many times as many samples.
 _RARER = 3.0
 #: Maximum ratio of the greatest loss to the smaller loss with which it is compared to estimate a tail.
 _MAX_RARE_RATIO = 1e12
@@ -149,7 +149,9 @@ def _bisected(reached: Callable[[float], bool], low: float, high: float) -> floa
 
 @lru_cache(maxsize=4096)
 def share_interval(hits: int, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Returns the exact interval of a share (Clopper and Pearson, 1934): both ends from 0 to 1.
+    """Returns the exact confidence interval of a ratio of samples: both ends, from 0 to 1.
+
+    The method is that of Clopper and Pearson (1934).
 
     Without a hit, the upper end is about 3.7 / ``trials`` at a confidence of 0.95: the rule of three, with
     half of the error probability at each end.
@@ -157,7 +159,7 @@ def share_interval(hits: int, trials: int, confidence: float = CONFIDENCE) -> tu
     Args:
         hits: The number of samples that have the property in question, such as being wrong.
         trials: The number of samples, at least 1.
-        confidence: The minimum probability that the interval contains the true share.
+        confidence: The minimum probability that the interval contains the true ratio.
     """
     error = (1 - confidence) / 2
     low = high = hits / trials
@@ -169,10 +171,10 @@ def share_interval(hits: int, trials: int, confidence: float = CONFIDENCE) -> tu
 
 
 def share_below(hits: float, trials: int, allowed: float) -> float:
-    """Returns the one-sided confidence, 0 to 1, that the true share is at most the allowed one.
+    """Returns the one-sided confidence, 0 to 1, that the true ratio of hits is at most ``allowed``.
 
     It is 1 minus the mid-p-value of the binomial test, which counts the observed outcome half (Lancaster,
-    1961).
+    1961). It is 0 if the observed ratio is above ``allowed``.
     """
     if allowed >= 1 or hits / trials > allowed:
         return float(allowed >= 1)
@@ -193,9 +195,8 @@ def mcnemar(lost: int, gained: int) -> float:
 def drop_interval(lost: int, gained: int, samples: int, confidence: float) -> tuple[float, float]:
     """Returns the interval of the drop (lost - gained) / samples, from -1 to 1.
 
-    The exact intervals of the lost and of the gained share are joined by method 10 of Newcombe (1998).
-    Newcombe joins Wilson's intervals instead. The covariance of both shares is that of a multinomial
-    distribution.
+    The exact intervals of lost / samples and of gained / samples are joined by method 10 of Newcombe (1998),
+    who joins Wilson's intervals. The covariance of both ratios is that of a multinomial distribution.
 
     Args:
         lost: The number of samples on which only the baseline is right.
@@ -214,7 +215,7 @@ def drop_interval(lost: int, gained: int, samples: int, confidence: float) -> tu
 
 
 def of_wrong(score: Score, wrong: int, samples: int, confidence: float = CONFIDENCE) -> Interval | None:
-    """Returns the exact interval of a score that is the share of right samples; None without a limit.
+    """Returns the exact interval of a score that is the ratio of right samples; None without a limit.
 
     Args:
         score: The score: 1 - ``wrong`` / ``samples``. Its limit is a minimum.
@@ -234,9 +235,9 @@ def of_wrong(score: Score, wrong: int, samples: int, confidence: float = CONFIDE
 
 
 def needed_for_share(wrong: int, samples: int, allowed: float, confidence: float) -> int | None:
-    """Returns how many samples would decide whether a share of wrong samples is allowed.
+    """Returns how many samples would decide whether the ratio of wrong samples is at most ``allowed``.
 
-    The share of wrong samples is assumed not to change. The result is None if no number would decide.
+    It is assumed that this ratio stays the same. The result is None if no number of samples would decide.
     """
     share, error = wrong / samples, (1 - confidence) / 2
     if allowed <= 0 or allowed >= 1:
@@ -258,12 +259,12 @@ def needed_for_share(wrong: int, samples: int, allowed: float, confidence: float
 def of_drop(
     score: Score, lost: int, gained: int, samples: int, confidence: float = CONFIDENCE
 ) -> Interval | None:
-    """Returns the interval of a share of right samples whose limit is relative to the baseline's share.
+    """Returns the interval of a ratio of right samples whose limit is relative to the baseline's ratio.
 
-    It is None without a limit.
+    The result is None without a limit.
 
     Args:
-        score: The score. Its ``baseline`` is the baseline's share, and its limit is a minimum.
+        score: The score. Its ``baseline`` is the baseline's ratio, and its limit is a minimum.
         lost: The number of samples on which only the baseline is right.
         gained: The number of samples on which only the candidate is right.
         samples: The number of samples.
@@ -292,7 +293,7 @@ def _shows_no_drop(samples: float, *, allowed: float, confidence: float) -> bool
 
 
 def least_detectable(samples: int, confidence: float = CONFIDENCE) -> float:
-    """Returns the smallest drop of accuracy that this number of samples can show, as a share of the samples.
+    """Returns the smallest drop of accuracy that this number of samples can show, 0 to 1.
 
     Each sample is right or wrong. McNemar's exact test shows a drop of this size with a probability of 0.8,
     if the candidate gains no sample. The result is 1 if there are too few samples for any drop.
@@ -307,7 +308,7 @@ def samples_to_detect(drop: float, confidence: float = CONFIDENCE) -> int:
     """Returns the minimum number of samples for which ``least_detectable`` is at most ``drop``.
 
     Args:
-        drop: The drop as a share of the samples, above 0 and at most 1.
+        drop: The drop of accuracy, above 0 and at most 1.
         confidence: The confidence of the test.
     """
     many = 1
@@ -333,10 +334,10 @@ def mean_interval(
     that of Student's t.
 
     Args:
-        value: The value over all units.
+        value: The value over all units. A unit is a sample, or a group of samples that belong together.
         influence: By how much each unit moves the value, times the number of units, [units]; at least two
-            units. For a mean it is the unit's distance from the mean. The jackknife (Tukey, 1958) gives it
-            for other values.
+            units. If the value is a mean, this is the unit's distance from the mean. For other values, the
+            jackknife (Tukey, 1958) computes it.
         confidence: The confidence of the interval.
 
     Returns:
@@ -410,7 +411,10 @@ def interval(
 def _of_sum(
     score: Score, rows: F64, metric: Metric, confidence: float, *, is_open: bool, rare: bool
 ) -> Interval | None:
-    """Returns the interval of a score of all samples together, from one row per unit, [units, columns]."""
+    """Returns the interval of a score of all samples together.
+
+    ``rows`` has one row for each sample or group of samples, [units, columns].
+    """
     compared = rows[metric.measure.compared(rows)]
     if metric.measure in (TOP1, TOP5, UNEQUAL):
         right = compared[:, 0] if metric.measure is not UNEQUAL else compared[:, COUNTED] - compared[:, 0]
@@ -423,19 +427,19 @@ def _of_sum(
 
 
 def _sorted(groups: Groups) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Returns the samples in the order of their groups, and where each group starts in this order."""
+    """Returns the indices of the samples, sorted by group, and the position where each group starts."""
     order = np.argsort(groups, kind="stable")
     return order, np.unique(groups[order], return_index=True)[1]
 
 
 def _pooled(rows: F64, metric: Metric, order: NDArray[np.intp], starts: NDArray[np.intp]) -> F64:
-    """Returns one row for each unit, [units, columns]: the pooled rows of its samples.
+    """Returns one row for each group of samples, [groups, columns], combined from the rows of its samples.
 
     Args:
         rows: The rows of the metric's measure, [samples, columns].
         metric: The metric.
-        order: The samples in an order in which those of a unit stand together.
-        starts: Where each unit starts in this order.
+        order: The indices of the samples, sorted by group.
+        starts: The position in ``order`` where each group starts.
     """
     pooled = np.add.reduceat(rows[order], starts, axis=0)
     for column in metric.measure.greatest:
@@ -445,33 +449,30 @@ def _pooled(rows: F64, metric: Metric, order: NDArray[np.intp], starts: NDArray[
 
 def _values(metric: Metric, rows: F64) -> F64:
     """Returns the value of each row by itself."""
-    with np.errstate(all="ignore"):  # inf and nan are results here
+    with np.errstate(all="ignore"):  # inf and nan are valid results here
         return np.array([metric.value(row) for row in rows], np.float64)
 
 
 def _lots(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
-    """Returns at most ``_MAX_UNITS`` rows.
-
-    Each stands for one unit, or for several units joined at random.
-    """
+    """Returns at most ``_MAX_UNITS`` rows. If there are more, several are joined at random into one."""
     order = rng.permutation(len(rows))
     starts = np.arange(min(len(rows), _MAX_UNITS)) * len(rows) // min(len(rows), _MAX_UNITS)
     return _pooled(rows, metric, order, starts)
 
 
 def resampled(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
-    """Returns the values of a metric over ``_RESAMPLES`` resamples of the units (Efron, 1979).
+    """Returns the values of a metric over ``_RESAMPLES`` bootstrap resamples of the rows (Efron, 1979).
 
     Args:
-        rows: The rows of the metric's measure, [units, columns].
-        metric: The metric. Its value is made of sums and maxima over the units.
-        rng: The generator that draws the units.
+        rows: The rows of the metric's measure, one for each sample or group of samples, [units, columns].
+        metric: The metric. Its value is computed from sums and maxima over the rows.
+        rng: The generator that draws the rows.
     """
     units = len(rows)
     choices = rng.integers(0, units, (_RESAMPLES, units))
     places = choices + units * np.arange(_RESAMPLES)[:, None]
     times = np.bincount(places.ravel(), minlength=units * _RESAMPLES).reshape(_RESAMPLES, units)
-    with np.errstate(all="ignore"):  # inf and nan are results here
+    with np.errstate(all="ignore"):  # inf and nan are valid results here
         pooled = times @ rows
     for column in metric.measure.greatest:
         pooled[:, column] = rows[:, column][choices].max(axis=1)
@@ -481,7 +482,7 @@ def resampled(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
 def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, rare: bool) -> Interval | None:
     """Returns the interval of a metric of all rows together, by the jackknife of the loss.
 
-    ``rows`` has one row per unit, [units, columns].
+    ``rows`` has one row for each sample or group of samples, [units, columns].
     """
     samples, rng = len(rows), np.random.default_rng(0)
     rows = _lots(rows, metric, rng)
@@ -514,9 +515,10 @@ def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, ra
 def _with_rare_unit(loss: float, influence: F64) -> tuple[float, float]:
     """Returns the logarithm of a loss with one more unit, which is worse than all others, and its error.
 
-    The loss of the added unit is the greatest loss that is expected among ``_RARER`` times as many units, if
-    the largest losses have Pareto's tail (Weissman, 1978). The exponent of the tail is estimated from two
-    losses: the greatest one, and the one whose rank is about the square root of the number of units.
+    A unit is a sample, or a group of samples that belong together. The loss of the added unit is the greatest
+    loss that is expected among ``_RARER`` times as many units. This assumes that the largest losses have
+    Pareto's tail (Weissman, 1978). The exponent of the tail is estimated from two losses: the greatest one,
+    and the one whose rank is about the square root of the number of units.
 
     Args:
         loss: The logarithm of the loss of all units together, which is the sum of their losses.
@@ -538,7 +540,7 @@ def _with_rare_unit(loss: float, influence: F64) -> tuple[float, float]:
 
 
 def _summed(rows: F64, metric: Metric) -> F64:
-    """Returns for each row the pooled row of this row and all rows before it, [units, columns]."""
+    """Returns for each row one that combines this row and all rows before it: cumulative sums and maxima."""
     summed = np.cumsum(rows, axis=0)
     for column in metric.measure.greatest:
         summed[:, column] = np.maximum.accumulate(rows[:, column])
@@ -631,15 +633,15 @@ def _of_quantile(score: Score, metric: Metric, losses: F64, units: int, confiden
 
 
 def _of_worst(score: Score, metric: Metric, losses: F64, confidence: float) -> Interval | None:
-    """Returns the interval of the worst loss in an equal number of other units.
+    """Returns the interval of the worst loss in an equal number of other samples.
 
     The better end is valid for any distribution. The worse end is estimated from the tail. With fewer than
-    ``MIN_TAIL`` units, or without a tail, there is no worse end.
+    ``MIN_TAIL`` samples, or without a tail, there is no worse end. Samples that belong together count as one.
 
     Args:
         score: The score of all samples, with its limit.
         metric: The metric.
-        losses: The worst loss of each unit, [units].
+        losses: The loss of each sample, or the worst loss of each group of samples.
         confidence: The confidence of the interval.
     """
     units = len(losses)

@@ -76,14 +76,14 @@ class Task:
                 )
             if not isinstance(given, list):
                 self._check_classes(labels, samples, self._fit(given.shape, given.dtype, labels.shape))
-            with np.errstate(all="ignore"):  # inf and nan are results here
+            with np.errstate(all="ignore"):  # inf and nan are valid results here
                 return list(TASKS[self.name].records(self, given, labels))
         except CriterionError as error:
             raise CriterionError(f"metric {self.name}: {error}") from error
 
     def value(self, records: Sequence[Record]) -> float:
         """Returns the metric's value over the samples that these records stand for; it may be nan or inf."""
-        with np.errstate(all="ignore"):  # inf and nan are results here
+        with np.errstate(all="ignore"):  # inf and nan are valid results here
             return float(TASKS[self.name].value(self, records))
 
     def check(self, outputs: Sequence[TensorInfo], labels: Labels) -> None:
@@ -248,7 +248,7 @@ class TaskRun:
     def right(self) -> F64 | None:
         """Whether each sample is right (1) or wrong (0), [samples]; nan where its label does not count.
 
-        None if the metric is not a share of right samples, or if a sample has several labels.
+        None if the metric is not a ratio of right samples, or if a sample has several labels.
         """
         if not TASKS[self._task.name].is_share:
             return None
@@ -285,7 +285,7 @@ class Kind(NamedTuple):
     slow: bool = False
     """Whether one value takes too long to be repeated for dozens of subsets of the samples."""
     is_share: bool = False
-    """Whether the value is the share of labels that are right."""
+    """Whether the value is a ratio: the right predictions divided by all labels that count."""
 
 
 def _class_axes(shape: Sequence[Dim], labels: Sequence[int], axis: int | None) -> list[int]:
@@ -369,7 +369,10 @@ def _top(k: int) -> Kind:
 
 
 def _ratio_of_sums(task: Task, records: Sequence[Any]) -> float:
-    """Returns the ratio of the sum of the records' first numbers to that of their second; nan for 0 / 0."""
+    """Returns the sum of the records' first numbers, divided by the sum of their second numbers.
+
+    The result is nan if the second sum is 0.
+    """
     part, whole = np.sum(records, axis=0)
     return float(part / whole) if whole else float("nan")
 

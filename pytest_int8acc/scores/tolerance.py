@@ -38,9 +38,9 @@ _BINS_PER_OCTAVE, _OCTAVES = 8, 16
 _BINS = 2 * _BINS_PER_OCTAVE * _OCTAVES + 1
 #: The indices of the columns of a row. ``_CHECK`` is the index of the check in ``CHECKS``. ``_QUANTILE`` is
 #: the checked quantile, and ``_COUNT`` the number of elements. Each other name stands for two neighbouring
-#: columns: the first one is for absolute errors, the second one for relative errors. Columns before
-#: ``_COUNT`` are pooled by their maximum, all others by their sum. If a median or a quantile is checked, two
-#: histograms of ``_BINS`` columns each follow.
+#: columns: the first one is for absolute errors, the second one for relative errors. The row of several
+#: samples has the maximum of the columns before ``_COUNT``, and the sum of all others. If a median or a
+#: quantile is checked, two histograms of ``_BINS`` columns each follow.
 _CHECK, _QUANTILE, _GREATEST, _GREATEST_INSIDE, _LEAST_OUTSIDE = 0, 1, 2, 4, 6
 _COUNT, _SUM, _INSIDE = 8, 9, 11
 _COLUMNS = 13

@@ -37,8 +37,8 @@ def metric_scores(
 ) -> tuple[Score, ...]:
     """Returns one score for each limit of a metric, or one score without a limit if the metric has none.
 
-    All limits are on the candidate's value. A ``max_drop`` is turned into such a limit: it is below the
-    baseline's value, or above it if lower is better. A value of nan or inf becomes nan, which never passes.
+    All limits are on the candidate's value. A ``max_drop`` is turned into such a limit: the baseline's value
+    minus the drop, or plus the drop if lower is better. A value of inf becomes nan. nan never passes.
 
     Args:
         candidate: The metric of the candidate's outputs.
@@ -245,8 +245,8 @@ class _UserRun:
         made: Any = function
         if isinstance(function, UserFunction):
             made, self._active = function.function, function.active
-            # The block of ``_call`` makes the user's script active, and a call of ``function`` does so again
-            # inside this block. The inner block undoes a change of the working folder, so that each call
+            # ``_call`` puts the changes that the user's script made to the process in force, such as its
+            # working folder. A call of ``function`` does so again, and undoes them at its end. So each call
             # begins in the same folder.
         self._kept: list[tuple[int, Feed]] = []
         """The batches that are kept for a function that is called once, each with the index of its first
@@ -308,10 +308,10 @@ def of_samples(labels: Labels, samples: Sequence[int]) -> Labels:
 
 
 def _bars(limit: MetricLimit, reference: float) -> list[tuple[float | None, Bound, str]]:
-    """Returns each limit on the candidate's value, its bound, and a text.
+    """Returns each limit on the candidate's value, with its bound and a text.
 
-    The text says how a ``max_drop`` was turned into the limit. It is empty for other limits. Without any
-    limit, the only limit is None.
+    The text says how a ``max_drop`` was turned into the limit. It is empty for other limits. If the metric
+    has no limit, the result is one entry whose limit is None.
     """
     bars: list[tuple[float | None, Bound, str]] = [(limit.min, "min", ""), (limit.max, "max", "")]
     bound: Bound = "max" if limit.lower_is_better else "min"

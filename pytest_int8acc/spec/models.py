@@ -322,7 +322,7 @@ class Case(Closed):
         return self._line
 
     def settings(self) -> dict[str, object]:
-        """Return the settings by their names in ``Settings``; None for settings that the spec does not give."""
+        """Return the settings by their names in ``Settings``; None for settings that the spec lacks."""
         runtime = self.onnxruntime or OnnxRuntime()
         return {
             "backend": self.backend,

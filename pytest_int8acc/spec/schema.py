@@ -96,7 +96,7 @@ def _mapping(
 
 
 def _required(keys: Iterable[str]) -> list[dict[str, list[str]]]:
-    """Return a schema for each key that requires it; the schemas are alternatives."""
+    """Return one schema per key, for ``oneOf`` or ``anyOf``. Each schema requires its key."""
     return [{"required": [key]} for key in keys]
 
 
