@@ -20,7 +20,7 @@ from pytest_int8acc.errors import DataError
 from pytest_int8acc.files import readable
 from pytest_int8acc.tensors import Feed, TensorInfo, describe
 
-#: A description of the place of a feed, for messages, and the feed.
+#: The place of a feed, described for messages, and the feed: one array for each input.
 Located = tuple[str, Feed]
 _EXPECTED = "expected a dict of input name to array"
 _ADVICE = "save inputs with: polygraphy run model.onnx --onnxrt --save-inputs inputs.json"
@@ -30,7 +30,7 @@ _OUTPUTS = ("RunResults", "IterationResult", "LazyArray", "LazyNumpyArray")
 
 @dataclass(frozen=True)
 class RandomSource:
-    """Seeded random inputs: ``samples`` rows (at least 1) from ``seed`` (at least 0)."""
+    """Random inputs: ``samples`` rows (at least 1) that are drawn with ``seed`` (at least 0)."""
 
     samples: int
     seed: int = 0
@@ -38,10 +38,10 @@ class RandomSource:
 
 @dataclass(frozen=True)
 class Source:
-    """Raw feeds that can be read again and again."""
+    """Raw feeds, which can be read several times. A feed is one array for each input of the model."""
 
     read: Callable[[], Iterator[Located]]
-    """Returns an iterator over one pass, which reads lazily."""
+    """Returns an iterator over the feeds of one pass. A feed is read when the iterator reaches it."""
     samples: int | None = None
     """The number of samples in a pass over the data; None if it is not known before the data are read."""
     joins: bool = False
@@ -143,7 +143,7 @@ def _stacked_names(arrays: Feed, layout: Layout, where: str) -> frozenset[str]:
 def _slices(
     arrays: Feed, stacked: frozenset[str], layout: Layout, size: int, where: str
 ) -> Iterator[Located]:
-    """Yield feeds of ``size`` rows; if arrays are ``stacked``, the feed at each index of axis 0."""
+    """Yield feeds of ``size`` rows, or, if arrays are ``stacked``, the whole feed at each index of axis 0."""
     if stacked:
         for index in range(min(len(arrays[name]) for name in stacked)):
             yield where, _pick(arrays, stacked, index)
@@ -268,7 +268,7 @@ def _decoded(value: dict[str, Any], where: str) -> Any:
         raise DataError(f"{where}: holds a '{kind}', expected NumPy arrays; {_ADVICE}")
     try:
         return np.load(io.BytesIO(base64.b64decode(value["array"], validate=True)), allow_pickle=False)
-    except Exception as error:  # of many types, for a damaged file
+    except Exception as error:  # A damaged file leads to errors of many types.
         raise DataError(f"{where}: an array is damaged or pickled; {_ADVICE}") from error
 
 

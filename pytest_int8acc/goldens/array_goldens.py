@@ -119,7 +119,7 @@ def _read(file: str) -> dict[str, Array] | None:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             return dict(stored)
-    except Exception as error:  # NumPy and zipfile raise many types for a damaged file
+    except Exception as error:  # NumPy and zipfile raise many types of errors for a damaged file
         raise GoldenError(f"{shown(file)}: the golden is damaged ({error}); {mend}") from error
 
 

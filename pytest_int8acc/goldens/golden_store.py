@@ -334,7 +334,7 @@ def _recorded(golden_store: GoldenStore, result: CaseResult, run: Compared) -> C
 
 
 def _candidate(golden_store: GoldenStore, result: CaseResult, run: Compared) -> str:
-    """Write the candidate, the golden that an update would write; return its path.
+    """Write the candidate, which is the golden that an update would write; return a sentence with its path.
 
     Without a folder for candidates nothing is written, and the text is empty.
     """

@@ -263,7 +263,7 @@ def unpack(data: bytes, outputs: Mapping[str, KeptOutput]) -> Stored:
                 else:
                     members = (f"{name}.{number}.npy" for number in range(kept.parts))
                     stored[name] = [_cast(file[member], kept) for member in members]
-    except Exception as error:  # NumPy and zipfile raise many types for a damaged file
+    except Exception as error:  # NumPy and zipfile raise many types of errors for a damaged file
         raise ValueError(error_text(error)) from error
     return stored
 

@@ -176,7 +176,7 @@ def _all_scores(
     for metric in METRICS.values():
         like = next((c for c in own if metric.name in c.limits), own[0] if own else OutputLimits(name))
         if metric.name == "tolerance" and like.tolerance is None:
-            continue  # a tolerance needs numbers from a criterion
+            continue  # this metric needs a criterion that says which errors are tolerated
         unlimited = -math.inf if metric.bound == "min" else math.inf
         wish = OutputLimits(
             name, like.axis, {metric.name: unlimited}, like.rel_floor, tolerance=like.tolerance

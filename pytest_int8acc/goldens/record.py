@@ -1,4 +1,4 @@
-"""The record of a golden: its provenance and the accepted scores; and what has changed since it was made.
+"""The record of a golden: its provenance and the accepted scores. Finds what has changed since it was made.
 
 The provenance is the files, settings and scripts that a golden depends on.
 """
@@ -54,7 +54,7 @@ class Accepted(_Frozen):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The pair that is unique among the scores of a case."""
+        """The subject and the metric. This pair is unique among the scores of a case."""
         return self.subject, self.metric
 
 
@@ -80,18 +80,18 @@ class Kept(_Frozen):
 
 
 class Record(_Frozen):
-    """One golden."""
+    """The content of a golden's JSON file: accepted scores, and what the golden depends on."""
 
     format: Literal[1] = 1
     case: str
     files: dict[str, str]
-    """SHA-256 by role: of the model with its external data, and of the baseline if it is a file."""
+    """The SHA-256 of the model with its external data, and of the baseline if it is a file; by role."""
     baseline: str
-    """fp16, fp32, model or engine."""
+    """The kind of baseline: fp16, fp32, model or engine."""
     samples: int = Field(ge=1)
     """Number of samples from which the scores were computed."""
     data: str
-    """The hash of these samples."""
+    """The hash of the samples from which the scores were computed."""
     settings: dict[str, str]
     """The settings that change outputs."""
     scripts: dict[str, str]
@@ -175,7 +175,7 @@ def provenance_of(case: Case, output_settings: Mapping[str, str]) -> Provenance:
 def digest_model(path: Path) -> str:
     """Return the SHA-256 of an ONNX file and its external data, in hex; empty if a file is missing.
 
-    The bytes are hashed and not the graph, because a golden outlives versions of the library that reads it.
+    The bytes of the files are hashed. A hash of the parsed graph could change with the library's version.
     """
     try:
         if readable(path).stat().st_size > _SLOW_BYTES:

@@ -1,4 +1,4 @@
-"""``pytest --int8acc-init MODEL``: a first spec for a model."""
+"""``pytest --int8acc-init MODEL``: writes a first spec for a model."""
 
 from pytest_int8acc.init.write import run, write_spec
 

@@ -91,7 +91,7 @@ def find_sizes(model: Model, batches: Sequence[int] = BATCHES) -> Trial:
     sizes that were tried, and no outputs.
 
     Args:
-        model: A model in normal form, with inputs of known rank.
+        model: A model that ``load_model`` returned. The ranks of its inputs are known.
         batches: The batch sizes to try if the model does not fix the batch size.
     """
     ranges = {tensor.name: _range(model, tensor) for tensor in model.inputs}

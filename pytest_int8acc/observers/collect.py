@@ -116,7 +116,7 @@ def _greatest(known: Array | None, found: Array) -> Array | None:
 
 
 class _Reductions:
-    """A model with outputs added: the extremes of tensors by row and channel, sums of magnitudes, and sizes.
+    """A model with added outputs: the extremes of tensors by row and channel, sums of magnitudes, and sizes.
 
     A row is an index of axis 0. A sum of magnitudes is NaN if any value is NaN, while a maximum may ignore
     NaN.

@@ -21,8 +21,8 @@ from pytest_int8acc.spec.int8 import CalibrationMethod
 if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
 
-#: Number of histogram bins for entropy calibration during the search for a fix. There many tensors are
-#: calibrated, and the time of entropy calibration grows with the number of bins.
+#: Number of histogram bins for entropy calibration during the search for a fix. The search calibrates many
+#: tensors, and the time of entropy calibration grows with the number of bins.
 FEW_BINS = 1 << 9
 
 

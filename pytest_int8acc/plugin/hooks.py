@@ -208,7 +208,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFile |
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Starts the progress display and the report if there are cases, and takes SIGTERM as Ctrl-C."""
+    """Starts the progress display and the report if there are cases. From now on SIGTERM acts like Ctrl-C."""
     if any(item.path.name.endswith(SUFFIXES) for item in session.items):
         from pytest_int8acc.plugin import progress, termination
 
@@ -226,7 +226,7 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
 
 
 def _begin_report(config: pytest.Config, nodeids: list[str]) -> None:
-    """Writes a report in which these cases are missing, and from now on adds each case that ends."""
+    """Writes a report in which these cases count as missing. From now on each case that ends is added."""
     from pytest_int8acc.plugin.reporting import LIVE, LiveReport
     from pytest_int8acc.plugin.session import report_folder
 
@@ -249,7 +249,7 @@ def _is_idle(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Starts the progress display for a worker of pytest-xdist, and takes SIGTERM as Ctrl-C."""
+    """Starts the progress display for a worker of pytest-xdist. From now on SIGTERM acts like Ctrl-C."""
     if _gate(node.config) or any(".int8acc.y" in arg for arg in node.config.args):
         from pytest_int8acc.plugin import progress, termination
 
@@ -385,7 +385,7 @@ def _show_cases(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Sends the spec files that were not run from a worker of pytest-xdist to the controller."""
+    """In a worker of pytest-xdist, sends the list of spec files that were not run to the controller."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         not_run = session.config.stash[_NOT_RUN]
@@ -394,7 +394,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Receives the list of spec files that were not run from a worker. All workers report the same files."""
+    """Receives a worker's list of the spec files that were not run. All workers send the same list."""
     output = getattr(node, "workeroutput", None) or {}  # a crashed worker has no output
     node.config.stash[_NOT_RUN].update(output.get(_NOT_RUN_OUTPUT, ()))
 

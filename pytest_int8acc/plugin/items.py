@@ -92,7 +92,7 @@ class SpecItem(pytest.Function):
         for name in self.case.marks:
             try:
                 self._add_named(name)
-            except (pytest.fail.Exception, Warning) as error:  # --strict-markers, -W error
+            except (pytest.fail.Exception, Warning) as error:  # raised with --strict-markers or -W error
                 from pytest_int8acc.spec.load import display
 
                 place = f"{display(self.path)}:{self.case.line + 1}:1"
@@ -151,7 +151,7 @@ class SpecItem(pytest.Function):
         search, the verdict of the setup phase stands, and the teardown raises the exception.
         """
         run, verdict = self.run, self.result
-        assert run is not None  # setup() would have raised
+        assert run is not None  # otherwise setup() would have raised an error
         assert verdict is not None
         try:
             with watching(self.config, self.nodeid, run):

@@ -228,7 +228,7 @@ class LiveReport:
         self._config, self._folder = config, folder
 
     def begin(self, nodeids: Iterable[str]) -> None:
-        """Write a report in which the cases of these node ids are missing.
+        """Write a report in which the cases of these node ids count as missing.
 
         The page of an earlier run is removed, because it does not belong to this report.
         """
@@ -282,7 +282,7 @@ def gather(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> Re
 @functools.cache
 def tool() -> dict[str, str]:
     """Return name and version of this plugin, for the report."""
-    name = "pytest-int8acc"  # without an installation, -p pytest_int8acc.plugin can load the plugin
+    name = "pytest-int8acc"  # may not be installed: -p pytest_int8acc.plugin loads it from source
     return {"name": name, "version": installed([name]).get(name, "unknown")}
 
 
@@ -319,7 +319,7 @@ def first_line(report: pytest.TestReport) -> str:
 
 def _whole(report: pytest.TestReport | pytest.CollectReport, first: str) -> str:
     """Return the whole message of a report, with its first line on top, cut to ``_MESSAGE`` characters."""
-    if isinstance(report.longrepr, str):  # unlike longreprtext, longrepr does not name the worker
+    if isinstance(report.longrepr, str):  # longreprtext would begin with the name of the worker
         return report.longrepr[:_MESSAGE]
     text = report.longreprtext
     if text.startswith("[gw"):

@@ -1,4 +1,4 @@
-"""Takes SIGTERM as Ctrl-C, so that a job that is ended by its scheduler still writes its reports."""
+"""Makes SIGTERM act like Ctrl-C, so that a job that is ended by its scheduler still writes its reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME = "int8acc-termination"
 
 
 def start(config: pytest.Config) -> None:
-    """Take SIGTERM as Ctrl-C until the session ends, unless someone else has a handler for it."""
+    """Make SIGTERM act like Ctrl-C until the session ends, unless SIGTERM has a handler already."""
     if config.pluginmanager.has_plugin(NAME) or threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:

@@ -340,7 +340,7 @@ def _zeros(array: Array) -> Array:
 
 
 def _greatest(array: Array) -> Array:
-    """Returns an array that is filled with its greatest value; empty texts in place of texts."""
+    """Returns a copy of an array in which all elements have its greatest value; texts become empty."""
     if array.dtype.kind not in "fiub" or not array.size:
         return _zeros(array)
     return np.full_like(array, np.nan_to_num(array).max())

@@ -189,7 +189,7 @@ class Metric:
     """Computes the value from one row, which stands for one sample or for several; nan if that is
     impossible."""
     share: Callable[[float, Options, Whole], Share]
-    """Creates an object that computes, for a search, which share of the limit each sample uses up."""
+    """Creates an object for the search for a fix. It computes which share of a limit each sample uses up."""
     spared: float | None = None
     """The ratio of samples that may miss a limit, 0 to 1, if each sample is judged by itself; None if all
     samples are judged together."""

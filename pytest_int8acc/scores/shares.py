@@ -1,12 +1,13 @@
 """Computes shares. A share says how much of a criterion's limit one sample uses up.
 
 For a limit on a mean, a share of 1 is what the limit allows for an average sample. For a limit on the worst
-sample, a share of 1 is the limit. A search reads scores, shares and error vectors. Verdicts depend on the
-scores alone.
+sample, a share of 1 is the limit. The search for a fix reads scores, shares and error vectors. Verdicts
+depend on the scores alone.
 
-A search rejects a plan, an assignment of precisions to layers, by the shares of some of the samples. Shares
-must therefore never overstate the loss, and samples that did not run count as perfect. Sums are multiplied by
-a number just below 1, so that rounding rejects no plan.
+The search tries plans: a plan assigns a precision to each layer. It may reject a plan after some of the
+samples have run, by the shares of these samples. Shares must therefore never overstate the loss, and samples
+that did not run count as perfect. Sums are multiplied by a number just below 1, so that rounding rejects no
+plan.
 
 In this module ``b`` is an array of the float baseline, and ``c`` is the same array of the low-precision
 candidate. Both arrays hold ``samples`` samples along their first axis, or they are one sample.
@@ -45,7 +46,8 @@ from pytest_int8acc.tensors import Array
 Pool = Literal["mean", "rank", "whole"]
 #: The smallest positive float64 of full precision. It replaces a divisor of 0.
 TINY = float(np.finfo(np.float64).tiny)
-#: Shares that are summed are multiplied by this factor just below 1, so that rounding does not reject a plan.
+#: Shares that are summed are multiplied by this factor just below 1. Otherwise a rounding error could make a
+#: sum exceed the limit.
 _SAFE = 1 - 1e-9
 #: Maximum magnitude of an element of an error vector; greater ones are clipped. Squared lengths then stay
 #: finite in float32.
@@ -60,8 +62,7 @@ _MIN_MARGIN = 0.01
 class Whole(NamedTuple):
     """Sums and rows of the float baseline over all samples of a search.
 
-    From these numbers follows which error a limit allows. The rows come from comparing the baseline with
-    itself.
+    These numbers determine which error a limit allows. The rows come from comparing the baseline with itself.
     """
 
     samples: int
@@ -312,7 +313,7 @@ class Flips(Share):
     def _may_flip(self, limit: float) -> int:
         """Returns how many class rows may change their top class within the limit.
 
-        Each number is checked with the quotient that is also the score, so that both are rounded alike.
+        A number is tried by computing the score that it leads to. So rounding errors are those of the score.
         """
         allowed = min(int((1 - limit) * self.class_rows) + 1, self.class_rows)
         while allowed > 0 and (self.class_rows - allowed) / self.class_rows < limit:

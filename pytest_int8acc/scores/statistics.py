@@ -144,7 +144,7 @@ def _bisected(reached: Callable[[float], bool], low: float, high: float) -> floa
     return high
 
 
-# --- Right or wrong, exact
+# --- Exact intervals of ratios of right samples
 
 
 @lru_cache(maxsize=4096)
@@ -321,7 +321,7 @@ def samples_to_detect(drop: float, confidence: float = CONFIDENCE) -> int:
     return many
 
 
-# --- Sums and means
+# --- Intervals of sums and means
 
 
 def mean_interval(
@@ -605,7 +605,7 @@ def of_labels(
     return _around(score, low, high, kept, confidence, needed)
 
 
-# --- The worst sample
+# --- Intervals of the worst sample
 
 
 def _of_quantile(score: Score, metric: Metric, losses: F64, units: int, confidence: float) -> Interval | None:
@@ -712,7 +712,7 @@ def _endless(metric: Metric) -> float:
     return -math.inf if metric.bound == "min" else math.inf
 
 
-# --- Intervals
+# --- Parts of all intervals
 
 
 def in_samples(found: Interval | None, each: float) -> Interval | None:
@@ -744,5 +744,5 @@ def _needed(samples: int, reach: float, distance: float) -> int | None:
 def _around(
     score: Score, low: float, high: float, kept: float, confidence: float, needed: int | None
 ) -> Interval:
-    """Returns an interval that contains the score's value."""
+    """Returns the interval from ``low`` to ``high``, widened if the score's value is outside."""
     return Interval(min(low, score.value), max(high, score.value), kept, confidence, needed)

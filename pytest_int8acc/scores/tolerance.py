@@ -134,7 +134,7 @@ def _counted(rows: F64, kind: int, used: F64, counted: NDArray[np.bool_]) -> NDA
     outside = np.where(counted & ~inside, used, np.inf)
     rows[:, _INSIDE + kind] = inside.sum(axis=1)
     rows[:, _GREATEST_INSIDE + kind] = np.where(inside, used, 0.0).max(axis=1, initial=0.0)
-    # The minimum is stored with a changed sign, because pooling takes the maximum.
+    # The minimum is stored with a changed sign, because the row of several samples has the maximum.
     rows[:, _LEAST_OUTSIDE + kind] = -outside.min(axis=1, initial=np.inf)
     with np.errstate(divide="ignore"):
         place = np.floor(_BINS_PER_OCTAVE * np.log2(used)) + _BINS_PER_OCTAVE * _OCTAVES

@@ -85,8 +85,8 @@ def _interval(
         right = own.right[~np.isnan(own.right)]
         lost, gained = (int((right == 0).sum()), 0) if other is None else flips(own, other)
         units = len(right) if groups is None else len(np.unique(groups))
-        # Without a disagreement the exact interval is valid for groups, too, if each group counts as one
-        # sample.
+        # If both models are right on the same samples, the exact interval is valid for groups, too. Each
+        # group then counts as one sample.
         if groups is None or not lost + gained:
             found = of_drop(score, lost, gained, units, confidence)
             if other is None:

@@ -225,7 +225,7 @@ class BaselineModel(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield a message if there is no key, or both."""
+        """Yield a message unless exactly one of the two keys is given."""
         if "model" in given and "engine" in given:
             yield "engine", "'engine' and 'model' exclude each other: keep one"
         if not given:

@@ -63,7 +63,7 @@ def spec_error(file: Path, mistakes: Iterable[Mistake]) -> SpecError:
 
 
 def _cases(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
-    """Return the cases without mistakes; add the mistakes of the others to ``mistakes``."""
+    """Return the cases without mistakes; add the mistakes of all other cases to ``mistakes``."""
     if not isinstance(root.value, dict):
         text = f"a spec is a mapping of keys like 'model: resnet50.onnx', found {found(root.plain())}"
         mistakes.append(Mistake(root.mark, text))

@@ -19,7 +19,7 @@ from pytest_int8acc.spec.criteria import EngineCriterion, MetricCriterion, Outpu
 from pytest_int8acc.spec.int8 import BaselineModel, Fp8, Int8
 from pytest_int8acc.spec.models import FORMAT_KEYS, Case
 
-#: The file that is shipped with the package.
+#: The file with the JSON schema, which is shipped with the package.
 FILE = Path(__file__).parents[1] / "int8acc.schema.json"
 
 
@@ -79,7 +79,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def text() -> str:
-    """Return the content of the shipped file."""
+    """Return the JSON schema as text: the content of the shipped file."""
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 

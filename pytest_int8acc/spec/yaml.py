@@ -129,7 +129,7 @@ def parse(raw: bytes, max_bytes: int = MAX_BYTES, max_nodes: int = MAX_NODES) ->
         mistakes.append(_syntax_mistake(error, text))
     except RecursionError:  # PyYAML's own parser is written in Python and recurses
         mistakes.append(Mistake(Mark(1, 1), _TOO_DEEP))
-    except (ValueError, OverflowError):  # from PyYAML's own parser, for "\\UFFFFFFFF"
+    except (ValueError, OverflowError):  # raised by PyYAML's own parser for "\\UFFFFFFFF"
         mistakes.append(
             Mistake(Mark(1, 1), "not valid YAML: a character code or the YAML version is out of range")
         )
@@ -273,7 +273,7 @@ def _syntax_mistake(error: yaml.YAMLError, text: str) -> Mistake:
         return Mistake(Mark(1, 1), f"not valid YAML: {error}")
     mark = _mark(error.problem_mark)
     problem = f"{error.context or ''}: {error.problem or ''}"
-    if "maximum nesting depth" in problem:  # libyaml's own limit, 1000 levels from its version 0.2.6 on
+    if "maximum nesting depth" in problem:  # libyaml allows 1000 levels from its version 0.2.6 on
         return Mistake(mark, _TOO_DEEP)
     if error.context_mark is not None:
         for part, advice in _ADVICE_AT_START.items():
