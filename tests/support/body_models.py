@@ -38,6 +38,10 @@ class Models:
     """Layer to the range of its activation; a layer without one has no Q/DQ."""
     strange: str = ""
     """Layer whose DequantizeLinear has another scale than its QuantizeLinear."""
+    noisy: bool = False
+    """One channel that ``odd`` reads is 200 times as large as the others, and its weights are as much smaller."""
+    alike: bool = False
+    """Both branches of the If name their nodes and tensors alike."""
     _main: list[onnx.TensorProto] = field(default_factory=list)
 
     def model(self) -> onnx.ModelProto:
@@ -87,8 +91,9 @@ class Models:
     def _if(self, read: str, made: str) -> onnx.NodeProto:
         branches = {}
         for label in ("then", "else"):
-            nodes, tensors = self._layers(read, f"_{label}")
-            graph = helper.make_graph(nodes, label, [], [_info(f"out_{label}")], tensors)
+            end = "" if self.alike else f"_{label}"
+            nodes, tensors = self._layers(read, end)
+            graph = helper.make_graph(nodes, label, [], [_info(f"out{end}")], tensors)
             branches[f"{label}_branch"] = graph
         return helper.make_node("If", ["on"], [made], name="choice", **branches)
 
@@ -98,7 +103,11 @@ class Models:
         place = self._main if self.outside else tensors
         nodes = self._layer("even", read, f"mid{end}", end, place)
         nodes.append(helper.make_node("Tanh", [f"mid{end}"], [f"bent{end}"]))
-        nodes += self._layer("odd", f"bent{end}", f"out{end}", end, place)
+        if self.noisy:
+            place.append(numpy_helper.from_array(_spread(), f"spread{end}"))
+            nodes.append(helper.make_node("Mul", [f"bent{end}", f"spread{end}"], [f"wide{end}"]))
+        read = f"wide{end}" if self.noisy else f"bent{end}"
+        nodes += self._layer("odd", read, f"out{end}", end, place)
         return nodes, tensors
 
     def _layer(
@@ -107,6 +116,8 @@ class Models:
         """A MatMul called ``layer`` and ``end``, with its Q/DQ; its constants go to ``place``."""
         name, nodes = f"{layer}{end}", list[onnx.NodeProto]()
         weight = _weight(layer)
+        if self.noisy and layer == "odd":
+            weight /= _spread()[:, None]
         if layer not in self.ranges:
             place.append(numpy_helper.from_array(weight, f"{name}_w"))
             return [helper.make_node("MatMul", [read, f"{name}_w"], [made], name=name)]
@@ -142,18 +153,30 @@ def _weight(layer: str) -> np.ndarray:
     return rng.normal(0, 0.35, (WIDTH, WIDTH)).astype(np.float32)
 
 
+def _spread() -> np.ndarray:
+    factors = np.ones(WIDTH, np.float32)
+    factors[3] = 200
+    return factors
+
+
 def _info(name: str, sizes: Sequence[Any] | None = None) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes)
 
 
-def write_case(folder: Path, network: str, wrong: Mapping[str, float], **more: Any) -> None:
-    """Write a case: model.onnx, int8.onnx with the ranges of ``FIT`` and ``wrong``, inputs, and a spec."""
-    strange, spec, left_out = more.pop("strange", ""), more.pop("spec", {}), more.pop("left_out", ())
+def write(folder: Path, network: str, wrong: Mapping[str, float] | None = None, **more: Any) -> None:
+    """Write model.onnx, int8.onnx with the ranges of ``FIT`` and ``wrong``, and data.npz."""
+    strange, left_out = more.pop("strange", ""), more.pop("left_out", ())
     onnx.save(Models(network, **more).model(), folder / "model.onnx")
-    ranges = {layer: amax for layer, amax in {**FIT, **wrong}.items() if layer not in left_out}
+    ranges = {layer: amax for layer, amax in {**FIT, **(wrong or {})}.items() if layer not in left_out}
     low = Models(network, **more, ranges=ranges, strange=strange)
     onnx.save(low.model(), folder / "int8.onnx")
-    np.save(folder / "inputs.npy", samples(network))
-    said = {"model": "model.onnx", "inputs": "inputs.npy", "int8": {"model": "int8.onnx"}}
+    np.savez(folder / "data.npz", x=samples(network))
+
+
+def write_case(folder: Path, network: str, wrong: Mapping[str, float], **more: Any) -> None:
+    """Write the files of ``write`` and a spec."""
+    spec = more.pop("spec", {})
+    write(folder, network, wrong, **more)
+    said = {"model": "model.onnx", "inputs": "data.npz", "int8": {"model": "int8.onnx"}}
     said |= {"criteria": [{"output": "y", "sqnr_db": 12}], **spec}
     (folder / "case.int8acc.yaml").write_text(yaml.safe_dump(said), encoding="utf-8")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import body_models
 import case_networks
 import numpy as np
 import onnx
@@ -36,6 +37,7 @@ KEYS = {
     "without ranges",
     "qdq",
     "quantize static",
+    "bodies",
     "outputs",
     "files",
     "spec",
@@ -91,6 +93,9 @@ def merged(said: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 def write(folder: Path, said: Mapping[str, Any]) -> None:
     """Write the project of a case: model, data, ranges or Q/DQ model, other files; not the spec."""
+    if "bodies" in said:
+        body_models.write(folder, **said["bodies"])
+        return
     proto = _network(said)
     onnx.save(proto, folder / "model.onnx")
     for name, other in said.get("models", {}).items():
@@ -148,7 +153,7 @@ def spec_of(said: Mapping[str, Any]) -> str:
         form: dict[str, Any] = {"calibrate": {"method": "minmax"}}
         if "qdq" in said:
             form = {"model": "q.onnx"}
-        elif "quantize static" in said:
+        elif "quantize static" in said or "bodies" in said:
             form = {"model": "int8.onnx"}
         elif said.get("ranges") is not None:
             form = {"scales": "ranges.json"}
