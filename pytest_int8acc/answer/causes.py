@@ -338,7 +338,8 @@ class _Explainer:
     def _inputs(self, weight: Edge, node: onnx.NodeProto, group: Group) -> InputFacts | None:
         """What a weight multiplies, or how often rows of a table are read; None if it is not known."""
         if node.op_type == "Gather" and weight.index == 0:
-            return InputFacts(self.meter.lookups[node.name])
+            reads = self.meter.lookups.get(node.name)
+            return None if reads is None else InputFacts(reads)
         for edge in group.edges if weight.index < 2 else ():
             if edge.node == weight.node and edge.index != weight.index and edge.quantization.values is None:
                 stats = self.measured[edge.tensor][1][id(edge.quantization)]

@@ -13,7 +13,6 @@ from typing import Any
 
 import onnx
 
-from pytest_int8acc.answer.bodies import try_body_scales
 from pytest_int8acc.answer.causes import explain, narrow_cause
 from pytest_int8acc.answer.layers import engine_errors, layer_errors
 from pytest_int8acc.answer.reproducer import reduce
@@ -23,7 +22,6 @@ from pytest_int8acc.case.measured import Measured, timed
 from pytest_int8acc.case.other_model import other_model
 from pytest_int8acc.errors import EngineError, ModelError
 from pytest_int8acc.graph.flow import choices
-from pytest_int8acc.graph.index import holders
 from pytest_int8acc.graph.network import Edge, Group, Network, Plan, Precision, TensorScale, symmetric
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
@@ -52,8 +50,6 @@ from pytest_int8acc.tensors import Feed
 logger = logging.getLogger("pytest_int8acc")
 #: Causes that need no ablation, because the verdict itself is their evidence.
 _SHOWN_BY_VERDICT: tuple[CauseKind, ...] = ("missing-scale", "engine-only", "non-determinism")
-#: Maximum number of culprits in bodies of Loop, If and Scan for which other scales are tried.
-_MAX_IN_BODIES = 2
 #: Maximum cost of all ablations, in runs over all samples. It is raised for small models, but not beyond the
 #: cost of the search.
 _RUNS = 6.0
@@ -85,7 +81,6 @@ def diagnose(
     lines, first = clock.attempt("stages", lambda: _stages(measured), ((), None), late=late)
     if lab is not None and culprits:
         explained = clock.attempt("causes", lambda: _explained(measured, lab, culprits, cost), explained)
-        explained = clock.attempt("causes", lambda: _with_body_scales(lab, explained), explained)
     if lab is not None:
         around = neighbours(lab.network, {culprit.layer for culprit in explained}, lab.int8.rest)
         explained = tuple(replace(culprit, neighbours=around.get(culprit.layer)) for culprit in explained)
@@ -107,15 +102,8 @@ def diagnose(
         notes=notes,
         jumps=_jumps(measured) if not measured.int8_passed else (),
         other_model=_other_model(measured) if lab is not None and high_fails else None,
-        in_bodies=_in_bodies(lab.network) if lab is not None else {},
     )
     return diagnosis, explained
-
-
-def _in_bodies(network: Network) -> dict[str, int]:
-    """For each operator with bodies, like Loop, the number of groups inside its nodes."""
-    around = holders(network.model.graph)
-    return Counter(around[group.nodes[0]].op_type for group in network.groups if group.body_edges)
 
 
 def _other_model(measured: Measured) -> OtherModel | None:
@@ -175,20 +163,6 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: 
         if cause.kind in _SHOWN_BY_VERDICT:
             found[layer] = replace(cause, evidence=verdict)
     return tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
-
-
-def _with_body_scales(lab: Lab, culprits: Sequence[Culprit]) -> tuple[Culprit, ...]:
-    """The culprits. The first ones in bodies of Loop, If and Scan get the effect of other scales.
-
-    In these trials all other culprits are in high precision.
-    """
-    found = list(culprits)
-    inside = [i for i, culprit in enumerate(culprits) if culprit.inside and culprit.cause is None]
-    for i in inside[:_MAX_IN_BODIES] if not lab.is_narrow else ():
-        others = [culprit.layer for culprit in culprits if culprit is not culprits[i]]
-        high = Plan(dict.fromkeys(others, lab.measured.keep))
-        found[i] = replace(culprits[i], body_scales=try_body_scales(lab, [culprits[i].layer], high))
-    return tuple(found)
 
 
 def _causes(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: float) -> dict[str, Cause]:

@@ -80,7 +80,7 @@ def outputs_of_groups(network: Network) -> dict[str, str]:
     nodes, order = network.model.index.nodes, network.model.index.order
     found = {}
     for group in network.groups:
-        if not group.body_edges:
+        if not group.is_inner:
             last = max((name for name in group.nodes if name in order), key=order.__getitem__)
             found[group.name] = nodes[last].output[0]
     return found

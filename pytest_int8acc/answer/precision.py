@@ -410,7 +410,7 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
         tried = partial(_worst_alone, evaluator, plan)
         worst = lab.clock.attempt("alone", tried, None) if budget.left > 0 else None
         group, price = groups[name], lab.work[name]
-        inside = around[group.nodes[0]].op_type if group.body_edges else ""
+        inside = around[group.nodes[0]].op_type if group.is_inner else ""
         quantizer = _quantizer(lab.network.model, group)
         culprits.append(
             Culprit(name, group.op_type, group.nodes, worst, price, inside=inside, quantizer=quantizer)
@@ -420,7 +420,7 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
 
 def _quantizer(model: Model, group: Group) -> Quantizer | None:
     """The Q/DQ pair of a group whose quantized tensors are only read by nodes that move values; else None."""
-    nodes, producer = model.index.nodes, model.index.producer
+    nodes, producer = model.everywhere.nodes, model.everywhere.producer
     readers = [nodes[edge.node] for edge in group.edges]
     if not readers or not all(map(moves_values, readers)):
         return None

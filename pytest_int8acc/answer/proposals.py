@@ -241,7 +241,7 @@ def mend_biases(known: Known) -> Iterator[Proposal]:
     constants = lab.network.model.constants()
     members = [group for group in lab.network.groups if chosen is None or group.name in chosen]
     edges = [edge for group in members for edge in group.edges if edge.quantization.values is not None]
-    nodes = lab.network.model.index.nodes
+    nodes = lab.network.model.everywhere.nodes
     names = {
         edge.tensor
         for edge in edges

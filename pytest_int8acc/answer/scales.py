@@ -343,7 +343,7 @@ def scales_in_use(network: Network, held: Mapping[str, TensorValues]) -> dict[st
     for edge in network.edges:
         if edge.quantization.values is not None:
             continue
-        node, channels = network.model.index.nodes.get(edge.node), None
+        node, channels = network.model.everywhere.nodes.get(edge.node), None
         if node is not None and node.op_type in _READERS and not edge.index and edge.tensor in held:
             weight = constants.get(node.input[1])
             channels = None if weight is None else _counting(held[edge.tensor], node, weight)
@@ -364,7 +364,7 @@ def scales_in_use(network: Network, held: Mapping[str, TensorValues]) -> dict[st
 
 def unmasked_scales(network: Network, measured: Mapping[str, Measurement]) -> dict[str, float]:
     """Activation to its scale without the values of a mask, if it seems to hold a mask."""
-    found, index = {}, network.model.index
+    found, index = {}, network.model.everywhere
     for edge in network.edges:
         if edge.tensor not in measured or edge.quantization.values is not None:
             continue
@@ -451,7 +451,7 @@ def weight_scales(
 
 def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tuple[str, ...]:
     """The constants of groups (None for all) that gain at least 1 dB by scales from their own values."""
-    nodes, found = network.model.index.nodes, dict[str, None]()
+    nodes, found = network.model.everywhere.nodes, dict[str, None]()
     for edge, weight in _weights(network, groups):
         old = edge.quantization
         if old.values is None or old.format is INT32 or old.is_float:
@@ -485,13 +485,13 @@ def _cut_scales(
     lookups: Mapping[str, Array],
 ) -> dict[str, TensorScale]:
     """Scales that clip large weights, if the inputs of these weights are next to 0, or rows are not read."""
-    nodes, found = network.model.index.nodes, dict[str, TensorScale]()
+    index, found = network.model.everywhere, dict[str, TensorScale]()
     for edge, weight in _weights(network, groups):
-        node = nodes[edge.node]
+        node = index.nodes[edge.node]
         maxima = held[node.input[0]].channel_amax if node.input[0] in held else lookups.get(edge.node)
         if maxima is None or edge.index != _WEIGHTS.get(node.op_type) or not np.isfinite(maxima).all():
             continue
-        alone = len(network.model.index.readers(edge.tensor)) == 1
+        alone = len(index.readers(edge.tensor)) == 1
         power = by_weight(maxima.astype(np.float64), weight, node)
         if node.op_type != "Gather" and power is not None:
             power = power**2

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from pytest_int8acc.answer.bodies import try_body_scales
 from pytest_int8acc.answer.diagnosis import diagnose, write_pieces
 from pytest_int8acc.answer.precision import Found, adds_up, find_precision, keeps_low, tradeoff
 from pytest_int8acc.answer.remedies import Remedied, find_remedies
@@ -160,9 +159,6 @@ class Steps:
             outcome = replace(outcome, tradeoff=chosen)
         if outcome.culprits and not keeps_low(lab, outcome) and not remedied.repairs:
             outcome = outcome.without_plan()
-        if outcome.ending.kind == "nothing-left":
-            body_scales = lab.clock.attempt("causes", partial(try_body_scales, lab), None)
-            diagnosis = replace(diagnosis, body_scales=body_scales)
         return replace(self.result, search=outcome, diagnosis=diagnosis)
 
     def run_by_default(self) -> CaseResult:

@@ -667,7 +667,7 @@ def _by_channel(squares: NDArray[np.float64], axis: int | None) -> NDArray[np.fl
 def _original(edge: Edge, sources: Iterable[Model], shape: tuple[int, ...]) -> tuple[str, Array]:
     """The name and values of the float weight that an edge quantizes, from the first model that has it."""
     for source in sources:
-        node = next((n for n in source.graph.node if n.name == edge.node), None)
+        node = source.everywhere.nodes.get(edge.node)
         if node is None or edge.index >= len(node.input):
             continue
         name = node.input[edge.index]
@@ -703,7 +703,7 @@ class Surroundings:
     """Answers questions about the graph: which tensors meet in a node, and which operators compute them."""
 
     def __init__(self, network: Network) -> None:
-        self.index = network.model.index
+        self.index = network.model.everywhere
         self._origin = origins(network.model)
         self._quantized: dict[str, set[str]] = defaultdict(set)
         """For each tensor, the quantized tensors that hold the same values, for instance after a Reshape."""
@@ -795,7 +795,7 @@ class PlaceFacts:
     @property
     def leader(self) -> onnx.NodeProto:
         """The first node of the layer, which gives the layer its name."""
-        return self.graph.index.nodes[self.group.name]
+        return self.graph.index.nodes[self.group.nodes[0]]
 
     @property
     def is_masked(self) -> bool:

@@ -132,14 +132,16 @@ def _untold(plan: Plan, plain_scales: int) -> str:
 def _plain_scales(fix: FixFiles) -> dict[str, float]:
     """Return the plan's scales that other tools can take, by activation tensor.
 
-    These are symmetric and per tensor. The plan must not move range between channels of the tensor.
+    These are symmetric and per tensor. The plan must not move range between channels of the tensor, and the
+    tensor must not lie inside an If, Loop or Scan.
     """
     own, moves = quantized_tensors(fix.network), fix.plan.moves
+    main = fix.network.model.values().keys()
     touched = migrate(fix.network, moves).touched if moves else ()
     scales = {}
     for tensor, chosen in fix.plan.scales.items():
         is_activation = tensor in own and own[tensor].values is None
-        if chosen.is_plain and is_activation and tensor not in touched:
+        if chosen.is_plain and is_activation and tensor in main and tensor not in touched:
             scales[tensor] = float(chosen.scale)
     return scales
 

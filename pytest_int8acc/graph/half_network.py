@@ -174,14 +174,15 @@ def network_to_fp16(network: Network) -> Network:
     # Int32 constants are biases. The scale of a bias is a product of two scales, and often too small for
     # FP16.
     biases = (e for e in edges if e.quantization.values is not None and e.quantization.format is INT32)
-    wide = [markers[edge.node, edge.index] for edge in biases]
+    wide = [markers[edge.node, edge.index] for edge in biases if (edge.node, edge.index) in markers]
     halved, places = _unmark(to_fp16(marked, wide).model, markers)
     return _rewired(network, halved, places)
 
 
 def emulate_network(network: Network) -> Network:
     """The network with FP16 arithmetic emulated in FP32; see ``emulate_half``."""
-    places = {(edge.node, edge.index): (edge.node, edge.index) for edge in network.edges}
+    edges = (edge for group in network.groups if not group.is_inner for edge in group.edges)
+    places = {(edge.node, edge.index): (edge.node, edge.index) for edge in edges}
     return _rewired(network, emulate_half(network.model, {node for node, _ in places}), places)
 
 
@@ -231,12 +232,15 @@ def _unmark(model: Model, markers: Mapping[_Place, str]) -> tuple[Model, dict[_P
 def _rewired(network: Network, model: Model, places: Mapping[_Place, _Place]) -> Network:
     """The network with another model, in which quantized inputs are at new places.
 
-    A place is a node's name and an input position. Scales get the type of the tensor at the new place.
+    A place is a node's name and an input position. Scales get the type of the tensor at the new place. Inputs
+    of nodes inside If, Loop and Scan have no new place, and do not change.
     """
     nodes, types = model.index.nodes, value_types(model)
     known: dict[tuple[int, bool], Quantization] = {}
 
     def moved(edge: Edge) -> Edge:
+        if (edge.node, edge.index) not in places:
+            return edge
         node, index = places[edge.node, edge.index]
         tensor = nodes[node].input[index]
         half = types.get(tensor) == FLOAT16

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,13 +27,22 @@ _HOLDERS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 class Index:
     """Look-ups in a main graph. A look-up is built at its first use; the graph must not change afterwards."""
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self._graph = graph
+    def __init__(self, graph: onnx.GraphProto, *, inner: bool = False) -> None:
+        """Create an index.
+
+        Args:
+            graph: The graph, in normal form.
+            inner: Whether nodes and constants inside If, Loop and Scan are included in all look-ups. Then
+                ``public`` has the outputs of all graphs, and no tensor for being read inside.
+        """
+        self._graphs = [graph, *(body.graph for body in bodies(graph))] if inner else [graph]
+        self._nodes = list(all_nodes(graph)) if inner else graph.node
+        self._inner = inner
 
     @cached_property
     def nodes(self) -> dict[str, onnx.NodeProto]:
         """Name to node, in topological order."""
-        return {node.name: node for node in self._graph.node}
+        return {node.name: node for node in self._nodes}
 
     @cached_property
     def order(self) -> dict[str, int]:
@@ -46,22 +55,27 @@ class Index:
 
         Inputs and constants of the graph are not among the tensors.
         """
-        return {name: node for node in self._graph.node for name in node.output if name}
+        return {name: node for node in self._nodes for name in node.output if name}
 
     @cached_property
     def constants(self) -> frozenset[str]:
         """Names of the initializers."""
-        return frozenset(tensor.name for tensor in self._graph.initializer)
+        return frozenset(tensor.name for graph in self._graphs for tensor in graph.initializer)
 
     @cached_property
     def captured(self) -> frozenset[str]:
-        """Names of tensors that graphs inside If, Loop and Scan nodes read; some may be defined inside."""
-        return frozenset(name for node in self._graph.node for name in captured(node))
+        """Names of tensors that graphs inside If, Loop and Scan nodes read; some may be defined inside.
+
+        Empty if nodes inside are included in the look-ups, because ``readers`` has them.
+        """
+        if self._inner:
+            return frozenset()
+        return frozenset(name for node in self._nodes for name in captured(node))
 
     @cached_property
     def public(self) -> frozenset[str]:
         """Names of the main graph's outputs, and of tensors that graphs inside its nodes read."""
-        return self.captured.union(value.name for value in self._graph.output)
+        return self.captured.union(value.name for graph in self._graphs for value in graph.output)
 
     def readers(self, tensor: str) -> Sequence[Reader]:
         """The nodes of the main graph that read ``tensor``, in topological order, with input positions."""
@@ -75,7 +89,7 @@ class Index:
     @cached_property
     def _readers(self) -> dict[str, list[Reader]]:
         readers: dict[str, list[Reader]] = defaultdict(list)
-        for node in self._graph.node:
+        for node in self._nodes:
             for position, name in enumerate(node.input):
                 if name:
                     readers[name].append((node, position))
@@ -182,6 +196,16 @@ def take_name(preferred: str, taken: set[str]) -> str:
     name = next(name for name in itertools.chain([preferred], numbered) if name not in taken)
     taken.add(name)
     return name
+
+
+def rename_inside(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Rename tensors in ``graph`` and in the graphs inside its nodes, in place."""
+    for each in all_graphs(graph) if names else ():
+        for value in (*each.input, *each.output, *each.value_info, *each.initializer):
+            value.name = names.get(value.name, value.name)
+        for node in each.node:
+            for field in (node.input, node.output):
+                field[:] = [names.get(name, name) for name in field]
 
 
 def refill(field: Any, messages: Iterable[Any]) -> None:

@@ -34,7 +34,7 @@ from pytest_int8acc.graph.emulate import keeps_values
 from pytest_int8acc.graph.formats import FP16, Format
 from pytest_int8acc.graph.half import narrow_nodes
 from pytest_int8acc.graph.half_network import emulate_network, network_to_fp16
-from pytest_int8acc.graph.index import Index, all_graphs, refill, subgraphs
+from pytest_int8acc.graph.index import Index, all_graphs, all_nodes, refill, subgraphs
 from pytest_int8acc.graph.layout import WEIGHTED, ChannelAxes
 from pytest_int8acc.graph.model import APART_BYTES, Editor, Model, end_with, put_constant
 from pytest_int8acc.graph.network import Edge, Group, Network, Precision, Quantization, TensorScale, by_node
@@ -351,7 +351,6 @@ class _QuantizingWriter(_Writer):
         super().__init__(editor, network, switches)
         self.scales = scales
         self.edges = by_node(network.edges)
-        self.body_edges = by_node(edge for group in network.groups for edge in group.body_edges)
         self.made_of_constants: set[str] = set()
         """Names of tensors that nodes compute only from constants."""
         for node in self.graph.node:
@@ -421,7 +420,7 @@ class _QuantizingWriter(_Writer):
         for graph in reversed([each for inner in subgraphs(node) for each in all_graphs(inner)]):
             nodes: list[onnx.NodeProto] = []
             for inner_node in graph.node:
-                for edge in self.body_edges.get(inner_node.name, ()):
+                for edge in self.edges.get(inner_node.name, ()):
                     chosen = self._chosen(inner_node, edge)
                     if edge.quantization.values is None:
                         nodes.append(chosen)
@@ -457,9 +456,8 @@ class _QuantizingWriter(_Writer):
             make = quantization.dequantize
             node.input[edge.index] = self.low_constant(edge.tensor, id(quantization), make, branch)
             return
-        scale = None if edge.node in self.body_edges else self.scales[_scale_key(edge)].name
         local = replace(edge, tensor=self.local(edge.tensor, branch))
-        branch.nodes.extend(branch.pairs.write(node, local, scale))
+        branch.nodes.extend(branch.pairs.write(node, local, self.scales[_scale_key(edge)].name))
 
 
 class _CastingWriter(_Writer):
@@ -585,8 +583,7 @@ def split_groups(
         activation → Identity (the network's scale) → Identity (a plan's scale) → reader
 
     If the first Identity is in INT8 and the second in high precision, the network computes the same as
-    before. If both are in high precision, the reader reads the activation without quantization. Groups inside
-    If, Loop and Scan are not split.
+    before. If both are in high precision, the reader reads the activation without quantization.
 
     Args:
         network: A network in FP32.
@@ -596,7 +593,7 @@ def split_groups(
     splitter = _Splitter(network, shapes)
     left, pieces = list[Group](), dict[str, tuple[Piece, ...]]()
     for group in network.groups:
-        if group.name in groups and not group.body_edges:
+        if group.name in groups:
             made, pieces[group.name] = splitter.split(group)
             left += made
         else:
@@ -610,7 +607,7 @@ class _Splitter:
     def __init__(self, network: Network, shapes: Mapping[str, Sequence[int]]) -> None:
         self.model, self.shapes = network.model, shapes
         self.editor, self.axes = network.model.edit(), ChannelAxes(network.model)
-        self._nodes = {node.name: node for node in self.editor.graph.node}
+        self._nodes = {node.name: node for node in all_nodes(self.editor.graph)}
         self._before: dict[str, list[onnx.NodeProto]] = defaultdict(list)
         """The new nodes that are put before each node, by the node's name."""
         self._has_fixed_sizes = all(
@@ -623,7 +620,7 @@ class _Splitter:
 
         Nodes that read the same tensor with the same scale share the Identity nodes.
         """
-        order = self.model.index.order
+        order = self.model.everywhere.order
         constants = tuple(edge for edge in group.edges if edge.quantization.values is not None)
         activations = [edge for edge in group.edges if edge.quantization.values is None]
         groups, pieces = list[Group](), list[Piece]()
@@ -653,10 +650,12 @@ class _Splitter:
 
     def done(self) -> Model:
         """The model with the new Identity nodes."""
-        nodes: list[onnx.NodeProto] = []
-        for node in self.editor.graph.node:
-            nodes += [*self._before[node.name], node]
-        self.editor.set_nodes(nodes)
+        # Inner graphs come first, because replacing the nodes of a graph copies the graphs inside them.
+        for graph in reversed(list(all_graphs(self.editor.graph))):
+            nodes: list[onnx.NodeProto] = []
+            for node in graph.node:
+                nodes += [*self._before[node.name], node]
+            refill(graph.node, nodes)
         return self.editor.done()
 
     def _identity(self, edge: Edge, tensor: str, quantization: Quantization) -> Group:
@@ -664,11 +663,14 @@ class _Splitter:
         name = self.editor.unique(f"{tensor}/edge")
         node = helper.make_node("Identity", [tensor], [self.editor.unique(f"{name}/out")], name)
         self._before[edge.node].append(node)
-        return Group(name, "Identity", (name,), (Edge(name, 0, tensor, quantization),))
+        edges = (Edge(name, 0, tensor, quantization),)
+        return Group(name, "Identity", (name,), edges, is_inner=edge.node not in self.model.index.nodes)
 
     def _fixed_axis(self, edge: Edge) -> int | None:
         """The channel axis of an activation; None if its number of channels may differ between runs."""
-        index, node = self.model.index, self.model.index.nodes[edge.node]
+        index, node = self.model.index, self.model.index.nodes.get(edge.node)
+        if node is None:
+            return None  # inside an If, Loop or Scan
         axis = self.axes.of(edge.tensor, (node, edge.index))
         if axis is None or not self.shapes.get(edge.tensor):
             return None

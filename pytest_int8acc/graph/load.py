@@ -21,7 +21,15 @@ from onnx.inliner import inline_local_functions
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.fold import fold_constants, fold_sizes
-from pytest_int8acc.graph.index import all_graphs, all_nodes, attribute, refill, take_name
+from pytest_int8acc.graph.index import (
+    all_graphs,
+    all_nodes,
+    attribute,
+    bodies,
+    refill,
+    rename_inside,
+    take_name,
+)
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.opsets import (
     LEAST_OPSET,
@@ -72,6 +80,7 @@ def normalize(model: Model) -> Model:
     _hoist_constants(model)  # ONNX's version converter writes axes as Constant nodes
     model = make_model(model.proto, model.weights, name)
     _name_nodes(model.graph)
+    _name_inner_tensors(model.graph)
     model = fold_sizes(fold_constants(model))
     if holds_trt_fp8(model):
         model = standard_fp8(model)
@@ -209,6 +218,22 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
         for node in each.node:
             preferred = node.name or f"node_of_{next(filter(None, node.output), node.op_type)}"
             node.name = take_name(preferred, taken)
+
+
+def _name_inner_tensors(graph: onnx.GraphProto) -> None:
+    """Make names of tensors unique in the whole model, in place.
+
+    ONNX lets graphs that do not contain each other, such as both branches of an If, define the same names. A
+    number is appended to a repeated name. Tensors of the main graph keep their names.
+    """
+    taken = {value.name for value in (*graph.input, *graph.initializer)}
+    taken.update(name for node in graph.node for name in node.output)
+    for body in bodies(graph):
+        inner = body.graph
+        own = [value.name for value in (*inner.input, *inner.initializer)]
+        own += [name for node in inner.node for name in node.output if name]
+        names = {name: take_name(name, taken) for name in dict.fromkeys(own)}
+        rename_inside(inner, {old: new for old, new in names.items() if old != new})
 
 
 def _add_kernel_shapes(model: Model) -> None:

@@ -36,7 +36,7 @@ def macs(network: Network, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[
 def sized_tensors(network: Network) -> list[str]:
     """Names of the tensors whose shapes ``macs`` needs, and of those in ``leading_outputs``; no constants."""
     index = network.model.index
-    main = [group for group in network.groups if not group.body_edges]
+    main = [group for group in network.groups if not group.is_inner]
     nodes = [index.nodes[name] for group in main for name in group.nodes]
     counted = [name for node in nodes if node.op_type in _COUNTED for name in _factors(node)]
     needed = dict.fromkeys([*counted, *leading_outputs(network).values()])
@@ -166,7 +166,7 @@ def low_products(network: Network) -> frozenset[str]:
     """
     if not network.low.takes_scales:
         return frozenset(name for group in network.groups for name in group.nodes)
-    known = {(e.node, e.index): True for group in network.groups for e in (*group.edges, *group.body_edges)}
+    known = {(edge.node, edge.index): True for edge in network.edges}
     graph, producer = network.model.graph, network.model.index.producer
     found = _products(graph, producer, known)
     for body in bodies(graph):

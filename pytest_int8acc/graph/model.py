@@ -75,6 +75,11 @@ class Model:
         """Look-ups in the main graph. The graph must not change after the first use of the index."""
         return Index(self.graph)
 
+    @cached_property
+    def everywhere(self) -> Index:
+        """Look-ups in the main graph and in the graphs inside its nodes (If, Loop, Scan), at any depth."""
+        return Index(self.graph, inner=True) if any(map(subgraphs, self.graph.node)) else self.index
+
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
         """The graph's inputs, in order."""

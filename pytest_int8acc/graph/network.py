@@ -109,10 +109,9 @@ class Group:
     """The operator of the group's main node."""
     nodes: tuple[str, ...]
     edges: tuple[Edge, ...]
-    """Quantized inputs of nodes in the main graph."""
-    body_edges: tuple[Edge, ...] = ()
-    """Quantized inputs of nodes inside If, Loop or Scan. A group with such inputs has no others. A plan can
-    keep the group in high precision, but cannot change its scales."""
+    """Quantized inputs of the nodes."""
+    is_inner: bool = False
+    """Whether the nodes lie inside an If, Loop or Scan, where nodes that are not quantized run in FP32."""
 
 
 #: The texts of the reasons why a node stays in high precision. ``LeftHigh.facts`` fill the braces.
@@ -163,7 +162,7 @@ class Network:
 
     @property
     def edges(self) -> Iterator[Edge]:
-        """The edges of all groups in the main graph, in the order of the groups."""
+        """The edges of all groups, in the order of the groups."""
         return (edge for group in self.groups for edge in group.edges)
 
 
@@ -225,6 +224,6 @@ def by_node(edges: Iterable[Edge]) -> dict[str, list[Edge]]:
 
 
 def with_edges(network: Network, change: Callable[[Edge], Edge]) -> Network:
-    """The network with each edge in the main graph replaced by ``change(edge)``."""
+    """The network with each edge replaced by ``change(edge)``."""
     groups = (replace(group, edges=tuple(map(change, group.edges))) for group in network.groups)
     return replace(network, groups=tuple(groups))

@@ -50,7 +50,7 @@ def apply(network: Network, plan: Plan | None = None) -> Model:
     plan = plan or Plan()
     network = moved(network, plan)
     low = [group for group in network.groups if group.name not in plan.high]
-    edges = by_node(edge for group in low for edge in (*group.edges, *group.body_edges))
+    edges = by_node(edge for group in low for edge in group.edges)
     writer = QdqWriter(network.model.edit())
     # Inner graphs are changed first, because replacing the nodes of a graph copies the graphs inside them.
     for graph in reversed(list(all_graphs(writer.editor.graph))):
@@ -180,7 +180,7 @@ def fp32_nodes(network: Network, plan: Plan) -> set[str]:
     Nodes inside If, Loop and Scan are left out, because they are always in FP32.
     """
     kept = [group for group in network.groups if plan.high.get(group.name) == "fp32"]
-    return {node for group in kept if not group.body_edges for node in group.nodes}
+    return {node for group in kept if not group.is_inner for node in group.nodes}
 
 
 class QdqWriter:
@@ -281,7 +281,7 @@ def fresh_weights(network: Network, names: Iterable[str]) -> dict[str, TensorSca
         ModelError: No quantized constant has one of the names.
     """
     constants = network.model.constants()
-    nodes = network.model.index.nodes
+    nodes = network.model.everywhere.nodes
     axes: dict[str, set[int | None]] = defaultdict(set)
     for edge in network.edges:
         if edge.quantization.values is not None:

@@ -349,7 +349,7 @@ def _grouped(model: Model, edges: Sequence[Edge]) -> list[Group]:
         for group in _groups_of(Index(body.graph), edges):
             name = take_name(f"{body.path}{group.name}", taken)
             places[name] = index.order[body.holder]
-            groups.append(Group(name, group.op_type, group.nodes, (), group.edges))
+            groups.append(Group(name, group.op_type, group.nodes, group.edges, is_inner=True))
     return sorted(groups, key=lambda group: places[group.name])
 
 

@@ -187,10 +187,11 @@ class Lab:
     def _first(self) -> tuple[Mapping[str, tuple[int, ...]], int]:
         """The ``shapes`` of tensors in the first batch, and the number of rows of that batch."""
         batch = next(self.measured.inputs.batches())
-        needed = dict.fromkeys([*sized_tensors(self.network), *(edge.tensor for edge in self.network.edges)])
-        model = self.network.model
+        model, groups = self.network.model, self.network.groups
+        edges = (edge for group in groups if not group.is_inner for edge in group.edges)
+        needed = dict.fromkeys([*sized_tensors(self.network), *(edge.tensor for edge in edges)])
         shapes = tensor_shapes(model, batch.feed, needed, self.sessions)
-        if any(group.body_edges for group in self.network.groups):
+        if any(group.is_inner for group in groups):
             given = {name: array.shape for name, array in batch.feed.items()}
             shapes = {**inferred_shapes(model, given), **shapes}
         return shapes, batch.rows + batch.padding

@@ -23,6 +23,7 @@ from pytest_int8acc.data.dataset import Batch, real_rows
 from pytest_int8acc.data.layout import Layout, read_layout
 from pytest_int8acc.graph.flow import not_negative, shown_at
 from pytest_int8acc.graph.formats import INT8, Format
+from pytest_int8acc.graph.inner import with_inner_tensors
 from pytest_int8acc.graph.layout import channel_axes
 from pytest_int8acc.graph.model import Editor, Model, end_with
 from pytest_int8acc.observers.values import BINS, Bins, TensorValues
@@ -55,7 +56,8 @@ def collect_maxima(
 
     Args:
         model: A float model.
-        tensors: Float tensors of the model's main graph, of rank 1 or more; at least one.
+        tensors: Float tensors of the model, of rank 1 or more; at least one. They may lie inside an If, Loop
+            or Scan.
         dataset: The samples. They are read once, or twice if a tensor holds NaN.
         sessions: Opens the model, on a CPU or a GPU.
         low: The format that the tensors are quantized to.
@@ -64,6 +66,7 @@ def collect_maxima(
         EngineError: The model does not run.
         DataError: The samples cannot be read.
     """
+    model = with_inner_tensors(model, tensors)
     outputs = {info.name for info in model.outputs if np.issubdtype(info.dtype, np.floating) and info.shape}
     # GPU kernels may not pass NaN on to their outputs. So on a GPU every tensor is checked for NaN.
     shown = set() if sessions.on_device else shown_at(model, outputs)
@@ -253,6 +256,7 @@ def collect_histograms(
         EngineError: The model does not run.
         DataError: The samples cannot be read.
     """
+    model = with_inner_tensors(model, held)
     bins = {tensor: Bins(values.amax, size) for tensor, values in held.items() if values.is_counted}
     counted = {tensor: held[tensor] for tensor in bins}
     what = f"calibration: histograms of {len(bins)} tensors"
@@ -288,7 +292,7 @@ def tensor_batches(
         DataError: The samples cannot be read.
         OutOfTime: The time limit is reached before a pass begins.
     """
-    sizes = _row_bytes(model, held)
+    model, sizes = with_inner_tensors(model, held), _row_bytes(model, held)
     for chunk in _chunks(sizes, CHUNK_BYTES):
         current().check()
         edit = model.edit()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.graph.formats import along
-from pytest_int8acc.graph.index import attribute
+from pytest_int8acc.graph.index import all_graphs, attribute
 from pytest_int8acc.graph.layout import mixing, summed_axis
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network, Quantization
@@ -305,7 +305,7 @@ class EdgeMeter:
             OutOfTime: The time limit is reached before a pass begins.
         """
         own, few = self.network.model, FirstSamples(self._inputs, self.model, _SAMPLES)
-        nodes, same = own.index.nodes, _tensors_of(self.model, own)
+        nodes, same = own.everywhere.nodes, _tensors_of(self.model, own)
         edges = [edge for edge in self.network.edges if edge.quantization.values is None]
         theirs = {edge.tensor: same[edge.tensor] for edge in edges if edge.tensor in same}
         if _are_rewritten(self.model, own):
@@ -324,15 +324,20 @@ class EdgeMeter:
     def lookups(self) -> Mapping[str, Array]:
         """For each Gather whose table is quantized, by name: how often each row of the table is read, [rows].
 
+        Gathers inside If, Loop and Scan are left out.
+
         Raises:
             EngineError: The model does not run.
             DataError: The inputs cannot be read.
         """
         model, constants = self.network.model, self.network.model.constants()
+        nodes = model.index.nodes
         tables = {
-            edge.node: constants[edge.tensor].shape[attribute(model.index.nodes[edge.node], "axis", 0)]
+            edge.node: constants[edge.tensor].shape[attribute(nodes[edge.node], "axis", 0)]
             for edge in self.network.edges
-            if edge.quantization.values is not None and model.index.nodes[edge.node].op_type == "Gather"
+            if edge.quantization.values is not None
+            and edge.node in nodes
+            and nodes[edge.node].op_type == "Gather"
         }
         if not tables:
             return {}
@@ -373,10 +378,11 @@ def _tensors_of(model: Model, network: Model) -> dict[str, str]:
 
     Two tensors match if they have the same name, or are the same output of nodes with the same name and type.
     """
-    known = model.index.producer.keys() | {info.name for info in model.inputs}
-    nodes = model.index.nodes
+    inputs = (value.name for graph in all_graphs(model.graph) for value in graph.input)
+    known = model.everywhere.producer.keys() | set(inputs)
+    nodes = model.everywhere.nodes
     found = {name: name for name in known}
-    for node in network.graph.node:
+    for node in network.everywhere.nodes.values():
         twin = nodes.get(node.name)
         if twin is not None and twin.op_type == node.op_type:
             found.update((a, b) for a, b in zip(node.output, twin.output, strict=False) if a not in known)

@@ -820,25 +820,6 @@ class Why:
         ", in layers that {format} does not suit: other scales of {tensors} give back only {share} of the "
         "loss ({trials})"
     )
-    SCALES_IN_BODIES = " in {inside}; scales there were not tried, so they may be at fault or the layers"
-    BY_SCALES_IN_BODIES = " in {inside}, by its scales: {how} they give back {share} of the loss"
-    BY_LAYERS_IN_BODIES = (
-        " in {inside}; scales there, tried at {least:.2g} to {most:g} times their width, give back only "
-        "{share} of the loss"
-    )
-    WIDER = "{factor:g} times as wide"
-    NARROWER = "{times:g} times as narrow"
-    AND_IN_BODIES = "; scales of {inside} were not tried"
-    IN_BODIES = "{n} of {layers} in the body of {op_type}"
-    #: The bodies of Loop, If and Scan are not searched for causes.
-    IN_BODY = "in the body of {nodes}, where causes are not looked for"
-    IN_BODY_BY_SCALES = "in the body of {nodes}: scales {how} give back {share} of its loss"
-    IN_BODY_BY_LAYER = (
-        "in the body of {nodes}: scales {least:.2g} to {most:g} times as wide give back only {share} of its "
-        "loss"
-    )
-    #: How much of a layer's loss other scales remove, in the line of that layer.
-    OTHER_SCALES = "scales {how} give back {share} of its loss"
     TOGETHER = "no step leaves its limit alone; together they do, against {stage}"
     CHOICE = "{op_type} '{node}'{more} chooses among values: small errors before it are jumps behind it"
     PAIRS = "{pairs}: no plan takes them off"
@@ -1059,13 +1040,6 @@ class NoFix:
         "no {format} fix worth shipping, the criteria are met only with every layer out of {format}: ship "
         "{high}, or try {others}"
     )
-    BODY_SCALES = (
-        "make the scales of activations in the body of {op_type} {how}: {score}, tried on these samples"
-    )
-    BODY_SCALES_BRIEFLY = "scales {how} in the body of {op_type}: {score}{tried}"
-    AND_BODY_SCALES = "{kept}, scales {how} in the body of {op_type}: {score}{tried}"
-    TRIED_ON_THESE = ", tried on these samples"
-    TRIED = ", tried"
     HIGH_FAILS = "none found: with every layer out of {format} the criteria fail too"
     OTHER_MODEL = (
         "find the step from {model} to {file} that changes this, and make {file} anew; or write '{key}: "

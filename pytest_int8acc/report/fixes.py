@@ -18,7 +18,7 @@ from pytest_int8acc.report.catalogue import (
 )
 from pytest_int8acc.report.cautions import is_lost, is_mismatch, is_users, layers_text, needed_samples
 from pytest_int8acc.report.search import reason
-from pytest_int8acc.report.why import at_fault, first_line, is_jumpy, is_other_model, width_text
+from pytest_int8acc.report.why import at_fault, first_line, is_jumpy, is_other_model
 from pytest_int8acc.report.words import (
     NAME,
     WIDTH,
@@ -91,8 +91,6 @@ def fixes(result: CaseResult) -> list[Fix]:
     if sentences:
         lines = 1 if found else _LINES
         found.append(Fix(label, first_fitting(sentences, lines * (WIDTH - _FREE))))
-    if len(found) == 1 and (others := list(_scales_of_culprit(result))):
-        found.append(Fix("Or", first_fitting(others, 2 * (WIDTH - _FREE))))
     return found
 
 
@@ -451,8 +449,6 @@ def _no_fix(result: CaseResult) -> Iterator[str]:
     search, stopped = result.search, result.stopped
     if stopped is not None:
         yield STOPS[stopped.kind].no_fix
-    elif search is not None and search.ending.kind == "nothing-left" and (fix := _of_bodies(result)):
-        yield fix
     elif search is not None and search.ending.kind == "nothing-left":
         high, others = search.precision.upper(), INSTEAD[result.low_format]
         yield NoFix.NOTHING_LEFT.format(format=result.low_format, high=high, others=others)
@@ -473,48 +469,6 @@ def _no_fix(result: CaseResult) -> Iterator[str]:
         yield NoFix.ENGINE.format()
     else:
         yield NoFix.NOT_SEARCHED
-
-
-def _scales_of_culprit(result: CaseResult) -> Iterator[str]:
-    """Yields scales of a layer in a body of Loop, If or Scan that meet the criteria.
-
-    Other culprits are kept in high precision.
-
-    The longest text is the first. Nothing is yielded if no such scales are known.
-    """
-    search = result.search
-    for culprit in search.culprits if search is not None else ():
-        scales = culprit.body_scales
-        if search is None or scales is None or not scales.passed:
-            continue
-        judged = worst_first(scales.scores)
-        for most, tried in ((NAME, NoFix.TRIED_ON_THESE), (NAME, NoFix.TRIED), (16, NoFix.TRIED)):
-            facts = {
-                "op_type": culprit.inside,
-                "how": width_text(scales),
-                "score": relation(judged[0], most) if judged else "the criteria are met",
-                "tried": tried,
-            }
-            if len(search.culprits) == 1:
-                yield NoFix.BODY_SCALES_BRIEFLY.format(**facts)
-                continue
-            others = [other.layer for other in search.culprits if other is not culprit]
-            for kept in _kept(others, search.precision, (), _pairs(search)):
-                yield NoFix.AND_BODY_SCALES.format(**facts, kept=kept)
-        return
-
-
-def _of_bodies(result: CaseResult) -> str:
-    """Returns which scales in bodies of Loop, If and Scan meet the criteria; empty if none were found."""
-    diagnosis = result.diagnosis
-    if diagnosis is None or diagnosis.body_scales is None or not diagnosis.body_scales.passed:
-        return ""
-    scales = worst_first(diagnosis.body_scales.scores)
-    return NoFix.BODY_SCALES.format(
-        op_type=" and ".join(diagnosis.in_bodies),
-        how=width_text(diagnosis.body_scales),
-        score=relation(scales[0], NAME) if scales else "the criteria are met",
-    )
 
 
 def cheaper_fix(result: CaseResult) -> Repair | None:

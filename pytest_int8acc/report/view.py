@@ -46,13 +46,11 @@ from pytest_int8acc.report.search import (
 from pytest_int8acc.report.verdict import VerdictView, latency_ratio
 from pytest_int8acc.report.why import (
     at_fault,
-    body_line,
     cause_advice,
     cause_brief,
     cause_clause,
     cause_text,
     fit_note,
-    is_by_scales,
     nan_texts,
     pair_text,
     share_text,
@@ -676,8 +674,6 @@ def _culprit_line(culprit: Culprit, low_format: str) -> str:
     if cause is not None:
         text = f": {cause_clause(cause, low_format)}"
         share = f" ({share_text(cause.ablation, 'its')}, by a trial)" if cause.ablation is not None else ""
-    elif is_by_scales(culprit.body_scales) and culprit.body_scales is not None:
-        text = f": {body_line(culprit.body_scales)}"
     elif alone is not None and not alone.passed:
         text = f": alone in {low_format}: {relation(alone, 24)}"
     name, kind = culprit.layer, f" ({middle(culprit.op_type, 20)})"

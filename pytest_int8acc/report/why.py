@@ -13,7 +13,6 @@ from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, Line
 from pytest_int8acc.results.causes import (
     Ablation,
     AddedNode,
-    BodyScales,
     Cause,
     CauseKind,
     Jump,
@@ -325,7 +324,7 @@ def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[
     layers = [""]
     if diagnosis.ranges is not None:
         parts.append(_of_ranges(diagnosis.ranges))
-    elif any(culprit.cause is not None or culprit.inside for culprit in culprits):
+    elif any(culprit.cause is not None for culprit in culprits):
         layers = list(_of_culprits(culprits, result.low_format))
     elif diagnosis.fixed_pairs:
         parts.append(_of_pairs(result.findings, diagnosis.fixed_pairs))
@@ -346,43 +345,23 @@ def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[
 
 def _of_quantization(result: CaseResult, diagnosis: Diagnosis, line: StageLine) -> Iterator[str]:
     """Yields that quantization loses accuracy, and whether other scales restore it, the longest first."""
-    texts = list(_of_scales(result, diagnosis))
-    yield from (stage_text(line, result.low_format, text) for text in texts)
-    yield from (stage_text(replace(line, fits={}), result.low_format, text) for text in texts)
+    text = _of_scales(diagnosis, result.low_format)
+    yield stage_text(line, result.low_format, text)
+    yield stage_text(replace(line, fits={}), result.low_format, text)
 
 
-def _of_scales(result: CaseResult, diagnosis: Diagnosis) -> Iterator[str]:
-    """Yields whether other scales restore the accuracy that quantization loses.
-
-    The longest text is the first.
-    """
-    found, low = diagnosis.scales, result.low_format
-    layers = count(result.int8_groups, "layer")
-    bodies = [Why.IN_BODIES.format(n=n, layers=layers, op_type=op) for op, n in diagnosis.in_bodies.items()]
-    inside = " and ".join(bodies)
-    if (body := diagnosis.body_scales) is not None and found is None:
-        template = Why.BY_SCALES_IN_BODIES if is_by_scales(body) else Why.BY_LAYERS_IN_BODIES
-        yield template.format(inside=inside, **_body_facts(body))
-        return
+def _of_scales(diagnosis: Diagnosis, low_format: str) -> str:
+    """Returns whether other scales restore the accuracy that quantization loses; empty if none were tried."""
+    found = diagnosis.scales
     if found is None:
-        yield Why.SCALES_IN_BODIES.format(inside=inside) if inside else ""
-        return
+        return ""
     template = Why.BY_SCALES if found.given_back >= _MOST_BY_SCALES else Why.BY_LAYERS
-    tried = template.format(
-        format=low,
+    return template.format(
+        format=low_format,
         tensors=count(found.tensors, "tensor"),
         share=percent(found.given_back),
         trials=count(found.trials, "trial"),
     )
-    yield tried + (Why.AND_IN_BODIES.format(inside=inside) if inside else "")
-    yield tried
-
-
-def width_text(scales: BodyScales) -> str:
-    """Returns text like ``4 times as wide`` for the factor with the least loss."""
-    if scales.factor >= 1:
-        return Why.WIDER.format(factor=scales.factor)
-    return Why.NARROWER.format(times=1 / scales.factor)
 
 
 def is_other_model(result: CaseResult) -> OtherModel | None:
@@ -595,26 +574,13 @@ def _of_culprits(culprits: Sequence[Culprit], low_format: str) -> Iterator[str]:
 
     A single layer is named with its cause. For several, the text says how many have each kind of cause.
     """
-    if len(culprits) == 1:
-        yield from _of_culprit(culprits[0], low_format)
+    if len(culprits) == 1 and culprits[0].cause is not None:
+        yield from _of_culprit(culprits[0], culprits[0].cause, low_format)
         return
     kinds = Counter(culprit.cause.kind for culprit in culprits if culprit.cause is not None)
     parts = []
     for kind, n in kinds.most_common():
         parts.append(f"{CAUSES[kind].plural.format(format=low_format)} in {count(n, 'layer')}")
-    inside = [culprit for culprit in culprits if culprit.inside and culprit.cause is None]
-    scaled = [culprit for culprit in inside if is_by_scales(culprit.body_scales)]
-    bodies = Counter[tuple[CauseKind, str]]()
-    for culprit in scaled:
-        found = culprit.body_scales
-        kind = "saturation" if found is not None and found.factor > 1 else "scale-too-wide"
-        bodies[kind, culprit.inside] += 1
-        inside.remove(culprit)
-    for (kind, nodes), n in bodies.items():
-        plural = CAUSES[kind].plural.format(format=low_format)
-        parts.append(f"{plural} in {count(n, 'layer')} in the body of {nodes}")
-    if inside:
-        parts.append(f"{count(len(inside), 'layer')} {_in_body(inside)}")
     yield "; ".join(parts)
 
 
@@ -625,18 +591,14 @@ def pair_text(quantizer: Quantizer, most: int | None = None) -> str:
     return template.format(tensor=middle(name, most or len(name)))
 
 
-def _of_culprit(culprit: Culprit, low_format: str) -> Iterator[str]:
-    cause, pair = culprit.cause, culprit.quantizer
+def _of_culprit(culprit: Culprit, cause: Cause, low_format: str) -> Iterator[str]:
+    pair = culprit.quantizer
     full = Why.LAYER.format(op_type=culprit.op_type, layer=culprit.layer)
     brief = Why.LAYER.format(op_type=middle(culprit.op_type, NAME), layer=middle(culprit.layer, NAME))
     if pair is not None:
         behind = Why.BEHIND.format(op_type=pair.op_type, node=pair.node) if pair.node else ""
         full = Why.PAIR.format(at=pair_text(pair) + behind)
         brief = Why.PAIR.format(at=pair_text(pair, NAME))
-    if cause is None:
-        where = _in_body([culprit]) if culprit.body_scales is None else _of_body(culprit, culprit.body_scales)
-        yield from (f"{name}, {where}" for name in (full, brief))
-        return
     yield f"{full}: {cause_text(cause, low_format)}"
     short = replace(
         cause,
@@ -647,33 +609,3 @@ def _of_culprit(culprit: Culprit, low_format: str) -> Iterator[str]:
     )
     yield f"{brief}: {cause_text(short, low_format)}"
     yield f"{brief}: {cause_brief(short, low_format)}"
-
-
-def _of_body(culprit: Culprit, scales: BodyScales) -> str:
-    """Returns how much of the loss of a layer in a body of Loop, If or Scan other scales remove."""
-    template = Why.IN_BODY_BY_SCALES if is_by_scales(scales) else Why.IN_BODY_BY_LAYER
-    return template.format(nodes=culprit.inside, **_body_facts(scales))
-
-
-def is_by_scales(scales: BodyScales | None) -> bool:
-    """Whether other scales of the layers in a body of Loop, If or Scan remove most of the loss."""
-    return scales is not None and scales.given_back >= _MOST_BY_SCALES
-
-
-def body_line(scales: BodyScales) -> str:
-    """Returns how much of the loss other scales in a body of Loop, If or Scan remove, in a few words."""
-    return Why.OTHER_SCALES.format(**_body_facts(scales))
-
-
-def _body_facts(scales: BodyScales) -> dict[str, str | float]:
-    return {
-        "how": width_text(scales),
-        "share": percent(scales.given_back),
-        "least": min(scales.least, 1.0),
-        "most": max(scales.most, 1.0),
-    }
-
-
-def _in_body(culprits: Sequence[Culprit]) -> str:
-    nodes = " and ".join(sorted({culprit.inside for culprit in culprits}))
-    return Why.IN_BODY.format(nodes=nodes)

@@ -483,27 +483,6 @@ class ScaleTrials:
 
 
 @dataclass(frozen=True)
-class BodyScales:
-    """How much of the loss other scales in bodies of Loop, If and Scan remove, all layers in the low format.
-
-    All scales of activations in these bodies were multiplied by the same factor.
-    """
-
-    factor: float
-    """The factor with the least loss."""
-    given_back: float
-    """The part of the normalized loss that this factor removed, from 0 to 1."""
-    least: float
-    """The least factor that was tried."""
-    most: float
-    """The greatest factor that was tried."""
-    passed: bool
-    """Whether the criteria were met with this factor."""
-    scores: tuple[Score, ...] = ()
-    """The scores with this factor."""
-
-
-@dataclass(frozen=True)
 class Diagnosis:
     """The result of a diagnosis: why the case fails, and which remedies meet its criteria."""
 
@@ -534,15 +513,5 @@ class Diagnosis:
     """
     scales: ScaleTrials | None = None
     """How much of the loss other scales remove; None if none were tried, or if a culprit has a cause."""
-    in_bodies: Mapping[str, int] = field(default_factory=dict)
-    """The number of layers in the low format in bodies of ``If``, ``Loop`` and ``Scan`` nodes, by operator.
-
-    No plan changes scales in bodies.
-    """
-    body_scales: BodyScales | None = None
-    """How much of the loss other scales in bodies of Loop, If and Scan remove.
-
-    None if there are no bodies, if the search found layers at fault, or if no other scales were tried.
-    """
     worst: tuple[WorstSample, ...] = ()
     """The worst sample of each of a few failing outputs; empty if no report is written."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from pytest_int8acc.results.causes import BodyScales, Cause
+from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.results.evidence import Evidence, HeldOut
 from pytest_int8acc.results.scores import Score
 
@@ -102,12 +102,7 @@ class Culprit:
     neighbours: Neighbours | None = None
     """The tensors around the layer; None if they were not looked at."""
     inside: str = ""
-    """``If``, ``Loop`` or ``Scan`` if the layer lies in the body of such a node; empty in the main graph.
-
-    For a layer in a body no cause is looked for, but other scales are tried.
-    """
-    body_scales: BodyScales | None = None
-    """How much of the loss of a layer in a body other scales remove; None if they were not tried."""
+    """``If``, ``Loop`` or ``Scan`` if the layer lies in the body of such a node; empty in the main graph."""
     quantizer: Quantizer | None = None
     """The only Q/DQ pair of a layer that computes nothing; None for layers that compute."""
 

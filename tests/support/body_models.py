@@ -39,7 +39,7 @@ class Models:
     strange: str = ""
     """Layer whose DequantizeLinear has another scale than its QuantizeLinear."""
     noisy: bool = False
-    """One channel that ``odd`` reads is 200 times as large as the others, and its weights are as much smaller."""
+    """One channel that ``odd`` reads is 200 times as large as all others, and its weights are smaller."""
     alike: bool = False
     """Both branches of the If name their nodes and tensors alike."""
     _main: list[onnx.TensorProto] = field(default_factory=list)
@@ -167,7 +167,8 @@ def write(folder: Path, network: str, wrong: Mapping[str, float] | None = None, 
     """Write model.onnx, int8.onnx with the ranges of ``FIT`` and ``wrong``, and data.npz."""
     strange, left_out = more.pop("strange", ""), more.pop("left_out", ())
     onnx.save(Models(network, **more).model(), folder / "model.onnx")
-    ranges = {layer: amax for layer, amax in {**FIT, **(wrong or {})}.items() if layer not in left_out}
+    fit = {**FIT, "last": 10.0} if network == "scan" else FIT
+    ranges = {layer: amax for layer, amax in {**fit, **(wrong or {})}.items() if layer not in left_out}
     low = Models(network, **more, ranges=ranges, strange=strange)
     onnx.save(low.model(), folder / "int8.onnx")
     np.savez(folder / "data.npz", x=samples(network))

@@ -95,7 +95,17 @@ def write(folder: Path, said: Mapping[str, Any]) -> None:
     """Write the project of a case: model, data, ranges or Q/DQ model, other files; not the spec."""
     if "bodies" in said:
         body_models.write(folder, **said["bodies"])
-        return
+    else:
+        _write_network(folder, said)
+    for name, content in said.get("files", {}).items():
+        if name.endswith(".npy"):
+            np.save(folder / name, np.array(content))
+        else:
+            text = content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False)
+            (folder / name).write_text(text, encoding="utf-8")
+
+
+def _write_network(folder: Path, said: Mapping[str, Any]) -> None:
     proto = _network(said)
     onnx.save(proto, folder / "model.onnx")
     for name, other in said.get("models", {}).items():
@@ -124,12 +134,6 @@ def write(folder: Path, said: Mapping[str, Any]) -> None:
         kept = [output.name for output in proto.graph.output]
         arrays = {n: found[n] * change.get("times", 1.0) + change.get("plus", 0.0) for n in kept}
         np.savez(folder / name, **{change.get("as", {}).get(n, n): a for n, a in arrays.items()})
-    for name, content in said.get("files", {}).items():
-        if name.endswith(".npy"):
-            np.save(folder / name, np.array(content))
-        else:
-            text = content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False)
-            (folder / name).write_text(text, encoding="utf-8")
 
 
 def _network(said: Mapping[str, Any]) -> onnx.ModelProto:

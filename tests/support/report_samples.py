@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from report_cases import CASE, COSINE, REPORTED, SCHEMA, SQNR, TOP1, Plain, engine, replace
@@ -268,14 +267,6 @@ def another_model(**facts: Any) -> Plain:
 # --- stages, remedies
 
 
-def in_bodies(*layers: str, causes: Sequence[Plain] = ()) -> Plain:
-    """A case whose culprits lie in bodies of a Loop, and others with causes in the main graph."""
-    result = blamed(*causes)
-    known = result["search"]["culprits"] if causes else ()
-    inside = [replace(FOUND["culprits"][0], layer=name, cause=None, inside="Loop") for name in layers]
-    return replace(result, search=replace(result["search"], culprits=[*inside, *known]))
-
-
 def stage(name: str, passed: bool, score: Plain, against: str, **facts: Any) -> Plain:
     evidence = {**CASE["diagnosis"]["stages"][0]["evidence"], "scores": [score]}
     return {"name": name, "passed": passed, "evidence": evidence, "against": against, **facts}
@@ -315,25 +306,6 @@ def unexplained(**facts: Any) -> Plain:
             **facts,
         },
     )
-
-
-#: Other scales in bodies, which meet the criteria.
-BODY_SCALES: Plain = {
-    "factor": 16.0,
-    "given_back": 0.997,
-    "least": 0.125,
-    "most": 64.0,
-    "passed": True,
-    "scores": [replace(MISSED, value=0.9991)],
-}
-
-
-def scaled_in_body(layers: int, **facts: Any) -> Plain:
-    """A case with a layer at fault in the body of a Loop, of which other scales were tried, and others."""
-    result = in_bodies("loop/conv", causes=[NOISE] * (layers - 1))
-    first, *others = result["search"]["culprits"][:layers] if layers > 1 else result["search"]["culprits"]
-    first = replace(first, body_scales=replace(BODY_SCALES, **facts))
-    return replace(result, search=replace(result["search"], culprits=[first, *others]))
 
 
 def float_nan(*, half: bool = True, **facts: Any) -> Plain:
@@ -501,18 +473,8 @@ RESULTS: dict[str, Plain] = {
         culprit("/conv5/Conv", cause=NOISE),
     ),
     "quantized-in-vain": unexplained(scales=TRIED_SCALES),
-    "quantized-by-scales": unexplained(
-        scales=replace(TRIED_SCALES, given_back=0.72), in_bodies={"Loop": 2, "If": 1}
-    ),
-    "quantized-in-bodies": unexplained(in_bodies={"Loop": 9}),
+    "quantized-by-scales": unexplained(scales=replace(TRIED_SCALES, given_back=0.72)),
     "quantized-untried": unexplained(),
-    "quantized-by-scales-in-bodies": unexplained(in_bodies={"Loop": 9}, body_scales=BODY_SCALES),
-    "quantized-by-layers-in-bodies": unexplained(
-        in_bodies={"Loop": 9}, body_scales=replace(BODY_SCALES, given_back=0.12, factor=0.125, passed=False)
-    ),
-    "a-body-by-its-scales": scaled_in_body(1, factor=0.0625),
-    "a-body-by-its-scales-and-a-layer": scaled_in_body(2),
-    "a-body-by-its-layer": scaled_in_body(1, given_back=0.02, passed=False),
     "by-the-last-digit": case(
         score("logits", "top1_agreement", 0.6999999999999997, limit=0.7),
         score("logits", "agreement", 0.7, limit=0.6999999999999997),
@@ -648,9 +610,6 @@ RESULTS: dict[str, Plain] = {
     "pairs": replace(blamed(fixed_pairs=PAIRS[:1]), findings=(UNEQUAL, UNEQUAL)),
     "pairs-that-stay": blamed(fixed_pairs=PAIRS[:1]),
     "pairs-beside-a-layer": searched(FOUND["ending"], fixed_pairs=PAIRS),
-    "in-a-body": in_bodies("loop/linear"),
-    "in-bodies": in_bodies("loop/linear", "loop/choice/linear"),
-    "in-a-body-too": in_bodies("loop/linear", causes=(RANGES[0],)),
     "no-cause": output(blamed(), fit=LARGE),
     "data-first": replace(
         blamed(RANGES[0], preprocessing_mismatch="data-factor", repairs=REPAIRS[2:3]),

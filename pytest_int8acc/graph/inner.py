@@ -1,0 +1,165 @@
+"""Shows values inside If, Loop and Scan: tensors of the graphs inside become tensors of the main graph."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from pytest_int8acc.graph.index import attribute, bodies, refill, rename_inside, subgraphs
+from pytest_int8acc.graph.layout import by_input
+from pytest_int8acc.graph.load import body_constants
+from pytest_int8acc.graph.model import Model
+
+
+def with_inner_tensors(model: Model, tensors: Iterable[str]) -> Model:
+    """The model with tensors of graphs inside If, Loop and Scan as tensors of its main graph, by their names.
+
+    The tensors inside get other names. A tensor of the main graph has the values of all steps of a Loop or
+    Scan, in float32. Its shape is [rows, channels] if a matrix product with constant weights reads the
+    tensor, otherwise [values]. A few zeros are among the values: a row where a Loop begins, and one where a
+    branch of an If does not run.
+
+    Args:
+        model: A model in normal form, so that no two tensors have the same name.
+        tensors: Float tensors of any graph. Tensors of the main graph stay as they are.
+    """
+    if model.everywhere is model.index:
+        return model
+    inside = {value.name for body in bodies(model.graph) for value in body.graph.input}
+    inside.update(name for body in bodies(model.graph) for node in body.graph.node for name in node.output)
+    chosen = [tensor for tensor in dict.fromkeys(tensors) if tensor in inside]
+    return _Shower(model, chosen).shown() if chosen else model
+
+
+class _Shower:
+    """Changes a model such that tensors of graphs inside its nodes become tensors of the main graph."""
+
+    def __init__(self, model: Model, tensors: Iterable[str]) -> None:
+        self.editor = model.edit()
+        self.inner = {tensor: self.editor.unique(f"{tensor}/inside") for tensor in tensors}
+        """The new name of each tensor."""
+        self.shapes, self.zeros = dict[str, str](), dict[str, str]()
+        """For each tensor, the constants with the shape in which it is shown, and a row of zeros."""
+        for tensor, width in _widths(model, self.inner).items():
+            shape, zeros = [-1, width] if width else [-1], np.zeros([1, width] if width else [1], np.float32)
+            self.shapes[tensor] = self.editor.add_constant(f"{tensor}/shape", np.array(shape, np.int64))
+            self.zeros[tensor] = self.editor.add_constant(f"{tensor}/zeros", zeros)
+
+    def shown(self) -> Model:
+        """The model that shows the tensors."""
+        for tensor, name in self._show(self.editor.graph).items():
+            self.editor.graph.node.append(self._node("Identity", [name], tensor))
+        return self.editor.done()
+
+    def _show(self, graph: onnx.GraphProto) -> dict[str, str]:
+        """Add nodes that show the tensors of graphs inside a graph's nodes, and return what they make."""
+        nodes: list[onnx.NodeProto] = []
+        found: dict[str, str] = {}
+        for node in list(graph.node):
+            node = copy.deepcopy(node)
+            before, after, shown = self._around(node) if subgraphs(node) else ([], [], {})
+            nodes += [*before, node, *after]
+            found |= shown
+        refill(graph.node, nodes)
+        return found
+
+    def _around(
+        self, node: onnx.NodeProto
+    ) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto], dict[str, str]]:
+        """Change a node to show the tensors of the graphs inside it.
+
+        Returns:
+            The nodes to put before and after it, and the name of what shows each tensor.
+        """
+        graphs = subgraphs(node)
+        given = [self._show_own(graph) for graph in graphs]
+        shown = {tensor: self.editor.unique(f"{tensor}/shown") for found in given for tensor in found}
+        before: list[onnx.NodeProto] = []
+        after: list[onnx.NodeProto] = []
+        for tensor, result in shown.items():
+            rows = [found.get(tensor, "") for found in given]
+            if node.op_type == "If":
+                node.output.append(result)
+                for graph, name in zip(graphs, rows, strict=True):
+                    self._give(graph, name or self._zeros(graph, tensor))
+            elif node.op_type == "Scan":
+                after.append(self._reshaped(self._of_steps(node, rows[0]), tensor, result))
+            elif node.op_type == "Loop":
+                start = self.editor.unique(f"{tensor}/start")
+                before.append(self._node("SequenceConstruct", [self.zeros[tensor]], start))
+                steps = self._collected(node, rows[0], start)
+                after.append(self._node("ConcatFromSequence", [steps], result, axis=0))
+            else:
+                after.append(self._node("Identity", [self.zeros[tensor]], result))
+        return before, after, shown
+
+    def _show_own(self, graph: onnx.GraphProto) -> dict[str, str]:
+        """Add nodes that show the tensors of a graph and of graphs inside, and return what they make."""
+        own = {value.name for value in graph.input}.union(name for n in graph.node for name in n.output)
+        found = self._show(graph)
+        for tensor in [tensor for tensor in self.inner if tensor in own]:
+            cast, found[tensor] = (self.editor.unique(f"{tensor}/{what}") for what in ("float", "rows"))
+            graph.node.append(self._node("Cast", [tensor], cast, to=TensorProto.FLOAT))
+            graph.node.append(self._reshaped(cast, tensor, found[tensor]))
+        rename_inside(graph, {tensor: name for tensor, name in self.inner.items() if tensor in own})
+        return found
+
+    def _of_steps(self, scan: onnx.NodeProto, rows: str) -> str:
+        """The output of a Scan that stacks the values ``rows`` of its steps."""
+        self._give(subgraphs(scan)[0], rows)
+        for said in scan.attribute:
+            if said.name in ("scan_output_axes", "scan_output_directions"):
+                said.ints.append(0)
+        scan.output.append(self.editor.unique(f"{rows}/steps"))
+        return str(scan.output[-1])
+
+    def _collected(self, loop: onnx.NodeProto, rows: str, start: str) -> str:
+        """The output of a Loop that collects the values ``rows`` of its steps in a sequence.
+
+        Their sizes may differ, which scan outputs of a Loop do not allow.
+        """
+        (body,) = subgraphs(loop)
+        carried = len(body.input) - 2
+        before, after, last = (self.editor.unique(f"{rows}/{what}") for what in ("before", "after", "all"))
+        loop.input.append(start)
+        loop.output.insert(carried, last)
+        body.node.append(self._node("SequenceInsert", [before, rows], after))
+        body.input.append(helper.make_tensor_sequence_value_info(before, TensorProto.FLOAT, None))
+        given = helper.make_tensor_sequence_value_info(after, TensorProto.FLOAT, None)
+        refill(body.output, [*body.output[: 1 + carried], given, *body.output[1 + carried :]])
+        return last
+
+    def _give(self, graph: onnx.GraphProto, name: str) -> None:
+        graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+
+    def _zeros(self, graph: onnx.GraphProto, tensor: str) -> str:
+        """Add a row of zeros to a branch that does not compute a tensor, and return its name."""
+        name = self.editor.unique(f"{tensor}/none")
+        graph.node.append(self._node("Identity", [self.zeros[tensor]], name))
+        return name
+
+    def _reshaped(self, values: str, tensor: str, result: str) -> onnx.NodeProto:
+        return self._node("Reshape", [values, self.shapes[tensor]], result)
+
+    def _node(self, op_type: str, inputs: list[str], result: str, **attributes: Any) -> onnx.NodeProto:
+        return helper.make_node(op_type, inputs, [result], self.editor.unique(f"{result}/node"), **attributes)
+
+
+def _widths(model: Model, tensors: Iterable[str]) -> Mapping[str, int]:
+    """Tensor to its number of channels, if a matrix product with constant weights reads it; otherwise 0."""
+    constants = model.constants()
+    for body in bodies(model.graph):
+        constants |= body_constants(body.graph)
+    found = dict.fromkeys(tensors, 0)
+    for tensor in found:
+        for node, position in model.everywhere.readers(tensor):
+            is_product = node.op_type in ("MatMul", "Gemm") and not position
+            weight = constants.get(node.input[1]) if is_product else None
+            if weight is not None and weight.ndim == 2 and not attribute(node, "transA", 0):
+                found[tensor] = by_input(weight, node).shape[2]
+    return found
