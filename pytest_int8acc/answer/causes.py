@@ -188,8 +188,7 @@ def explain(
         trials: Runs the ablations. With None, no ablations are run, and the symptoms decide.
 
     Returns:
-        Group to cause. Left out are groups in bodies of Loop, If and Scan, and groups in high precision for
-        another reason than a missing scale.
+        Group to cause. Left out are groups in high precision for another reason than a missing scale.
 
     Raises:
         Int8accError: A name is no group, the float model does not run, or the inputs cannot be read.

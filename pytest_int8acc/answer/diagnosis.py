@@ -436,8 +436,9 @@ def neighbours(network: Network, layers: set[str], rest: Precision) -> dict[str,
     found = {}
     for group in network.groups:
         if group.name in layers:
-            inputs = list(_inputs(network, group, edges, rest))
-            outputs = list(_outputs(network, group, edges, rest))
+            usual: Precision = "fp32" if group.is_inner else rest
+            inputs = list(_inputs(network, group, edges, usual))
+            outputs = list(_outputs(network, group, edges, usual))
             more = max(len(inputs) - _MOST, 0) + max(len(outputs) - _MOST, 0)
             found[group.name] = Neighbours(tuple(inputs[:_MOST]), tuple(outputs[:_MOST]), more)
     return found
@@ -447,7 +448,7 @@ _Edges = dict[tuple[str, int], Edge]
 
 
 def _inputs(network: Network, group: Group, edges: _Edges, rest: Precision) -> Iterator[Wire]:
-    index = network.model.index
+    index = network.model.everywhere
     for name in group.nodes:
         for position, tensor in enumerate(index.nodes[name].input if name in index.nodes else ()):
             edge, producer = edges.get((name, position)), index.producer.get(tensor)
@@ -460,7 +461,7 @@ def _inputs(network: Network, group: Group, edges: _Edges, rest: Precision) -> I
 
 
 def _outputs(network: Network, group: Group, edges: _Edges, rest: Precision) -> Iterator[Wire]:
-    index = network.model.index
+    index = network.model.everywhere
     given = {output.name for output in network.model.outputs}
     for name in group.nodes:
         for tensor in index.nodes[name].output if name in index.nodes else ():

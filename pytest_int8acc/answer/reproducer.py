@@ -18,7 +18,7 @@ from pytest_int8acc.clock import current
 from pytest_int8acc.errors import EngineError, Int8accError, ModelError
 from pytest_int8acc.goldens.location import write_npz
 from pytest_int8acc.graph.half import to_fp16
-from pytest_int8acc.graph.index import captured
+from pytest_int8acc.graph.index import captured, holders
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, replacing_models, write_model
 from pytest_int8acc.graph.network import Group, Network, Precision
@@ -250,10 +250,24 @@ def reduce(
         Int8accError: The folder cannot be written.
     """
     logger.info("%s: cutting out the smallest piece that shows the error of '%s'", network.model.name, group)
+    network = _by_main_nodes(network)
     whole = _Whole(model, network, rest, sessions)
     search = _Search(whole, _group(network, group), feed)
     write_piece(folder, search.finished(search.smallest(), samples, worst), sessions, root)
     return folder
+
+
+def _by_main_nodes(network: Network) -> Network:
+    """The network whose groups inside an If, Loop or Scan have the main graph's node around them as node.
+
+    A piece has this node as a whole.
+    """
+    around = holders(network.model.graph)
+    groups = (
+        replace(group, nodes=(around[group.nodes[0]].name,)) if group.is_inner else group
+        for group in network.groups
+    )
+    return replace(network, groups=tuple(groups))
 
 
 class _Whole:

@@ -1,9 +1,10 @@
 """Reads an ONNX file into a Model in normal form, which the rest of graph/ relies on.
 
 A model in normal form has no local functions, no FP8 operators of TensorRT's own, and no Constant nodes in
-the main graph. The name of each node is unique. Initializers are not listed as inputs. The opset is 13 or
-later, as per-channel Q/DQ needs it. Sizes that are not fixed have no number. If a weight was computed by
-Transpose, Reshape, Identity, Cast or arithmetic with other constants, the result is stored as an initializer.
+the main graph. The name of each node is unique, as is that of each tensor. Initializers are not listed as
+inputs. The opset is 13 or later, as per-channel Q/DQ needs it. Sizes that are not fixed have no number. If a
+weight was computed by Transpose, Reshape, Identity, Cast or arithmetic with other constants, the result is
+stored as an initializer.
 """
 
 from __future__ import annotations

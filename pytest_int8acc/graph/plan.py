@@ -251,7 +251,7 @@ def _with_floats(network: Network, floats: Mapping[str, Array]) -> Network:
     """
     if not floats:
         return network
-    index, constants = network.model.index, network.model.constants()
+    index, constants = network.model.everywhere, network.model.constants()
     owners = {name: group.name for group in network.groups for name in group.nodes}
     added: dict[str, list[Edge]] = defaultdict(list)
     for tensor, values in floats.items():

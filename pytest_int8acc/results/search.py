@@ -42,7 +42,10 @@ class Wire:
 
     tensor: str
     kind: Literal["node", "input", "constant", "output"]
-    """What is at the other end of the tensor: a node, or the model's input, constant or output."""
+    """What is at the other end of the tensor: a node, or an input, constant or output of the model.
+
+    An input may also be that of a graph inside an If, Loop or Scan.
+    """
     node: str = ""
     """The neighbour's name, if it is a node."""
     op_type: str = ""

@@ -36,10 +36,14 @@ class Models:
     after training with quantization."""
     ranges: Mapping[str, float] = field(default_factory=dict)
     """Layer to the range of its activation; a layer without one has no Q/DQ."""
+    weights_times: Mapping[str, float] = field(default_factory=dict)
+    """Layer to how many times too wide the scale of its weight is."""
     strange: str = ""
     """Layer whose DequantizeLinear has another scale than its QuantizeLinear."""
     noisy: bool = False
     """One channel that ``odd`` reads is 200 times as large as all others, and its weights are smaller."""
+    grows: bool = False
+    """The Loop collects what it gives to ``odd``, which reads one step more each time."""
     alike: bool = False
     """Both branches of the If name their nodes and tensors alike."""
     _main: list[onnx.TensorProto] = field(default_factory=list)
@@ -81,12 +85,35 @@ class Models:
             nodes, tensors = self._layers("b", "")
         else:
             nodes = [self._if("b", "out")]
+        if self.grows:
+            return self._growing(nodes, tensors)
         nodes.append(helper.make_node("Identity", ["go"], ["still"]))
         taken = [helper.make_tensor_value_info("step", TensorProto.INT64, [])]
         taken += [helper.make_tensor_value_info("go", TensorProto.BOOL, []), _info("b")]
         given = [helper.make_tensor_value_info("still", TensorProto.BOOL, []), _info("out")]
         body = helper.make_graph(nodes, "body", taken, given, tensors)
         return [helper.make_node("Loop", ["steps", "on", "h"], ["z"], name="loop", body=body)]
+
+    def _growing(self, nodes: list[onnx.NodeProto], tensors: list[onnx.TensorProto]) -> list[onnx.NodeProto]:
+        """The Loop with these nodes, which read all steps so far in place of ``bent``."""
+        for node in nodes:
+            node.input[:] = ["grown" if name == "bent" else name for name in node.input]
+            node.output[:] = ["each" if name == "out" else name for name in node.output]
+        place = 1 + next(i for i, node in enumerate(nodes) if "bent" in node.output)
+        more = [helper.make_node("Unsqueeze", ["bent", "one"], ["step_of"])]
+        more.append(helper.make_node("Concat", ["known", "step_of"], ["grown"], axis=1))
+        nodes[place:place] = more
+        nodes.append(helper.make_node("ReduceMean", ["each"], ["out"], axes=[1], keepdims=0))
+        nodes.append(helper.make_node("Identity", ["go"], ["still"]))
+        taken = [helper.make_tensor_value_info("step", TensorProto.INT64, [])]
+        taken += [helper.make_tensor_value_info("go", TensorProto.BOOL, []), _info("b"), _info("known")]
+        given = [helper.make_tensor_value_info("still", TensorProto.BOOL, []), _info("out"), _info("grown")]
+        body = helper.make_graph(nodes, "body", taken, given, tensors)
+        self._main.append(numpy_helper.from_array(np.array([1]), "one"))
+        first = helper.make_node("Unsqueeze", ["h", "one"], ["row"])
+        begin = helper.make_node("Tanh", ["row"], ["begin"])
+        loop = helper.make_node("Loop", ["steps", "on", "h", "begin"], ["z", "all"], name="loop", body=body)
+        return [first, begin, loop]
 
     def _if(self, read: str, made: str) -> onnx.NodeProto:
         branches = {}
@@ -121,7 +148,8 @@ class Models:
         if layer not in self.ranges:
             place.append(numpy_helper.from_array(weight, f"{name}_w"))
             return [helper.make_node("MatMul", [read, f"{name}_w"], [made], name=name)]
-        ranges = {"in": self.ranges[layer], "w": float(np.abs(weight).max())}
+        amax = float(np.abs(weight).max()) * self.weights_times.get(layer, 1.0)
+        ranges = {"in": self.ranges[layer], "w": amax}
         for what, amax in ranges.items():
             scales = {"scale": np.array(amax / 127, np.float32), "zero": np.array(0, np.int8)}
             if layer == self.strange and what == "in":
