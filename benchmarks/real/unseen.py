@@ -52,7 +52,7 @@ Key = tuple[str, str, str, int, int]
 
 def judged(made: Path, key: Key, seed: int = SEED) -> Outcome | None:
     """One task; None where the quantizer refused the model, or where the model was not made."""
-    with _project(made, key, seed) as project:
+    with project_of(made, key, seed) as project:
         if project is None:
             return None
         spec, other, batch = project
@@ -67,7 +67,7 @@ def texts(made: Path, wanted: Sequence[Key], seed: int, most: int) -> Iterator[t
     """What pytest prints of the first ``most`` tasks that fail."""
     shown = 0
     for key in wanted:
-        with _project(made, key, seed) as project:
+        with project_of(made, key, seed) as project:
             if project is None or shown == most:
                 continue
             command = [sys.executable, "-m", "pytest", "--int8acc", "-p", "no:cacheprovider", "--color=no"]
@@ -81,7 +81,7 @@ def texts(made: Path, wanted: Sequence[Key], seed: int, most: int) -> Iterator[t
 
 
 @contextmanager
-def _project(made: Path, key: Key, seed: int) -> Iterator[tuple[Path, Feed, int] | None]:
+def project_of(made: Path, key: Key, seed: int) -> Iterator[tuple[Path, Feed, int] | None]:
     """A task's spec, the samples that its case does not see, and the batch size; None without a model."""
     name, quantizer, limit, size, draw = key
     (model,) = (model for model in MODELS if model.name == name)

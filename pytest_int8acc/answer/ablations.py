@@ -21,9 +21,9 @@ _MOST = 0.9
 #: The scale is named as the cause if a better scale removes at least this share of what the best ablation
 #: removes.
 _PART = 0.5
-#: Culprits that cause less than this share of the total error are not analysed, because the effect of an
-#: ablation would drown in rounding noise.
-_NOTHING = 0.1
+#: Trials of a culprit that causes less than this share of the model's loss show nothing. Each change of the
+#: culprit also changes the rounding in the other layers, and their loss hides what the change does.
+_LEAST_LOSS = 0.5
 #: If an ablation removes more than this many times the culprit's loss, it has changed the rounding of other
 #: layers, too. Its result is then not reliable.
 _BEYOND = 1.25
@@ -66,7 +66,8 @@ def established(
     """The cause of a culprit, shown by an ablation; None if no ablation shows one.
 
     In the first trials the other culprits are in high precision, and all other groups of layers in INT8. If
-    these trials contradict the symptoms, or show nothing, trials with only the culprit in INT8 decide.
+    these trials contradict the symptoms, or show nothing, trials with only the culprit in INT8 decide. They
+    show nothing, for one, where the other groups cause most of the loss.
 
     Args:
         trials: Runs the ablations.
@@ -92,7 +93,7 @@ def _shown(
     trials: Interventions, group: str, ordered: Sequence[Suspect], likely: Cause, placed: Placed
 ) -> Cause | None:
     """The cause that ablations show; None if they show none. Suspects are tried in the given order."""
-    if not trials.may_go_on or not trials.loss(group) > _NOTHING * trials.as_it_is(group):
+    if not trials.may_go_on or not trials.loss(group) >= _LEAST_LOSS * trials.as_it_is(group):
         return None
     tests = _Tests(trials, group)
     for suspect in ordered:

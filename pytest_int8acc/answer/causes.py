@@ -118,6 +118,7 @@ WEIGHTS: tuple[Diagnostic[WeightFacts], ...] = (
     Diagnostic("large-idle-weights", "weight-outliers", symptoms.large_idle_weights, "in-use", is_guess=True),
     Diagnostic("scales-of-other-axis", "wrong-axis", symptoms.mislabelled_axis, "constants"),
     Diagnostic("shifted-mean", "bias-shift", symptoms.shifted_mean, "bias"),
+    Diagnostic("one-scale-for-channels", "weight-outliers", symptoms.one_scale_for_channels, "constants"),
     Diagnostic("weight-scales-off", "weight-scale", symptoms.weight_scales_off, "constants"),
     Diagnostic("large-weights", "weight-outliers", symptoms.large_weights, "constants"),
 )

@@ -51,8 +51,8 @@ logger = logging.getLogger("pytest_int8acc")
 #: Causes that need no ablation, because the verdict itself is their evidence.
 _SHOWN_BY_VERDICT: tuple[CauseKind, ...] = ("missing-scale", "engine-only", "non-determinism")
 #: Maximum cost of all ablations, in runs over all samples. It is raised for small models, but not beyond the
-#: cost of the search.
-_RUNS = 6.0
+#: cost of the search, or beyond so many runs for each culprit: two measure its loss, the others change it.
+_RUNS, _RUNS_EACH = 6.0, 5.0
 
 
 def diagnose(
@@ -170,7 +170,7 @@ def _causes(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: flo
     engine_only = _is_engine_only(measured)
     if lab.is_narrow:
         return {c.layer: narrow_cause(lab, c, engine_only=engine_only) for c in culprits}
-    budget = lab.budget(_RUNS, most=max(cost, _RUNS))
+    budget = lab.budget(_RUNS, most=max(cost, _RUNS, _RUNS_EACH * len(culprits)))
     missed = [score for score in measured.result.scores if not score.passed]
     layers = [culprit.layer for culprit in culprits]
     return explain(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypedDict
 
@@ -338,6 +338,13 @@ class WeightFacts:
         extent = self.quantization.scale.astype(np.float64) * self.quantization.format.symmetric.levels
         return np.asarray(extent[amax > 0] / amax[amax > 0])
 
+    @cached_property
+    def nearest_db(self) -> float:
+        """The SQNR, in dB, with the given scales and each value rounded to the nearest code."""
+        nearest = replace(self.quantization, values=self.quantization.quantize(self.weight)).dequantize()
+        noise = float((self.shares * (self.weight - nearest) ** 2).sum())
+        return min(decibels(float((self.shares * self.weight**2).sum()), noise), CEILING_DB)
+
     @property
     def has_wrong_scales(self) -> bool:
         """Whether scales computed from the constant's own values would lose far less."""
@@ -552,12 +559,10 @@ def bias_of_eight_bits(facts: WeightFacts) -> Shown | None:
 
 
 def shifted_mean(facts: WeightFacts) -> Shown | None:
-    """Recognises weights with the right scales, whose rounding errors shift the results."""
-    factors = facts.factors
-    fits = bool(factors.size and factors.min() > 1 / WIDE and factors.max() < WIDE)
-    if not (fits and facts.has_wrong_scales and facts.shift_share >= _MOSTLY):
+    """Recognises weights that are not rounded to the nearest codes, and whose errors shift the results."""
+    if facts.shift_share < _MOSTLY or facts.nearest_db - facts.sqnr_db < LOST_DB:
         return None
-    return {"numbers": {"shift_share": facts.shift_share}}
+    return {"numbers": {"shift_share": facts.shift_share, "best_sqnr_db": facts.nearest_db}}
 
 
 def few_codes(facts: WeightFacts) -> Shown | None:
@@ -626,9 +631,9 @@ def _below_gap(amax: NDArray[np.float64]) -> float:
 
 def weight_scales_off(facts: WeightFacts) -> Shown | None:
     """Recognises weight scales that are too wide or too narrow; the numbers describe the worse case."""
-    if not facts.has_wrong_scales:
-        return None
     factors = facts.factors
+    if not (facts.has_wrong_scales and factors.size):
+        return None
     wide, narrow = float(factors.max()), float(factors.min())
     most = wide if wide * narrow >= 1 else narrow
     off = (factors > WIDE).sum() if most == wide else (factors < 1 / WIDE).sum()

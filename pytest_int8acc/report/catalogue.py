@@ -596,7 +596,7 @@ ENDINGS: Mapping[EndingKind, str] = {
     ),
     "int8-passes": "with all groups in {format} the criteria are met: nothing has to leave {format}",
     "high-fails": "with all groups in high precision the criteria fail too: {cause}",
-    "nothing-left": "only with every layer out of {format} are the criteria met",
+    "nothing-left": "only with {layers} out of {format} are the criteria met",
     "plan-fails": "the plan to certify fails",
     "first": (
         "the first {high} of {groups} groups: no shorter list was found, and groups within it may be innocent"
@@ -1037,7 +1037,7 @@ class NoFix:
     ENDED = "none found: {ending}"
     FIXED_PAIRS = "none found: Q/DQ is left in the model that no plan takes off"
     NOTHING_LEFT = (
-        "no {format} fix worth shipping, the criteria are met only with every layer out of {format}: ship "
+        "no {format} fix worth shipping, the criteria are met only with {layers} out of {format}: ship "
         "{high}, or try {others}"
     )
     HIGH_FAILS = "none found: with every layer out of {format} the criteria fail too"

@@ -17,7 +17,7 @@ from pytest_int8acc.report.catalogue import (
     Remedy,
 )
 from pytest_int8acc.report.cautions import is_lost, is_mismatch, is_users, layers_text, needed_samples
-from pytest_int8acc.report.search import reason
+from pytest_int8acc.report.search import needed_layers, reason
 from pytest_int8acc.report.why import at_fault, first_line, is_jumpy, is_other_model
 from pytest_int8acc.report.words import (
     NAME,
@@ -451,7 +451,8 @@ def _no_fix(result: CaseResult) -> Iterator[str]:
         yield STOPS[stopped.kind].no_fix
     elif search is not None and search.ending.kind == "nothing-left":
         high, others = search.precision.upper(), INSTEAD[result.low_format]
-        yield NoFix.NOTHING_LEFT.format(format=result.low_format, high=high, others=others)
+        layers = needed_layers(search.ending)
+        yield NoFix.NOTHING_LEFT.format(format=result.low_format, layers=layers, high=high, others=others)
     elif search is not None and search.found:
         yield reason(search, result.low_format)
     elif search is not None and (other := is_other_model(result)) is not None and other.differs:

@@ -20,7 +20,14 @@ def ending_text(ending: Ending, low_format: str, fixed_pairs: Sequence[str] = ()
     cause = f"{low_format} is not the cause"
     if fixed_pairs:
         cause = f"{pairs_text(fixed_pairs)}; no plan takes them off"
-    return ENDINGS[ending.kind].format_map({**vars(ending), "cause": cause, "format": low_format})
+    facts = {**vars(ending), "cause": cause, "format": low_format, "layers": needed_layers(ending)}
+    return ENDINGS[ending.kind].format_map(facts)
+
+
+def needed_layers(ending: Ending) -> str:
+    """Returns which layers must leave the low format, like ``8 of 10 layers``, or ``every layer``."""
+    is_part = 0 < ending.high < ending.groups
+    return f"{ending.high} of {ending.groups} layers" if is_part else "every layer"
 
 
 def reason(outcome: SearchOutcome, low_format: str) -> str:

@@ -19,6 +19,7 @@ from pytest_int8acc.results.causes import (
     OddRanges,
     OtherModel,
     Stage,
+    Symptom,
 )
 from pytest_int8acc.results.scores import FloatNan
 from pytest_int8acc.results.search import Quantizer
@@ -48,6 +49,11 @@ _BY_RANGES: tuple[CauseKind, ...] = (
     "accumulated-noise",
     "rounding",
 )
+#: Whose scales a trial gave to a tensor, if it did not give one to each channel.
+_SCALES: Mapping[Symptom, str] = {
+    "uneven-parts": "a scale for each part",
+    "uneven-channels": "a scale for the channels of each size",
+}
 #: The ranges of two datasets are called the same if their greatest values differ by less than this factor.
 _SAME_REACH = 1.4
 
@@ -117,7 +123,7 @@ def _ablation_text(cause: Cause, *, named: bool = False) -> str:
         "of_it": f" of {name}" if name else "",
         "channels": _channels(cause),
         "explain": "explains" if len(cause.channels) == 1 else "explain",
-        "scales": "a scale for each part" if cause.symptom == "uneven-parts" else "a scale for each channel",
+        "scales": _SCALES.get(cause.symptom, "a scale for each channel"),
     }
     chance = ", so chance has a part in it" if ablation.beyond else ""
     text = f"{ABLATIONS[ablation.kind].format_map(facts)} {share_text(ablation)}{chance}"

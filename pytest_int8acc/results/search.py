@@ -15,9 +15,9 @@ _Early = Literal["trials-spent", "seconds-spent", "interrupted", "cut-short"]
 #: The reason why a search ended. ``proven``: the criteria fail if any one layer of the plan returns to the
 #: low format. ``int8-passes``: no layer has to leave the low format. ``high-fails``: the criteria fail with
 #: all layers in high precision. ``nothing-left``: the criteria are met only with all layers in high
-#: precision. ``plan-fails``: the plan to certify fails. ``first``, ``last``, ``worst``, ``visited``: the
-#: strategy ended with the first layers in high precision, the last layers, the layers that add most error, or
-#: the layers that it chose one by one.
+#: precision, or with all that have more than a few multiply-accumulates. ``plan-fails``: the plan to certify
+#: fails. ``first``, ``last``, ``worst``, ``visited``: the strategy ended with the first layers in high
+#: precision, the last layers, the layers that add most error, or the layers that it chose one by one.
 EndingKind = Literal[
     "proven",
     "int8-passes",
@@ -262,7 +262,7 @@ class SearchOutcome:
     def without_plan(self) -> SearchOutcome:
         """Returns the outcome without culprits, for a plan that would keep no layer in the low format."""
         early, groups = self.ending.early, self.ending.groups
-        ending = self.ending if early else Ending("nothing-left", groups=groups)
+        ending = self.ending if early else Ending("nothing-left", high=len(self.kept), groups=groups)
         kept = replace(self, culprits=(), with_reserve=(), fixed=(), ending=ending)
         return replace(kept, found=False, minimal=False, verified=False, holds=False)
 

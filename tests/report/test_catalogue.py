@@ -31,7 +31,7 @@ FACTS = {
     "CAUSES": {"format"},
     "ABLATIONS": {"it", "of_it", "channels", "explain", "scales"},
     "STAGES": {"format"},
-    "ENDINGS": {"format", "high", "groups", "max_trials", "max_seconds", "cause"},
+    "ENDINGS": {"format", "high", "groups", "layers", "max_trials", "max_seconds", "cause"},
     "STOPS": {"seconds", "left"},
     "FITS": {"format", "slope", "offset", "shift", "deviations", "before"},
     "CHANGES": {"norms", "names", "outputs", "tensors", "method", "methods", "weights", "alpha", "places"}

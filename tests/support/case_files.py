@@ -49,7 +49,7 @@ KEYS = {
     "variants",
 }
 #: Facts that hold texts: each pattern that is expected must be found in one of them.
-TEXTS = ("says", "warns", "notes", "candidate", "backend", "golden")
+TEXTS = ("says", "ends", "warns", "notes", "candidate", "backend", "golden")
 
 
 @dataclass(frozen=True)
@@ -251,6 +251,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "alone": {c["layer"]: c["worst_alone"]["metric"] for c in culprits if c["worst_alone"]},
         "shown by": {layer: trial["kind"] for layer, trial in tried.items()},
         "shown share": {layer: trial["share"] for layer, trial in tried.items()},
+        "shown alone": sorted(layer for layer, trial in tried.items() if trial["alone"]),
         "ending": (search.get("ending") or {}).get("kind"),
         "strategy": search.get("strategy"),
         "found": search.get("found"),
@@ -293,6 +294,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "left out": (entry.get("stopped") or {}).get("left_out", []),
         "files": sorted("/".join(Path(path).parts[1:]) for path in entry.get("written", [])),
         "says": [entry.get("message", "")],
+        "ends": [search.get("reason", "")],
         "warns": entry.get("warnings", []),
         "notes": entry.get("notes", []) + diagnosis.get("notes", []) + search.get("notes", []),
     }
