@@ -385,6 +385,18 @@ PLANTED: dict[str, Planted] = {
         constants=_bias_of_a_gemm(),
         codes=63,
     ),
+    "Concat in FP16": Planted(
+        "QDQSelectorActionTransformer",
+        "a = Conv(x, w, b) r = Neg(a) c = Concat<axis = 1>(a, r) y = Conv(c, v)",
+        f"{_TO_X} {_W0} a = Conv(xd, wd, b) r = Neg(a) {_TO_A} {_PAIR.format('r', 'sa')} "
+        f"c = Concat<axis = 1>(ad, rd) {_PAIR.format('c', 'sa')} {_V0} y = Conv(cd, vd)",
+        (4, 6, 6),
+        _layers((8, 4, 3, 3), (4, 16, 1, 1), 8),
+        {"w": 0, "v": 0},
+        {"sx": 0.03, "sa": 0.05},
+        baseline="fp16",
+        codes=63,
+    ),
     "Clip before INT4": Planted(
         "ClipQuantRewrite",
         "c = Conv(x, w) a = Clip(c, low, high) y = Conv(a, v)",

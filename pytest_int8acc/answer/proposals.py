@@ -19,6 +19,7 @@ from pytest_int8acc.answer.precision import SPARE, STRICTER, Found, keeps_low, r
 from pytest_int8acc.answer.scales import (
     ENOUGH,
     NEAR,
+    WITH_MARGIN,
     Choice,
     Chooser,
     Ranges,
@@ -104,6 +105,9 @@ class Known:
     bases: list[Base] = field(default_factory=list)
     """The starting points for the choice of scales that remedies have made so far."""
     notes: list[str] = field(default_factory=list)
+    unproved: Proposal | None = None
+    """A plan that passes with all groups in the low format, and would be verified if its error were smaller;
+    None if there is none."""
 
     @property
     def culprits(self) -> tuple[str, ...]:
@@ -329,6 +333,36 @@ def rescale_all_migrated(known: Known) -> Iterator[Proposal]:
     for base in known.bases:
         if base.migration is not None:
             yield from _all_rescaled(known, base)
+
+
+def widen(known: Known) -> Iterator[Proposal]:
+    """The plan that passes without a proof, with ranges that values of other samples hardly exceed.
+
+    The error of a value grows with its distance from the range. So one sample with a value far beyond its
+    range may miss the limits alone, and samples without such a value cannot prove the plan.
+    """
+    lab, proposal = known.lab, known.unproved
+    if proposal is None:
+        return
+    base = _opened(known, Base(proposal.plan, lab.network, {}, Ranges({}), lab.sources[-1]))
+    odd_ones = _not_symmetric(base.network)
+    tensors = [t for t in activations(base.network) if t in base.own and t not in odd_ones]
+    ranges = Ranges(lab.values(lab.inputs, base.plan).maxima(tensors), unmasked=known.unmasked)
+    wider = dict[str, float]()
+    for unit in units(base.network, tensors, ranges):
+        own = [base.own[tensor] for tensor in unit.tensors if tensor in base.own]
+        if min(own) < unit.scale_with_margin:
+            wider |= dict.fromkeys(unit.tensors, max(*own, unit.scale_with_margin))
+    if not wider:
+        return
+    known.log("widening the ranges of %d tensors", len(wider))
+    given = activation_scales(lab.network)
+    rescales = {rescale.tensor: rescale for rescale in proposal.rescales}
+    for tensor, scale in wider.items():
+        rescales[tensor] = Rescale(tensor, WITH_MARGIN, given.get(tensor, base.own[tensor]), scale)
+    scales = {**base.plan.scales, **{tensor: symmetric(scale) for tensor, scale in wider.items()}}
+    plan = replace(base.plan, scales=scales)
+    yield replace(proposal, plan=plan, rescales=tuple(rescales.values()), method="", data="")
 
 
 def mix(known: Known) -> Iterator[Proposal]:

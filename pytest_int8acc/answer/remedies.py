@@ -1,7 +1,7 @@
 """The register of remedies, and the loop that tries them until a failing case meets its criteria.
 
     unfuse or fuse ─fails→ another method ─fails→ biases ─fails→ recalibrate ─fails→ migrate
-    ─fails→ all scales ─fails→ mixed; the search's own plan
+    ─fails→ all scales ─passes without proof→ wider ranges ─fails→ mixed; the search's own plan
 
 The loop takes the plans that a remedy proposes, simulates each on all samples, builds it with the case's own
 backend and judges it. It stops at the first plan that meets the criteria with a reserve. The order of the
@@ -29,6 +29,7 @@ from pytest_int8acc.answer.proposals import (
     rescale_all_migrated,
     rescale_as_shown,
     unfuse,
+    widen,
 )
 from pytest_int8acc.answer.scales import activations
 from pytest_int8acc.errors import DataError, EngineError, Int8accError
@@ -70,6 +71,11 @@ def _rescales_all(known: Known) -> bool:
     return _quantizes(known) and bool(known.culprits)
 
 
+def _lacks_proof(known: Known) -> bool:
+    """Whether a plan passes that a smaller error would verify."""
+    return _quantizes(known) and known.unproved is not None
+
+
 def _mixes(known: Known) -> bool:
     """Whether there are several culprits, so that some can stay in the low format."""
     return _quantizes(known) and len(known.culprits) > 1
@@ -88,6 +94,8 @@ class Remedy:
     """The share of the budget that is kept for this remedy while earlier remedies are tried."""
     is_late: bool = False
     """Whether the remedy's first plan may be tried after the time is up, by one trial and one build."""
+    is_for_proof: bool = False
+    """Whether the remedy is also tried after a remedy that holds, as long as none is verified."""
     is_searched: bool = False
     """Whether the remedy's plan is the one that the search found, which is proved and always shown."""
 
@@ -110,6 +118,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("migrate", migrate_ranges, _quantizes),
     Remedy("recalibrate", rescale_all, _rescales_all),
     Remedy("migrate", rescale_all_migrated, _rescales_all),
+    Remedy("recalibrate", widen, _lacks_proof, is_for_proof=True),
     Remedy("mixed", mix, _mixes, reserve=0.4),
     Remedy("high", keep_high, lambda known: True, is_searched=True),
 )
@@ -170,7 +179,8 @@ class _Loop:
         """Try the remedy in a row of the register, unless it does not apply or an earlier one is verified."""
         remedy, known = REMEDIES[place], self.known
         self.began = known.lab.cost
-        answered = any(proof.holds for _, proof in self.shown)
+        verified = any(proof.is_verified for _, proof in self.shown)
+        answered = verified if remedy.is_for_proof else any(proof.holds for _, proof in self.shown)
         if not remedy.applies(known) or (answered and not remedy.is_searched):
             return
         later = [other.reserve for other in REMEDIES[place + 1 :] if other.applies(known)]
@@ -231,7 +241,9 @@ class _Loop:
 
     def _keep(self, remedy: Remedy, proposal: Proposal, proof: Proof) -> bool:
         """Keep a plan that meets the criteria, and return whether it does so with a reserve."""
-        repair = self._repair_of(remedy, proposal, proof)
+        known, repair = self.known, self._repair_of(remedy, proposal, proof)
+        if not repair.layers and proof.needs_margin and (proof.holds or known.unproved is None):
+            known.unproved = proposal
         if proof.holds or proof is self.known.found.fix:
             self.shown.append((repair, proof))
         elif remedy.is_searched or not self.unsteady:

@@ -70,6 +70,8 @@ _COUNTS = 1 / 256
 #: The range of these channels is this many times their greatest magnitude, because other samples have greater
 #: values.
 MARGIN = 1.25
+#: The name of the range of all values with this margin, as a method.
+WITH_MARGIN = "with a margin"
 #: A weight gets new scales only if its SQNR gains at least this many dB.
 _FRESH_DB = 1.0
 #: A weight gets scales that clip it only if the SQNR of its products gains at least this many dB.
@@ -185,6 +187,11 @@ class Unit:
         own = self.own.get(method, {})
         usual = "minmax" if own else method
         return max([*own.values(), *(self.ranges.scale(t, usual) for t in known if t not in own)])
+
+    @property
+    def scale_with_margin(self) -> float:
+        """The scale for ``MARGIN`` times the greatest magnitude, without a mask or unused channels."""
+        return min(map(self.scale, self.own)) if self.own else MARGIN * self.scale("minmax")
 
     def choice(self, method: str) -> Choice:
         """The choice that gives the unit's tensors their scale by one method; empty if there is none."""

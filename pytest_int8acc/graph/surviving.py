@@ -51,24 +51,25 @@ def without_quantizers_behind(model: Model) -> Model:
         dtype = _FLOATS.get(types.get(node.output[0], 0)) if node.output else None
         if dtype is None or not _loses_constants(node, constants, producer):
             continue
-        result = node.output[0]
-        node.output[0] = editor.unique(f"{result}_unbounded")
-        least = editor.add_constant(f"{result}_least", np.asarray(-np.inf, dtype))
-        nodes.append(
-            helper.make_node("Max", [node.output[0], least], [result], editor.unique(f"{node.name}_Max"))
-        )
+        nodes.append(_max_behind(editor, node, dtype))
     editor.set_nodes(nodes)
     return editor.done()
 
 
-def without_fused_products(model: Model) -> Model:
-    """Rewrites matrix products for which the optimizer ``QDQSelectorActionTransformer`` changes results.
+def without_wrong_fusions(model: Model) -> Model:
+    """Rewrites nodes that the optimizer ``QDQSelectorActionTransformer`` fuses with Q/DQ wrongly.
 
-    The optimizer fuses a Gemm with the DequantizeLinear of its bias, and ignores the scale of the bias. So
-    the bias moves to an Add after the Gemm. The optimizer also fuses a MatMul with weights that are
-    dequantized in blocks, and rounds the activations to INT8. So an Einsum replaces the MatMul.
+    - A Gemm is fused with the DequantizeLinear of its bias, whose scale is ignored. So the bias moves to an
+      Add after the Gemm.
+    - A MatMul is fused with weights that are dequantized in blocks, and the activations are rounded to INT8.
+      So an Einsum replaces the MatMul.
+    - A Concat in FP16 between Q/DQ pairs is fused to a QLinearConcat, which refuses scales in FP16. So a Max
+      with minus infinity follows the Concat.
     """
     editor, producer = model.edit(), model.index.producer
+    quantized = {node.input[0] for node in editor.graph.node if node.op_type == "QuantizeLinear"}
+    types = value_types(model)
+    halves = {name for name in quantized if types.get(name) == FLOAT16}
     nodes: list[onnx.NodeProto] = []
     for node in editor.graph.node:
         nodes.append(node)
@@ -83,8 +84,18 @@ def without_fused_products(model: Model) -> Model:
         elif node.op_type == "MatMul" and _is_dequantized_in_blocks(node.input[1], producer):
             node.op_type = "Einsum"
             node.attribute.append(helper.make_attribute("equation", "...i,ij->...j"))
+        elif node.op_type == "Concat" and node.output[0] in halves:
+            nodes.append(_max_behind(editor, node, np.float16))
     editor.set_nodes(nodes)
     return editor.done()
+
+
+def _max_behind(editor: Editor, node: onnx.NodeProto, dtype: type[np.floating]) -> onnx.NodeProto:
+    """A Max with minus infinity that takes over the result of a node, and changes no value."""
+    result = node.output[0]
+    node.output[0] = editor.unique(f"{result}_unbounded")
+    least = editor.add_constant(f"{result}_least", np.asarray(-np.inf, dtype))
+    return helper.make_node("Max", [node.output[0], least], [result], editor.unique(f"{node.name}_Max"))
 
 
 def without_output_types(model: Model) -> Model:
@@ -277,7 +288,7 @@ _SURVIVORS: Mapping[str, Callable[[Model], Model]] = {
     "DoubleQDQPairsRemover": without_pairs_in_series,
     "ReluQuantRewrite": with_clamps_renamed,
     "ClipQuantRewrite": with_clamps_renamed,
-    "QDQSelectorActionTransformer": without_fused_products,
+    "QDQSelectorActionTransformer": without_wrong_fusions,
     "QDQS8ToU8Transformer": without_output_types,
 }
 
