@@ -82,7 +82,10 @@ class Index:
         return self._readers.get(tensor, ())
 
     def only_reader(self, tensor: str) -> onnx.NodeProto | None:
-        """The only node that reads ``tensor``; None if none or several do, or if it is in ``public``."""
+        """The only node that reads ``tensor``.
+
+        None if there are no or several readers, or if ``tensor`` is in ``public``.
+        """
         readers = self.readers(tensor)
         return readers[0][0] if len(readers) == 1 and tensor not in self.public else None
 

@@ -41,7 +41,7 @@ APART_BYTES = 1024
 SHAPE_BYTES = 1 << 20
 #: A model of more bytes than this is saved with its weights in a second file.
 INLINE_BYTES = 1 << 30
-#: A file name for external data that no file has. It marks an initializer as a placeholder of an array in
+#: A made-up file name of external data. It marks an initializer as a placeholder of an array in
 #: ``Model.weights``.
 _PLACEHOLDER = "weights-are-kept-apart"
 #: The metadata entry (key, value) that marks a model as a fix: a corrected model that this package wrote.
@@ -286,9 +286,9 @@ def write_model(model: Model, path: Path, *, external_weights: bool = False) -> 
 
 @contextlib.contextmanager
 def replacing_models(folder: Path, root: Path | None = None) -> Iterator[Path]:
-    """Yield an empty folder. Files that are written there replace files in ``folder`` at the end.
+    """Yield an empty folder for new files. They move into ``folder`` if the block ends without an error.
 
-    See :func:`replacing_files`. The weight files of replaced models are deleted.
+    See :func:`replacing_files`. The old weight files of models that are replaced are deleted.
     """
     before = list(folder.glob("*.onnx.*data"))
     with replacing_files(folder, root) as drafts:

@@ -396,9 +396,9 @@ def restore(model: Model, edges: list[Edge], original: Model, weights: int) -> t
     A float weight fits if it rounds to the codes of the Q/DQ model, with an error of at most one code. If
     most weights fit, the two models have the same weights, and a weight that does not fit was quantized
     wrongly. Then all float weights are restored. Otherwise the Q/DQ model was trained further (QAT), and only
-    weights that fit are restored. Biases that differ were corrected by the quantizer: each becomes an edge
-    that has the corrected values in INT8, and the model gets the original bias. A Relu or Clip is restored if
-    the codes of all nodes that read its output saturate at its bounds. Then nothing changes in INT8.
+    weights that fit are restored. Biases that differ were corrected by the quantizer: the model gets the
+    original bias, and a quantized input (edge) has the corrected values in INT8. A Relu or Clip is restored
+    if the codes of all nodes that read its output saturate at its bounds. Then nothing changes in INT8.
 
     Args:
         model: The Q/DQ model after its Q/DQ pairs were removed.
