@@ -45,11 +45,11 @@ def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
     """``model`` with all FP16 and BF16 tensors of its main graph in FP32, but rounded to 16 bits.
 
     Inputs, outputs and node names stay the same. Nodes of other operator domains, and nodes that contain
-    graphs, such as If, stay in FP16. A model without FP16 and BF16 tensors, or that is emulated already, is
-    returned unchanged.
+    graphs, such as If, stay in FP16. A model without FP16 and BF16 tensors is returned unchanged. So is a
+    model that is emulated already.
 
     Args:
-        model: A model in normal form.
+        model: A model in normal form; see ``graph.load``.
         rounded_before: Names of nodes whose inputs must be rounded to 16 bits, because they may be quantized.
     """
     if _is_spelled_out(model):
@@ -93,7 +93,7 @@ class _Emulation:
         self.opset = model.opset
         self.half = {name: data_type for name, data_type in types.items() if data_type in _HALVES}
         self.public = {value.name for value in model.graph.input} | self.index.public
-        """Tensors that keep their name and 16-bit type. An FP32 tensor with the same values is added."""
+        """Tensors that keep their name and 16-bit type. For each, an FP32 tensor with its values is added."""
         for node in model.graph.node:
             if signature(node, self.opset) is None:
                 self.public.update(node.input, node.output)
@@ -154,7 +154,7 @@ class _Emulation:
             yield from (self._widen(name) for name in halves)
 
     def _rounded(self, node: onnx.NodeProto, halves: list[str]) -> Iterator[onnx.NodeProto]:
-        """``node``, and a pair of Casts after each output that may hold more than 16-bit numbers."""
+        """``node``, and a pair of Casts after each output that may hold numbers that do not fit 16 bits."""
         exact = node.op_type == "DequantizeLinear" or (
             keeps_values(node) and self.unrounded.isdisjoint(node.input)
         )
@@ -229,8 +229,8 @@ _LEAST = 1.5 * FP8.normal * _SPLIT
 def spell_out_fp8(model: Model) -> Model:
     """``model`` with FP8 emulated in FP32. Results are equal, except for signs of zeros.
 
-    Q/DQ pairs with a single FP32 scale, and constants, are emulated. Other nodes stay in FP8. A model without
-    FP8 is returned unchanged.
+    Q/DQ pairs with a single FP32 scale, and constants, are emulated. Other FP8 nodes stay as they are. A
+    model without FP8 is returned unchanged.
     """
     return _Speller(model).done() if holds_fp8(model) else model
 
@@ -241,7 +241,7 @@ def holds_fp8(model: Model) -> bool:
 
 
 class _Speller:
-    """Replaces FP8 by FP32 nodes with equal results, in the main graph and in the graphs inside its nodes."""
+    """Replaces FP8 nodes by FP32 nodes with equal results, also inside If, Loop and Scan."""
 
     def __init__(self, model: Model) -> None:
         self.editor = model.edit()

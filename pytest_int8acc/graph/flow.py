@@ -57,7 +57,7 @@ def not_negative(model: Model) -> set[str]:
 
 
 def shown_at(model: Model, outputs: Collection[str]) -> set[str]:
-    """Names of tensors in which any NaN causes a NaN in one of ``outputs``; ``outputs`` are among them."""
+    """Names of ``outputs``, and of all tensors in which any NaN causes a NaN in one of ``outputs``."""
     found = set(outputs)
     for node in reversed(model.graph.node):
         if node.op_type in _KEEP_NAN and found.intersection(node.output) and _sees_all(node):
@@ -78,10 +78,9 @@ def _sees_all(node: onnx.NodeProto) -> bool:
 
 
 def choices(model: Model, outputs: Collection[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """For each selecting node, such as TopK: the float tensors that it selects by, and model outputs.
+    """For each selecting node, such as TopK: the floats by which it selects, and outputs that depend on it.
 
-    The outputs are those that depend on the node. Left out are selecting nodes that depend on another
-    selecting node, and those on which no output depends.
+    A selecting node is left out if it depends on another selecting node, or if no output depends on it.
     """
     types, index = value_types(model), model.index
     behind: dict[str, frozenset[str]] = {}
@@ -115,14 +114,14 @@ def _floats_before(node: onnx.NodeProto, index: Index, types: Mapping[str, int])
 #: Matches a tensor's name that is a plain word, like ``boxes``. Names that exporters invent have digits or
 #: slashes.
 _WORD = re.compile(r"[A-Za-z]+(_[A-Za-z]+)*")
-#: The kind of a segment of an output whose values come from a Sigmoid or Softmax.
+#: The kind of a part of an output whose values come from a Sigmoid or Softmax; see ``Segment.kind``.
 SCORES = "scores"
 #: Operators whose outputs are scores, that is numbers between 0 and 1.
 _SCORING = frozenset({"Sigmoid", "Softmax", "HardSigmoid"})
 #: Operators whose output holds only elements of their first input.
 _PICKING = frozenset({"Transpose", "Slice", "Split", "Gather", "ReduceMax", "MaxPool", "Expand", "Tile"})
-#: Maximum number of nodes that are visited to find the segments of an output. Beyond this number, the
-#: segments stay unknown.
+#: Maximum number of nodes that are visited to find the parts from which an output is concatenated. Beyond
+#: this number, the parts stay unknown.
 _MAX_NODES = 4096
 
 #: Operators that map large differences of their input to small differences of their output. So the output
@@ -136,10 +135,10 @@ _Shape = tuple[Dim, ...]
 
 @dataclass(frozen=True)
 class Segment:
-    """A range of indices along an axis of an output. Its values come from one tensor."""
+    """A part of a concatenated output: a range of indices along an axis, with values from one tensor."""
 
     size: int
-    """The number of indices."""
+    """The number of indices in the range."""
     kind: str
     """``scores`` if the values come from a Sigmoid or Softmax; otherwise empty."""
     tensor: str
@@ -152,7 +151,7 @@ class Segment:
 
 
 def joined(model: Model, output: str) -> tuple[int, tuple[Segment, ...]] | None:
-    """The axis along which an output is concatenated, and its segments; None if it is not concatenated.
+    """The axis along which an output is concatenated, and its parts; None if it is not concatenated.
 
     Axis 0, which counts samples, is not considered. If there are several axes, the first axis along which
     both scores and other values are concatenated is taken.
@@ -177,7 +176,7 @@ def holds_scores(model: Model, output: str) -> bool:
 def squashing_node(model: Model, output: str) -> onnx.NodeProto | None:
     """The Softmax, LogSoftmax or Sigmoid that computes all elements of an output; None if there is none.
 
-    Operators between it and the output only round, move or reshape values.
+    Operators between this node and the output only round, move or reshape values.
     """
     skipped = _ROUNDING | RESHAPING | {"Identity", "Transpose"}
     node = model.index.producer.get(_source(model, output, skipped))
@@ -200,7 +199,7 @@ def _source(model: Model, tensor: str, skipped: Collection[str]) -> str:
 
 
 class _Joiner:
-    """Follows an output back through the graph to the tensors that a Concat joins to it."""
+    """Follows an output back through the graph, to the tensors from which a Concat joins the output."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -223,14 +222,14 @@ class _Joiner:
         return False
 
     def segments(self, tensor: str, axis: int, depth: int) -> list[Segment] | None:
-        """The segments of a tensor along an axis; None if their sizes are not known."""
+        """The segments (parts) of a tensor along an axis; None if their sizes are not known."""
         self._steps += 1
         node = self._made.get(tensor)
         found = None
         if node is not None and depth < MAX_STEPS and self._steps < _MAX_NODES:
             found = self._joined(node, tensor, axis, depth + 1)
-        # If there is one segment, an operator between it and the tensor, such as a Sigmoid, may change its
-        # kind.
+        # A single segment gets the kind (scores or not) of the whole tensor, because an operator after the
+        # Concat, such as a Sigmoid, may have changed the kind.
         if found is not None and len(found) == 1:
             name = tensor if _WORD.fullmatch(tensor) else found[0].tensor
             return [replace(found[0], kind=self.kind(tensor), tensor=name)]
@@ -266,9 +265,10 @@ class _Joiner:
     def _with_deduced(
         self, node: onnx.NodeProto, axis: int, inputs: Sequence[list[Segment] | None]
     ) -> list[list[Segment] | None]:
-        """The segments of the inputs of a Concat.
+        """The segments (parts) of each input of a Concat; ``inputs`` has None for unknown segments.
 
-        If they are unknown for one input only, its size is computed from the size of the Concat's output.
+        If only one input is unknown, it becomes one segment. The size of this segment is the size of the
+        Concat's output minus the sizes of all other segments.
         """
         total = self._tracer.size(node.output[0], axis)
         missing = [i for i, segments in enumerate(inputs) if segments is None]
@@ -281,7 +281,7 @@ class _Joiner:
         return found
 
     def _of_cut(self, node: onnx.NodeProto, tensor: str, axis: int, depth: int) -> list[Segment] | None:
-        """The segments of the output of a Slice or Split."""
+        """The segments (parts along an axis) of the output of a Slice or Split; None if not known."""
         parts, inner = self._tracer.parts(node, tensor), self.segments(node.input[0], axis, depth)
         if inner is None or parts is None or axis not in parts:
             return None if parts is None else inner
@@ -317,10 +317,10 @@ def _cut(segments: Iterable[Segment], start: int, stop: int) -> list[Segment]:
 
 
 def _aligned(rows: Sequence[list[Segment]]) -> list[Segment] | None:
-    """The common segments of tensors that are concatenated along another axis than the segments'.
+    """The segments (parts along one axis) of tensors that a Concat joins along another axis.
 
-    A segment ends at every index where a segment of one of the tensors ends. It has the kind ``scores`` if
-    this range has that kind in all tensors.
+    A segment ends at every index where a segment of one of the tensors ends. A segment has the kind
+    ``scores`` if all tensors have scores in its range. The result is None if sizes of the tensors differ.
     """
     ends = [list(accumulate(segment.size for segment in row)) for row in rows]
     if not ends or len({row[-1] for row in ends if row}) != 1:

@@ -31,7 +31,7 @@ _OPEN = -(1 << 40)
 #: Maximum number of elements of an array whose values are followed through the graph. Shapes have few
 #: elements.
 _SMALL = 64
-#: Stands for an array whose values are not known. Its dtype keeps operators from computing with it.
+#: Stands for an array whose values are not known. No operator is computed with an array of its dtype.
 _UNKNOWN = np.empty(0, object)
 
 
@@ -44,7 +44,7 @@ def _power(base: Array, exponent: Array) -> Array | None:
     return np.full(shape, low) if low == high else None
 
 
-#: Operators that only move or pick values. They are computed even if some of the values are placeholders.
+#: Operators that only move or pick values. They are computed even if some values are placeholders for sizes.
 _MOVES = frozenset({"Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze", "Where"})
 #: Arithmetic operators that are computed in advance. IEEE 754 defines their rounding, except that of Pow.
 _ARITHMETIC = frozenset({"Add", "Div", "Equal", "Mod", "Mul", "Pow", "Sqrt", "Sub"})
@@ -262,7 +262,7 @@ def fold_constants(model: Model) -> Model:
 def _folds(node: onnx.NodeProto, constants: Mapping[str, Array], weights: Collection[str]) -> bool:
     if node.domain != "" or any(name not in constants for name in node.input):
         return False
-    # Constants that repeat one value are not folded, because an initializer would take more memory.
+    # A ConstantOfShape is folded only if its output is a weight, because an initializer takes more memory.
     if node.op_type == "ConstantOfShape":
         return node.output[0] in weights
     if node.op_type in _FOLDED_ARITHMETIC:

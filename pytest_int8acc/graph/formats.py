@@ -43,12 +43,12 @@ class Format:
     opset: int = 0
     """The first opset in which models can run in this format; 0 if every supported opset allows this."""
     max_filter: float = math.inf
-    """A convolution runs in this format only if its filter, such as 3x3, has fewer elements."""
+    """A convolution runs in this format only if its filter has fewer elements. A 3x3 filter has 9."""
     has_deconvolutions: bool = True
     """Whether ConvTranspose runs in this format."""
     sound_db: float = 0.0
-    """Minimum SQNR in dB, with the best scale, of a tensor whose values suit a format that TensorRT quantizes
-    to. If the SQNR is lower, a few large values determine the range."""
+    """For formats that TensorRT quantizes to: the minimum SQNR, in dB, of a tensor that suits the format. The
+    tensor has its best scale. If the SQNR is lower, a few large values of the tensor determine the range."""
 
     @property
     def levels(self) -> float:
@@ -57,7 +57,7 @@ class Format:
 
     @property
     def symmetric(self) -> Format:
-        """The format that TensorRT uses for this format: itself if it is a target, otherwise INT8."""
+        """The format that TensorRT uses for this one: INT8, unless TensorRT quantizes to this format."""
         return self if self.is_target else INT8
 
     @property
@@ -170,7 +170,7 @@ def _wide(values: Array) -> type[np.float32] | type[np.float64]:
 
 
 def _integers(dtype: DTypeLike, *, sound_db: float = 0.0) -> Format:
-    """A format of integers. It is a target of TensorRT if it has a minimum SQNR."""
+    """A format of integers. If ``sound_db`` is above 0, TensorRT quantizes to this format."""
     limits = ml_dtypes.iinfo(np.dtype(dtype))  # type: ignore[no-untyped-call]
     return Format(
         name=limits.dtype.name,
@@ -201,7 +201,8 @@ def _floats(name: str, dtype: DTypeLike, fraction: int, exponent: int, *, opset:
     )
 
 
-#: Tensors of trained layers have at least 33 dB in INT8, and 31 dB in FP8.
+#: In INT8, tensors of trained layers have an SQNR of at least 33 dB. In FP8, it is at least 31 dB. So
+#: ``sound_db`` is lower in both formats.
 INT8 = _integers("int8", sound_db=30.0)
 UINT8 = _integers("uint8")
 #: The format of quantized biases.
@@ -231,10 +232,10 @@ FP8 = Format(
     sound_db=25.0,
 )
 
-#: Formats of Q/DQ nodes that stay in the model as they are.
+#: Formats with 4 bits. Q/DQ nodes with these formats stay in the model as they are.
 INT4, UINT4 = _integers(ml_dtypes.int4), _integers(ml_dtypes.uint4)
 
-#: All formats that a case or a Q/DQ pair may have, by name.
+#: All formats that a test case or a Q/DQ pair may have, by name.
 FORMATS = {known.name: known for known in (*INTEGERS, FP32, FP16, BF16, FP8)}
 #: The formats that TensorRT quantizes to.
 TARGETS = tuple(known for known in FORMATS.values() if known.is_target)

@@ -54,9 +54,10 @@ class Fp16Model:
 
     model: Model
     wide: Model
-    """The model before the conversion, but in the same opset and with the same BatchNormalizations."""
+    """The model before the conversion to 16 bits, but in the same opset as ``model``, and after
+    ``combine_norms``."""
     overflows: tuple[str, ...] = ()
-    """A sentence for each constant with finite numbers that became inf: its name and its readers."""
+    """For each constant in which finite numbers became inf, a sentence with its name and its readers."""
     notes: tuple[str, ...] = ()
 
 
@@ -132,7 +133,7 @@ class _Typing:
         self.made = dict(types)
         """The element type in which each tensor is computed after the conversion."""
         self.needed: dict[str, set[int]] = {}
-        """The element types in which other nodes read each tensor after the conversion."""
+        """The element types in which nodes read each tensor after the conversion."""
         self.required: list[dict[int, int]] = []
         """For each node, input position to the element type that the node reads after the conversion. Inputs
         that may have any type are left out."""

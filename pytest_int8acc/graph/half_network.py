@@ -37,7 +37,7 @@ def low_network(model: Model, low: Format) -> Network:
     the group of the node before them.
 
     Args:
-        model: A float model in normal form. For BF16 it is converted to opset 22.
+        model: A float model in normal form; see ``graph.load``. For BF16 it is converted to opset 22.
         low: FP16 or BF16.
 
     Raises:
@@ -72,7 +72,7 @@ def fused(network: Network, norms: Collection[str]) -> Network:
     ``norms`` are the names of normalizations that consist of several nodes; see ``find_norms``.
 
     Raises:
-        ModelError: As for ``fuse_norms``.
+        ModelError: See ``fuse_norms``.
     """
     return low_network(fuse_norms(network.model, norms), network.low) if norms else network
 
@@ -92,7 +92,7 @@ def fewer_casts(network: Network, high: Collection[str]) -> tuple[str, ...]:
 
 
 class _Wiring:
-    """The float tensors of a network, with the groups that compute and read them; it counts Casts."""
+    """Counts the Casts of a network, from the groups that compute and read each float tensor."""
 
     def __init__(self, network: Network) -> None:
         index: Index = network.model.index
@@ -144,7 +144,7 @@ class _Wiring:
         return (n for n in self.touched if n in self.light and n not in known and self.touched[n] & shared)
 
     def _casts(self, kept: Collection[str], around: Iterable[str]) -> int:
-        """The number of Casts of tensors that the groups ``around`` read or compute; ``kept`` are in FP32."""
+        """The number of Casts at tensors of the groups ``around``, if the groups ``kept`` run in FP32."""
         count = 0
         for tensor in {t for name in around for t in self.touched[name]}:
             made = self.makers[tensor] is None or self.makers[tensor] in kept

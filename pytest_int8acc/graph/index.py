@@ -31,9 +31,9 @@ class Index:
         """Create an index.
 
         Args:
-            graph: The graph, in normal form.
-            inner: Whether nodes and constants inside If, Loop and Scan are included in all look-ups. Then
-                ``public`` has the outputs of all graphs, and no tensor for being read inside.
+            graph: The main graph of a model in normal form; see ``graph.load``.
+            inner: Whether all look-ups include nodes and constants inside If, Loop and Scan. If so,
+                ``public`` has only the outputs of all graphs.
         """
         self._graphs = [graph, *(body.graph for body in bodies(graph))] if inner else [graph]
         self._nodes = list(all_nodes(graph)) if inner else graph.node
@@ -66,7 +66,7 @@ class Index:
     def captured(self) -> frozenset[str]:
         """Names of tensors that graphs inside If, Loop and Scan nodes read; some may be defined inside.
 
-        Empty if nodes inside are included in the look-ups, because ``readers`` has them.
+        If the look-ups include the nodes inside, the result is empty, because ``readers`` finds these nodes.
         """
         if self._inner:
             return frozenset()
@@ -82,7 +82,10 @@ class Index:
         return self._readers.get(tensor, ())
 
     def only_reader(self, tensor: str) -> onnx.NodeProto | None:
-        """The only node that reads ``tensor``; None without one, or if ``tensor`` is in ``public``."""
+        """The only node that reads ``tensor``.
+
+        None if there are no or several readers, or if ``tensor`` is in ``public``.
+        """
         readers = self.readers(tensor)
         return readers[0][0] if len(readers) == 1 and tensor not in self.public else None
 
@@ -191,7 +194,10 @@ def needed_nodes(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> Ite
 
 
 def take_name(preferred: str, taken: set[str]) -> str:
-    """``preferred``, or ``preferred_2`` and so on if ``taken`` has the name; adds the result to ``taken``."""
+    """A name that is not yet in ``taken``: ``preferred``, or ``preferred_2`` and so on.
+
+    The name is added to ``taken``.
+    """
     numbered = (f"{preferred}_{n}" for n in itertools.count(2))
     name = next(name for name in itertools.chain([preferred], numbered) if name not in taken)
     taken.add(name)

@@ -1,4 +1,4 @@
-"""Shows values inside If, Loop and Scan: tensors of the graphs inside become tensors of the main graph."""
+"""Copies tensors from inside If, Loop and Scan to the main graph, so that their values can be read."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pytest_int8acc.graph.model import Model
 
 
 def with_inner_tensors(model: Model, tensors: Iterable[str]) -> Model:
-    """The model with tensors of graphs inside If, Loop and Scan as tensors of its main graph, by their names.
+    """The model with copies of tensors inside If, Loop and Scan in its main graph, under the same names.
 
-    The tensors inside get other names. A tensor of the main graph has the values of all steps of a Loop or
-    Scan, in float32. Its shape is [rows, channels] if a matrix product with constant weights reads the
-    tensor, otherwise [values]. A few zeros are among the values: a row where a Loop begins, and one where a
-    branch of an If does not run.
+    The tensors inside get other names. A copy has the values of all steps of a Loop or Scan, in float32. Its
+    shape is [rows, channels] if a matrix product with constant weights reads the tensor, otherwise [values].
+    A copy may also have rows of zeros: one where a Loop begins, and one if an If runs a branch without the
+    tensor.
 
     Args:
         model: A model in normal form, so that no two tensors have the same name.
@@ -37,27 +37,31 @@ def with_inner_tensors(model: Model, tensors: Iterable[str]) -> Model:
 
 
 class _Shower:
-    """Changes a model such that tensors of graphs inside its nodes become tensors of the main graph."""
+    """Copies tensors from inside If, Loop and Scan to the main graph of a model."""
 
     def __init__(self, model: Model, tensors: Iterable[str]) -> None:
         self.editor = model.edit()
         self.inner = {tensor: self.editor.unique(f"{tensor}/inside") for tensor in tensors}
-        """The new name of each tensor."""
+        """For each tensor to copy, the new name that the tensor inside gets."""
         self.shapes, self.zeros = dict[str, str](), dict[str, str]()
-        """For each tensor, the constants with the shape in which it is shown, and a row of zeros."""
+        """For each tensor, the names of two constants: the shape of its copy, and one row of zeros."""
         for tensor, width in _widths(model, self.inner).items():
             shape, zeros = [-1, width] if width else [-1], np.zeros([1, width] if width else [1], np.float32)
             self.shapes[tensor] = self.editor.add_constant(f"{tensor}/shape", np.array(shape, np.int64))
             self.zeros[tensor] = self.editor.add_constant(f"{tensor}/zeros", zeros)
 
     def shown(self) -> Model:
-        """The model that shows the tensors."""
+        """The model with the copies."""
         for tensor, name in self._show(self.editor.graph).items():
             self.editor.graph.node.append(self._node("Identity", [name], tensor))
         return self.editor.done()
 
     def _show(self, graph: onnx.GraphProto) -> dict[str, str]:
-        """Add nodes that show the tensors of graphs inside a graph's nodes, and return what they make."""
+        """Copy the tensors inside the If, Loop and Scan nodes of a graph to this graph.
+
+        Returns:
+            For each tensor, the name of its copy.
+        """
         nodes: list[onnx.NodeProto] = []
         found: dict[str, str] = {}
         for node in list(graph.node):
@@ -71,10 +75,11 @@ class _Shower:
     def _around(
         self, node: onnx.NodeProto
     ) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto], dict[str, str]]:
-        """Change a node to show the tensors of the graphs inside it.
+        """Copy the tensors inside an If, Loop or Scan to the graph that contains this node.
 
         Returns:
-            The nodes to put before and after it, and the name of what shows each tensor.
+            The nodes to put before the If, Loop or Scan, the nodes to put after it, and the name of the copy
+            of each tensor.
         """
         graphs = subgraphs(node)
         given = [self._show_own(graph) for graph in graphs]
@@ -99,7 +104,13 @@ class _Shower:
         return before, after, shown
 
     def _show_own(self, graph: onnx.GraphProto) -> dict[str, str]:
-        """Add nodes that show the tensors of a graph and of graphs inside, and return what they make."""
+        """Copy the tensors of a graph inside an If, Loop or Scan, converted to float32 and reshaped to rows.
+
+        Tensors of the graphs inside this graph are copied to this graph, too.
+
+        Returns:
+            For each tensor, the name of its copy.
+        """
         own = {value.name for value in graph.input}.union(name for n in graph.node for name in n.output)
         found = self._show(graph)
         for tensor in [tensor for tensor in self.inner if tensor in own]:
@@ -110,7 +121,7 @@ class _Shower:
         return found
 
     def _of_steps(self, scan: onnx.NodeProto, rows: str) -> str:
-        """The output of a Scan that stacks the values ``rows`` of its steps."""
+        """Add an output to a Scan, which stacks the tensor ``rows`` of all steps, and return its name."""
         self._give(subgraphs(scan)[0], rows)
         for said in scan.attribute:
             if said.name in ("scan_output_axes", "scan_output_directions"):
@@ -119,9 +130,10 @@ class _Shower:
         return str(scan.output[-1])
 
     def _collected(self, loop: onnx.NodeProto, rows: str, start: str) -> str:
-        """The output of a Loop that collects the values ``rows`` of its steps in a sequence.
+        """Add an output to a Loop, which collects the tensor ``rows`` of all steps, and return its name.
 
-        Their sizes may differ, which scan outputs of a Loop do not allow.
+        The output is a sequence that begins with the elements of the sequence ``start``. A scan output would
+        not allow that the size of ``rows`` differs between steps.
         """
         (body,) = subgraphs(loop)
         carried = len(body.input) - 2
@@ -138,7 +150,7 @@ class _Shower:
         graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
 
     def _zeros(self, graph: onnx.GraphProto, tensor: str) -> str:
-        """Add a row of zeros to a branch that does not compute a tensor, and return its name."""
+        """Add a row of zeros to a branch of an If that lacks ``tensor``, and return the name of the row."""
         name = self.editor.unique(f"{tensor}/none")
         graph.node.append(self._node("Identity", [self.zeros[tensor]], name))
         return name

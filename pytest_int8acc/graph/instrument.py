@@ -1,17 +1,17 @@
-"""The instrument: one model that can run a network under every plan.
+"""Builds models whose inputs choose the precision of each group of layers, and models that measure errors.
 
-Also models that measure rounding errors.
+A plan says which groups of layers run in high precision, and which scales tensors have. The first kind of
+model, the instrument, has inputs for both: the precision of each group, and the scales of activations. So a
+plan is tried by one inference, without a new session.
 
-A plan says which groups of layers run in high precision, and which scales tensors have. The instrument has
-these as inputs: the precision of each group, and the scales of activations. Each node that a group quantizes
-or rounds becomes an ``If``, whose condition is the group's precision. One branch computes in the low format,
-the other one in high precision, and only the chosen branch runs. So one inference tries a plan, without a new
-session.
+In the instrument, an ``If`` node replaces each node that a group quantizes or rounds. The condition of the
+``If`` is the precision of the group. One branch of the ``If`` computes in the low format, such as INT8, and
+the other branch in high precision. Only the chosen branch runs.
 
-An ``If`` contains a region: the node and the nodes that ONNX Runtime fuses with it. Convolutions are fast in
-ONNX Runtime's blocked layout (NCHWc), which it uses only inside one branch. A condition for each quantized
-input makes an inference up to 8 % slower (docs/benchmarks.md). So a quantized input has a condition of its
-own only if ``split_groups`` splits its group.
+A branch contains a region: the replaced node, and the nodes that ONNX Runtime fuses with it. Convolutions are
+fast in ONNX Runtime's blocked layout (NCHWc), which is kept only inside one branch. If each quantized input
+had a condition of its own, an inference would be up to 8 % slower (docs/benchmarks.md). So only the inputs of
+groups that ``split_groups`` splits have conditions of their own.
 """
 
 from __future__ import annotations
@@ -42,19 +42,23 @@ from pytest_int8acc.graph.plan import QdqWriter, with_outputs
 from pytest_int8acc.graph.types import FLOAT, value_types
 from pytest_int8acc.tensors import Array
 
-#: Operators that ONNX Runtime fuses into the convolution before them, or runs in the same blocked layout.
+#: Operators that ONNX Runtime fuses into the convolution before them, or runs in the same blocked layout
+#: (NCHWc) as the convolution.
 _FUSED_AFTER = frozenset(
     {"Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "BatchNormalization"}
     | {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
 )
-#: Matrix products. Their weights are kept outside of an If, because only there ONNX Runtime packs weights and
-#: frees the originals.
+#: Matrix products. Their large weights stay outside of the branches of an If. Inside a branch, ONNX Runtime
+#: would neither pack the weights for speed nor free the originals.
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The plan of one run: read-only values of the instrument's own inputs, which the model lacks."""
+    """The values of the inputs with which an :class:`Instrument` runs one plan.
+
+    The inputs are the precisions of groups and the scales of activations. The arrays are read-only.
+    """
 
     inputs: Mapping[str, Array]
 
@@ -66,24 +70,24 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class _ScaleInput:
-    """An input of the instrument that is the scale of an activation."""
+    """An input of an :class:`Instrument` that is the scale of an activation."""
 
     name: str
     """The name of the input."""
     tensor: str
     """The name of the activation in the network."""
     default: Array
-    """The scale that the network gives the activation."""
+    """The scale of the activation in the network. It is used if a plan has no scale for the activation."""
     in_half: bool
     """Whether a model that is built from the network stores this scale in FP16.
 
-    If so, it is rounded to FP16.
+    If so, scales of plans are rounded to FP16, too.
     """
 
     def value(self, scales: Mapping[str, TensorScale]) -> Array:
-        """The scale of the tensor in a plan; the network's scale if the plan has none.
+        """The value of the input for a plan with the given ``scales``, in float32.
 
-        float32, same shape.
+        If the plan has no scale for the activation, the value is ``default``.
         """
         scale = scales[self.tensor].scale if self.tensor in scales else self.default
         if self.in_half:
@@ -93,11 +97,14 @@ class _ScaleInput:
 
 @dataclass(frozen=True, eq=False)
 class Instrument:
-    """A model that can run a network under every plan. The plan is an input."""
+    """A model whose inputs choose the precision of each group of layers, and the scales of activations.
+
+    So plans that differ only in these are tried without a new model and a new session.
+    """
 
     network: Network
     as_run: Network
-    """The network with FP16 arithmetic emulated in FP32."""
+    """The network in the types in which it runs: FP16 arithmetic is emulated in FP32."""
     model: Model
     """The network's model with more inputs: ``switch``, bool [groups], and scales of activations, float32."""
     groups: tuple[str, ...]
@@ -106,23 +113,26 @@ class Instrument:
     """The name of the input that has a bool for each group: True runs the group in the low format."""
     _scales: tuple[_ScaleInput, ...]
     _defaults: Mapping[str, Array]
-    """Name of each scale input to the network's own scale."""
+    """The network's own scale for each input that is a scale, by input name."""
 
     def setting(
         self, high: Collection[str], scales: Mapping[str, TensorScale] = MappingProxyType({})
     ) -> Setting:
-        """The inputs for a run with the groups ``high`` in high precision and these scales of activations."""
+        """The input values for a run with the groups ``high`` in high precision.
+
+        ``scales`` are the scales of activations. Other activations keep the scales of the network.
+        """
         low = np.array([name not in high for name in self.groups], np.bool_)
         changed = {scale.name: scale.value(scales) for scale in self._scales if scale.tensor in scales}
         return Setting({**self._defaults, **changed, self.switch: low})
 
 
 def build_instrument(network: Network, rest: Precision = "fp32") -> Instrument:
-    """The instrument of a network.
+    """Build the model that can run a network with any of its groups in high precision.
 
-    With all groups in high precision, it computes the same as the network's model. With all groups in the low
-    format, it computes the same as the model that ``apply`` builds without a plan. In FP16 and BF16, the
-    order of FP32 sums may differ. Inputs and outputs keep their names and types.
+    With all groups in high precision, the result computes the same as the network's model. With all groups in
+    the low format, it computes the same as the model that ``plan.apply`` builds without a plan. In FP16 and
+    BF16, the order of FP32 sums may differ. The network's inputs and outputs keep their names and types.
 
     Args:
         network: The network on which plans are tried.
@@ -153,7 +163,7 @@ def build_instrument(network: Network, rest: Precision = "fp32") -> Instrument:
 
 
 def _add_switches(editor: Editor, groups: Sequence[str]) -> tuple[str, list[str], onnx.NodeProto]:
-    """Add an input with a bool for each group, which switches the group to the low format.
+    """Add a model input with one bool for each group. True switches the group to the low format.
 
     Returns:
         The name of the input, the name of a tensor with the bool of each group, and the Split node that
@@ -170,7 +180,7 @@ def _add_switches(editor: Editor, groups: Sequence[str]) -> tuple[str, list[str]
 def _add_scales(
     editor: Editor, network: Network, halved: Network, as_run: Network
 ) -> dict[tuple[str, bytes], _ScaleInput]:
-    """Add an input for each scale of an activation; the keys are those of :func:`_scale_key`."""
+    """Add a model input for each scale of an activation; :func:`_scale_key` makes the keys of the result."""
     scales: dict[tuple[str, bytes], _ScaleInput] = {}
     for edge, half, run in zip(network.edges, halved.edges, as_run.edges, strict=True):
         key = _scale_key(run)
@@ -184,16 +194,16 @@ def _add_scales(
 
 
 def _scale_key(edge: Edge) -> tuple[str, bytes]:
-    """A key of a quantized input.
+    """A key of a quantized input of a node: its tensor and its scale.
 
-    Quantized inputs with equal keys share one scale input of the instrument.
+    Quantized inputs with equal keys get their scale from the same input of the model.
     """
     return edge.tensor, np.asarray(edge.quantization.scale, np.float32).tobytes()
 
 
 @dataclass(eq=False)
 class _Branch:
-    """One branch of an If while it is written."""
+    """One branch of an If node that is being built."""
 
     label: str
     """``then`` or ``else``."""
@@ -203,12 +213,13 @@ class _Branch:
     constants: list[TensorProto]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
-    """The names in the branch of the network's tensors."""
+    """For each tensor of the network, its name in this branch."""
 
     def graph(self, name: str, results: Mapping[str, int]) -> onnx.GraphProto:
         """The branch as a graph.
 
-        ``results`` maps tensors of the network to element types; their copies are the outputs of the graph.
+        ``results`` maps tensors of the network to element types. The outputs of the graph are the copies of
+        these tensors.
         """
         infos = [helper.make_tensor_value_info(self.names[r], results[r], None) for r in results]
         return helper.make_graph(self.nodes, f"{name}/{self.label}", [], infos, self.constants)
@@ -223,9 +234,10 @@ def _add_constant(editor: Editor, constants: list[TensorProto], preferred: str, 
 
 
 class _Writer(ABC):
-    """Writes the nodes of an instrument: an If for each region, which is a node and nodes fused with it.
+    """Writes the nodes of an :class:`Instrument`: an If node for each region, and all other nodes.
 
-    Subclasses know how values are rounded to the low format.
+    A region is a node that a group quantizes or rounds, and the nodes that are fused with it. Subclasses
+    define how values are rounded to the low format.
     """
 
     def __init__(self, editor: Editor, network: Network, switches: Sequence[str]) -> None:
@@ -237,8 +249,8 @@ class _Writer(ABC):
         for group, switch in zip(network.groups, switches, strict=True):
             self.switches.update(dict.fromkeys(group.nodes, switch))
         self._outside_constants: dict[object, str] = {}
-        """The names of constants in the low format that lie outside of all branches, by the ``key`` of
-        ``low_constant``."""
+        """The names of constants in the low format that lie outside of all branches. The keys are the
+        argument ``key`` of ``low_constant``."""
 
     @abstractmethod
     def regions(self) -> dict[str, list[onnx.NodeProto]]:
@@ -249,7 +261,7 @@ class _Writer(ABC):
         """Set the inputs of ``node``, which is the copy of ``original`` in ``branch``."""
 
     def form(self, original: onnx.NodeProto, branch: _Branch) -> onnx.NodeProto:
-        """The node to copy into ``branch`` for ``original``. In this class it is ``original`` itself."""
+        """The node whose copy replaces ``original`` in ``branch``. In this class it is ``original``."""
         return original
 
     def write_region(self, nodes: Sequence[onnx.NodeProto], branch: _Branch) -> None:
@@ -286,8 +298,8 @@ class _Writer(ABC):
         graphs: dict[str, Any] = {}
         for label, is_low in (("then", True), ("else", False)):
             constants: list[TensorProto] = []
-            # The branch refers to the writer of Q/DQ pairs. If this writer referred to the branch, the
-            # reference cycle would keep the weights in memory after the case has ended.
+            # ``pairs`` gets the list of constants and not the branch, because the branch refers to ``pairs``.
+            # A reference cycle would keep the weights in memory.
             pairs = QdqWriter(self.editor, partial(_add_constant, self.editor, constants))
             branch = _Branch(label, is_low, pairs, constants)
             fill(branch)
@@ -315,7 +327,7 @@ class _Writer(ABC):
         return array.nbytes <= APART_BYTES or (reader is not None and reader.op_type not in _PRODUCTS)
 
     def local(self, name: str, branch: _Branch) -> str:
-        """The name of a tensor in a branch; a constant is copied into the branch if ``is_movable``."""
+        """The name of a tensor in a branch; constants are copied into the branch if ``is_movable``."""
         if name not in branch.names:
             local = name
             if self.is_movable(name):
@@ -325,10 +337,10 @@ class _Writer(ABC):
         return branch.names[name]
 
     def low_constant(self, name: str, key: object, make: Callable[[], Array], branch: _Branch) -> str:
-        """The name, in a branch, of a constant in the low format, whose values ``make`` returns.
+        """Add a constant in the low format, whose values ``make`` returns, and return its name.
 
-        The new constant lies in the branch if ``is_movable``. Otherwise it lies outside, once for each
-        ``key``.
+        If ``is_movable`` allows it, the constant is added to the branch. Otherwise it is added outside of all
+        branches, only once for each ``key``.
         """
         preferred = f"{name}/{self.network.low.name}"
         if self.is_movable(name):
@@ -339,7 +351,7 @@ class _Writer(ABC):
 
 
 class _QuantizingWriter(_Writer):
-    """Rounds with Q/DQ pairs on quantized inputs; constants are stored as dequantized values."""
+    """Rounds activations with Q/DQ pairs. Constants are stored as dequantized values, without Q/DQ pairs."""
 
     def __init__(
         self,
@@ -387,7 +399,7 @@ class _QuantizingWriter(_Writer):
                 yield made_by
 
     def _after(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """The nodes after ``node`` that ONNX Runtime fuses with it; all their other inputs are constants."""
+        """The nodes after ``node`` that ONNX Runtime fuses with it; their parameters are constants."""
         last = node
         while (following := self._follower(last)) is not None:
             fits = following.op_type in _FUSED_AFTER and following.name not in self.switches
@@ -397,7 +409,7 @@ class _QuantizingWriter(_Writer):
             last = following
 
     def _follower(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        """The only reader of a node that has one output; None for other nodes."""
+        """The only node that reads the output of ``node``; None if there are several outputs or readers."""
         return self.index.only_reader(node.output[0]) if len(node.output) == 1 else None
 
     def connect(self, node: onnx.NodeProto, original: onnx.NodeProto, branch: _Branch) -> None:
@@ -409,10 +421,11 @@ class _QuantizingWriter(_Writer):
                 node.input[index] = self.local(name, branch)
 
     def outside(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """A node that no If contains, and an If for each quantized input, which quantizes it or not.
+        """The nodes to write for a node that no If contains.
 
-        Quantized inputs of nodes inside the node, such as in a Loop, get an If, too. For weights, the If
-        stands before the outer node, so that it runs once and not in each step of a Loop.
+        These are the node, and before it an If for each of its quantized inputs. One branch of such an If
+        quantizes the input, the other branch does not. Quantized inputs of nodes inside the node, such as in
+        a Loop, get an If, too. For weights, this If stands before the Loop, so that it runs only once.
         """
         node = copy.deepcopy(node)
         for edge in self.edges.get(node.name, ()):
@@ -433,7 +446,7 @@ class _QuantizingWriter(_Writer):
     def _chosen(self, node: onnx.NodeProto, edge: Edge) -> onnx.NodeProto:
         """An If that returns the tensor of ``edge``, quantized or not.
 
-        ``node`` is changed to read its output.
+        ``node`` is changed to read the output of the If.
         """
         base = f"{edge.node}_input{edge.index}"
         result = node.input[edge.index] = self.editor.unique(f"{base}_chosen")
@@ -450,7 +463,10 @@ class _QuantizingWriter(_Writer):
         return self.choose(self.switches[edge.node], base, {result: kind}, fill)
 
     def _quantize(self, node: onnx.NodeProto, edge: Edge, branch: _Branch) -> None:
-        """Change ``node`` to read an activation after a Q/DQ pair, or a constant's dequantized values."""
+        """Change ``node`` to read the tensor of ``edge`` in quantized form.
+
+        An activation gets a Q/DQ pair. A constant is replaced by a constant with its dequantized values.
+        """
         quantization = edge.quantization
         if quantization.values is not None:
             make = quantization.dequantize
@@ -461,7 +477,7 @@ class _QuantizingWriter(_Writer):
 
 
 class _CastingWriter(_Writer):
-    """Rounds the outputs of nodes with pairs of Casts, as ``emulate_half`` does.
+    """Rounds the outputs of nodes to FP16 or BF16 with pairs of Casts.
 
     A group in the low format also rounds inputs that other groups compute, because these groups may run in
     FP32. Constants are stored as rounded values, so that ONNX Runtime can pack the weights of both branches.
@@ -501,7 +517,10 @@ class _CastingWriter(_Writer):
         return np.asarray(self.network.low.round(self.constants[name]), np.float32)
 
     def _region(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """A node, and the chain of nodes after it that are in the same group and only keep its values."""
+        """A node, and the nodes after it in the same group that only move or select values.
+
+        They form a chain: each node is the only reader of the node before it.
+        """
         yield node
         while len(node.output) == 1:
             reader = self.index.only_reader(node.output[0])
@@ -542,7 +561,7 @@ class _CastingWriter(_Writer):
     def is_movable(self, name: str) -> bool:
         """Whether a constant may be copied into branches of an If.
 
-        Constants that only the model from ``narrow_nodes`` has may always be copied.
+        Constants that ``narrow_nodes`` added to the model may always be copied.
         """
         return name in self.constants and (name not in self.index.constants or super().is_movable(name))
 
@@ -557,7 +576,7 @@ class _CastingWriter(_Writer):
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a group that ``split_groups`` split: one quantized activation, or one quantized constant."""
+    """A part of a group that ``split_groups`` has split: one quantized activation or constant."""
 
     tensor: str
     """The name of the activation or constant."""
@@ -576,7 +595,7 @@ class Piece:
 def split_groups(
     network: Network, groups: Collection[str], shapes: Mapping[str, Sequence[int]]
 ) -> tuple[Network, Mapping[str, tuple[Piece, ...]]]:
-    """The network with some groups split into their quantized inputs, each a group, and these new groups.
+    """Split groups of a network, so that each of their quantized inputs becomes a group of its own.
 
     Two Identity nodes are put before each node that reads a quantized activation. Each is a group of its own:
 
@@ -589,6 +608,9 @@ def split_groups(
         network: A network in FP32.
         groups: The names of the groups to split.
         shapes: Activation to its shape in a run, for the activations that these groups quantize.
+
+    Returns:
+        The network with the new groups, and the parts of each group that was split, by group name.
     """
     splitter = _Splitter(network, shapes)
     left, pieces = list[Group](), dict[str, tuple[Piece, ...]]()
@@ -613,7 +635,7 @@ class _Splitter:
         self._has_fixed_sizes = all(
             info.shape and all(isinstance(size, int) for size in info.shape[1:]) for info in self.model.inputs
         )
-        """Whether all model inputs have fixed sizes, except on axis 0. If so, the activations have, too."""
+        """Whether all model inputs have fixed sizes, except on axis 0. If so, activations have them, too."""
 
     def split(self, group: Group) -> tuple[list[Group], tuple[Piece, ...]]:
         """The new groups that replace one group, and a description of each of its parts.
@@ -627,7 +649,7 @@ class _Splitter:
         for tensor in dict.fromkeys(edge.tensor for edge in constants):
             same = tuple(edge for edge in constants if edge.tensor == tensor)
             one = replace(group, edges=same)
-            if pieces:  # the group itself has the first constant only
+            if pieces:  # The first constant stays with the group itself.
                 one = self._identity(same[0], tensor, same[0].quantization)
                 for edge in same:
                     self._nodes[edge.node].input[edge.index] = str(self._before[same[0].node][-1].output[0])
@@ -650,7 +672,8 @@ class _Splitter:
 
     def done(self) -> Model:
         """The model with the new Identity nodes."""
-        # Inner graphs come first, because replacing the nodes of a graph copies the graphs inside them.
+        # Graphs inside If, Loop and Scan come before the graphs that contain them, because replacing the
+        # nodes of a graph copies the graphs inside these nodes.
         for graph in reversed(list(all_graphs(self.editor.graph))):
             nodes: list[onnx.NodeProto] = []
             for node in graph.node:
@@ -670,7 +693,7 @@ class _Splitter:
         """The channel axis of an activation; None if its number of channels may differ between runs."""
         index, node = self.model.index, self.model.index.nodes.get(edge.node)
         if node is None:
-            return None  # inside an If, Loop or Scan
+            return None  # The node lies inside an If, Loop or Scan.
         axis = self.axes.of(edge.tensor, (node, edge.index))
         if axis is None or not self.shapes.get(edge.tensor):
             return None
@@ -690,15 +713,16 @@ def _placeholder(channels: int, axis: int | None, given: Quantization) -> Quanti
 def with_quantized_twins(network: Network, watched: Mapping[str, str]) -> tuple[Model, dict[str, str]]:
     """The network's float model, with a quantized copy (twin) of the nodes of each watched group.
 
-    All copies read values of the float model. So each copy shows the error that its group alone causes.
+    The copies read values of the float model, or of copies for the same group. So they show the error that
+    this group alone causes.
 
     Args:
-        network: A network in the types in which it is run, to which no plan is applied.
+        network: A network in the types in which it runs, before a plan is applied.
         watched: Group to a tensor that the group's nodes, or nodes after them, compute.
 
     Returns:
-        The model, whose outputs include the watched tensors and their copies; and group to the name of the
-        copy.
+        The model, whose outputs include the watched tensors and their copies; and for each group the name of
+        the copy of its watched tensor.
     """
     writer, index = QdqWriter(network.model.edit()), network.model.index
     twins: list[_Twin] = []
@@ -729,7 +753,7 @@ class _Twin:
     edges: Mapping[str, list[Edge]]
     """The quantized inputs of each node that belong to the group, by node name."""
     names: dict[str, str] = field(default_factory=dict)
-    """The names of the copies of the network's tensors."""
+    """For each copied tensor of the network, the name of the copy."""
 
     def of(self, node: onnx.NodeProto, writer: QdqWriter) -> Iterator[onnx.NodeProto]:
         """The copy of ``node``, and the Q/DQ pairs before it."""
@@ -756,9 +780,9 @@ def _makers(tensor: str, index: Index, first: int) -> set[str]:
     return found
 
 
-#: What :func:`with_rounded_twins` measures of each tensor, in the order of the outputs that it adds: the sum
-#: of squared rounding errors, the sum of squared values, the greatest magnitude, and the number of values
-#: that rounding makes 0.
+#: The names of the numbers that :func:`with_rounded_twins` measures for each tensor, in the order of outputs:
+#: the sum of squared rounding errors, the sum of squared values, the greatest magnitude, and the number of
+#: values that rounding makes 0.
 MEASUREMENTS = ("noise", "signal", "peak", "lost")
 
 
@@ -770,13 +794,13 @@ def with_rounded_twins(
     Each node gets a copy (twin) whose inputs and outputs are rounded.
 
     Args:
-        model: A model in FP32 and in normal form.
+        model: A model in FP32 and in normal form; see ``graph.load``.
         nodes: Names of nodes of the main graph; no If, Loop or Scan.
         low: FP16 or BF16, to which values are rounded.
 
     Returns:
-        The model, without the outputs of ``model``; and tensor that one of the nodes computes to the names of
-        the measuring outputs: one float32 scalar for each of ``MEASUREMENTS``.
+        The model, without the outputs of ``model``; and for each tensor that the nodes compute the names of
+        the outputs that measure it: one float32 scalar for each of ``MEASUREMENTS``.
     """
     writer = _RoundingWriter(model, low)
     for node in model.graph.node:

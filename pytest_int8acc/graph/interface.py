@@ -1,7 +1,8 @@
 """Converts the float types of a model's inputs and outputs to those of another model, and back.
 
-ModelOpt and other exporters convert a model to FP16 with its inputs and outputs. It can be compared with a
-float model in FP32 if Casts stand at its inputs and outputs, as a caller would convert its own data.
+ModelOpt and other exporters convert the inputs and outputs of a model to FP16, too. Such a model is compared
+with a float model in FP32. So Casts are added at its inputs and outputs. A caller would convert the data in
+the same way.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from pytest_int8acc.graph.index import all_graphs, all_nodes, refill
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16
 
-#: The name of each element type, for names of tensors.
+#: For each float element type, the suffix of the names of tensors that have this type.
 _FLOATS = {FLOAT: "fp32", FLOAT16: "fp16", BFLOAT16: "bf16"}
 
 
 def with_interface_of(model: Model, other: Model) -> Model:
     """``model`` with a Cast at each input and output whose float type differs from that of ``other``.
 
-    Inputs and outputs are matched by name. A former FP16 input ``x`` becomes the inner tensor ``x_fp16``. The
-    model as it is stored in its file, ``Model.file``, gets the same Casts.
+    Inputs and outputs are matched by name. The output of the Cast after an FP16 input ``x`` has the name
+    ``x_fp16``. The model as it is stored in its file, ``Model.file``, gets the same Casts.
 
     Args:
         model: Any model.
@@ -72,7 +73,7 @@ def _types(model: Model) -> dict[str, int]:
 
 
 def _differ(value: onnx.ValueInfoProto, types: dict[str, int]) -> bool:
-    """Whether both types of an input or output are known floats, and not the same."""
+    """Whether ``value`` has another float type than the input or output of the same name in ``types``."""
     both = {value.type.tensor_type.elem_type, types.get(value.name)}
     return len(both) > 1 and both <= _FLOATS.keys()
 

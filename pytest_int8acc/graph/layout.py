@@ -53,14 +53,14 @@ MADE_CHANNELS = {
     **dict.fromkeys(("Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization"), 1),
     **dict.fromkeys(("Gemm", "MatMul", "LayerNormalization", "RMSNormalization"), -1),
 }
-#: Operator to the inputs that it adds to its results, to all values of a channel alike.
+#: Operator to the positions of its inputs that are biases: they shift all values of a channel alike.
 BIASES: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "InstanceNormalization", "LayerNormalization"), (2,)),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), (3,)),
     "GroupNormalization": (2,),
     "BatchNormalization": (2, 3),
 }
-#: Operator whose weight has its input channels on one axis, to this axis.
+#: Operator to the axis of its weight that has the input channels.
 _INPUT_AXES = {"MatMul": -2, "ConvTranspose": 0, "LSTM": 2, "GRU": 2, "RNN": 2}
 #: Maximum number of nodes that are followed from an output back towards the inputs. Beyond this number, the
 #: search ends.
@@ -85,9 +85,10 @@ class Layout:
     """The inputs of a float model that are to be quantized, before scales are known."""
 
     slots: Mapping[str, tuple[Slot, ...]]
-    """Group name, which is a node's name, to the node's inputs to quantize, in topological order."""
+    """The inputs to quantize of each group's node, in topological order. The keys are the names of the nodes,
+    which are also the names of the groups."""
     left_high: Mapping[str, LeftHigh]
-    """Name of each convolution or matrix product that stays in high precision to the reason."""
+    """For each convolution or matrix product that stays in high precision, by node name, the reason why."""
     shared: tuple[frozenset[str], ...]
     """Sets of activations that must share one scale, because a Concat joins them."""
 
@@ -100,10 +101,10 @@ class Layout:
 
 
 def find_groups(model: Model, exclude: Sequence[str] = (), low: Format = INT8) -> Layout:
-    """Find the inputs of nodes that TensorRT's rules quantize.
+    """Find the inputs of nodes to quantize, by TensorRT's rules for the places of Q/DQ.
 
     Args:
-        model: A float32 model in normal form.
+        model: A float32 model in normal form; see ``graph.load``.
         exclude: fnmatch patterns of the names of nodes that stay in high precision.
         low: INT8 or FP8.
 
@@ -132,7 +133,7 @@ class _Finder:
         self.left_high: dict[str, LeftHigh] = {}
         self.excluded = match_nodes(model, exclude)
         self.in_low: set[str] = set()
-        """The names of the weighted nodes so far whose inputs will be quantized."""
+        """The names of the weighted nodes whose inputs will be quantized, among the nodes visited so far."""
 
     def slots_of(self, node: onnx.NodeProto) -> tuple[Slot, ...]:
         """The inputs of a node to quantize.
@@ -200,7 +201,7 @@ class _Finder:
 
 
 def match_nodes(model: Model, patterns: Sequence[str], groups: Sequence[str] = ()) -> dict[str, LeftHigh]:
-    """Name of each node or group that a pattern excludes, to the reason that it stays in high precision.
+    """For each node or group that a pattern excludes, by name, the reason why it stays in high precision.
 
     Args:
         model: The model. The names of its main graph's nodes are matched.
@@ -256,7 +257,7 @@ def _shared_scales(model: Model, slots: Mapping[str, tuple[Slot, ...]]) -> list[
 
 
 def _backward(index: Index, tensor: str) -> Iterator[str]:
-    """``tensor``, and the tensors before it that nodes turn into it by only moving values."""
+    """``tensor``, and the tensors before it from which it is made by nodes that only move values."""
     yield tensor
     while (node := index.producer.get(tensor)) is not None and moves_values(node):
         tensor = node.input[0]
@@ -264,7 +265,7 @@ def _backward(index: Index, tensor: str) -> Iterator[str]:
 
 
 def _forward(index: Index, tensor: str) -> Iterator[str]:
-    """``tensor``, and the tensors after it that nodes make from it by only moving values."""
+    """``tensor``, and the tensors after it that are made from it by nodes that only move values."""
     reached = [tensor]
     for name in reached:
         yield name
@@ -273,7 +274,7 @@ def _forward(index: Index, tensor: str) -> Iterator[str]:
 
 
 def origins(model: Model) -> dict[str, str]:
-    """Output of each node that only moves values, such as Reshape, to the input that the values come from."""
+    """For nodes that only move values, such as Reshape: the name of each output to the name of the input."""
     return {name: node.input[0] for node in model.graph.node if moves_values(node) for name in node.output}
 
 
@@ -425,7 +426,7 @@ def by_input(weight: Array, node: onnx.NodeProto) -> Array:
 def by_weight(factors: Array, weight: Array, node: onnx.NodeProto) -> Array | None:
     """Factors of input channels, shape [channels], reshaped to multiply the weight of a node.
 
-    The rows of a table that a Gather reads are its input channels. None if the factors do not fit.
+    For a Gather, the rows of its table are the input channels. None if the factors do not fit the weight.
     """
     axis = {**_INPUT_AXES, "Gemm": attribute(node, "transB", 0), "Gather": attribute(node, "axis", 0)}.get(
         node.op_type
@@ -441,7 +442,7 @@ def by_weight(factors: Array, weight: Array, node: onnx.NodeProto) -> Array | No
 
 
 def summed_axis(op_type: str, index: int, rank: int, mixes: bool = False) -> int | None:
-    """The channel axis of an activation, as the node that reads it treats its axes; None below rank 2.
+    """The channel axis of an activation, judged by the node that reads the activation; None below rank 2.
 
     A convolution or matrix product sums over the channels. For other nodes, the channel axis is taken to be
     the last axis at rank 3, and axis 1 otherwise.
@@ -450,8 +451,8 @@ def summed_axis(op_type: str, index: int, rank: int, mixes: bool = False) -> int
         op_type: The operator of the node that reads the activation.
         index: The input position at which the node reads the activation.
         rank: The number of axes of the activation.
-        mixes: Whether the node is in :func:`mixing`. If so, channels of its second input are on the last
-            axis.
+        mixes: Whether the node is a MatMul after a Softmax; see :func:`mixing`. If so, the channels of its
+            second input are on the last axis.
     """
     if rank < 2:
         return None
@@ -534,7 +535,10 @@ def output_channel_axis(model: Model, output: str) -> int | None:
 
 
 def moved_axis(axis: int, rank: int, moves: Iterable[onnx.NodeProto]) -> int | None:
-    """The position of a tensor's axis after the nodes ``moves``; None if a node is not just a Transpose."""
+    """The position of a tensor's axis after the nodes ``moves``.
+
+    None if one of these nodes is not a Transpose, Identity or Dropout.
+    """
     axis %= rank
     for node in moves:
         if node.op_type == "Transpose":
@@ -548,7 +552,7 @@ def moved_axis(axis: int, rank: int, moves: Iterable[onnx.NodeProto]) -> int | N
 
 
 class ChannelTracer:
-    """Finds where axes and elements of a tensor come from, before nodes that move, pick or scale elements."""
+    """Follows axes and elements of a tensor back through nodes that only move, pick or scale elements."""
 
     def __init__(self, model: Model) -> None:
         self._model, self._constants = model, model.constants()
@@ -586,8 +590,8 @@ class ChannelTracer:
             labels: Integers of at least 0, with a dimension for each axis, that broadcast with the output.
 
         Returns:
-            Labels that broadcast with the input; -1 for elements that are not in the output. None for other
-            nodes, or if sizes that are needed are not known.
+            Labels that broadcast with the input; -1 for elements that are not in the output. None if the node
+            does not only move or pick elements, or if sizes that are needed are not known.
         """
         shape, source = self.shape(output), self.shape(node.input[0])
         if shape is None or source is None or labels.ndim != len(shape):
@@ -642,7 +646,10 @@ class ChannelTracer:
         return {axis % rank: slice(start, end, step) for axis, start, end, step in cuts}
 
     def channels(self, tensor: str, steps: int = 0) -> int | None:
-        """The axis of a tensor on which a node before it made channels; None for axis 0, or if not found."""
+        """The channel axis of a tensor, from the node before it that made the channels, such as a Conv.
+
+        None if no such node is found, or if the channels are on axis 0.
+        """
         node, shape = self._made.get(tensor), self.shape(tensor)
         if node is None or not shape or steps > MAX_STEPS:
             return None
@@ -703,7 +710,7 @@ def _reshaped(labels: Array, after: tuple[Dim, ...], before: tuple[Dim, ...]) ->
 
 
 def _same_elements(one: tuple[Dim, ...], other: tuple[Dim, ...]) -> Iterator[tuple[slice, slice]]:
-    """Ranges of axes of two shapes of one tensor, in pairs with equally many elements; last axes first."""
+    """Pairs of ranges of axes, one of each shape, with equally many elements; the last axes come first."""
     end, other_end = len(one), len(other)
     while end and other_end:
         runs = ((i, j) for i in reversed(range(end)) for j in reversed(range(other_end)))

@@ -1,8 +1,8 @@
 """Reads an ONNX file into a Model in normal form, which the rest of graph/ relies on.
 
-A model in normal form has no local functions, no FP8 operators of TensorRT's own, and no Constant nodes in
-the main graph. The name of each node is unique, as is that of each tensor. Initializers are not listed as
-inputs. The opset is 13 or later, as per-channel Q/DQ needs it. Sizes that are not fixed have no number. If a
+A model in normal form has no local functions, none of TensorRT's own FP8 operators, and no Constant nodes in
+the main graph. Names of nodes are unique, and so are names of tensors. Initializers are not listed as inputs.
+The opset is 13 or later, because per-channel Q/DQ needs it. Sizes that are not fixed have no number. If a
 weight was computed by Transpose, Reshape, Identity, Cast or arithmetic with other constants, the result is
 stored as an initializer.
 """
@@ -51,7 +51,7 @@ _IR_OF_UNLISTED_INITIALIZERS = 4
 
 
 def load_model(path: Path) -> Model:
-    """Read an ONNX model and bring it into normal form. External data are mapped into memory, not read.
+    """Read an ONNX model and bring it into normal form. External data are memory-mapped.
 
     Raises:
         ModelError: The file is missing, not an ONNX model, incomplete, or cannot be brought into normal form.

@@ -34,7 +34,7 @@ def macs(network: Network, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[
 
 
 def sized_tensors(network: Network) -> list[str]:
-    """Names of the tensors whose shapes ``macs`` needs, and of those in ``leading_outputs``; no constants."""
+    """Names of tensors, without constants: those whose shapes ``macs`` needs, and ``leading_outputs``."""
     index = network.model.index
     main = [group for group in network.groups if not group.is_inner]
     nodes = [index.nodes[name] for group in main for name in group.nodes]

@@ -39,10 +39,10 @@ from pytest_int8acc.tensors import Array
 
 @dataclass(frozen=True)
 class Site:
-    """An activation whose channels can be divided by factors that multiply something else.
+    """An activation whose channels can be divided by factors, because something else is multiplied by them.
 
-    The factors multiply the constant weights of the nodes that read the activation, or its partner: the other
-    activation in a product.
+    The factors multiply the constant weights of the nodes that read the activation. In a product of two
+    activations, they multiply the other activation (``partner``).
     """
 
     tensor: str
@@ -122,7 +122,8 @@ def migrate(network: Network, factors: Mapping[str, Array]) -> Migrated:
         factors: Activation to its factors, above 0, float32 [channels].
 
     Raises:
-        ModelError: A tensor has no site, or its factors are not one number above 0 per channel.
+        ModelError: A tensor has no migration site (:class:`Site`), or its factors are not one number above 0
+            per channel.
     """
     touched: dict[str, None] = {}
     folded: dict[str, None] = {}
@@ -158,10 +159,11 @@ def migrate(network: Network, factors: Mapping[str, Array]) -> Migrated:
     return Migrated(network, tuple(t for t in touched if t in quantized), tuple(folded), tuple(inserted))
 
 
-#: Operators for which multiplying an input element by a positive factor multiplies the output element by it.
+#: Operators whose output element is multiplied by a positive factor if the input element is multiplied by
+#: this factor.
 _HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "Identity", "Dropout"})
-#: Operators for which multiplying the input channels by positive factors multiplies the output channels by
-#: them, if the channels are on axis 1.
+#: Operators whose output channels are multiplied by positive factors if the input channels are multiplied by
+#: these factors. The channels must be on axis 1.
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
 
 
@@ -245,7 +247,7 @@ class _Search:
         return replace(found, seen=(tensor, node.input[1]))
 
     def _in_a_row(self, site: Site, side: int) -> str:
-        """The name of the first tensor in ``ways`` whose last axis has all channels; empty without one."""
+        """The name of the first tensor in ``ways`` whose last axis has all channels; empty if none has."""
         for way in self.ways(site, side) or ():
             if way.which.size == site.channels and way.lies_on(-1):
                 return way.tensor
@@ -254,7 +256,7 @@ class _Search:
     def ways(self, site: Site, side: int) -> list[Way] | None:
         """The tensors from the activation (side 0) or partner (1) back to the node that takes the factors.
 
-        None if no node can take the factors.
+        A node takes factors if they can be folded into its constants. None if no node can take the factors.
         """
         tensor = site.partner if side else site.tensor
         reading = [(node.name, position) for node, position in self.index.readers(tensor)]
@@ -265,7 +267,10 @@ class _Search:
         return self._up(Way(tensor, _of_rank(which, max(rank, which.ndim))))
 
     def _up(self, way: Way) -> list[Way] | None:
-        """``way`` and the tensors before it, back to the node that takes factors; None if no node does."""
+        """``way`` and the tensors before it, back to a node into whose constants factors can be folded.
+
+        None if there is no such node.
+        """
         node = self.index.producer.get(way.tensor)
         if node is None or node.domain not in ("", "ai.onnx"):
             return None
@@ -317,7 +322,7 @@ class _Search:
         if node.op_type in _HOMOGENEOUS or (node.op_type in _POOLS and way.lies_on(1)):
             yield Way(source, which)
         elif node.op_type == "MatMul" and len(varying) == 2:
-            # columns of the output depend on columns of the second input alone
+            # A column of the output depends on only one column of the second input.
             if which.ndim == 1 or which.shape[-2] == 1:
                 yield from self._way(varying[1], which)
         elif self._is_number(node) or (node.op_type == "Add" and self._constant_fits(node, which)):
@@ -331,13 +336,16 @@ class _Search:
                 yield Way(source, before)
 
     def _way(self, tensor: str, which: Array) -> Iterator[Way]:
-        """``which`` for an operand of a node; the operand may have fewer axes than the node's output."""
+        """A :class:`Way` for an operand of a node.
+
+        Nothing is yielded if factors differ along an axis that the operand lacks.
+        """
         rank = len(self.tracer.shape(tensor) or which.shape)
         if max(which.shape[: which.ndim - rank], default=1) == 1:
             yield Way(tensor, _of_rank(which, rank))
 
     def _is_parted(self, tensor: str) -> bool:
-        """Whether all nodes that read a tensor take parts of it along one axis that do not overlap."""
+        """Whether all nodes that read a tensor take parts of it along one axis, and no parts overlap."""
         reading = self.index.readers(tensor)
         if tensor in self.index.public or any(position for _, position in reading):
             return False
@@ -369,7 +377,10 @@ class _Edit:
         self.moved: dict[tuple[str, int], str] = {}
 
     def scale_weights(self, site: Site, factors: Array) -> None:
-        """Multiply the weights that read a site's activation by ``factors``; not if it has a partner."""
+        """Multiply the weights of the nodes that read a site's activation by ``factors``.
+
+        If the activation has a partner, there are no such weights.
+        """
         for reader in () if site.partner else site.readers:
             node = self.nodes[reader]
             weight = self.constants[node.input[1]]
@@ -410,7 +421,7 @@ class _Edit:
         nodes = list(self.editor.graph.node)
         first = next(i for i, node in enumerate(nodes) if node.name in site.readers)
         self.editor.set_nodes([*nodes[:first], mul, *nodes[first:]])
-        self.nodes = {node.name: node for node in self.editor.graph.node}  # set_nodes copies
+        self.nodes = {node.name: node for node in self.editor.graph.node}  # set_nodes copies nodes
         return name, result
 
     def done(self) -> Network:
@@ -433,7 +444,7 @@ class _Edit:
 
 
 def _rescaled(edge: Edge, before: Array, after: Array) -> Quantization:
-    """Other float values of a constant, changed by the factors by which the constant changed."""
+    """The float values that a constant has in low precision, multiplied by ``after / before``."""
     factors = np.divide(after, before, where=before != 0, out=np.ones_like(after))
     return in_floats(edge.quantization.dequantize() * factors)
 
@@ -449,11 +460,11 @@ def _requantized(old: Quantization, array: Array) -> Quantization:
 def divided(node: onnx.NodeProto, way: Way, factors: Array, constants: dict[str, Array]) -> dict[int, Array]:
     """The new constants of ``node``, by input position, with which its output is divided by the factors.
 
-    ``node`` takes the factors, or is an Add between the activation and the node that takes them.
+    The factors are folded into ``node``, or ``node`` is an Add between the activation and that node.
     """
     spread, found = way.spread(factors), {}
     if node.op_type in ("Mul", "Div", "Add"):
-        while spread.ndim > 1 and len(spread) == 1:  # the constant gets no axes that it does not need
+        while spread.ndim > 1 and len(spread) == 1:  # the constant needs no leading axes of size 1
             spread = spread[0]
         for index, name in enumerate(node.input):
             if name in constants:

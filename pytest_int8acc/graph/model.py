@@ -1,8 +1,8 @@
 """An ONNX model in memory: its graph as protobuf, and its large weights as arrays.
 
 A protobuf message holds at most 2 GB, and copying weights for each edit is slow. So every large initializer
-is an array. If its values are external data, the array is mapped from their file. The ``ModelProto`` holds
-only a placeholder for the array. So an edit copies only kilobytes, even if the model is large.
+is an array. If its values are external data, the array is memory-mapped from the file. The ``ModelProto``
+holds only a placeholder for the array. So an edit copies only kilobytes, even if the model is large.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ APART_BYTES = 1024
 SHAPE_BYTES = 1 << 20
 #: A model of more bytes than this is saved with its weights in a second file.
 INLINE_BYTES = 1 << 30
-#: The file name of external data that marks an initializer as a placeholder of an array in ``Model.weights``.
+#: A made-up file name of external data. It marks an initializer as a placeholder of an array in
+#: ``Model.weights``.
 _PLACEHOLDER = "weights-are-kept-apart"
-#: The entry of a model's metadata that marks a fix written by this package.
+#: The metadata entry (key, value) that marks a model as a fix: a corrected model that this package wrote.
 _FIX_MARK = ("pytest-int8acc", "fix")
 #: Element types that NumPy reads as they are stored in a file.
 _PLAIN_TYPES = frozenset(
@@ -170,7 +171,7 @@ class Editor:
 
     @cached_property
     def _taken(self) -> set[str]:
-        """The names of all nodes and tensors of the model, and those that were reserved since."""
+        """The names of all nodes and tensors of the model, and names that ``unique`` has reserved since."""
         return set(_all_names(self._model.graph))
 
     def unique(self, preferred: str) -> str:
@@ -190,7 +191,7 @@ class Editor:
     def done(self) -> Model:
         """The changed model without initializers that nothing reads.
 
-        Stored types of inner tensors are removed as well, because they may have changed.
+        Stored types of tensors between nodes (``value_info``) are removed, because they may have changed.
         """
         used = {name for node in all_nodes(self.graph) for name in node.input}
         used.update(value.name for graph in all_graphs(self.graph) for value in graph.output)
@@ -276,7 +277,7 @@ def write_model(model: Model, path: Path, *, external_weights: bool = False) -> 
         for tensor in all_initializers(proto.graph):
             if is_external(tensor):
                 array = np.ascontiguousarray(model.weights[tensor.name])
-                # Aligned, so that the arrays can be memory-mapped from the file.
+                # Each array starts at a multiple of 4096 bytes, so that it can be memory-mapped.
                 stream.write(b"\0" * (-stream.tell() % 4096))
                 _point(tensor, location=data.name, offset=stream.tell(), length=array.nbytes)
                 array.tofile(stream)
@@ -285,9 +286,9 @@ def write_model(model: Model, path: Path, *, external_weights: bool = False) -> 
 
 @contextlib.contextmanager
 def replacing_models(folder: Path, root: Path | None = None) -> Iterator[Path]:
-    """Yield an empty folder for new files, which replace files in ``folder``; see :func:`replacing_files`.
+    """Yield an empty folder for new files. They move into ``folder`` if the block ends without an error.
 
-    The weight files of models that are replaced are deleted.
+    See :func:`replacing_files`. The old weight files of models that are replaced are deleted.
     """
     before = list(folder.glob("*.onnx.*data"))
     with replacing_files(folder, root) as drafts:
@@ -346,7 +347,7 @@ def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:
 
 
 def giving(model: Model, tensors: Mapping[str, int]) -> Model:
-    """The model with inner tensors as additional outputs.
+    """The model with tensors between its nodes as additional outputs.
 
     Args:
         model: Any model.
@@ -360,7 +361,7 @@ def giving(model: Model, tensors: Mapping[str, int]) -> Model:
 
 
 def end_with(editor: Editor, types: Mapping[str, int]) -> None:
-    """Make the tensors of ``types`` the only outputs, so that runtimes skip nodes that these do not need.
+    """Make the tensors of ``types`` the only outputs. Runtimes then skip nodes that no output needs.
 
     Args:
         editor: The model, which is changed in place.
@@ -370,11 +371,11 @@ def end_with(editor: Editor, types: Mapping[str, int]) -> None:
 
 
 def with_extra_outputs(model: Model, tensors: Mapping[str, int]) -> Model:
-    """The model with inner tensors as additional outputs, which are listed in ``Model.extra_outputs``.
+    """The model with additional outputs for comparisons, which ``Model.extra_outputs`` lists.
 
     Args:
         model: Any model.
-        tensors: Name of each tensor to its ONNX element type, used if type inference finds none.
+        tensors: Name of each additional output to its ONNX element type, used if type inference finds none.
     """
     own = {output.name for output in model.outputs}
     added = {name: kind for name, kind in tensors.items() if name not in own}

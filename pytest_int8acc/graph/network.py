@@ -30,7 +30,10 @@ LeftHighKind = Literal[
 
 
 def float_constant_name(node: str, index: int) -> str:
-    """The name of a float constant that a node reads in place of the float model's, like a corrected bias."""
+    """The name of a float constant that replaces a constant of the float model, such as a corrected bias.
+
+    Input ``index`` of the node ``node`` reads the constant.
+    """
     return f"{node}_input{index}_float"
 
 
@@ -68,7 +71,7 @@ class Quantization:
 
     @property
     def is_float(self) -> bool:
-        """Whether a constant has other FP32 values in low precision, in place of codes."""
+        """Whether a constant has FP32 values in low precision, in place of codes with a scale."""
         return self.format is FP32
 
     def quantize(self, values: Array) -> Array:
@@ -89,7 +92,7 @@ def in_floats(values: Array) -> Quantization:
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """One quantized input of one node. Other nodes may read the same tensor in float."""
+    """One quantized input of one node. Other nodes may read the same tensor without quantization."""
 
     node: str
     index: int
@@ -150,7 +153,7 @@ class Network:
     model: Model
     groups: tuple[Group, ...]
     left_high: Mapping[str, LeftHigh] = field(default_factory=dict)
-    """Name of each convolution or matrix product that is in no group, to the reason."""
+    """For each convolution or matrix product that is in no group, by node name, the reason why."""
     notes: tuple[str, ...] = ()
     """Sentences for the report about how the user's Q/DQ model was read."""
     fixed_pairs: tuple[str, ...] = ()
@@ -162,7 +165,7 @@ class Network:
 
     @property
     def edges(self) -> Iterator[Edge]:
-        """The edges of all groups, in the order of the groups."""
+        """The edges (quantized inputs) of all groups, in the order of the groups."""
         return (edge for group in self.groups for edge in group.edges)
 
 
@@ -198,9 +201,9 @@ class Plan:
     """All changes that a remedy, such as mixed precision, makes to a network; see ``graph.plan.apply``."""
 
     high: Mapping[str, Precision] = field(default_factory=dict, metadata=ANY_ORDER)
-    """Name of each group that stays in high precision to this precision."""
+    """The precision of each group that stays in high precision, by group name."""
     scales: Mapping[str, TensorScale] = field(default_factory=dict, metadata=ANY_ORDER)
-    """Quantized tensor to its new scale. The tensor may be one that an entry of ``moves`` creates."""
+    """The new scales of quantized tensors, by name. Entries of ``moves`` may create some of the tensors."""
     moves: Mapping[str, Array] = field(default_factory=dict)
     """Activation to factors above 0, float32 [channels]. The channels of the activation are divided by the
     factors, and the weights that multiply the activation are multiplied by the factors. The entries are
@@ -211,8 +214,8 @@ class Plan:
     """Names of normalizations, such as a LayerNorm, that consist of several nodes. Each is fused to one node
     before all other changes. Only plans of FP16 and BF16 networks have such names."""
     floats: Mapping[str, Array] = field(default_factory=dict, metadata=ANY_ORDER)
-    """Constant, such as a bias, to the float values that it has in groups in low precision, float32 of its
-    shape. The constant has no Q/DQ pair there."""
+    """The float values that constants, such as biases, have in groups in low precision, by constant name. The
+    values are float32, in the shape of the constant, and get no Q/DQ pair."""
 
 
 def by_node(edges: Iterable[Edge]) -> dict[str, list[Edge]]:
@@ -224,6 +227,6 @@ def by_node(edges: Iterable[Edge]) -> dict[str, list[Edge]]:
 
 
 def with_edges(network: Network, change: Callable[[Edge], Edge]) -> Network:
-    """The network with each edge replaced by ``change(edge)``."""
+    """The network with each edge (quantized input of a node) replaced by ``change(edge)``."""
     groups = (replace(group, edges=tuple(map(change, group.edges))) for group in network.groups)
     return replace(network, groups=tuple(groups))

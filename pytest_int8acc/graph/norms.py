@@ -31,11 +31,11 @@ class Norm:
     """A normalization, such as a LayerNorm, that consists of several nodes."""
 
     name: str
-    """The name of its last node, and of the fused node."""
+    """The name of the normalization's last node. The fused node gets this name, too."""
     op_type: str
     """The operator of the fused node, a key of ``OPSETS``."""
     x: str
-    """The tensor that the norm normalizes over its last axes."""
+    """The tensor that is normalized over its last axes."""
     epsilon: float
     scale: Array
     """The scale, float32, with the sizes of the normalized axes."""
@@ -47,10 +47,11 @@ class Norm:
 def find_norms(model: Model) -> dict[str, Norm]:
     """All normalizations in a model that consist of several nodes, by name, in topological order.
 
-    The model is in normal form. LayerNorm is (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon). RMSNorm
-    is x / sqrt(mean(x**2) + epsilon). A square may be a product, the root a power, and the quotient a product
-    with a reciprocal. A constant scale after the quotient belongs to the norm if it has the sizes of the
-    normalized axes. A constant bias after a LayerNorm belongs to it under the same condition.
+    The model must be in normal form; see ``graph.load``. LayerNorm is
+    (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon). RMSNorm is x / sqrt(mean(x**2) + epsilon). The
+    square may be written as a product, the root as a power, and the division as a product with a reciprocal.
+    A constant scale after the division belongs to the normalization if it has the sizes of the normalized
+    axes. So does a constant bias after a LayerNorm.
 
     Raises:
         ModelError: Types or shapes of the model contradict each other.
@@ -141,10 +142,11 @@ class _Finder:
     def _constant_behind(
         self, path: list[onnx.NodeProto], op_type: str, sizes: Sequence[Dim] | None, axes: int
     ) -> Array | None:
-        """The constant by which the next node, a Mul, multiplies the output of ``path``, or that an Add adds.
+        """The constant operand of the node after ``path``, which must have the operator ``op_type``.
 
-        This next node is appended to ``path``. The result is None if there is no such node, if it is not the
-        only reader of the output, or if the constant does not have the ``sizes`` of the normalized axes.
+        The node, a Mul or Add, is appended to ``path``. The result is None if there is no such node, if other
+        nodes also read the output of ``path``, or if the constant does not have the ``sizes`` of the
+        normalized axes.
         """
         made = path[-1].output[0]
         reader = self.index.only_reader(made)
@@ -200,7 +202,10 @@ class _Finder:
         return None if inverse is None else (inverse[0], -inverse[1], [*inverse[2], node])
 
     def _axes(self, mean: onnx.NodeProto) -> int | None:
-        """The number of axes of a ReduceMean over the last axes with keepdims; otherwise None."""
+        """The number of axes that a ReduceMean reduces.
+
+        None if these are not the last axes, or if the ReduceMean does not keep them (``keepdims``).
+        """
         given = attribute(mean, "axes", None)
         if given is None and len(mean.input) > 1 and mean.input[1] in self.constants:
             given = self.constants[mean.input[1]].reshape(-1).tolist()
@@ -211,12 +216,12 @@ class _Finder:
         return len(last) if last == list(range(-len(last), 0)) else None
 
     def _are_same(self, one: str, other: str) -> bool:
-        """Whether two tensors are the same, or come from two equal Sub nodes, as exporters write them."""
+        """Whether two tensors are the same, or are computed by two Sub nodes with the same inputs."""
         nodes = [self._made(tensor, "Sub") for tensor in (one, other)]
         return one == other or (None not in nodes and len({tuple(node.input) for node in nodes if node}) == 1)
 
     def _unneeded(self, path: Sequence[onnx.NodeProto]) -> frozenset[str]:
-        """Names of the nodes of a path whose outputs no node outside the path reads, and of its last node."""
+        """Names of a path's last node, and of its nodes whose outputs no node outside the path reads."""
         gone = {path[-1].name}
         for node in sorted(path, key=lambda node: -self.index.order[node.name]):
             readers = [reader.name for name in node.output for reader, _ in self.index.readers(name)]

@@ -88,7 +88,7 @@ class _Lift:
         return str(node.name or node.output[0])
 
     def constant(self, node: onnx.NodeProto, what: str, values: Any, dtype: Any = np.int64) -> str:
-        """The name of a new constant that belongs to ``node``."""
+        """Add a constant for the nodes that replace ``node``, and return its name."""
         return self.editor.add_constant(f"{self.name(node)}_{what}", np.array(values, dtype))
 
     def tensor(self, node: onnx.NodeProto, what: str) -> str:
@@ -158,7 +158,7 @@ def _as_inputs(*names: str) -> Callable[[_Lift, onnx.NodeProto], list[onnx.NodeP
 
 
 def _dropout(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Convert a Dropout: below opset 12 it drops nothing, and ONNX Runtime gives 0 for its mask."""
+    """Convert a Dropout. Below opset 12 it drops nothing, and ONNX Runtime computes a mask of zeros."""
     nodes = [_like(node, node.input[:1], ["ratio"])]
     if len(node.output) > 1 and node.output[1]:
         shape = lift.tensor(node, "shape")
@@ -239,7 +239,8 @@ def _resize(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
 def _resize_of_opset_10(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     """Convert a Resize of opset 10.
 
-    Its mode *nearest* rounds positions down on an axis that grows, and up on an axis that shrinks.
+    In opset 10, the mode *nearest* rounds positions down on an axis that grows, and up on an axis that
+    shrinks.
     """
     x, scales = node.input
     old = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
@@ -366,8 +367,8 @@ _SHELTER = "pytest_int8acc.as_it_is"
 #: Maximum IR version of models in a lowered opset. The converter sets the newest version, which old parsers
 #: refuse.
 _LOW_IR_VERSION = 8
-#: Operators whose default values or names of modes changed between opsets, so that only the converter may
-#: lower them.
+#: Operators whose default values or names of modes changed between opsets. Only ONNX's version converter may
+#: convert them to an older opset.
 _CHANGED = frozenset({"DFT", "GridSample"})
 #: Element types of the constants that ``float_weights`` changes.
 _BYTES = (INT8.dtype, UINT8.dtype)
@@ -407,7 +408,8 @@ def _same_as_before(
 ) -> Iterator[onnx.NodeProto]:
     """Nodes whose operators changed between opset ``older`` and ``opset``, but that mean the same in both.
 
-    Attributes that ``older`` does not have are removed from the nodes; they have their default values.
+    Attributes that opset ``older`` lacks are removed from the nodes. They have their default values, so the
+    nodes compute the same without them.
     """
     for node in all_nodes(graph):
         if node.domain not in ("", "ai.onnx") or node.op_type in _CHANGED or subgraphs(node):
@@ -518,7 +520,7 @@ def standard_fp8(model: Model) -> Model:
             scale = constants.get(node.input[1], np.zeros(()))
             zero_point = editor.add_constant(f"{node.name}_zero_point", FP8.zeros(scale))
             refill(node.input, [*node.input[:2], zero_point])
-    # Stored types of inner tensors are removed: they are UINT8 for codes that are FP8 now.
+    # Stored types of tensors between nodes are removed: they are UINT8 for codes that are FP8 now.
     for graph in all_graphs(editor.graph):
         del graph.value_info[:]
     if not any(node.domain == _TRT_DOMAIN for node in all_nodes(editor.graph)):

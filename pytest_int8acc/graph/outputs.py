@@ -17,8 +17,8 @@ from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.results.scores import FittingMetric
 from pytest_int8acc.tensors import Dim, TensorInfo
 
-#: An output of a Gemm, shape [N, C], is taken for scores of classes only if C is at least this number, unless
-#: its name says so.
+#: An output of a Gemm, shape [N, C], is taken for scores of classes if C is at least this number. If the
+#: output's name suggests classes, such as ``logits``, C may be smaller.
 CLASSES = 10
 #: Operators whose result holds only elements of their first input, perhaps in another order.
 _PARTS = {"Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose"}
@@ -55,10 +55,10 @@ class Guess:
 
 
 def guesses(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Guess]:
-    """Return output name to a guess of what the output holds.
+    """Return a guess of what each output holds, by output name.
 
     Args:
-        model: A model in normal form.
+        model: A model in normal form; see ``graph.load``.
         shapes: Name to shape, of inputs and outputs in a run. For other names, the model's declared shapes
             are used.
     """
@@ -75,7 +75,7 @@ def guesses(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Gu
         elif _is_state(tensor, shape, model, known):
             found[tensor.name] = Guess("the state that the next run takes")
         else:
-            # The model fixes the size of an axis of classes. A last axis without a fixed size counts time
+            # An axis of classes has a fixed size in the model. A last axis without a fixed size counts time
             # steps or positions.
             columns = tensor.shape[-1] if tensor.shape else None
             found[tensor.name] = _of_floats(model, tensor.name, shape, isinstance(columns, int))
@@ -100,7 +100,7 @@ class Joined:
 
 
 def joined_outputs(model: Model) -> dict[str, Joined]:
-    """Return output name to its parts, for float outputs that a Concat joins from parts of different kinds.
+    """Return the parts of each float output that a Concat joins from parts of different kinds, by name.
 
     Outputs that depend on a selecting operator, such as TopK, are left out.
     """
@@ -122,10 +122,10 @@ def joined_outputs(model: Model) -> dict[str, Joined]:
 
 
 def fitting_metric(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> FittingMetric | None:
-    """Return the built-in metric of labels that fits an output; None if none is known to fit.
+    """Return a built-in metric that can compare an output with labels; None if no metric is known to fit.
 
     Args:
-        model: A model in normal form.
+        model: A model in normal form; see ``graph.load``.
         shapes: Name to shape of the outputs in a run.
     """
     own = [tensor.name for tensor in model.own_outputs]
@@ -146,7 +146,7 @@ def fitting_metric(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Fitti
 
 
 def _name_of(segments: Sequence[Segment]) -> str:
-    """Return a word for the content of segments of one kind; ``others`` if it is unknown or differs."""
+    """Return a word for what a part of an output holds; ``others`` if its segments differ or are unknown."""
     names = {segment.label for segment in segments}
     return (names.pop() if len(names) == 1 else "") or "others"
 
@@ -160,7 +160,7 @@ def selectors(model: Model) -> list[str]:
 
 
 def _choosing(model: Model) -> dict[str, set[str]]:
-    """Return node name to the types of selecting operators: of the node, or of nodes in its subgraphs."""
+    """Return the nodes that are or contain selecting operators, such as TopK: name to operator types."""
     nodes, outputs = model.index.nodes, [output.name for output in model.outputs]
     found = {name: {nodes[name].op_type} for name in choices(model, outputs)}
     for node in model.graph.node:
@@ -173,8 +173,8 @@ def before_selection(model: Model) -> list[str]:
     """Return the float tensors before a selection, which selecting nodes or nodes after them read.
 
     Such a tensor does not depend on a selecting node, such as TopK. It holds the boxes or scores before the
-    selection, so it can be compared element by element. If several slices of one tensor are read, that tensor
-    is returned instead.
+    selection, so it can be compared element by element. If several slices of one tensor are read, the whole
+    tensor is returned instead of the slices.
     """
     made = model.index.producer
     late, early = behind_selection(model), dict[str, set[str]]()
@@ -218,7 +218,7 @@ def _of_floats(model: Model, name: str, shape: _Shape, fixed: bool) -> Guess:
     """Return a guess of what a float output holds.
 
     Args:
-        model: A model in normal form.
+        model: A model in normal form; see ``graph.load``.
         name: The name of the output.
         shape: The shape of the output in a run.
         fixed: Whether the model fixes the size of the last axis.

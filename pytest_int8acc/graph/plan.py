@@ -1,4 +1,4 @@
-"""Applies plans, which say which layers get which precision and scales, to networks.
+"""Applies plans to networks. A plan says which layers get which precision, and which scales.
 
 Only this module changes the precisions, scales and ranges of a model.
 """
@@ -41,8 +41,8 @@ def apply(network: Network, plan: Plan | None = None) -> Model:
     """The model of a network under a plan, with Q/DQ pairs in every group that stays in INT8 or FP8.
 
     Each quantized input gets a Q/DQ pair of its own. So a group of layers can be kept in high precision
-    without an effect on other nodes that read the same tensors. If all groups are in high precision and no
-    range is moved, the result is the float model itself.
+    without an effect on other nodes that read the same tensors. If all groups are in high precision and the
+    plan changes nothing else, the result is the float model itself.
 
     Raises:
         ModelError: The plan does not fit the network, see ``moved``.
@@ -52,7 +52,8 @@ def apply(network: Network, plan: Plan | None = None) -> Model:
     low = [group for group in network.groups if group.name not in plan.high]
     edges = by_node(edge for group in low for edge in group.edges)
     writer = QdqWriter(network.model.edit())
-    # Inner graphs are changed first, because replacing the nodes of a graph copies the graphs inside them.
+    # Graphs inside If, Loop and Scan are changed before the graphs that contain them, because replacing the
+    # nodes of a graph copies the graphs inside these nodes.
     for graph in reversed(list(all_graphs(writer.editor.graph))):
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
@@ -64,9 +65,10 @@ def apply(network: Network, plan: Plan | None = None) -> Model:
 
 
 def moved(network: Network, plan: Plan) -> Network:
-    """The network after the plan's fusions, scales and moves of range. All groups stay in low precision.
+    """The network after all changes of a plan except those of precision: all groups stay in low precision.
 
-    A move of range creates new tensors. A new tensor gets its scale from the plan if the plan has one.
+    These changes are fusions of normalizations, scales, float constants and range migrations. A migration
+    creates new tensors. A new tensor gets its scale from the plan if the plan has one.
 
     Args:
         network: Any network. If the plan has scales of constants, the network's model must be in FP32.
@@ -74,7 +76,7 @@ def moved(network: Network, plan: Plan) -> Network:
 
     Raises:
         ModelError: The plan names a group, normalization or tensor that does not exist, a scale does not fit
-            its tensor, or the range of a tensor cannot be moved.
+            its tensor, or the range of a tensor cannot be migrated.
     """
     network = _with_floats(fused(network, plan.fused), plan.floats)
     known = set(quantized_tensors(network))
@@ -94,15 +96,15 @@ def merge(network: Network, first: Plan, second: Plan) -> Plan:
     If both plans set the same scale or precision, that of ``second`` is used.
 
     Raises:
-        ModelError: Both plans move the range of one tensor, or ``first`` does not fit the network.
+        ModelError: Both plans migrate the range of one tensor, or ``first`` does not fit the network.
     """
     for tensor in second.moves:
         if tensor in first.moves:
             raise ModelError(f"'{tensor}' is moved by the case's plan already; it cannot be moved again")
     scales = {**first.scales, **second.scales}
     if first.moves and second.scales:
-        # After a move, a node reads a new tensor. The second plan's scale is for the old tensor, so it is not
-        # used for the new one.
+        # After a range migration, a node reads a new tensor. The second plan has a scale for the old tensor
+        # only. So the new tensor keeps the scale that it has after the first plan.
         after = moved(network, first)
         for old, new in zip(network.edges, after.edges, strict=True):
             if new.tensor != old.tensor and old.tensor in second.scales and new.tensor not in scales:
@@ -139,7 +141,7 @@ def _key(value: object, *, any_order: bool = False) -> object:
 
 
 def computed_floats(model: Model) -> dict[str, int]:
-    """Tensor to element type, for float tensors that nodes of the main graph compute; without outputs."""
+    """The element types of float tensors that nodes of the main graph compute, by name; without outputs."""
     types, own = value_types(model), {output.name for output in model.outputs}
     made = (name for node in model.graph.node for name in node.output)
     return {name: types[name] for name in made if types.get(name) in (FLOAT, FLOAT16) and name not in own}
@@ -205,8 +207,8 @@ class QdqWriter:
         quantization = edge.quantization
         base = f"{edge.node}_input{edge.index}"
         if quantization.is_float and quantization.values is not None:
-            # The Cast marks the constant as one that was written here. A reader of the file can then tell it
-            # from the constants of the float model.
+            # The Cast marks a constant that this package wrote. Code that reads the file can tell such a
+            # constant from the constants of the float model.
             result, kind = (
                 self.editor.unique(float_constant_name(edge.node, edge.index)),
                 quantization.scale.dtype,
@@ -244,10 +246,10 @@ def quantized_tensors(network: Network) -> dict[str, Quantization]:
 
 
 def _with_floats(network: Network, floats: Mapping[str, Array]) -> Network:
-    """The network whose constants have other float values in low precision; those of groups it has.
+    """The network in which constants have the values ``floats`` while their group is in low precision.
 
-    A constant of a node that belongs to no group, like the bias in an Add behind a MatMul, is changed with
-    the group that the node's other input comes from.
+    A node that reads a constant may belong to no group, such as an Add of a bias after a MatMul. Its constant
+    changes with the group that computes the node's other input.
     """
     if not floats:
         return network
@@ -272,7 +274,7 @@ def _with_floats(network: Network, floats: Mapping[str, Array]) -> Network:
 
 
 def fresh_weights(network: Network, names: Iterable[str]) -> dict[str, TensorScale]:
-    """Name of each constant in ``names`` to a new symmetric scale, from the constant's greatest magnitude.
+    """New symmetric scales for the constants ``names``, from their greatest magnitudes, by name.
 
     Scales are per channel if all nodes that read the constant need the same channel axis. Otherwise there is
     one scale for the tensor.
@@ -308,7 +310,7 @@ def weight_axis(node: onnx.NodeProto, edge: Edge, rank: int) -> int | None:
 def _with_scales(network: Network, scales: Mapping[str, TensorScale]) -> Network:
     """The network with the new ``scales``; tensors that the network does not have are skipped.
 
-    Quantized inputs that read the same tensor share the arrays.
+    Quantized inputs that read the same tensor share the arrays of its scale and its codes.
     """
     constants = network.model.constants() if scales else {}
     made: dict[tuple[str, bool, str], Quantization] = {}

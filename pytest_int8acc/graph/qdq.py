@@ -110,7 +110,7 @@ def read_qdq(
     """The network of a model that has Q/DQ pairs already.
 
     Args:
-        model: The Q/DQ model in normal form.
+        model: The Q/DQ model in normal form; see ``graph.load``.
         original: The float model from which the Q/DQ model was made; see ``restore``.
         exclude: fnmatch patterns of the names of nodes whose Q/DQ is removed.
         low: INT8, which stands for all integer formats, or FP8.
@@ -162,7 +162,7 @@ class _Scope:
     def around(self, node: onnx.NodeProto, graph: onnx.GraphProto) -> _Scope:
         """The scope of ``graph``, which lies inside ``node``.
 
-        It does not have Q/DQ pairs of ``graph`` yet.
+        Q/DQ pairs of ``graph`` are not yet in the scope.
         """
         return _Scope(
             f"{self.path}{node.name}/",
@@ -276,7 +276,7 @@ class _Reader:
             )
 
     def _rewire(self, graph: onnx.GraphProto, scope: _Scope) -> None:
-        """Remove the Q/DQ pairs of a graph, and record an edge for each input that reads a pair's output.
+        """Remove the Q/DQ pairs of a graph, and record an :class:`Edge` for each input that reads a pair.
 
         The pairs of inner graphs must have been removed before. If a dequantized tensor is an output of the
         graph, or is quantized again, an Identity replaces the pair, and the edge is the input of the
@@ -316,7 +316,10 @@ def _code_type(node: onnx.NodeProto, scope: _Scope) -> np.dtype[np.generic]:
 
 
 def _lone_quantizers(graph: onnx.GraphProto) -> list[str]:
-    """Names of QuantizeLinear nodes whose codes are an output, or are not only read by DequantizeLinear."""
+    """Names of QuantizeLinear nodes that are left without a DequantizeLinear as their partner.
+
+    Their output is an output of a graph, or is read by nodes other than DequantizeLinear.
+    """
     read = {value.name for each in all_graphs(graph) for value in each.output}
     for node in all_nodes(graph):
         if node.op_type != "DequantizeLinear":
@@ -335,7 +338,7 @@ def _same(a: tuple[Array, Array, int | None], b: tuple[Array, Array, int | None]
 
 
 def _grouped(model: Model, edges: Sequence[Edge]) -> list[Group]:
-    """The groups of nodes whose inputs are the ``edges``, in topological order.
+    """The groups of the nodes that have the quantized inputs ``edges``, in topological order.
 
     The main node of a group is the node that has the quantized input. There are two exceptions. If this node
     only moves a weight, the convolution or matrix product after it is the main node. If it is an Identity,
@@ -354,7 +357,7 @@ def _grouped(model: Model, edges: Sequence[Edge]) -> list[Group]:
 
 
 def _groups_of(index: Index, edges: Sequence[Edge]) -> Iterator[Group]:
-    """The groups of nodes whose inputs are ``edges``, without edges of nodes that are not in ``index``."""
+    """The groups of the nodes in ``index`` that have quantized inputs; ``edges`` are these inputs."""
     members: dict[str, list[Edge]] = defaultdict(list)
     for edge in edges:
         if edge.node in index.nodes:
@@ -365,7 +368,7 @@ def _groups_of(index: Index, edges: Sequence[Edge]) -> Iterator[Group]:
 
 
 def _leader(edge: Edge, index: Index) -> str:
-    """The name of the main node of the group that an edge belongs to."""
+    """The name of the main node of the group that a quantized input (edge) belongs to."""
     node = index.nodes[edge.node]
     if edge.quantization.is_float and node.op_type == "Add":
         return (_weighted_before(node, index) or node).name
@@ -380,7 +383,8 @@ def _leader(edge: Edge, index: Index) -> str:
     return node.name
 
 
-#: Bytes per number to the least change of a bias that is no rounding, as a share of its greatest value.
+#: A quantizer changed a bias if the bias differs from that of the float model by more than this number times
+#: the greatest magnitude. Smaller differences are rounding. The key is the number of bytes of an element.
 _CHANGED_BIAS = {2: 2e-3, 4: 1e-4}
 #: Activation functions that quantizers remove if the codes saturate at the bounds of the function.
 _FOLDED = frozenset({"Relu", "Clip"})
@@ -392,9 +396,9 @@ def restore(model: Model, edges: list[Edge], original: Model, weights: int) -> t
     A float weight fits if it rounds to the codes of the Q/DQ model, with an error of at most one code. If
     most weights fit, the two models have the same weights, and a weight that does not fit was quantized
     wrongly. Then all float weights are restored. Otherwise the Q/DQ model was trained further (QAT), and only
-    weights that fit are restored. Biases that differ were corrected by the quantizer: each becomes an edge
-    with the corrected values, and the model gets the original. A Relu or Clip is restored if the codes of all
-    tensors after it saturate at its bounds. Then nothing changes in INT8.
+    weights that fit are restored. Biases that differ were corrected by the quantizer: the model gets the
+    original bias, and a quantized input (edge) has the corrected values in INT8. A Relu or Clip is restored
+    if the codes of all nodes that read its output saturate at its bounds. Then nothing changes in INT8.
 
     Args:
         model: The Q/DQ model after its Q/DQ pairs were removed.
@@ -468,9 +472,9 @@ def _weights(
 
 
 def _corrected(model: Model, edges: list[Edge], original: Model) -> dict[str, Array]:
-    """Name of each bias that the quantizer changed to its values in ``original``.
+    """The biases that the quantizer changed, by name, with the values that they have in ``original``.
 
-    An edge with the changed values is added to ``edges``.
+    For each bias, a quantized input (edge) with the changed values is added to ``edges``.
     """
     theirs, mine, index = _read_constants(original, model), model.constants(), model.index
     quantized = {(edge.node, edge.index) for edge in edges}
@@ -499,11 +503,11 @@ def _weighted_before(add: onnx.NodeProto, index: Index) -> onnx.NodeProto | None
 
 
 def _read_constants(original: Model, model: Model) -> dict[tuple[str, int], Array]:
-    """Name and input position of each node of ``model`` to the constant that ``original`` has there.
+    """The constants of ``original`` that nodes of ``model`` read, by node name and input position.
 
-    Nodes inside If, Loop and Scan are included. A layer that the quantizer wrote in another form has the
-    constants of this form: a Gemm those of a MatMul and an Add, a convolution those that take up a
-    BatchNormalization behind it.
+    Nodes inside If, Loop and Scan are included. If the quantizer rewrote a layer, constants are converted. A
+    Gemm that was a MatMul and an Add gets their weight and bias. A convolution that was followed by a
+    BatchNormalization gets a weight and a bias into which the BatchNormalization is folded.
     """
     constants = original.constants()
     found = _read_in(original.graph, constants)
@@ -537,7 +541,11 @@ def _read_constants(original: Model, model: Model) -> dict[tuple[str, int], Arra
 
 
 def _twin(node: onnx.NodeProto, original: Model) -> onnx.NodeProto | None:
-    """The layer of ``original`` that a layer with weights was made of, by its name or by its result."""
+    """The layer of ``original`` from which the convolution or matrix product ``node`` was made, or None.
+
+    The layer has the same name as ``node``, or computes the tensor of the same name, perhaps with an Add or
+    BatchNormalization after it.
+    """
     if node.op_type not in WEIGHTED:
         return None
     nodes, producer = original.index.nodes, original.index.producer
@@ -551,7 +559,10 @@ def _twin(node: onnx.NodeProto, original: Model) -> onnx.NodeProto | None:
 def _with_norm(
     norm: onnx.NodeProto, weight: Array, bias: Array | None, constants: Mapping[str, Array]
 ) -> tuple[Array, ...]:
-    """Weight and bias of a convolution that takes up the BatchNormalization behind it; none if it cannot."""
+    """Weight and bias of a convolution into which the BatchNormalization ``norm`` after it is folded.
+
+    The result is empty if parameters of the BatchNormalization are not constants.
+    """
     if any(name not in constants for name in norm.input[1:]):
         return ()
     scale, shift, mean, variance = (constants[name].astype(np.float64) for name in norm.input[1:])
@@ -584,7 +595,11 @@ def _fits(weight: Array, quantization: Quantization) -> bool:
 def _restore_activations(
     editor: Editor, index: Index, edges: Sequence[Edge], original: Model
 ) -> tuple[list[str], list[str]]:
-    """Restore removed activation functions; return the names of restored functions and of all others."""
+    """Restore removed activation functions.
+
+    Returns:
+        The names of the restored functions, and of the functions that cannot be restored.
+    """
     ranges: dict[str, dict[tuple[str, int], Quantization]] = {}
     for edge in edges:
         ranges.setdefault(edge.tensor, {})[edge.node, edge.index] = edge.quantization
@@ -650,7 +665,10 @@ def _bounds(activation: onnx.NodeProto, constants: dict[str, Array]) -> tuple[fl
 
 
 def _cuts(quantization: Quantization, low: float, high: float) -> bool:
-    """Whether a Clip to ``low`` and ``high`` changes no code, because codes saturate at tighter bounds."""
+    """Whether a Clip to ``low`` and ``high`` changes no code.
+
+    This is so if codes saturate at these bounds or before them.
+    """
     codes = quantization.format
     if quantization.scale.size != 1 or not quantization.scale > 0:
         return False

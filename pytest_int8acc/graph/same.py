@@ -43,10 +43,11 @@ _PROBED = 64
 class Computations:
     """Assigns numbers to tensors of models: equal numbers mean equal operators on equal inputs.
 
-    Names of nodes and inner tensors, and the order of nodes, have no effect. Identity nodes are skipped, and
-    a Constant node is taken for its value. The statistics of a BatchNormalization are combined with its scale
-    and bias first, as in models that were converted to FP16. An operator is equal in two opsets if its
-    meaning did not change between them. Tensors with unequal numbers may still hold the same values.
+    Names of nodes and of tensors between them, and the order of nodes, have no effect. Identity nodes are
+    skipped, and a Constant node is taken for its value. The statistics of a BatchNormalization are combined
+    with its scale and bias first, as in models that were converted to FP16. An operator is equal in two
+    opsets if its meaning did not change between them. Tensors with unequal numbers may still hold the same
+    values.
     """
 
     def __init__(self) -> None:
@@ -216,7 +217,8 @@ def unrounded(model: Model, references: Sequence[Model]) -> Model:
     writer = _Unrounded(model.edit(), _Rounding(model, references))
     for node in all_nodes(writer.editor.graph):
         writer.rounding.takes(node)  # Finds constants that are cast outside of the graph that reads them.
-    # Inner graphs are rewritten first, because replacing the nodes of a graph copies the graphs inside them.
+    # Graphs inside If, Loop and Scan are rewritten before the graphs that contain them, because replacing the
+    # nodes of a graph copies the graphs inside these nodes.
     for graph in reversed(list(all_graphs(writer.editor.graph))):
         writer.rewrite(graph)
     return writer.editor.done()
@@ -228,7 +230,7 @@ class _Unrounded:
     def __init__(self, editor: Editor, rounding: _Rounding) -> None:
         self.editor, self.rounding = editor, rounding
         self._sources: dict[str, str] = {}
-        """The tensor before rounding, for each rounded tensor, both by name."""
+        """For each rounded tensor, by name, the name of the tensor before rounding."""
         self._added: dict[int, str] = {}
 
     def rewrite(self, graph: onnx.GraphProto) -> None:

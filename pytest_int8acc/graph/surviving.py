@@ -1,8 +1,8 @@
 """Rewrites Q/DQ models so that optimizers of ONNX Runtime do not change their results.
 
-Each function replaces one pattern of nodes that an optimizer would rewrite by an equivalent one. Precisions,
-scales and quantized values stay the same. A session that leaves Q/DQ unfused gives the same results, except
-for rounding in the last bit of FP32. Only the main graph is changed.
+An optimizer would rewrite certain patterns of nodes. Each function replaces one pattern with other nodes that
+compute the same. Precisions, scales and quantized values stay the same. In a session that does not fuse Q/DQ,
+results change only by rounding in the last bit of FP32. Only the main graph is changed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from pytest_int8acc.tensors import Array
 
 #: Operators whose third input is a bias.
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
-#: The greatest INT32 code that a bias may have, by the float type of the bias. The optimizer computes codes
-#: in this float type. Sums of products are added to a code, so there must be room for them.
+#: The greatest INT32 code that a bias may have, by the float type of the bias. The optimizer
+#: ``WeightBiasQuantization`` computes codes in this float type. Sums of products are added to a code, so a
+#: code must be well below the greatest INT32 number.
 _GREATEST_BIAS_CODE: Mapping[np.dtype[Any], float] = {
     np.dtype(np.float16): FP16.highest,
     np.dtype(np.float32): 2**30,
@@ -36,12 +37,13 @@ _LAST_OPSET_WITHOUT_OUTPUT_TYPE = 20
 
 
 def without_quantizers_behind(model: Model) -> Model:
-    """Separates layers whose constants ``WeightBiasQuantization`` would harm from a QuantizeLinear.
+    """Adds a Max after each layer whose constants the optimizer ``WeightBiasQuantization`` would harm.
 
     This optimizer works on a Conv, ConvTranspose or Gemm whose result goes to a QuantizeLinear, directly or
     through Relu and Clip. It quantizes float weights with one scale, and a float bias with the product of the
-    scales of input and weight. The code of an FP16 bias overflows if bias / product exceeds 65504. In FP32 it
-    overflows in channels of tiny weights. The remedy is a Max with minus infinity after the layer.
+    scales of input and weight. The code of an FP16 bias overflows if bias / product exceeds 65504. The code
+    of an FP32 bias overflows in channels of tiny weights. A Max with minus infinity between the layer and the
+    QuantizeLinear prevents this, and changes no value.
     """
     editor, constants, producer = model.edit(), model.constants(), model.index.producer
     types = value_types(model)
@@ -91,7 +93,10 @@ def without_wrong_fusions(model: Model) -> Model:
 
 
 def _max_behind(editor: Editor, node: onnx.NodeProto, dtype: type[np.floating]) -> onnx.NodeProto:
-    """A Max with minus infinity that takes over the result of a node, and changes no value."""
+    """A new Max of a node's output and minus infinity, which changes no value.
+
+    The Max gets the name of the node's output, and this output gets a new name.
+    """
     result = node.output[0]
     node.output[0] = editor.unique(f"{result}_unbounded")
     least = editor.add_constant(f"{result}_least", np.asarray(-np.inf, dtype))
@@ -101,9 +106,9 @@ def _max_behind(editor: Editor, node: onnx.NodeProto, dtype: type[np.floating]) 
 def without_output_types(model: Model) -> Model:
     """Lowers the model to opset 20, the last one in which QuantizeLinear has no attribute ``output_dtype``.
 
-    The optimizer ``QDQS8ToU8Transformer`` changes INT8 to UINT8, but not this attribute, which
-    ``QDQPropagationTransformer`` may have set. ONNX Runtime then refuses the model. A model that needs the
-    newer opset is returned unchanged.
+    The optimizer ``QDQPropagationTransformer`` may set this attribute. ``QDQS8ToU8Transformer`` then changes
+    INT8 to UINT8, but does not change the attribute, so that ONNX Runtime refuses the model. A model that
+    needs the newer opset is returned unchanged.
     """
     try:
         return lower_opset(model, _LAST_OPSET_WITHOUT_OUTPUT_TYPE)
@@ -114,7 +119,7 @@ def without_output_types(model: Model) -> Model:
 def without_pairs_in_series(model: Model) -> Model:
     """Writes a Q/DQ pair as float operators if another Q/DQ pair follows it directly.
 
-    The optimizer ``DoubleQDQPairsRemover`` merges two such pairs into one, whose scale is that of neither.
+    The optimizer ``DoubleQDQPairsRemover`` merges two such pairs into one pair with another scale.
     """
     nodes = {name: node for node in model.graph.node for name in node.output}
     first = set()
@@ -169,7 +174,7 @@ def _is_dequantized_in_blocks(name: str, producer: Mapping[str, onnx.NodeProto])
 def _loses_constants(
     node: onnx.NodeProto, constants: Mapping[str, Array], producer: Mapping[str, onnx.NodeProto]
 ) -> bool:
-    """Whether ``WeightBiasQuantization`` quantizes float weights of a layer, or a bias beyond its codes.
+    """Whether ``WeightBiasQuantization`` would quantize a layer's float weights, or make its bias overflow.
 
     Args:
         node: A layer with its bias, or an Add after a MatMul: the optimizer ``MatMulAddFusion`` turns both
@@ -281,7 +286,8 @@ def _float_pair(
         yield cast
 
 
-#: For each optimizer, the change of a model after which the optimizer keeps the model's results.
+#: For each optimizer of ONNX Runtime, the function that rewrites a model so that the optimizer does not
+#: change the model's results.
 _SURVIVORS: Mapping[str, Callable[[Model], Model]] = {
     "WeightBiasQuantization": without_quantizers_behind,
     "MatMulAddFusion": without_quantizers_behind,

@@ -23,7 +23,7 @@ _HALVES = {"tensor(float16)": FLOAT16, "tensor(bfloat16)": BFLOAT16}
 
 @dataclass(frozen=True)
 class Formal:
-    """The type of one input or output in a schema."""
+    """The type of one input or output in an operator's ONNX schema."""
 
     variable: str
     """A type variable such as ``T1``, or a concrete type such as ``tensor(float)``.

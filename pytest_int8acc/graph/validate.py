@@ -60,7 +60,7 @@ _FunctionKey = tuple[str, str, str]
 
 
 def validated(proto: onnx.ModelProto, path: Path) -> Model:
-    """The model ``proto``, which was read from the file ``path``, with its external data mapped.
+    """The model ``proto``, which was read from the file ``path``, with its external data memory-mapped.
 
     Nodes that are not in topological order are sorted: runtimes accept such models, but onnx.checker does
     not.
@@ -140,7 +140,8 @@ def _make_inline(tensor: TensorProto, array: Array) -> None:
     """Store the values of an external tensor in ``tensor`` itself."""
     if uses_external_data(tensor):
         tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-    # In an inline tensor these entries mean nothing. They would make it look like a placeholder.
+    # Entries of external data have no meaning in a tensor that stores its values itself. They are removed,
+    # because they could make the tensor look like a placeholder.
     del tensor.external_data[:]
 
 
@@ -313,8 +314,8 @@ def _run_checker(proto: onnx.ModelProto) -> None:
     """
     checked = onnx.ModelProto()
     checked.CopyFrom(proto)
-    # For old IR versions, the checker skips local functions, and demands that initializers are listed as
-    # inputs, which no runtime demands.
+    # For old IR versions, the checker skips local functions. It also demands that initializers are listed as
+    # inputs, although no runtime demands this.
     checked.ir_version = max(proto.ir_version, _IR_OF_FUNCTIONS)
     for tensor in checked.graph.initializer:
         if is_external(tensor):
@@ -354,7 +355,8 @@ def _hide_unknown(
 def _check_constants(graph: onnx.GraphProto) -> None:
     """Raise ModelError for scales that are not floats, and for trip counts or conditions of several elements.
 
-    Neither onnx.checker nor shape inference checks them, and some of them make ONNX Runtime end the process.
+    Neither onnx.checker nor shape inference finds such constants. Some of them make ONNX Runtime end the
+    process.
     """
     constants = dict[str, TensorProto]()
     for each in all_graphs(graph):

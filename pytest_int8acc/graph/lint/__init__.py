@@ -16,7 +16,8 @@ from pytest_int8acc.results import Finding
 
 __all__ = ["RULES", "Rule", "lint", "lint_scales"]
 
-#: Minimum number of activations with equal scales that are reported. Fewer scales may be equal by chance.
+#: Equal scales of all activations are reported only for at least this number of activations. Fewer scales may
+#: be equal by chance.
 _MANY = 4
 #: Severities in the order of the report.
 _ORDER = ("error", "warning", "note")

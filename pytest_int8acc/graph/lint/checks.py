@@ -55,7 +55,7 @@ def check_operators(view: View) -> Iterator[Finding]:
 def check_half(view: View, half: Half) -> Iterator[Finding]:
     """Findings about one QuantizeLinear or DequantizeLinear node.
 
-    If a DequantizeLinear has the same parameters as the QuantizeLinear before it, only the latter is
+    If a DequantizeLinear has the same parameters as the QuantizeLinear before it, only the QuantizeLinear is
     reported.
     """
     before = view.quantizer(half) if half.node.op_type == DEQUANTIZE else None
@@ -83,7 +83,7 @@ def check_numbers(
         subject: The node or the tensor that has the scale.
         scale: The scale, of any shape and float dtype.
         reader: Ends the text on numbers that cannot be a scale, such as ``, read by 'conv1'``.
-        is_bias: Whether it is the scale of an INT32 bias. Small scales are usual for biases.
+        is_bias: Whether ``scale`` is the scale of an INT32 bias. Small scales are usual for biases.
     """
     values = np.asarray(scale, np.float64).ravel()
     is_usable = np.isfinite(values) & (values > 0)
@@ -114,7 +114,7 @@ def _fp16_findings(subject: str, scale: Array, values: Array) -> Iterator[Findin
 def _count(which: Array) -> str:
     """Text on how many scales the mask ``which`` selects, such as ``2 of 8 scales, like``.
 
-    An example follows it.
+    The caller appends one of these scales as an example.
     """
     return "the scale" if which.size == 1 else f"{which.sum()} of {which.size} scales, like"
 
@@ -151,7 +151,7 @@ def _check_scale(half: Half) -> Iterator[Finding]:
     scale = half.scale
     if scale is None:
         return
-    # INT32 is used for biases. They have a finding of their own.
+    # INT32 is used for biases. Small scales are usual for biases, and are not reported.
     yield from check_numbers(half.node.name, scale, is_bias=half.kind == "int32")
     if half.axis is not None and half.constant is not None:
         shape = half.constant.shape
@@ -244,8 +244,8 @@ _POINTWISE = frozenset({"Relu", "Clip", "LeakyRelu"})
 _ACTIVATIONS = frozenset({"Sigmoid", "HardSwish", "Gelu", "Mish", "Swish"})
 #: Maximum relative difference of two scales that are taken for equal. Rounding to FP32 makes less difference.
 _EQUAL = 1e-6
-#: A quantized weight is reported as another weight than the float model's if the cosine similarity of both,
-#: as the median over channels, is below this number. Rounding to 8 bits alone leaves 0.999.
+#: Minimum cosine similarity, as the median over channels, of a quantized weight and the float model's weight.
+#: Below this number, they are reported as different weights. Rounding to 8 bits alone leaves 0.999.
 _RELATED = 0.5
 
 
@@ -394,7 +394,7 @@ def _grouped(view: View, node: onnx.NodeProto) -> Iterator[Finding]:
 
 
 def _convolution(view: View, tensor: str) -> onnx.NodeProto | None:
-    """The quantized convolution that computes ``tensor`` for one reader; None if there is none.
+    """The quantized convolution that computes ``tensor``; None if there is none, or several nodes read it.
 
     A BatchNormalization may lie between the convolution and ``tensor``.
     """
@@ -468,8 +468,8 @@ def _between_factors(view: View, sigmoid: onnx.NodeProto) -> Iterator[Finding]:
 def _related(half: Half, codes: Array, weight: Array) -> float:
     """The cosine similarity of a float weight and the quantized codes, as the median over channels.
 
-    The scales of the channels have no influence on it. The result is 1.0 if the numbers of scales and
-    channels differ, because other rules report this.
+    The scales of the channels have no influence on the result. The result is 1.0 if the channel axis does not
+    exist, if there are too many or too few zero points, or if no channel can be compared.
     """
     axis = half.axis if half.axis is not None else 0
     if not -codes.ndim <= axis < codes.ndim:

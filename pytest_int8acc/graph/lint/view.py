@@ -103,7 +103,7 @@ class View:
         return before if before is not None and before.node.op_type == QUANTIZE else None
 
     def quantized(self, tensor: str) -> str:
-        """The float tensor before the Q/DQ pair whose output is ``tensor``; ``tensor`` without a pair."""
+        """The float tensor before the Q/DQ pair that computes ``tensor``; without a pair, ``tensor``."""
         half = self.dequantizer(tensor)
         before = self.quantizer(half) if half is not None else None
         return tensor if before is None else before.source
@@ -111,7 +111,8 @@ class View:
     def behind(self, tensor: str) -> tuple[Half | None, list[onnx.NodeProto]]:
         """The DequantizeLinear before ``tensor``, and the nodes between, in topological order.
 
-        The nodes between only move values, such as Transpose. The DequantizeLinear is None if there is none.
+        The nodes between only move values, such as Transpose. The first result is None if there is no such
+        DequantizeLinear.
         """
         moved: list[onnx.NodeProto] = []
         while True:
