@@ -52,7 +52,7 @@ class Part:
     the baseline's, the part then includes the additional indices."""
     kind: str = ""
     """What the part holds: ``scores`` for the result of a Sigmoid or Softmax, otherwise the name of the
-    tensor. For small channels it is their number, such as ``4 of 84 channels``."""
+    tensor. For small channels it is their number, such as ``4 of 84 channels``. Empty for mixed parts."""
     places: tuple[int, ...] = ()
     """The indices along the axis if they are not a range. ``start`` and ``stop`` are then not used."""
 
