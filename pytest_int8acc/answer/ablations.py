@@ -200,7 +200,7 @@ class _Tests:
         return placed(cause, [guilty.tensor]) or cause
 
     def _alone(self, cause: Cause, taken: Ablation) -> Cause:
-        """``cause``, or ``rounding`` in place of ``accumulated-noise`` if one tensor causes half of all loss."""
+        """``cause``; if it is ``accumulated-noise`` and one tensor causes half of all loss, ``rounding``."""
         if cause.kind != "accumulated-noise" or not self.trials.may_go_on:
             return cause
         if taken.share * self.trials.loss(self.group) < _PART * self.trials.whole:
