@@ -97,7 +97,7 @@ class Found:
 
     @property
     def fix(self) -> Proof | None:
-        """The proof of the plan to recommend; None if no plan is needed, or none met the criteria as built."""
+        """The proof of the plan to recommend; None if no plan is needed, or no built plan passed."""
         return self.reserved or (self.proof if self.passed and self.result.high else None)
 
 
@@ -248,7 +248,7 @@ def _joined(lab: Lab, found: Found) -> Found:
 
 
 def _casts(lab: Lab, found: Found) -> int | None:
-    """How many more Casts the fixed model has than the float model; None for INT8 and FP8 or without a fix."""
+    """How many Casts the fixed model has more than the float model; None for INT8, FP8 and without a fix."""
     if found.fix is None or not lab.is_narrow:
         return None
     models = (found.fix.form.model, lab.network.model)
