@@ -398,7 +398,7 @@ class _Search:
         return self._trimmed(parts, cut)
 
     def _growth(self) -> Iterator[set[str]]:
-        """Sets of nodes by which the part around the layer at fault grows: one node, or those of one group."""
+        """Sets of nodes by which the part around the layer at fault grows: a node, or all nodes of a group."""
         nodes = self.whole.closed(set(self.group.nodes))
         while grown := self._before(nodes):
             yield grown
