@@ -297,7 +297,7 @@ def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> str:
 def _case_of_model(
     path: Path, source: Mapping[str, Any], shapes: Mapping[str, Sequence[Sequence[int]]] | None
 ) -> Case:
-    """Return a case for one engine, whose inputs are replaced later.
+    """Return a case for one engine. The inputs of the case are replaced later.
 
     Args:
         path: The model.

@@ -43,7 +43,7 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
             steps.run(searches=searches, explained=explained)
         except KeyboardInterrupt:
             clock.interrupt()
-            if searches and (steps is None or steps.found is None):  # the search has not noted its end itself
+            if searches and (steps is None or steps.found is None):  # ``Steps`` has not called ``leave``
                 clock.leave("search")
     result = timed(measured.result if steps is None else steps.result, clock)
     records: Records | None = vars(measured).get("records")  # None if nothing was tried

@@ -45,7 +45,7 @@ class Suspect:
     tensor: str
     """The name of the tensor in the network."""
     cause: Cause
-    """The symptom that the tensor shows."""
+    """The cause that the tensor's symptom indicates."""
     held: TensorValues | None
     """Statistics of an activation's values; None for a constant, whose values are in the model."""
     trial: TakenKind | None
@@ -191,7 +191,7 @@ class _Tests:
         return self._with_trial(self._alone(self._of_activation(guilty, placed), taken), taken)
 
     def _of_activation(self, guilty: Suspect, placed: Placed) -> Cause:
-        """The cause if no other scale of an activation helps: its neighbouring operators, or its values."""
+        """The cause if no other scale of an activation helps: the operators around it, or its values."""
         cause = guilty.cause
         if guilty.trial is not None and self._remedy(guilty) is not None:
             cause = replace(cause, kind="accumulated-noise", symptom="noise-adds-up")
@@ -200,7 +200,7 @@ class _Tests:
         return placed(cause, [guilty.tensor]) or cause
 
     def _alone(self, cause: Cause, taken: Ablation) -> Cause:
-        """``cause``; if it is ``accumulated-noise`` and one tensor causes half of all loss, ``rounding``."""
+        """``cause``, with ``rounding`` for ``accumulated-noise`` if one tensor causes half of all loss."""
         if cause.kind != "accumulated-noise" or not self.trials.may_go_on:
             return cause
         if taken.share * self.trials.loss(self.group) < _PART * self.trials.whole:
@@ -266,7 +266,7 @@ def _of_large_channels(suspect: Suspect) -> TensorScale | None:
 
 
 def _of_each_part(suspect: Suspect) -> TensorScale | None:
-    """A scale for each channel of an activation, as ``_by_part`` chooses it; else ``suspect.scale``."""
+    """For an activation, a scale for each channel, see ``_by_part``; for a constant, ``suspect.scale``."""
     scales = _of_each_channel(suspect)
     return suspect.scale if scales is None else TensorScale(_by_part(scales))
 

@@ -191,7 +191,7 @@ def explain(
         Layer to cause. Layers in high precision for another reason than a missing scale are left out.
 
     Raises:
-        Int8accError: A name is no group, the float model does not run, or the inputs cannot be read.
+        Int8accError: A name is unknown, the float model does not run, or the inputs cannot be read.
     """
     network = meter.network
     known = {group.name: group for group in network.groups}
@@ -245,7 +245,7 @@ def _all_shown(
 ) -> Iterator[tuple[Cause, Diagnostic[_F]]]:
     """Yields ``cause`` with the fields of each row whose symptom is recognised, and the row.
 
-    The first row that is no guess ends the iteration.
+    The first row that is no guess is the last one.
     """
     for row in rows:
         shown = None if row.recognise is None else row.recognise(facts)

@@ -78,7 +78,7 @@ def diagnose(
     """
     logger.info("%s: diagnosing", measured.case.name)
     clock, explained = measured.clock, tuple(culprits)
-    late = not clock.interrupted  # comparing the forms of the model runs no model, so it may be late
+    late = not clock.interrupted  # no model runs, so this is done even after the time is up
     lines, first = clock.attempt("stages", lambda: _stages(measured), ((), None), late=late)
     if lab is not None and culprits:
         explained = clock.attempt("causes", lambda: _explained(measured, lab, culprits, cost), explained)
@@ -130,7 +130,7 @@ def _jumps(measured: Measured) -> tuple[Jump, ...]:
 
 
 def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
-    """A comparison for each form that the model takes from framework to engine, and the first that fails."""
+    """A comparison for each form of the model, from framework to engine, and the first form that fails."""
     runs = measured.runs
     stages = stages_of(
         runs.roles,
@@ -395,7 +395,7 @@ def odd_ranges(
 def _decisive_mismatch(
     lab: Lab | None, findings: Sequence[Finding], culprits: Sequence[Culprit], ranges: OddRanges | None
 ) -> str:
-    """The rule of that finding on the calibration data which explains the loss; empty if there is none."""
+    """The name of the rule whose finding on the calibration data explains the loss; empty if none does."""
     narrow = ranges is not None and bool(ranges.narrow)
     cut_off = narrow or any(c.cause is not None and c.cause.kind == "saturation" for c in culprits)
     mismatches = [f.rule for f in findings if f.source == "data" and f.severity == "warning"]

@@ -62,7 +62,7 @@ def fewest_outputs(
 
 
 def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
-    """The end of a note: whether the plan passes at other optimization levels of TensorRT."""
+    """The end of a note which says whether the plan passes at other optimization levels of TensorRT."""
     levels, mended = [], ""
     for level in lab.measured.backend.other_levels:
         if spent():

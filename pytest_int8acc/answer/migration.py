@@ -105,5 +105,5 @@ def factors(activation: Array, other: Array, alpha: float) -> Array:
 
 
 def best_first(uneven: Mapping[str, Uneven]) -> list[float]:
-    """``ALPHAS`` by their predicted gain over all sites, the most promising first."""
+    """``ALPHAS``, sorted by the predicted gain over all activations, the most promising first."""
     return sorted(ALPHAS, key=lambda alpha: -sum(site.gain_db(alpha) for site in uneven.values()))

@@ -159,7 +159,7 @@ def _first_room(lab: Lab) -> float:
 
 
 def _searched(lab: Lab, evaluator: Simulated) -> Found:
-    """The cheapest plan according to the simulation, and its proof."""
+    """The cheapest plan according to the simulation, and its built model with the verdict."""
     result = _result(lab, evaluator, _budget(lab))
     if result.passed and not result.minimal and result.ending.kind != "cut-short":
         result = lab.clock.attempt("fewer-layers", partial(_slimmer, lab, evaluator, result), result)
@@ -190,7 +190,10 @@ def _budget(lab: Lab, spent: float = 0.0, *, once: bool = False) -> Budget:
 
 
 def _result(lab: Lab, evaluator: Simulated, budget: Budget) -> SearchResult:
-    """The plan that a search finds: by the settings' strategy, or in FP16 and BF16 by ``fewest``."""
+    """The result of a search by the strategy of the settings.
+
+    In FP16 and BF16, the strategy ``minimal`` is the function ``fewest``.
+    """
     strategy, suspects = lab.measured.settings.strategy, lab.suspects
     if suspects is not None and strategy == "minimal":
         result = fewest(evaluator, suspects, budget=budget)
@@ -286,7 +289,7 @@ def _with_reserve(lab: Lab, found: Found) -> Found:
 
 
 def _next_room(proof: Judgement) -> float:
-    """The factor by which the error budget shrinks after a proof that did not succeed."""
+    """The factor by which the error budget shrinks after a plan has turned out to have too small a margin."""
     return SPARE * room_of(proof) * (_LESS if proof.has_reserve else 1.0)
 
 
@@ -310,7 +313,7 @@ def room_of(proof: Judgement) -> float:
             continue
         ends = (score.interval.low, score.interval.high)
         most = max(replace(score, value=end).normalized_loss for end in ends)
-        if math.isinf(most):  # a limit on the worst sample may have no end of the interval
+        if math.isinf(most):  # the confidence interval of a worst sample may be unbounded
             continue
         part = normal.inv_cdf(share) / normal.inv_cdf((1 + score.interval.confidence) / 2)
         least = min(least, math.pow(min(loss / most, 1.0), part) / max(loss, 1.0))
@@ -463,7 +466,10 @@ def _quantizer(model: Model, group: Group) -> Quantizer | None:
 
 
 def _worst_alone(evaluator: Simulated, high: frozenset[int]) -> Score | None:
-    """The score with the greatest loss under a plan; None if all scores are perfect."""
+    """The score with the greatest loss if only the groups ``high`` are in high precision.
+
+    None if all scores are perfect.
+    """
     trial = evaluator.trial(high, range(evaluator.samples), None)
     worst = max(range(len(trial.losses)), key=trial.losses.__getitem__)
     if not trial.losses[worst] > 0:
@@ -492,9 +498,9 @@ def adds_up(outcome: SearchOutcome) -> bool:
 
 
 def tradeoff(lab: Lab, found: Found) -> Tradeoff | None:
-    """How scores improve with more layers in high precision, which are added in the search's ``order``.
+    """How scores improve with more layers in high precision. They are added in the order of the search.
 
-    None if the search gives no order, or if there are fewer than three such plans.
+    None if the search gives no order of layers, or if fewer than three plans would be compared.
 
     Raises:
         Int8accError: A model does not run.

@@ -227,7 +227,7 @@ def calibrate_otherwise(known: Known) -> Iterator[Proposal]:
         for unit in chosen_units:
             choice = choice.plus(unit.choice(name))
         if not chooser.plan(choice).scales:
-            continue  # it is the case's own method
+            continue  # the case is calibrated by this method already
         tried.append((method.in_spec(options), chooser.weighed(choice, {})))
         if tried[-1][1].normalized_loss <= ENOUGH:
             break
@@ -437,7 +437,7 @@ def _all_rescaled(known: Known, base: Base) -> Iterator[Proposal]:
 
 
 def _confirmed(known: Known, base: Base, choice: Choice, high: Mapping[str, Precision]) -> Iterator[Proposal]:
-    """The proposal of a choice of scales, without needless ones; nothing if it fails in the simulation."""
+    """The plan with the chosen scales, without needless ones; nothing if the plan fails in the simulation."""
     simulator, chooser = known.lab.simulator, known.chooser(base)
     plan = chooser.plan(choice, high)
     if not simulator.trial(plan).passed:
@@ -472,7 +472,7 @@ def _are_like(known: Known, base: Base, tensors: Sequence[str]) -> bool:
 
 
 def _base(known: Known, source: Source, ranges: Ranges, odd_ones: Sequence[str]) -> Base:
-    """A starting point: every activation in symmetric INT8 per tensor, and better scales for weights."""
+    """A starting point for scales: activations in symmetric INT8 per tensor, weights with better scales."""
     network = known.lab.network
     odd = {t: symmetric(ranges.scale(t, "minmax")) for t in odd_ones if t in ranges}
     weights = weight_scales(network, known.groups, ranges.held, known.lab.meter.lookups)
@@ -507,7 +507,10 @@ def _migrated(known: Known, base: Base, moves: Mapping[str, Array], alpha: float
 
 
 def _ranges(known: Known, base: Base, tensors: Sequence[str]) -> Ranges:
-    """The calibration ranges of tensors. Tensors that a migration did not change are measured without it."""
+    """The ranges of tensors on the data of ``base``.
+
+    Tensors that a migration changed are measured after the migration, all others before it.
+    """
     data, values = base.source.data, known.lab.values
     unmoved = values(data).of(t for t in tensors if t not in base.touched)
     touched = values(data, base.plan).of(t for t in tensors if t in base.touched)

@@ -290,12 +290,12 @@ class _Whole:
         return self.once(baseline, feed), self.once(int8, feed)
 
     def quantized(self, model: Model, nodes: AbstractSet[str] | None = None) -> Model:
-        """A part of the network's model with the groups among ``nodes`` quantized; None for all groups."""
+        """``model`` with Q/DQ in those groups whose nodes are all in ``nodes``; None for all groups."""
         groups = [g for g in self.network.groups if nodes is None or nodes >= set(g.nodes)]
         return self.as_run(apply(replace(self.network, model=model, groups=tuple(groups))))
 
     def as_run(self, model: Model) -> Model:
-        """The model in the precision of nodes that are not quantized."""
+        """The model as it runs: in FP16 if nodes that are not quantized run in FP16, else unchanged."""
         return to_fp16(model).model if self.rest == "fp16" else model
 
     def once(self, model: Model, feed: Feed) -> Feed:
@@ -304,7 +304,7 @@ class _Whole:
         return engine({info.name: feed[info.name] for info in engine.inputs})
 
     def borders(self, nodes: AbstractSet[str]) -> list[str]:
-        """The tensors that nodes read but do not compute, without constants, in order."""
+        """The tensors, except constants, that these nodes read but do not compute, in topological order."""
         made = {name for node in nodes for name in self.nodes[node].output}
         read = [name for node in self.ordered(nodes) for name in _reads(self.nodes[node])]
         known = self.inputs | self.producer.keys()  # without the inner tensors of bodies of Loop, If and Scan
@@ -398,7 +398,7 @@ class _Search:
         return self._trimmed(parts, cut)
 
     def _growth(self) -> Iterator[set[str]]:
-        """Sets of nodes by which the part around the layer at fault grows: a node, or all nodes of a group."""
+        """Sets of nodes by which the part around the layer at fault grows: one node, or all of one group."""
         nodes = self.whole.closed(set(self.group.nodes))
         while grown := self._before(nodes):
             yield grown
@@ -421,7 +421,7 @@ class _Search:
         return cut
 
     def _before(self, nodes: AbstractSet[str]) -> set[str]:
-        """The nodes to add next: the node that computes the input with the greatest error, and its group."""
+        """The nodes to add next: the one that computes the input with the greatest error, and its group's."""
         made = [name for name in self.whole.borders(nodes) if name in self.whole.producer]
         harmed = {name: worst_sqnr(*self._value(name, made)) for name in made}
         name = min(harmed, key=harmed.__getitem__, default=None)

@@ -55,7 +55,7 @@ _SILENT_DB = 300.0
 #: The range without the values of a mask is tried like that of a calibration method, under this name.
 UNMASKED = "without the mask"
 #: If a tensor with a mask goes to a Softmax, its range is chosen without the mask, and extends this far
-#: beyond all other values. The Softmax then gives a masked position at most exp(-8) of the weight of another.
+#: beyond all other values. The Softmax then gives a masked position at most exp(-8) of any other's weight.
 MASK_ROOM = 8.0
 #: The lowest values of a tensor are taken for a mask if their magnitude is at least this many times that of
 #: all other values.
@@ -137,7 +137,7 @@ class Ranges:
         return all(1 / _LIKE < others[tensor].amax / held.amax < _LIKE for tensor, held in self.held.items())
 
     def loss_db(self, tensor: str, scale: float) -> float:
-        """The SQNR, in dB, that a tensor loses with this scale against the best scale."""
+        """The SQNR, in dB, that a tensor loses with this scale in comparison with the best scale."""
         held = self.held.get(tensor)
         if held is None:
             return 0.0
@@ -179,7 +179,7 @@ class Unit:
 
     @property
     def methods(self) -> Iterator[str]:
-        """The methods that give a scale."""
+        """The calibration methods, and names such as ``IN_USE``, that give these activations a scale."""
         if any(tensor in self.ranges for tensor in self.tensors):
             yield from CANDIDATES
         yield from self.own
@@ -330,7 +330,10 @@ class Chooser:
 
 
 def units(network: Network, tensors: Iterable[str], ranges: Ranges) -> list[Unit]:
-    """The units, sets of tensors with one scale, that contain these tensors; left out without a histogram."""
+    """The units, that is sets of activations with one scale, that contain these tensors.
+
+    Units without a histogram are left out.
+    """
     shared = _shared(network)
     special = {IN_USE: scales_in_use(network, ranges.held), UNMASKED: ranges.unmasked}
     found: dict[frozenset[str], Unit] = {}

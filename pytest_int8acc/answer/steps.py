@@ -49,7 +49,7 @@ class Steps:
 
         Args:
             searches: Whether to search the groups that must leave the low format.
-            explained: Whether to look for causes and remedies.
+            explained: Whether to look for causes and fixes.
         """
         measured, lab = self.measured, None
         if measured.int8 is not None:
@@ -95,7 +95,7 @@ class Steps:
             return not holds
         if proof is None or proof.passed:
             return False
-        return proof.chosen.passed or not holds  # else the built model contradicts the simulation
+        return proof.chosen.passed or not holds  # otherwise the built model contradicts the simulation
 
     def _answer_anew(self, lab: Lab, *, explained: bool) -> None:
         """Search again on all samples, none of them held out. Fixes that were built and passed are kept."""
@@ -115,7 +115,8 @@ class Steps:
     def _take(self, what: str, part: Part, step: Callable[..., CaseResult], *facts: object) -> None:
         """Take one step; if it ends with an error, the result gets a warning.
 
-        A step begins even after the time is up, because it asks the clock itself before trials and builds.
+        A step begins even after the time is up, because the step itself checks the clock before each trial
+        and build.
         """
         clock = self.measured.clock
         with clock.phase(_PHASES[part]):

@@ -1,7 +1,7 @@
-"""Recognises symptoms in activations, in weights, in the nodes around a group, and in groups in FP16.
+"""Recognises symptoms in activations, in weights, in the nodes around a layer, and in layers in FP16.
 
-Each recogniser takes measured facts and returns the fields of a ``Cause`` that its symptom fills in, or None
-if the symptom is not there. ``answer/causes.py`` has the register of symptoms. Each tensor was quantized by
+Each recogniser takes measurements and returns the fields of a ``Cause`` that its symptom fills in, or None
+if the symptom is not there. ``answer/causes.py`` has the tables of symptoms. Each tensor was quantized by
 itself, with the values of the float model, and compared with the best scale for these values.
 """
 
@@ -69,10 +69,11 @@ _MASKED_DB = 60.0
 _AFTER_CONCAT = frozenset({"Slice", "Split", "Mul", "Div", "Add", "Sub", "Cast", "Reshape", "Transpose"})
 #: Operators that detectors use to decode boxes and classes.
 _DECODING = frozenset({"Mul", "Add", "Sub", "Div", "Concat", "Sigmoid", "Tanh", "Clip", "Split", "Slice"})
-#: This share of the values, the smallest, count as usual. The nodes that read the tensor perhaps do not need
-#: values that are larger than these by at least the second number, a factor.
+#: This share of a tensor's values, the smallest ones, counts as usual. Values at least the second number
+#: times as large are perhaps not needed by the nodes that read the tensor.
 _USUAL, _FAR_BEYOND = 0.9, 64.0
-#: A scale counts as computed from the greatest magnitude of a channel if it differs by at most this ratio.
+#: A scale counts as computed from the greatest magnitude of a channel if its range differs from that by at
+#: most this share.
 _EQUAL = 0.02
 #: If the float weights are not known, and a weight uses less than this share of the INT8 codes, its scale
 #: counts as too wide.
@@ -143,7 +144,7 @@ class ActivationFacts:
 
     @cached_property
     def uneven(self) -> tuple[Array, Array]:
-        """The greatest magnitude of each channel: first of all channels that are not 0, then of small ones.
+        """The greatest magnitudes of channels, in two arrays: of all channels but zeros, and of small ones.
 
         Small channels are far below the largest one. Both arrays are empty if the channels are not known.
         """
@@ -270,7 +271,7 @@ def uneven_parts(facts: ActivationFacts) -> Shown | None:
     if joint is None or not below.size:
         return None
     if below.size * 4 < amax.size and below.max() * UNLIKE > amax.max():
-        return None  # only a few channels are far below the greatest, and not far enough
+        return None  # few channels are small, and they are not small enough
     return {**_ends_of(amax, below), "node": joint.name, "op_type": joint.op_type}
 
 
@@ -506,8 +507,8 @@ def weight_facts(
 def _shift_share(error: Array, axis: int, inputs: InputFacts, node: onnx.NodeProto) -> float:
     """The share of the products' squared error that is a shift, from 0 to 1; 0 if it is not known.
 
-    The products of an error and the mean inputs are a shift; those with the inputs' deviations add up as
-    noise. Inputs are taken as independent of each other.
+    The products of the errors and the mean inputs are a shift. The products of the errors and the deviations
+    from the mean add up as noise. Inputs are taken as independent of each other.
     """
     mean = None if inputs.mean is None else by_weight(inputs.mean, error, node)
     square = by_weight(inputs.energy / inputs.count, error, node)
@@ -689,7 +690,7 @@ def _amax(weight: NDArray[np.float64], axis: int | None) -> NDArray[np.float64]:
 
 
 def _axis_of_scales(facts: WeightFacts) -> int | None:
-    """The axis, other than that of the output channels, whose greatest magnitudes the scales fit, if any."""
+    """The axis along which the scales were computed, if it is not that of the output channels; else None."""
     given, weight = facts.quantization.axis, facts.weight
     if given is None or facts.axis is None:
         return None
@@ -743,7 +744,10 @@ class Surroundings:
     def shares_with(
         self, edge: Edge, measured: Mapping[str, Measurement]
     ) -> tuple[onnx.NodeProto, str, float] | None:
-        """An Add or Concat that joins the tensor with another of the same range, with its name and amax."""
+        """A node that joins the tensor with another one of the same range, and the other's name and amax.
+
+        None if there is no such tensor.
+        """
         extent = reach(edge.quantization)
         for node, others in self._meetings(edge.tensor):
             for other in sorted(others & measured.keys()):
