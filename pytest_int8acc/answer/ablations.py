@@ -127,7 +127,10 @@ class _Tests:
         return self.share("constants" if suspect.held is None else "activation", suspect)
 
     def remedied(self, suspect: Suspect) -> float:
-        """The share of the layer's loss that the ablation of this tensor's symptom removes; 0 without one."""
+        """The share of the layer's loss that the ablation of the tensor's symptom removes.
+
+        It is 0 if the symptom has no ablation.
+        """
         return 0.0 if suspect.trial is None else self.share(suspect.trial, suspect)
 
     def guessed(self, guess: Suspect) -> float:

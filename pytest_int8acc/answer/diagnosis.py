@@ -369,7 +369,7 @@ def odd_ranges(
 
     Args:
         ranges: All ranges.
-        method: The calibration method that made them; empty if it is not known.
+        method: The calibration method that made the ranges; empty if it is not known.
         maxima: Returns the values of tensors on the calibration data; None if there are none.
     """
     bad = [r for r in ranges if r.lost_db >= LOST_DB and r.amax > 0 and r.reach > 0]

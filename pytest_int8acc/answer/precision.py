@@ -83,7 +83,7 @@ class Found:
     joined: tuple[str, ...] = ()
     """Layers that are in high precision only because this saves Cast nodes."""
     reserved: Proof | None = None
-    """The proof of a second plan, which meets the limits with a safety margin.
+    """A second plan, which meets the limits with a safety margin, with its built model and verdict.
 
     None if the plan of ``result`` has a margin already, or if no such plan was found.
     """
@@ -97,7 +97,10 @@ class Found:
 
     @property
     def fix(self) -> Proof | None:
-        """The proof of the plan to recommend; None if no plan is needed, or no built plan passed."""
+        """The plan to recommend, with its built model and verdict.
+
+        None if no plan is needed, or if no built plan met the criteria.
+        """
         return self.reserved or (self.proof if self.passed and self.result.high else None)
 
 
@@ -124,7 +127,7 @@ def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
 
 
 def _find(lab: Lab) -> Found:
-    """Search a plan on the samples that choose, and prove it on all samples.
+    """Search a plan on the samples that choose plans, and judge its built model on all samples.
 
     If the simulation and the built model disagree, the search goes on with built models. They disagree if
     the built model fails on the samples on which the simulation passes.

@@ -107,7 +107,7 @@ class Known:
     """The starting points for the choice of scales so far."""
     notes: list[str] = field(default_factory=list)
     unproved: Proposal | None = None
-    """A plan that meets the criteria with all groups in the low format, but has too much error for a proof.
+    """A plan that meets the criteria with all groups in the low format, but by too small a margin.
 
     None if there is none.
     """
@@ -214,7 +214,7 @@ def calibrate_otherwise(known: Known) -> Iterator[Proposal]:
     """
     source = known.lab.sources[0]
     if not source.description:
-        return  # no calibration data, or they may contain samples that prove plans
+        return  # no calibration data, or they may contain held-out samples
     network, tensors = known.lab.network, activations(known.lab.network)
     ranges = Ranges(known.lab.values(source.data).of(tensors), unmasked=known.unmasked)
     chosen_units = units(network, tensors, ranges)
@@ -340,7 +340,7 @@ def rescale_all_migrated(known: Known) -> Iterator[Proposal]:
 
 
 def widen(known: Known) -> Iterator[Proposal]:
-    """The plan that passes but is not proved, with ranges so wide that other samples hardly exceed them.
+    """The plan that passes by too small a margin, with ranges so wide that other samples hardly exceed them.
 
     A value beyond its range is clipped, and the error grows with the distance. So a single sample with such a
     value may miss the limits. Samples without such a value cannot prove that this does not happen.

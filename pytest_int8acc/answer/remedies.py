@@ -72,7 +72,7 @@ def _rescales_all(known: Known) -> bool:
 
 
 def _lacks_proof(known: Known) -> bool:
-    """Whether a plan meets the criteria, but has too much error for a proof."""
+    """Whether there is a plan that meets the criteria, but by too small a margin."""
     return _quantizes(known) and known.unproved is not None
 
 

@@ -330,7 +330,7 @@ class _Whole:
         return sorted(nodes, key=self.index.order.__getitem__)
 
     def ahead(self, tensors: Sequence[str]) -> list[str]:
-        """The tensors and those computed before them, the nearest first, about ``_AHEAD`` in all."""
+        """The given tensors and tensors computed before them, the nearest first, about ``_AHEAD`` in all."""
         found = [name for name in tensors if name in self.producer]
         for name in found:
             more = _reads(self.producer[name])
@@ -421,7 +421,10 @@ class _Search:
         return cut
 
     def _before(self, nodes: AbstractSet[str]) -> set[str]:
-        """The nodes to add next: the one that computes the input with the greatest error, and its group's."""
+        """The nodes to add next: the group of the node that computes the input with the greatest error.
+
+        It is the node alone if the node belongs to no group.
+        """
         made = [name for name in self.whole.borders(nodes) if name in self.whole.producer]
         harmed = {name: worst_sqnr(*self._value(name, made)) for name in made}
         name = min(harmed, key=harmed.__getitem__, default=None)
@@ -503,7 +506,7 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _leading_to(whole: _Whole, nodes: AbstractSet[str], outputs: Sequence[str]) -> set[str]:
-    """Those of ``nodes`` on which the outputs depend."""
+    """The nodes among ``nodes`` on which the outputs depend."""
     kept: set[str] = set()
     pending = list(outputs)
     while pending:

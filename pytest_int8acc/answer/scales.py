@@ -52,10 +52,11 @@ _MANY = 8
 _SAME = 1e-6
 #: SQNR in dB above which differences between scales are ignored.
 _SILENT_DB = 300.0
-#: The range without the values of a mask is tried like that of a calibration method, under this name.
+#: The name under which the range without the values of a mask is tried, as if it were a calibration method.
 UNMASKED = "without the mask"
 #: If a tensor with a mask goes to a Softmax, its range is chosen without the mask, and extends this far
-#: beyond all other values. The Softmax then gives a masked position at most exp(-8) of any other's weight.
+#: beyond all other values. The Softmax then gives a masked position at most exp(-8) of the weight of any
+#: other position.
 MASK_ROOM = 8.0
 #: The lowest values of a tensor are taken for a mask if their magnitude is at least this many times that of
 #: all other values.
@@ -64,8 +65,8 @@ _MASK_RATIO = 8.0
 _STEPS_TO_SOFTMAX = 4
 #: Operators through which a mask may pass to a Softmax.
 _TO_SOFTMAX = COMMUTING | {"Add", "Where", "Mul", "Div", "Cast"}
-#: The range of only those channels that matter for the readers of an activation is tried like that of a
-#: calibration method, under this name.
+#: The name under which the range of only those channels that matter for the next nodes is tried, as if it
+#: were a calibration method.
 IN_USE = "channels in use"
 #: A channel matters for a reader if its greatest product with a weight is more than this share of the
 #: greatest product of all channels.
@@ -73,7 +74,7 @@ _COUNTS = 1 / 256
 #: A range with a margin is this many times the greatest magnitude, because other samples may have greater
 #: values.
 MARGIN = 1.25
-#: The range of all values with the factor ``MARGIN`` has this name, like the range of a calibration method.
+#: The name of a range of ``MARGIN`` times the greatest magnitude, in place of a calibration method's name.
 WITH_MARGIN = "with a margin"
 #: A weight gets new scales only if its SQNR gains at least this many dB.
 _FRESH_DB = 1.0
@@ -418,7 +419,7 @@ def activations(network: Network, groups: Iterable[str] | None = None) -> list[s
 
 
 def with_tied(network: Network, tensors: Iterable[str]) -> list[str]:
-    """The tensors and all that must share a scale with one of them, each once."""
+    """The given tensors, and all tensors that must share a scale with one of them, each once."""
     shared = _shared(network)
     sets = ((t, *sorted(s for tied in shared if t in tied for s in tied)) for t in tensors)
     return list(dict.fromkeys(t for together in sets for t in together))

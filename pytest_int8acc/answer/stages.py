@@ -59,9 +59,9 @@ def place(
         broken: Stages whose outputs are not finite.
 
     Returns:
-        A line for each stage that was compared, and the first stage that fails; None if no stage fails. If no
-        stage fails against the one before it, but all differences together miss a limit, the last stage
-        fails. The line of the last stage then names the stage from which it differs too much.
+        A line for each stage that was compared, and the first stage that fails, or None. If each stage passes
+        in its own comparison, but all differences together miss a limit, the last stage counts as failing.
+        Its line then names the stage from which it differs too much.
 
     Raises:
         CriterionError: A criterion does not fit the outputs.
