@@ -402,7 +402,7 @@ def mix(known: Known) -> Iterator[Proposal]:
 
 
 def keep_high(known: Known) -> Iterator[Proposal]:
-    """The plan that the search found and proved. It keeps the layers at fault in high precision.
+    """The plan that the search found, built and judged. It keeps the layers at fault in high precision.
 
     If this plan has additional groups in high precision for a safety margin, the plan without them follows.
     """

@@ -143,8 +143,7 @@ class Remedied:
 def find_remedies(lab: Lab, outcome: SearchOutcome, found: Found) -> Remedied:
     """Look for the cheapest fix of a failing case.
 
-    The search for fixes ends after one meets the criteria with a safety margin, after the budget or the time
-    is spent, or after Ctrl-C.
+    The search for fixes ends when a fix is good enough, when the budget or the time is spent, or on Ctrl-C.
 
     Args:
         lab: Runs and builds the models of a failing case.

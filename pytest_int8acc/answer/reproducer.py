@@ -304,7 +304,7 @@ class _Whole:
         return engine({info.name: feed[info.name] for info in engine.inputs})
 
     def borders(self, nodes: AbstractSet[str]) -> list[str]:
-        """The tensors, except constants, that these nodes read but do not compute, in topological order."""
+        """The tensors, except constants, that these nodes read but do not compute, in order of reading."""
         made = {name for node in nodes for name in self.nodes[node].output}
         read = [name for node in self.ordered(nodes) for name in _reads(self.nodes[node])]
         known = self.inputs | self.producer.keys()  # without the inner tensors of bodies of Loop, If and Scan
