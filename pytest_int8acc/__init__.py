@@ -1,4 +1,4 @@
-"""Compares an INT8 model with its FP16 self in pytest.
+"""A pytest plugin that compares an INT8 model with the same model in FP16.
 
 The names in ``__all__`` are loaded on first use, since pytest imports this package on every run. To judge a
 case from Python, use ``from pytest_int8acc.api import check``, then ``check(case, Settings())``.

@@ -64,9 +64,9 @@ class Run(AbstractContextManager["Run"]):
     Args:
         case: A case from ``load_spec``.
         settings: The settings from command line, spec and configuration.
-        goldens: The folder of the case's golden, and whether the golden is written. None means beside the
-            spec, read only.
-        workers: The worker processes in which TensorRT builds engines; With None, processes are started and
+        goldens: The folder of the case's golden (the stored outputs), and whether the golden is written. With
+            None, the golden lies beside the spec and is only read.
+        workers: The worker processes in which TensorRT builds engines. With None, processes are started and
             ended with the case.
     """
 
@@ -233,12 +233,12 @@ def engine_of_model(
         samples: Calibration samples for int8 or fp8 of a float model: one array per input with samples
             first, a file, or a loader ``file.py:function``.
         method: The calibration method, as ``int8.calibrate.method`` of a spec.
-        shapes: For TensorRT and dynamic inputs: input name to its smallest, usual and largest shape.
+        shapes: For TensorRT: the name of each dynamic input to its smallest, usual and largest shape.
         workers: The worker processes in which TensorRT builds engines.
 
     Raises:
-        DataError: int8 or fp8 of a float model needs calibration samples.
-        SpecError: An argument is none of the known words, or the shapes are no optimization profile.
+        DataError: Calibration samples are missing for int8 or fp8 of a float model.
+        SpecError: An argument is not one of the allowed words, or the shapes are no optimization profile.
         Int8accError: The model cannot be read, or cannot be built.
     """
     check_word("precision", precision, get_args(Precision))
@@ -297,7 +297,7 @@ def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> str:
 def _case_of_model(
     path: Path, source: Mapping[str, Any], shapes: Mapping[str, Sequence[Sequence[int]]] | None
 ) -> Case:
-    """Return a case for one engine, whose inputs are replaced later.
+    """Return a case for one engine. The inputs of the case are replaced later.
 
     Args:
         path: The model.
@@ -305,7 +305,7 @@ def _case_of_model(
         shapes: As in a spec's section 'tensorrt'.
 
     Raises:
-        SpecError: An argument is none of the known words, or the shapes are no optimization profile.
+        SpecError: An argument is not one of the allowed words, or the shapes are no optimization profile.
     """
     profiles = {name: [list(shape) for shape in profile] for name, profile in (shapes or {}).items()}
     try:

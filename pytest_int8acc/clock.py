@@ -1,6 +1,7 @@
-"""Limits the cost of a case. ``Clock`` limits its time. ``Budget`` limits the trials and runs of one purpose.
+"""Limits the cost of a case. ``Clock`` limits its time. ``Budget`` limits the trials and runs of one task.
 
-After the verdict, every loop checks its clock or its budget before it begins a trial or a build.
+A trial runs the model with some changes and judges the outputs. After the verdict, every loop checks its
+clock or its budget before it begins a trial or a build.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _T = TypeVar("_T")
 _U = TypeVar("_U")
 
 
-class OutOfTime(Exception):  # noqa: N818 - not an error: it unwinds what time is up for
+class OutOfTime(Exception):  # noqa: N818 - not an error: it ends work for which no time is left
     """The case has reached its time limit, or the user has pressed Ctrl-C."""
 
 
 class Clock:
-    """The time of one case: its phases, its progress and its limit; other threads may read ``doing``."""
+    """Measures the time of one case and limits it. Other threads may read the progress in ``doing``."""
 
     def __init__(self) -> None:
         self.doing: Doing | None = None
@@ -63,7 +64,10 @@ class Clock:
         self._since, self.doing = now, doing
 
     def waited(self, seconds: float) -> None:
-        """Take the last ``seconds`` out of the current phase and its limit: another process used the GPU."""
+        """Do not count the last ``seconds``, in which the case waited for another process to free the GPU.
+
+        They belong to the phase ``waiting`` instead of the current phase, and extend the time limit.
+        """
         self._end += seconds
         if self.doing is not None:
             self._switch(self.doing)
@@ -117,12 +121,14 @@ class Clock:
         self._left.setdefault(part)
 
     def check(self) -> None:
-        """Raise OutOfTime if nothing new may begin."""
+        """Raise OutOfTime if the time is up or the user has pressed Ctrl-C."""
         if self.over:
             raise OutOfTime
 
     def attempt(self, part: Part, do: Callable[[], _T], otherwise: _U, *, late: bool = False) -> _T | _U:
-        """Return ``do()``; or ``otherwise`` if time is up or Ctrl-C is pressed, and note the missing part.
+        """Return ``do()``. If the time is up or Ctrl-C is pressed, return ``otherwise``.
+
+        In this case the part is also noted as left out.
 
         Args:
             part: The name of the part.
@@ -159,22 +165,23 @@ class Meter:
 
 @dataclass
 class Budget:
-    """Limits the time, trials and runs of one purpose: a search, the trials of causes, or the remedies."""
+    """Limits the time, trials and runs of one task: the search for layers, for causes or for fixes."""
 
     clock: Clock = field(default_factory=Clock)
     """The clock of the case; by default a clock without a time limit."""
     max_trials: float = math.inf
-    """Maximum number of trials. Probes of a search do not count: an engine is built for a trial only."""
+    """Maximum number of trials. Probes, which only measure errors and build no engine, do not count."""
     max_runs: float = math.inf
-    """Maximum cost, in runs over all samples. A search without a plan continues beyond the maximum. A search
-    with a plan ends then, or after half of the case's time, so that time is left for the next steps."""
+    """Maximum cost, in runs over all samples. A search that has found no plan yet continues beyond this cost.
+    A search that has found a plan ends at this cost, or after half of the case's time, so that time is left
+    for the next steps."""
     once: bool = False
     """Whether a search tries each group of layers only once. This takes fewer trials, but does not prove that
     a plan is minimal."""
     meter: Meter = field(default_factory=Meter)
-    """Counts the runs, in trials and between them."""
+    """Counts the runs, also those outside of trials."""
     kept: float = 0.0
-    """The ratio of trials and runs that is reserved for later steps, 0 to 1."""
+    """The share of the trials and runs that is kept for later steps, 0 to 1."""
     trials: int = 0
     """The number of trials so far."""
 
@@ -188,7 +195,7 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """The remaining number of runs over all samples, without the reserve."""
+        """The remaining number of runs over all samples, without those that are kept for later steps."""
         return self.max_runs * (1 - self.kept) - self.spent
 
     @property

@@ -70,10 +70,10 @@ class CriterionError(Int8accError):
 
 
 class BaselineNotFiniteError(CriterionError):
-    """A baseline under a limit has NaN or infinite values.
+    """An output of the baseline has NaN or infinite values, although a criterion compares it.
 
     Attributes:
-        found: The message without advice: how many elements of which output.
+        found: The message without advice. It says how many elements of which output are not finite.
     """
 
     def __init__(self, found: str) -> None:
@@ -93,13 +93,14 @@ def session_ends() -> tuple[type[BaseException], ...]:
 
 @contextmanager
 def own_faults() -> Iterator[None]:
-    """Turn any exception that is no Int8accError into an InternalError, except skips and the session's end.
+    """Turn unexpected exceptions of the block into InternalError.
 
-    Inside the block, NumPy handles floating-point errors in its default way, because a conftest may have
-    turned them into exceptions.
+    An Int8accError, a skip, and an exception that ends the session pass through unchanged. Inside the block,
+    NumPy handles floating-point errors in its default way, because a conftest may have turned them into
+    exceptions.
 
     Raises:
-        InternalError: From the unexpected exception.
+        InternalError: The block raised an unexpected exception.
     """
     try:
         with _usual_arithmetic():
@@ -127,7 +128,7 @@ def _usual_arithmetic() -> AbstractContextManager[Any]:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of ``error``; its type where the text is empty or cannot be made."""
+    """Return the text of ``error``; the name of its type if the text is empty or ``str`` fails."""
     try:
         return str(error) or type(error).__name__
     except KeyboardInterrupt:
@@ -137,7 +138,7 @@ def error_text(error: BaseException) -> str:
 
 
 def installed(names: Iterable[str]) -> dict[str, str]:
-    """Return name and version of each of the distributions that is installed."""
+    """Return the versions, by name, of those Python packages in ``names`` that are installed."""
     from importlib import metadata
 
     found = {}
@@ -164,9 +165,9 @@ def _fault(error: Exception) -> str:
 
 @contextmanager
 def blaming(place: str) -> Iterator[None]:
-    """Returns a context in which errors of this package get the spec location ``place`` if they have none.
+    """Give each Int8accError of the block the location ``place`` in the spec, if the error has no location.
 
-    A missing backend is excepted, because no spec causes it.
+    A MissingBackendError gets none, because no spec causes it.
     """
     try:
         yield
@@ -187,7 +188,7 @@ def listed(names: Sequence[str] | Iterable[str]) -> str:
 
 
 def assert_never(value: NoReturn) -> NoReturn:
-    """Marks code after the last branch of a choice by kind. mypy reports a kind that has no branch.
+    """Raise AssertionError. Call it after the last branch of a choice, so that mypy reports a missing branch.
 
     ``typing.assert_never`` is not in Python 3.10.
     """

@@ -33,8 +33,8 @@ def replace_file(path: Path, data: bytes, draft: Path | None = None) -> None:
     Args:
         path: The file, in an existing folder.
         data: The whole new content.
-        draft: The path of the draft, in the same file system. The caller removes it after a kill. None: a new
-            name beside ``path``.
+        draft: The path of the draft, in the same file system. If the process is killed, the caller must
+            remove the draft. With None, the draft gets a new name in the folder of ``path``.
 
     Raises:
         OSError: The file system refuses the write.
@@ -83,7 +83,7 @@ def clear_drafts(folder: Path, name: str) -> None:
 
 
 def check_inside(folder: Path, root: Path | None) -> None:
-    """Raise OSError if a symbolic link leads ``folder``, a folder below ``root``, out of ``root``.
+    """Raise OSError if a symbolic link in the path of ``folder`` leads out of ``root``, a folder above it.
 
     If ``root`` is None, nothing is checked.
 
@@ -110,13 +110,13 @@ def check_inside(folder: Path, root: Path | None) -> None:
 def replacing_files(folder: Path, root: Path | None = None) -> Iterator[Path]:
     """Yield an empty folder for new files. They move into ``folder`` if the block ends without an error.
 
-    Each file is moved by one rename. The order is that of falling names, so a model's weights, whose name
-    begins with the model's name, come before the model. If the block fails, ``folder`` stays unchanged. Files
-    that a killed process has left are removed by the next call.
+    Each file is moved by one rename, in descending order of the names. The name of a model's weights is the
+    name of the model with a suffix, so the weights are moved before the model. If the block fails, ``folder``
+    stays unchanged. Files that a killed process has left are removed by the next call.
 
     Args:
         folder: The target folder. It is created if it is missing.
-        root: A folder above ``folder``. No link may lead out of it. None: links are followed.
+        root: A folder above ``folder``. No link may lead out of it. With None, links are followed.
 
     Raises:
         OSError: The file system refuses a write, or a link leads out of ``root``.
@@ -136,7 +136,10 @@ def replacing_files(folder: Path, root: Path | None = None) -> Iterator[Path]:
 
 
 def special(path: Path) -> str:
-    """Return the kind of a special file, whose reading may never end; empty for any other path."""
+    """Return the kind of a special file, such as "a FIFO"; an empty text for any other path.
+
+    Reading a special file may never end.
+    """
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
@@ -163,7 +166,10 @@ def real(path: Path) -> Path:
 
 
 def seen_from(folder: Path, path: Path) -> str:
-    """Return ``path`` relative to ``folder``, with slashes; absolute on another drive of Windows."""
+    """Return ``path`` relative to ``folder``, with forward slashes.
+
+    If they are on different drives of Windows, return the absolute path.
+    """
     try:
         return Path(os.path.relpath(path, folder)).as_posix()
     except ValueError:

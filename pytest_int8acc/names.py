@@ -69,18 +69,18 @@ def in_markdown(text: str) -> str:
 
 
 def in_code(name: str) -> str:
-    """Return ``name`` as Markdown's code, or as :func:`in_markdown` where code cannot contain it."""
+    """Return ``name`` as code in Markdown, or as :func:`in_markdown` does if code cannot contain the name."""
     return in_markdown(name) if set("`|") & set(name) or not name.strip() else f"`{shown(name)}`"
 
 
 def file_name(name: str) -> str:
-    """Return ``name`` as a portable file name: at most 100 of ``A-Za-z0-9_.-``, no dot in front."""
+    """Return ``name`` as a portable file name: at most 100 characters of ``A-Za-z0-9_.-``, no leading dot."""
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-") or "unnamed"
     return plain if len(plain) <= 100 else f"{plain[:80]}-{digest(name)}"
 
 
 def digest(name: str) -> str:
-    """Return 8 hex digits that distinguish long names."""
+    """Return a hash of ``name``, 8 hex digits, which tells long names apart after they were cut."""
     import hashlib  # imported here to keep pytest's start fast
 
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
@@ -94,7 +94,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def is_url(where: str) -> bool:
-    """Return whether ``where`` is an fsspec URL, such as ``s3://bucket/folder``, and no path."""
+    """Return whether ``where`` is an fsspec URL, such as ``s3://bucket/folder``, and not a path."""
     return "://" in where
 
 
@@ -111,7 +111,7 @@ def without_secrets(text: str, *urls: str) -> str:
 
 
 def _links(url: str) -> list[str]:
-    """Return the URLs in a chain of fsspec, such as ``simplecache::s3://bucket``."""
+    """Split a chained fsspec URL, such as ``simplecache::s3://bucket``, into its links."""
     return re.split(r"::(?=[A-Za-z0-9+.-]+://)", url)
 
 

@@ -21,7 +21,7 @@ Strategy = Literal[
     "minimal", "bisect", "bisect-reverse", "linear", "linear-reverse", "worst-first", "forward"
 ]
 Kind = Literal["choice", "count", "flag", "folder", "size"]
-#: Units of a size, in bytes.
+#: The number of bytes in each unit of a size.
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -39,9 +39,10 @@ def stem(name: str) -> str:
 
 
 class Setting:
-    """One setting as a user sees it. On an instance of Settings the attribute is the setting's value.
+    """One setting, as a descriptor: on an instance of ``Settings`` the attribute is the setting's value.
 
-    Settings is no dataclass: making one compiles code, which would take most of the plugin's import time.
+    ``Settings`` is not a dataclass, because creating a dataclass compiles code. That would take most of the
+    plugin's import time.
     """
 
     def __init__(self, default: object, help: str, choices: Any = None, kind: Kind = "count") -> None:
@@ -107,7 +108,7 @@ class Setting:
                 return True
 
     def read(self, value: Any) -> Any:
-        """Return a configured value in this setting's type; None if it is not set."""
+        """Return a configured value in this setting's type; None if the value is missing or empty."""
         return None if value is None or value == "" else self.parse(value)
 
 
@@ -218,7 +219,7 @@ def resolve(
 ) -> Settings:
     """Return the settings by precedence: command line, then spec, then pytest configuration, then default.
 
-    Each mapping has parsed values by the name of the setting. A missing name or None is not set.
+    Each mapping has parsed values by the name of the setting. None means the same as a missing name.
     """
     values: dict[str, Any] = {}
     sources = {}

@@ -17,7 +17,7 @@ Array = NDArray[Any]
 Feed = dict[str, Array]
 #: All outputs of a run over several batches, by name: a list of one array per batch. Padding is removed.
 Outputs = dict[str, list[Array]]
-#: Maximum number of indices along the axis that the name of a part lists.
+#: The name of a part of an output lists at most this many indices.
 _SHOWN_PLACES = 4
 #: A dimension in a shape: a size, a symbolic name, or None if the model does not define it.
 Dim = int | str | None
@@ -48,11 +48,11 @@ class Part:
     """The axis along which the part is cut. It is at least 1, because axis 0 counts the samples."""
     start: int
     stop: int | None
-    """The end of the range. None means the end of the axis, so that the last part includes additional indices
-    of a candidate."""
+    """The end of the range, exclusive. None means the end of the axis. If a candidate's axis is longer than
+    the baseline's, the part then includes the additional indices."""
     kind: str = ""
-    """``scores`` for a tensor behind a Sigmoid or Softmax, otherwise the name of the tensor; for small
-    channels, how many of how many there are."""
+    """What the part holds: ``scores`` for the result of a Sigmoid or Softmax, otherwise the name of the
+    tensor. For small channels it is their number, such as ``4 of 84 channels``. Empty for mixed parts."""
     places: tuple[int, ...] = ()
     """The indices along the axis if they are not a range. ``start`` and ``stop`` are then not used."""
 

@@ -1,4 +1,4 @@
-"""The steps after a verdict: the search for a plan, causes, remedies, and files."""
+"""Runs the steps after a verdict: the search for layers at fault, for causes and for fixes, and files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
 
     Each step adds to the result. If a step ends with an error, the result has a warning, and the other steps
     go on. After ``max_seconds``, or on Ctrl-C, no further trial or build begins, with one exception: after
-    ``max_seconds`` the best plan so far is still proved. Files of proved plans are written in any case.
+    ``max_seconds`` the best plan so far is still built and judged. The files of plans that were built and
+    met the criteria are written in any case.
 
     Args:
         measured: The case, from ``measure``.
@@ -25,7 +26,7 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
     Raises:
         DataError: The inputs differ between two passes over the data, so that no measurement is valid.
     """
-    measured = replace(measured, resumes=True)  # the records are removed below
+    measured = replace(measured, resumes=True)  # ``records.forget`` below removes the recorded results
     clock, settings, passed = measured.clock, measured.settings, measured.int8_passed
     searches = settings.search == "always" or (settings.search == "auto" and not passed)
     explained = is_explained(measured.case, settings, int8_passed=passed)
@@ -42,10 +43,10 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
             steps.run(searches=searches, explained=explained)
         except KeyboardInterrupt:
             clock.interrupt()
-            if searches and (steps is None or steps.found is None):  # the search itself did not note the time
+            if searches and (steps is None or steps.found is None):  # ``Steps`` has not called ``leave``
                 clock.leave("search")
     result = timed(measured.result if steps is None else steps.result, clock)
-    records: Records | None = vars(measured).get("records")  # without it nothing was tried
+    records: Records | None = vars(measured).get("records")  # None if nothing was tried
     if records is None:
         return result
     if result.stopped is None:

@@ -1,4 +1,7 @@
-"""Finds why a culprit, a layer at fault, loses accuracy: one property is undone at a time (ablation)."""
+"""Finds why a layer at fault loses accuracy: its quantization is changed in one respect at a time (ablation).
+
+The layers at fault are called culprits, and the tensors that may be the reason are called suspects.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,20 @@ from pytest_int8acc.observers.values import TensorValues
 from pytest_int8acc.results.causes import Ablation, Cause, TakenKind
 from pytest_int8acc.tensors import Array
 
-#: If an ablation removes at least this share of the culprit's loss, it shows the cause, and no further
-#: ablation is tried.
+#: If an ablation removes at least this share of the loss that a layer causes, it shows the cause, and no
+#: further ablation is tried.
 _MOST = 0.9
-#: The scale is named as the cause if a better scale removes at least this share of what the best ablation
+#: An ablation confirms a symptom if it removes at least this share of the loss that the best ablation
 #: removes.
 _PART = 0.5
-#: Trials of a culprit that causes less than this share of the model's loss show nothing. Each change of the
-#: culprit also changes the rounding in the other layers, and their loss hides what the change does.
+#: Trials of a layer that causes less than this share of the model's loss show nothing. Each change of the layer
+#: also changes the rounding in the other layers, and their loss hides what the change does.
 _LEAST_LOSS = 0.5
-#: If an ablation removes more than this many times the culprit's loss, it has changed the rounding of other
-#: layers, too. Its result is then not reliable.
+#: If an ablation removes more than this many times the loss that a layer causes, it has changed the rounding
+#: of other layers, too. Its result is then not reliable.
 _BEYOND = 1.25
-#: If an ablation removes less than this share of the culprit's loss, it shows nothing about the cause.
+#: If an ablation removes less than this share of the loss that a layer causes, it shows nothing about the
+#: cause.
 _LEAST = 0.05
 #: Minimum ratio of the largest channel to the median channel for channels to count as outliers. At this ratio
 #: the median channel has 16 of 127 INT8 codes. In networks without faults the ratio stays below 6.
@@ -36,23 +40,23 @@ OUTLIER_RATIO = 8.0
 
 @dataclass(frozen=True, eq=False)
 class Suspect:
-    """A tensor that a culprit quantizes."""
+    """A quantized tensor of a layer at fault. It may be the reason why the layer loses accuracy."""
 
     tensor: str
     """The name of the tensor in the network."""
     cause: Cause
-    """The symptom that the tensor shows."""
+    """The cause that the tensor's symptom indicates."""
     held: TensorValues | None
-    """The values of an activation; None for a constant, whose values are in the model."""
+    """Statistics of an activation's values; None for a constant, whose values are in the model."""
     trial: TakenKind | None
     """The ablation that proves the symptom; None if the symptom has no ablation of its own."""
     by_channel: Cause | None = None
-    """The cause by single channels, for a tensor that shows no symptom as a whole. It counts only if an
+    """The cause that single channels of the tensor show; None if they show none. It counts only if an
     ablation shows that the tensor is at fault."""
     scale: TensorScale | None = None
     """The scale that the ablations ``in-use``, ``unmasked`` and, for a constant, ``per-channel`` try."""
     guesses: tuple[Suspect, ...] = ()
-    """The same tensor with other symptoms that it may have. Their ablations decide, and come first."""
+    """The same tensor with symptoms that only an ablation can confirm. These ablations are run first."""
 
 
 #: A function that returns the cause if the operators around a layer do not suit INT8, otherwise None. Its
@@ -63,18 +67,18 @@ Placed = Callable[[Cause, Sequence[str]], Cause | None]
 def established(
     trials: Interventions, group: str, suspects: Sequence[Suspect], likely: Cause, placed: Placed
 ) -> Cause | None:
-    """The cause of a culprit, shown by an ablation; None if no ablation shows one.
+    """The reason why a layer at fault loses accuracy, shown by an ablation; None if no ablation shows one.
 
-    In the first trials the other culprits are in high precision, and all other groups of layers in INT8. If
-    these trials contradict the symptoms, or show nothing, trials with only the culprit in INT8 decide. They
-    show nothing, for one, where the other groups cause most of the loss.
+    In the first ablations the other layers at fault are in high precision, and all remaining layers in INT8.
+    If these ablations contradict the symptoms, or show nothing, ablations with only this layer in INT8
+    decide. The first ones show nothing, for example, where the remaining layers cause most of the loss.
 
     Args:
         trials: Runs the ablations.
-        group: The culprit.
-        suspects: The tensors that the culprit quantizes, the noisiest first.
+        group: The name of the layer at fault.
+        suspects: The quantized tensors of the layer, the noisiest first.
         likely: The cause that the symptoms suggest; its tensor is tried first.
-        placed: Recognises operators around the group that do not suit INT8.
+        placed: Recognises operators around the layer that do not suit INT8.
     """
     ordered = sorted(suspects, key=lambda suspect: suspect.cause is not likely)
     found = _shown(trials, group, ordered, likely, placed)
@@ -92,7 +96,7 @@ def _is_shown(cause: Cause, likely: Cause) -> bool:
 def _shown(
     trials: Interventions, group: str, ordered: Sequence[Suspect], likely: Cause, placed: Placed
 ) -> Cause | None:
-    """The cause that ablations show; None if they show none. Suspects are tried in the given order."""
+    """The cause that ablations show; None if they show none. Tensors are tried in the given order."""
     if not trials.may_go_on or not trials.loss(group) >= _LEAST_LOSS * trials.as_it_is(group):
         return None
     tests = _Tests(trials, group)
@@ -109,7 +113,7 @@ def _shown(
 
 @dataclass(eq=False)
 class _Tests:
-    """Runs the ablations of one culprit and keeps their results."""
+    """Runs the ablations of one layer at fault and keeps their results."""
 
     trials: Interventions
     group: str
@@ -119,38 +123,45 @@ class _Tests:
         self.began = self.trials.cost
 
     def freed(self, suspect: Suspect) -> float:
-        """The share of the culprit's loss that vanishes if the suspected tensor is not quantized."""
+        """The share of the layer's loss that vanishes if this tensor is not quantized."""
         return self.share("constants" if suspect.held is None else "activation", suspect)
 
     def remedied(self, suspect: Suspect) -> float:
-        """The share of the culprit's loss that vanishes in the trial of the symptom; 0 without one."""
+        """The share of the layer's loss that the ablation of the tensor's symptom removes.
+
+        It is 0 if the symptom has no ablation.
+        """
         return 0.0 if suspect.trial is None else self.share(suspect.trial, suspect)
 
     def guessed(self, guess: Suspect) -> float:
-        """The share that vanishes in the trial of a guess; 0 if the model still misses the criteria."""
+        """The share of the layer's loss that the ablation of a guessed symptom removes.
+
+        It is 0 if the model still misses the criteria.
+        """
         share = self.remedied(guess)
         return share if self._is_met(guess) else 0.0
 
     def _is_met(self, guess: Suspect) -> bool:
-        """Whether the model met the criteria in the trial of a guess, so that the guess is right."""
+        """Whether the guess is right, because the model met the criteria in the ablation of the symptom."""
         taken = self._remedy(guess)
         return taken is not None and taken.met
 
     @property
     def most(self) -> float:
-        """The greatest share of the culprit's loss that vanished in an ablation."""
+        """The greatest share of the layer's loss that vanished in an ablation."""
         return max((taken.share for taken in self.tried.values()), default=0.0)
 
     @property
     def most_by_scales(self) -> float:
-        """The greatest share of the culprit's loss that vanished in an ablation with another scale."""
+        """The greatest share of the layer's loss that vanished in an ablation with another scale."""
         shares = (taken.share for taken in self.tried.values() if taken.kind in SCALES)
         return max(shares, default=0.0)
 
     def conclusion(self, suspects: Sequence[Suspect], likely: Cause, placed: Placed) -> Cause | None:
-        """The cause: the symptom whose ablation removes most loss.
+        """The cause that the ablations show: the symptom whose ablation removes most loss.
 
-        Without one, the tensor that costs most accuracy.
+        If no symptom is confirmed, it is the tensor that costs most accuracy. None if no ablation removes a
+        noticeable part of the loss.
         """
         most, wide = self.most, self.tried.get(("", "fp32"))
         if most < _LEAST:
@@ -183,7 +194,7 @@ class _Tests:
         return self._with_trial(self._alone(self._of_activation(guilty, placed), taken), taken)
 
     def _of_activation(self, guilty: Suspect, placed: Placed) -> Cause:
-        """The cause if no other scale of an activation helps: its neighbouring operators, or its values."""
+        """The cause if no other scale of an activation helps: the operators around it, or its values."""
         cause = guilty.cause
         if guilty.trial is not None and self._remedy(guilty) is not None:
             cause = replace(cause, kind="accumulated-noise", symptom="noise-adds-up")
@@ -192,7 +203,7 @@ class _Tests:
         return placed(cause, [guilty.tensor]) or cause
 
     def _alone(self, cause: Cause, taken: Ablation) -> Cause:
-        """The cause ``rounding`` in place of ``accumulated-noise`` if one tensor causes half of all loss."""
+        """``cause``, with ``rounding`` for ``accumulated-noise`` if one tensor causes half of all loss."""
         if cause.kind != "accumulated-noise" or not self.trials.may_go_on:
             return cause
         if taken.share * self.trials.loss(self.group) < _PART * self.trials.whole:
@@ -200,7 +211,7 @@ class _Tests:
         return cause.showing("rounding", "too-coarse")
 
     def _remedy(self, suspect: Suspect) -> Ablation | None:
-        """The ablation that proves a suspect's symptom; None if it was not run."""
+        """The result of the ablation that proves the symptom of a tensor; None if it was not run."""
         return None if suspect.trial is None else self._known(suspect, suspect.trial)
 
     def _known(self, suspect: Suspect, *kinds: TakenKind) -> Ablation | None:
@@ -208,9 +219,9 @@ class _Tests:
         return next((self.tried[tensor, kind] for kind in kinds if (tensor, kind) in self.tried), None)
 
     def share(self, kind: TakenKind, suspect: Suspect | None = None) -> float:
-        """The share of the culprit's loss that vanishes in a trial of ``TRIALS``; 0 if it cannot be run.
+        """The share of the layer's loss that an ablation of ``TRIALS`` removes; 0 if it cannot be run.
 
-        Without a suspect, the trial changes no single tensor.
+        ``suspect`` is the tensor that the ablation changes; None if it changes no single tensor.
         """
         key = "" if suspect is None else suspect.tensor, kind
         if key not in self.tried:
@@ -228,7 +239,10 @@ class _Tests:
         return self.tried[key].share
 
     def _keep(self, guilty: Suspect, taken: Ablation) -> None:
-        """Keep the scale that an ablation tried, if a plan can give it to the tensor in the low format."""
+        """Keep the scale that an ablation tried, for the search for fixes.
+
+        Scales of single channels are kept for constants only, because an activation has one scale.
+        """
         scale = SCALES[taken.kind](guilty) if taken.kind in SCALES else None
         if scale is not None and (guilty.held is None or scale.scale.ndim == 0):
             self.trials.mended[guilty.tensor] = scale
@@ -245,7 +259,7 @@ def _fitting(suspect: Suspect) -> TensorScale | None:
 
 
 def _of_large_channels(suspect: Suspect) -> TensorScale | None:
-    """Scales of their own for the large channels, and one scale for all others."""
+    """A scale for each channel: each large channel has its own, and all other channels have the same."""
     scales = _of_each_channel(suspect)
     if scales is None:
         return None
@@ -255,7 +269,7 @@ def _of_large_channels(suspect: Suspect) -> TensorScale | None:
 
 
 def _of_each_part(suspect: Suspect) -> TensorScale | None:
-    """A scale for each part of the channels of an activation, see ``_by_part``; the scales of a constant."""
+    """For an activation, a scale for each channel, see ``_by_part``; for a constant, ``suspect.scale``."""
     scales = _of_each_channel(suspect)
     return suspect.scale if scales is None else TensorScale(_by_part(scales))
 
@@ -272,8 +286,8 @@ def _of_each_channel(suspect: Suspect) -> Array | None:
 def _by_part(scales: Array) -> Array:
     """A scale for each channel, [channels].
 
-    Channels are divided into parts, so that in each part no channel is ``OUTLIER_RATIO`` times smaller than
-    the greatest. The scale of a channel is that of the greatest channel of its part.
+    Channels are divided into sets, so that in each set no scale is ``OUTLIER_RATIO`` times smaller than the
+    greatest. Each channel gets the greatest scale of its set.
     """
     reach = scales.copy()
     left = np.ones(scales.shape, np.bool_)
@@ -304,7 +318,8 @@ def _piece(trials: Interventions, group: str, suspect: Suspect) -> Piece:
     return next(piece for piece in trials.pieces[group] if piece.tensor == suspect.tensor)
 
 
-#: The trials that give a tensor other symmetric scales, for the whole or for each channel; None if not known.
+#: The ablations that give a tensor other symmetric scales. Each function returns one scale for the whole
+#: tensor or one for each channel; None if the scales are not known.
 SCALES: Mapping[TakenKind, Callable[[Suspect], TensorScale | None]] = {
     "range": _fitting,
     "channels": _of_large_channels,
@@ -312,9 +327,10 @@ SCALES: Mapping[TakenKind, Callable[[Suspect], TensorScale | None]] = {
     "in-use": lambda suspect: suspect.scale,
     "unmasked": lambda suspect: suspect.scale,
 }
-#: The register of trials. Each returns the model's loss after one change of a culprit, or None if the change
-#: is not possible. To add one: its name in ``TakenKind``, a row here or in ``SCALES``, its words in
-#: ``ABLATIONS`` of ``report/catalogue.py``, and a symptom of ``answer/causes.py`` that names it.
+#: The table of ablations. Each function changes one thing about a layer at fault and returns the model's
+#: loss, or None if the change is not possible. To add an ablation, add its name to ``TakenKind``, a row here
+#: or in ``SCALES``, its words to ``ABLATIONS`` of ``report/catalogue.py``, and its name to a row of a symptom
+#: in ``answer/causes.py``.
 TRIALS: Mapping[TakenKind, Callable[[Interventions, str, Suspect | None], float | None]] = {
     "activation": _unquantized,
     "constants": _unquantized,

@@ -1,7 +1,7 @@
-"""The register of causes, and the choice of one cause for each culprit.
+"""The tables of causes, and the choice of one cause for each culprit, that is each layer at fault.
 
-Each tensor of a culprit is examined for symptoms. The noisiest tensor with a symptom is suspected first, and
-ablations in the lab decide (see ``answer/ablations.py``).
+Each quantized tensor of the layer is examined for symptoms. Ablations decide which tensor is at fault. They
+begin with the noisiest tensor that has a symptom (see ``answer/ablations.py``).
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ logger = logging.getLogger("pytest_int8acc")
 _F = TypeVar("_F")
 _T = TypeVar("_T", ActivationFacts, WeightFacts)
 
-#: A tensor of a culprit is not suspected if its SQNR is more than this many dB above that of the noisiest
-#: tensor. It then causes less than a tenth of the noise.
+#: The symptoms of a tensor suggest no cause if the tensor's SQNR is more than this many dB above that of the
+#: layer's noisiest tensor. The tensor then causes less than a tenth of the noise.
 MAX_EXCESS_DB = 10.0
 
 
 @dataclass(frozen=True)
 class Diagnostic(Generic[_F]):
-    """One row of the register of causes: a symptom, and how it is recognised and proved."""
+    """One row of a table of causes: a symptom, its cause, and how the symptom is recognised and proved."""
 
     symptom: Symptom
     kind: CauseKind
@@ -58,25 +58,25 @@ class Diagnostic(Generic[_F]):
     recognise: Callable[[_F], Shown | None] | None = None
     """Returns the fields of a ``Cause`` that the symptom fills in, or None if the symptom is not there.
 
-    It is None for symptoms of a whole case, which ``explain`` recognises.
+    ``recognise`` is None for symptoms of a whole case, which ``explain`` recognises.
     """
     trial: TakenKind | None = None
-    """The ablation that proves the symptom, because it mends this fault and no other.
+    """The ablation that proves the symptom, because it removes this fault and no other.
 
     None if there is no such ablation. Then the symptom is proved by not quantizing the whole tensor.
     """
     is_guess: bool = False
-    """Whether only the ablation can tell the symptom from others, so that the next rows are read, too."""
+    """Whether only the ablation can confirm the symptom. The rows after this one are then read, too."""
 
 
-# The register of causes. There is a table for each class of facts, such as ``ActivationFacts``. A row has a
-# symptom and the cause that it indicates. To add a symptom or a cause:
+# The tables of causes: one for each class of measurements, such as ``ActivationFacts``. A row has a symptom
+# and the cause that it indicates. To add a symptom or a cause:
 #
 # 1. Add its name to ``Symptom``, and a new cause to ``CauseKind``, in ``results/causes.py``.
-# 2. Write a function in ``answer/symptoms.py`` that recognises the symptom, and add a row to the table of the
-#    facts that it reads. The rows of a table are read in order, up to the first one that recognises
-#    its symptom and is no guess. Guesses before it are tried by their ablations. So a row with a special
-#    symptom must stand above rows with more general symptoms.
+# 2. Write a function in ``answer/symptoms.py`` that recognises the symptom, and add a row to the table for
+#    the class that the function reads. The rows of a table are read in order, up to the first one that
+#    recognises its symptom and is no guess (``is_guess``). Guesses before it are tried by their ablations. So
+#    a row with a special symptom must stand above rows with more general symptoms.
 # 3. In ``report/catalogue.py`` add the symptom's words to ``SYMPTOMS``, those of a new cause to ``CAUSES``,
 #    and a label for each number that the function adds to ``NUMBERS``. ``NumberName`` lists the names of such
 #    numbers.
@@ -176,12 +176,12 @@ def explain(
     unstable: bool = False,
     trials: Interventions | None = None,
 ) -> dict[str, Cause]:
-    """The cause of each culprit, measured on the first samples of the inputs.
+    """The cause of each layer at fault, measured on the first samples of the inputs.
 
     Args:
-        meter: Measures the quantizations of the candidate without any plan.
-        groups: The names of the culprits. A group that is not in INT8, because it has no scale, may be a
-            culprit, too.
+        meter: Measures the quantization error of each tensor of the unchanged candidate.
+        groups: The names of the layers at fault. A layer that is not in INT8, because it has no scale, may
+            be one of them.
         rest: The precision of nodes that are not quantized. FP16 cannot hold some scales that FP32 can.
         engine_only: Whether the same Q/DQ model meets the criteria in ONNX Runtime, so that no scale is at
             fault.
@@ -189,10 +189,10 @@ def explain(
         trials: Runs the ablations. With None, no ablations are run, and the symptoms decide.
 
     Returns:
-        Group to cause. Left out are groups in high precision for another reason than a missing scale.
+        Layer to cause. Layers in high precision for another reason than a missing scale are left out.
 
     Raises:
-        Int8accError: A name is no group, the float model does not run, or the inputs cannot be read.
+        Int8accError: A name is unknown, the float model does not run, or the inputs cannot be read.
     """
     network = meter.network
     known = {group.name: group for group in network.groups}
@@ -216,11 +216,11 @@ def explain(
 
 
 def narrow_cause(lab: Lab, culprit: Culprit, *, engine_only: bool) -> Cause:
-    """The cause of a culprit of a case in FP16 or BF16.
+    """The reason why a layer at fault loses accuracy in FP16 or BF16.
 
     Args:
-        lab: The laboratory of the case.
-        culprit: The group.
+        lab: Runs the models of the case.
+        culprit: The layer.
         engine_only: Whether the same model meets the criteria in ONNX Runtime, so that no value is at fault.
 
     Raises:
@@ -246,7 +246,7 @@ def _all_shown(
 ) -> Iterator[tuple[Cause, Diagnostic[_F]]]:
     """Yields ``cause`` with the fields of each row whose symptom is recognised, and the row.
 
-    These are guesses, and the first row that is none.
+    The first row that is no guess is the last one.
     """
     for row in rows:
         shown = None if row.recognise is None else row.recognise(facts)
@@ -263,7 +263,7 @@ def _suspected(
     rows: Iterable[Diagnostic[_T]],
     channel_rows: Iterable[Diagnostic[_T]],
 ) -> Suspect:
-    """A tensor with the symptoms that its facts show, and with what it may have besides."""
+    """A tensor with the symptom that its measurements show, and with guesses at further symptoms."""
     plain, guesses, trial = facts.cause(), list[Suspect](), None
     cause = plain
     for shown, row in _all_shown(rows, facts, plain):
@@ -276,7 +276,7 @@ def _suspected(
 
 
 class _Explainer:
-    """Finds the causes of the culprits of one network."""
+    """Finds the causes of the layers at fault of one network."""
 
     def __init__(self, meter: EdgeMeter, rest: Precision) -> None:
         self.rest = rest
@@ -289,7 +289,7 @@ class _Explainer:
         self.unmasked = unmasked_scales(meter.network, self.measured)
 
     def cause(self, group: Group, engine_only: bool, unstable: bool, trials: Interventions | None) -> Cause:
-        """The cause of the accuracy loss of one layer."""
+        """The reason why one layer loses accuracy."""
         suspects = [self._suspect(edge, group) for edge in group.edges]
         suspects.sort(key=lambda suspect: rank_db(suspect.cause))
         edges = [suspect.cause for suspect in suspects]
@@ -314,7 +314,7 @@ class _Explainer:
         return first or worst
 
     def _suspect(self, edge: Edge, group: Group) -> Suspect:
-        """A tensor that the group quantizes, its symptom, and the ablation that would prove it."""
+        """A quantized tensor of the group, with its symptom and the ablation that would prove the symptom."""
         if edge.quantization.values is not None:
             node = self.graph.index.nodes[edge.node]
             is_bias = self.graph.is_bias(edge)
@@ -336,7 +336,10 @@ class _Explainer:
         return _suspected(edge.tensor, values, facts, ACTIVATIONS, ACTIVATION_CHANNELS)
 
     def _inputs(self, weight: Edge, node: onnx.NodeProto, group: Group) -> InputFacts | None:
-        """What a weight multiplies, or how often rows of a table are read; None if it is not known."""
+        """Statistics of a weight's inputs, or how often the rows of a Gather's table are read.
+
+        None if they are not known.
+        """
         if node.op_type == "Gather" and weight.index == 0:
             reads = self.meter.lookups.get(node.name)
             return None if reads is None else InputFacts(reads)

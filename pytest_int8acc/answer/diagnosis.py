@@ -1,4 +1,4 @@
-"""The diagnosis of a case: the first form of the model that fails, causes of culprits, errors of layers."""
+"""Diagnoses a case: the first form of the model that fails, causes of layers at fault, errors of layers."""
 
 from __future__ import annotations
 
@@ -63,13 +63,14 @@ def diagnose(
     *,
     high_fails: bool = False,
 ) -> tuple[Diagnosis, tuple[Culprit, ...]]:
-    """The diagnosis of a case, and its culprits with their causes.
+    """The diagnosis of a case, and its culprits, the layers at fault, with their causes.
 
     Args:
         measured: The measured case.
-        lab: The laboratory of the case; None if its layers are not known.
-        culprits: The culprits that a search found; empty if it found none, or the case passes.
-        cost: The cost of the search, in runs over all samples; a limit for causes of small models.
+        lab: Runs the models of the case; None if the layers of the case are not known.
+        culprits: The layers at fault that a search found; empty if it found none, or the case passes.
+        cost: The cost of the search, in runs over all samples. For small models it limits the cost of finding
+            causes.
         high_fails: Whether the search found that the criteria fail with all layers in high precision.
 
     Raises:
@@ -77,7 +78,7 @@ def diagnose(
     """
     logger.info("%s: diagnosing", measured.case.name)
     clock, explained = measured.clock, tuple(culprits)
-    late = not clock.interrupted  # comparing stages runs no model, so it is done even after the time is up
+    late = not clock.interrupted  # no model runs, so this is done even after the time is up
     lines, first = clock.attempt("stages", lambda: _stages(measured), ((), None), late=late)
     if lab is not None and culprits:
         explained = clock.attempt("causes", lambda: _explained(measured, lab, culprits, cost), explained)
@@ -129,7 +130,7 @@ def _jumps(measured: Measured) -> tuple[Jump, ...]:
 
 
 def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
-    """A comparison for each form that the model takes from framework to engine, and the first that fails."""
+    """A comparison for each form of the model, from framework to engine, and the first form that fails."""
     runs = measured.runs
     stages = stages_of(
         runs.roles,
@@ -156,7 +157,7 @@ def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
 
 
 def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: float) -> tuple[Culprit, ...]:
-    """The culprits with their causes. For a cause that the verdict shows, the verdict is the evidence."""
+    """The layers at fault with their causes. If the verdict itself shows a cause, it is the evidence."""
     found = _causes(measured, lab, culprits, cost)
     verdict = timed(measured.result, measured.clock).evidence
     for layer, cause in found.items():
@@ -166,7 +167,7 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: 
 
 
 def _causes(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: float) -> dict[str, Cause]:
-    """The cause of each culprit, by name."""
+    """Name of each layer at fault to its cause."""
     engine_only = _is_engine_only(measured)
     if lab.is_narrow:
         return {c.layer: narrow_cause(lab, c, engine_only=engine_only) for c in culprits}
@@ -259,12 +260,12 @@ def _calibrated(lab: Lab, chosen_units: Sequence[Unit], method: str) -> Calibrat
 def write_pieces(
     measured: Measured, layers: Sequence[str], folder: Path, root: Path | None = None
 ) -> tuple[str, ...]:
-    """Write, for each culprit, the smallest part of the model that still shows its error.
+    """Write, for each layer at fault, the smallest part of the model that still shows the layer's error.
 
     Args:
         measured: The case.
-        layers: The names of the culprits.
-        folder: Gets a folder for each culprit.
+        layers: The names of the layers at fault.
+        folder: Gets a folder for each of these layers.
         root: The report folder, out of which no link may lead; None follows links.
 
     Returns:
@@ -319,7 +320,7 @@ def _worst_feed(measured: Measured) -> tuple[Feed, range, int]:
 _ODD = 2.0
 #: Ranges count as set by hand if each distinct value belongs to at least this many tensors on average.
 _BY_HAND = 3
-#: Rules on the calibration data. Their findings explain a loss only if values are clipped.
+#: Names of rules for calibration data. Findings by these rules explain a loss only if values are clipped.
 _WEAK_MISMATCHES = frozenset({"data-few-samples", "data-same"})
 
 
@@ -368,7 +369,7 @@ def odd_ranges(
 
     Args:
         ranges: All ranges.
-        method: The calibration method that made them; empty if it is not known.
+        method: The calibration method that made the ranges; empty if it is not known.
         maxima: Returns the values of tensors on the calibration data; None if there are none.
     """
     bad = [r for r in ranges if r.lost_db >= LOST_DB and r.amax > 0 and r.reach > 0]
@@ -394,7 +395,7 @@ def odd_ranges(
 def _decisive_mismatch(
     lab: Lab | None, findings: Sequence[Finding], culprits: Sequence[Culprit], ranges: OddRanges | None
 ) -> str:
-    """The rule of the finding on the calibration data that explains the loss; empty if there is none."""
+    """The name of the rule whose finding on the calibration data explains the loss; empty if none does."""
     narrow = ranges is not None and bool(ranges.narrow)
     cut_off = narrow or any(c.cause is not None and c.cause.kind == "saturation" for c in culprits)
     mismatches = [f.rule for f in findings if f.source == "data" and f.severity == "warning"]
@@ -405,7 +406,7 @@ def _decisive_mismatch(
 
 
 def _other_samples_help(lab: Lab) -> bool:
-    """Whether ranges by the case's own method, but from the inputs, remove half of the loss."""
+    """Whether ranges that the case's own method takes from the inputs remove at least half of the loss."""
     calibration = lab.measured.case.source.calibrate
     if calibration is None:
         return False
@@ -417,7 +418,7 @@ def _other_samples_help(lab: Lab) -> bool:
     return loss(Plan(scales=scales)) <= loss(Plan()) / 2
 
 
-#: Maximum number of tensors that a drawing shows on each side of a culprit.
+#: The drawing of a layer at fault shows at most this many of its inputs, and as many of its outputs.
 _MOST = 5
 
 

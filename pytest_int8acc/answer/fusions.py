@@ -25,16 +25,16 @@ def fewest_outputs(
     """The fewest tensors that, as outputs, make the engine of a plan meet the criteria; and a note.
 
     Args:
-        lab: The laboratory of the case.
-        plan: A plan that passes in the simulation and fails as built.
-        culprits: Groups that mend the engine if they are in high precision. Tensors next to them are tried
-            first.
+        lab: Builds and judges the models of the case.
+        plan: A plan whose simulation passes and whose engine fails.
+        culprits: Groups of layers. The engine passes if they are in high precision, so tensors next to them
+            are tried first.
         spent: Returns whether no more engines may be built.
 
     Returns:
-        The tensors in topological order; empty if outputs do not help. With them, the plan was built and
-        judged on all samples, if possible with a reserve. With a reserve, none of the tensors can be left
-        out, unless the sentence says that the search ended early.
+        The tensors in topological order; empty if outputs do not help. With these outputs the engine meets
+        the criteria on all samples, if possible with a safety margin. If there is a safety margin, none of
+        the tensors can be left out, unless the note says that the search ended early.
     """
     tried: dict[tuple[str, ...], Proof | None] = {}
 
@@ -62,7 +62,7 @@ def fewest_outputs(
 
 
 def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
-    """The end of a note: whether the plan passes at other optimization levels of TensorRT."""
+    """The end of a note which says whether the plan passes at other optimization levels of TensorRT."""
     levels, mended = [], ""
     for level in lab.measured.backend.other_levels:
         if spent():
@@ -81,18 +81,18 @@ def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
 
 
 def _mended(lab: Lab, form: ModelForm, called: str) -> str:
-    """The end of a note: an optimization level makes the engine pass; with the latency."""
+    """The end of a note which says that an optimization level makes the engine pass, and at which latency."""
     latency = lab.latency(form)
     price = "" if latency is None else f", {latency.median_ms:.3g} ms"
     return f"; 'tensorrt: {{optimization_level: {form.level}}}' in the spec mends it ({called}{price})"
 
 
 def fewest_that(passes: Callable[[tuple[str, ...]], bool], enough: Sequence[str]) -> tuple[str, ...]:
-    """The fewest of ``enough`` with which ``passes`` is true, in order. Without any one of them it is false.
+    """The fewest tensors of ``enough``, in order, with which ``passes`` is true. None can be left out.
 
-    Bisection finds each of them in log2(n) + 1 trials: the last tensor of the shortest beginning of the list
-    that passes is needed. It is assumed that ``enough`` passes, the empty set fails, and more tensors never
-    do harm.
+    Bisection finds the shortest beginning of the list that passes; its last tensor is needed. Each needed
+    tensor takes log2(n) + 1 trials. It is assumed that ``enough`` passes, the empty set fails, and more
+    tensors never do harm.
     """
     kept: tuple[str, ...] = ()
     rest = tuple(enough)
@@ -106,7 +106,7 @@ def fewest_that(passes: Callable[[tuple[str, ...]], bool], enough: Sequence[str]
 
 
 def _sets(lab: Lab, culprits: Collection[str]) -> Iterator[tuple[str, ...]]:
-    """Yield growing sets of tensors to try as outputs: next to culprits, then all quantized, then all."""
+    """Yield growing sets of tensors to try as outputs: next to ``culprits``, then all quantized, then all."""
     network, index = lab.int8.every, lab.int8.every.model.index
     nodes = [index.nodes[node] for group in network.groups if group.name in culprits for node in group.nodes]
     readers = [reader for node in nodes for name in node.output for reader, _ in index.readers(name)]

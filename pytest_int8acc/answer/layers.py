@@ -47,7 +47,7 @@ def layer_errors(
     BatchNormalization or an Add that an engine fuses with the group.
 
     Args:
-        seen: The candidate as it runs, without any plan; see ``Board.as_run``.
+        seen: The network of the unchanged candidate, as it runs; see ``Board.as_run``.
         inputs: The samples on which the case is judged.
         sessions: Opens the models.
         samples: Maximum number of samples, but at least one batch if the model has a fixed batch size.
@@ -87,14 +87,14 @@ def outputs_of_groups(network: Network) -> dict[str, str]:
 
 
 def _rows(baseline: Array, candidate: Array) -> F64:
-    """The error sums of each sample, [samples, sums]; nan if the shapes differ."""
+    """The sums over each sample that SQNR and cosine need, [samples, sums]; nan if the shapes differ."""
     if baseline.shape != candidate.shape:
         return np.full((1, len(AT)), np.nan)
     return errors(baseline, candidate, samples_in(baseline))
 
 
 def _scores(rows: Sequence[F64]) -> tuple[float, float]:
-    """The SQNR, in dB, and the cosine of a tensor from its error sums; nan if they cannot be computed."""
+    """The SQNR, in dB, and the cosine of a tensor from the sums of ``_rows``; nan if they are undefined."""
     sums = np.concatenate(rows)
     return METRICS["sqnr_db"](sums), METRICS["cosine"](sums)
 
@@ -150,7 +150,10 @@ def _chains(network: Network) -> dict[str, tuple[str, ...]]:
 def _compared(
     layer: LayerError, chain: Sequence[str], found: Mapping[Role, Feed], batch: Batch
 ) -> LayerError:
-    """The layer with the error of the first tensor of its chain that both engines show in floating point."""
+    """``layer`` with its error between the two engines.
+
+    It is the error of the first tensor in ``chain`` that both engines show in floating point.
+    """
     for tensor in chain:
         pair = [found[role].get(tensor) for role in (Role.BASELINE, Role.INT8)]
         arrays = [real_rows(array, batch) for array in pair if array is not None and array.dtype.kind == "f"]

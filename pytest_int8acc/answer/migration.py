@@ -45,7 +45,7 @@ class Uneven:
         return float(10 * np.log10(before / after))
 
     def _noise(self, by: Array | float) -> float:
-        """The noise of the product after range was moved by factors, except for a constant factor.
+        """The noise of the product after the channels were divided by ``by``, up to a constant factor.
 
         Each operand adds the square of its step times the squared length of the other operand.
         """
@@ -55,12 +55,12 @@ class Uneven:
 
 
 def uneven_sites(network: Network, movable: Collection[str], values: Observer) -> dict[str, Uneven]:
-    """Sites where a migration is predicted to gain at least ``GAIN_DB``.
+    """The activations, by name, whose migration is predicted to gain at least ``GAIN_DB``.
 
     Args:
         network: The network.
         movable: Activations whose range may be moved. For a product of two activations, both must be named.
-        values: The observer of the network's tensors.
+        values: Measures the values of the network's tensors.
     """
     every = {t: s for t, s in sites(network).items() if t in movable and s.partner in (*movable, "")}
     held = values.of(tensor for site in every.values() for tensor in site.seen)
@@ -105,5 +105,5 @@ def factors(activation: Array, other: Array, alpha: float) -> Array:
 
 
 def best_first(uneven: Mapping[str, Uneven]) -> list[float]:
-    """``ALPHAS`` by their predicted gain over all sites, the most promising first."""
+    """``ALPHAS``, sorted by the predicted gain over all activations, the most promising first."""
     return sorted(ALPHAS, key=lambda alpha: -sum(site.gain_db(alpha) for site in uneven.values()))

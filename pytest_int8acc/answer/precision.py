@@ -1,11 +1,12 @@
-"""Searches the groups that must leave the low format by simulation, and proves the plan by building it.
+"""Searches the layers that must leave the low format by simulation, and proves the result by building it.
 
     lab.simulated ──→ strategy ──→ plan ──→ lab.prove ──→ verified
     (samples that choose)                   (all samples, and those that choose nothing)
 
-Some samples choose the plan. The others choose nothing, so they can prove it. If the built model contradicts
-the simulation, a note says so, and the search goes on with built models. If the model fails on the samples
-that prove, plans with a smaller error budget are searched.
+The low format is INT8, FP8, FP16 or BF16. A plan says which layers are in high precision. Some samples choose
+the plan. The others choose nothing, so they can prove that the model of the plan meets the criteria. If the
+built model contradicts the simulation, a note says so, and the search goes on with built models. If the model
+fails on the samples that prove, plans with a smaller error budget are searched.
 """
 
 from __future__ import annotations
@@ -46,19 +47,21 @@ from pytest_int8acc.search.strategies import certify, fewest, search
 from pytest_int8acc.search.types import SearchResult
 
 logger = logging.getLogger("pytest_int8acc")
-#: Maximum number of samples on which each culprit runs alone in FP16 or BF16. In INT8 the screening subset
-#: runs.
+#: Maximum number of samples on which each layer at fault runs alone in FP16 or BF16. In INT8 the screening
+#: subset is used instead, a few random samples.
 _ALONE_NARROW = 8
-#: Maximum cost of running each culprit alone in the low format, in runs over all samples.
+#: Maximum cost of running each layer at fault alone in the low format, in runs over all samples.
 _ALONE_RUNS = 2.0
-#: Maximum cost of refining a plan that passes, in runs over all samples. The remaining time is kept for
-#: causes and remedies.
+#: Maximum cost of refining a plan that passes, in runs over all samples. The remaining time is kept for the
+#: search for causes and fixes.
 REFINES = 14.0
-#: How often the search is repeated with a smaller error budget to find a plan with a reserve.
+#: How often the search is repeated with a smaller error budget, to find a plan that meets the limits with a
+#: safety margin.
 STRICTER = 3
-#: Factor by which the error budget shrinks each time that the search is repeated for a reserve.
+#: Factor by which the error budget shrinks each time that the search is repeated for a safety margin.
 SPARE = 0.9
-#: Factor by which the error budget shrinks if a rare large error might miss the limits: 5 dB.
+#: Additional factor for the error budget, 5 dB, if a plan has a safety margin but is not verified, because
+#: rare large errors might miss the limits.
 _LESS = 0.3
 #: Minimum error budget, as a share of the error that the limits allow.
 _LEAST_ROOM = 0.05
@@ -80,9 +83,12 @@ class Found:
     joined: tuple[str, ...] = ()
     """Layers that are in high precision only because this saves Cast nodes."""
     reserved: Proof | None = None
-    """The proof of a plan that passes with a reserve; None if ``result`` has one, or none was found."""
+    """A second plan, which meets the limits with a safety margin, with its built model and verdict.
+
+    None if the plan of ``result`` has a margin already, or if no such plan was found.
+    """
     room: float = 1.0
-    """The error budget that leaves a reserve, as a share of the error that the limits allow."""
+    """The error budget that leaves a safety margin, as a share of the error that the limits allow."""
 
     @property
     def passed(self) -> bool:
@@ -91,7 +97,10 @@ class Found:
 
     @property
     def fix(self) -> Proof | None:
-        """The proof of the plan to recommend; None if no plan is needed, or none was verified."""
+        """The plan to recommend, with its built model and verdict.
+
+        None if no plan is needed, or if no built plan met the criteria.
+        """
         return self.reserved or (self.proof if self.passed and self.result.high else None)
 
 
@@ -118,7 +127,7 @@ def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
 
 
 def _find(lab: Lab) -> Found:
-    """Search a plan on the samples that choose, and prove it on all samples.
+    """Search a plan on the samples that choose plans, and judge its built model on all samples.
 
     If the simulation and the built model disagree, the search goes on with built models. They disagree if
     the built model fails on the samples on which the simulation passes.
@@ -142,7 +151,8 @@ def _find(lab: Lab) -> Found:
 def _first_room(lab: Lab) -> float:
     """The error budget of the first search, as a share of the error that the limits allow.
 
-    It is below 1 if the samples that choose pass as they are. The other samples then tell the budget.
+    It is below 1 if the unchanged candidate passes on the samples that choose plans. The budget then follows
+    from the scores of the candidate on the other samples and on all samples.
     """
     passes = lab.split.choosing and lab.simulator.trial(Plan()).passed
     if not passes or lab.measured.backend.needs_simulation:
@@ -152,7 +162,7 @@ def _first_room(lab: Lab) -> float:
 
 
 def _searched(lab: Lab, evaluator: Simulated) -> Found:
-    """The cheapest plan according to the simulation, and its proof."""
+    """The cheapest plan according to the simulation, and its built model with the verdict."""
     result = _result(lab, evaluator, _budget(lab))
     if result.passed and not result.minimal and result.ending.kind != "cut-short":
         result = lab.clock.attempt("fewer-layers", partial(_slimmer, lab, evaluator, result), result)
@@ -160,7 +170,7 @@ def _searched(lab: Lab, evaluator: Simulated) -> Found:
 
 
 def _slimmer(lab: Lab, evaluator: Simulated, result: SearchResult) -> SearchResult:
-    """The result without layers that need no high precision, which some strategies leave in a plan."""
+    """The result without layers that need no high precision. Some strategies leave such layers in a plan."""
     slim = certify(evaluator, evaluator.indices(result.high), budget=Budget(clock=lab.clock))
     if lab.clock.over:
         lab.clock.leave("fewer-layers")
@@ -183,7 +193,10 @@ def _budget(lab: Lab, spent: float = 0.0, *, once: bool = False) -> Budget:
 
 
 def _result(lab: Lab, evaluator: Simulated, budget: Budget) -> SearchResult:
-    """The plan that a search finds: by the settings' strategy, or in FP16 and BF16 by ``fewest``."""
+    """The result of a search by the strategy of the settings.
+
+    In FP16 and BF16, the strategy ``minimal`` is the function ``fewest``.
+    """
     strategy, suspects = lab.measured.settings.strategy, lab.suspects
     if suspects is not None and strategy == "minimal":
         result = fewest(evaluator, suspects, budget=budget)
@@ -195,14 +208,17 @@ def _result(lab: Lab, evaluator: Simulated, budget: Budget) -> SearchResult:
 
 
 def _searched_by_building(lab: Lab, evaluator: Simulated) -> Found:
-    """The result of a search whose verdicts come from built models, and its rankings from simulation."""
+    """The result of a search that judges plans by built models, and ranks layers by simulation."""
     budget = Budget(lab.clock, max_trials=_builds_left(lab))
     result = _result(lab, lab.built(evaluator), budget)
     return Found(result, evaluator, _proof(lab, evaluator, result))
 
 
 def _proof(lab: Lab, evaluator: Simulated, result: SearchResult) -> Proof | None:
-    """The proof of a plan; None if the search found no plan. It is proved even after the time is up."""
+    """The plan's built model with its verdict; None if the search found no plan.
+
+    The model is built even after the time is up.
+    """
     if not result.passed:
         return None
     plan = evaluator.plan(evaluator.indices(result.high))
@@ -211,7 +227,7 @@ def _proof(lab: Lab, evaluator: Simulated, result: SearchResult) -> Proof | None
 
 
 def _built(lab: Lab, plan: Plan) -> Proof | None:
-    """The proof of a plan; None if its model does not build, which ``lab.unbuilt`` tells."""
+    """The plan's built model with its verdict; None if it does not build. ``lab.unbuilt`` gets the reason."""
     try:
         return lab.prove(plan)
     except EngineError as error:
@@ -220,7 +236,10 @@ def _built(lab: Lab, plan: Plan) -> Proof | None:
 
 
 def _joined(lab: Lab, found: Found) -> Found:
-    """The result with layers between culprits in high precision, if that saves Cast nodes and passes."""
+    """The result with further layers in high precision, if this saves Cast nodes and the plan passes.
+
+    These are layers between the layers at fault.
+    """
     joined = fewer_casts(lab.network, found.result.high)
     if not joined or len(joined) + len(found.result.high) == len(lab.network.groups):
         return found
@@ -235,7 +254,7 @@ def _joined(lab: Lab, found: Found) -> Found:
 
 
 def _casts(lab: Lab, found: Found) -> int | None:
-    """The number of Casts that the fixed model has more than the float model; None for INT8 and FP8."""
+    """How many Casts the fixed model has more than the float model; None for INT8, FP8 and without a fix."""
     if found.fix is None or not lab.is_narrow:
         return None
     models = (found.fix.form.model, lab.network.model)
@@ -244,9 +263,9 @@ def _casts(lab: Lab, found: Found) -> int | None:
 
 
 def _with_reserve(lab: Lab, found: Found) -> Found:
-    """The result with a plan that has a reserve, so that it would also pass on other samples.
+    """The result with a plan that has a safety margin, so that it would also pass on other samples.
 
-    If possible the plan is one that the samples are enough to prove.
+    If possible the margin is so large that the number of samples suffices to prove this.
     """
     proof, too_large, spent = found.proof, found.room, found.result.cost
     room, reserved = too_large if proof is None else too_large * _next_room(proof), None
@@ -256,7 +275,7 @@ def _with_reserve(lab: Lab, found: Found) -> Found:
         evaluator = lab.simulated(room=room)
         result = _result(lab, evaluator, _budget(lab, spent, once=True))
         spent += result.cost
-        if len(result.high) == len(lab.groups):  # a plan that leaves nothing in the low format is no fix
+        if len(result.high) == len(lab.groups):  # a plan that leaves no layer in the low format is no fix
             room = math.sqrt(room * too_large)
             continue
         proof = _proof(lab, evaluator, result)
@@ -273,18 +292,19 @@ def _with_reserve(lab: Lab, found: Found) -> Found:
 
 
 def _next_room(proof: Judgement) -> float:
-    """The factor by which the error budget shrinks after a proof that did not succeed."""
+    """The factor by which the error budget shrinks after a plan has turned out to have too small a margin."""
     return SPARE * room_of(proof) * (_LESS if proof.has_reserve else 1.0)
 
 
 def room_of(proof: Judgement) -> float:
     """The error budget with which enough bootstrap resamples would meet the limits, as a share of the limits.
 
-    For each score it is the ratio of the score's error to the error in an unfavourable resample; the least
-    ratio counts. The error in an unfavourable resample is computed from the end of the confidence interval:
-    on a logarithmic scale a normal distribution is assumed, in which, at a confidence of 0.95, the end lies
-    1.96 and the resample 1.64 standard deviations away. For a score that misses its limit, the ratio is that
-    of the limit to the error in the resample.
+    For each score it is the ratio of the score's error to its error in an unfavourable resample. If the score
+    misses its limit, it is the ratio of the limit to the error in the resample. The least ratio counts.
+
+    The error in the resample is computed from the end of the score's confidence interval. On a logarithmic
+    scale a normal distribution is assumed. At a confidence of 0.95, the end lies 1.96 standard deviations
+    from the score, and the resample 1.64.
     """
     least, normal = 1.0, NormalDist()
     parts = [(proof.verdict, LIKELY)]
@@ -296,7 +316,7 @@ def room_of(proof: Judgement) -> float:
             continue
         ends = (score.interval.low, score.interval.high)
         most = max(replace(score, value=end).normalized_loss for end in ends)
-        if math.isinf(most):  # a limit on the worst sample may have no end of the interval
+        if math.isinf(most):  # the confidence interval of a worst sample may be unbounded
             continue
         part = normal.inv_cdf(share) / normal.inv_cdf((1 + score.interval.confidence) / 2)
         least = min(least, math.pow(min(loss / most, 1.0), part) / max(loss, 1.0))
@@ -304,7 +324,10 @@ def room_of(proof: Judgement) -> float:
 
 
 def _certified(lab: Lab, found: Found) -> Found:
-    """The result with its certificate. Layers that built models do not need in high precision are removed."""
+    """The result with a certificate: whether built models prove that each layer of the plan is needed.
+
+    Layers that built models do not need in high precision are removed from the plan.
+    """
     everything = lab.simulated()
     high = everything.indices(found.result.high)
     started = time.perf_counter()
@@ -324,7 +347,10 @@ def _certified(lab: Lab, found: Found) -> Found:
 
 
 def _as_layer_precisions(lab: Lab, result: SearchResult) -> str:
-    """A sentence on the plan built as layer precisions under TensorRT's implicit quantization."""
+    """A sentence that says whether the plan also passes under TensorRT's implicit quantization.
+
+    There the plan sets the precisions of layers.
+    """
     m = lab.measured
     held = {n: m.keep for g in lab.network.groups if g.name in result.high for n in g.nodes}
     assert isinstance(m.candidate, ImplicitForm)
@@ -332,7 +358,7 @@ def _as_layer_precisions(lab: Lab, result: SearchResult) -> str:
     lab.builds += 1
     try:
         passed = m.judged(m.run(form, Role.IMPLICIT)).passed
-    except EngineError as error:  # the Q/DQ model stands
+    except EngineError as error:  # the fix as a Q/DQ model is still valid
         return f"as layer precisions under implicit quantization the fix cannot be had: {error}"
     said = "meets the criteria, too" if passed else "does not meet the criteria: use the Q/DQ model"
     return f"built as layer precisions under implicit quantization, the fix {said}"
@@ -375,16 +401,16 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
 
 
 def keeps_low(lab: Lab, outcome: SearchOutcome) -> bool:
-    """Whether a plan is worth having: it leaves at least ``_LEAST_SHARE`` of the work in the low format.
+    """Whether a plan is worth having: it leaves at least ``_LEAST_SHARE`` of the MACs in the low format.
 
-    In FP16 and BF16 one group is enough.
+    In FP16 and BF16 it suffices that one group stays in the low format.
     """
     some = len(outcome.kept) < len(lab.network.groups)
     return some and (lab.is_narrow or outcome.int8_share >= _LEAST_SHARE)
 
 
 def _price_ms(lab: Lab) -> float | None:
-    """The time, in ms, that the fixed engine takes longer than the INT8 engine; None if not timed."""
+    """How many ms longer the fixed engine takes than the INT8 engine; None if they are not timed."""
     backend = lab.measured.backend
     if not backend.times_engines:
         return None
@@ -396,7 +422,10 @@ def _price_ms(lab: Lab) -> float | None:
 
 
 def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
-    """The groups of the plan, each with its price, and its worst score if it alone is in the low format."""
+    """The layers at fault: the groups of the plan.
+
+    Each has its share of the MACs, and its worst score if it alone is in the low format.
+    """
     result, seen = found.result, found.evaluator.seen.samples
     most = _ALONE_NARROW if lab.is_narrow else len(lab.simulator.few)
     evaluator, budget = lab.simulated(seen[:: -(-len(seen) // most)]), lab.budget(_ALONE_RUNS)
@@ -440,7 +469,10 @@ def _quantizer(model: Model, group: Group) -> Quantizer | None:
 
 
 def _worst_alone(evaluator: Simulated, high: frozenset[int]) -> Score | None:
-    """The score with the greatest loss under a plan; None if all scores are perfect."""
+    """The score with the greatest loss if only the groups ``high`` are in high precision.
+
+    None if all scores are perfect.
+    """
     trial = evaluator.trial(high, range(evaluator.samples), None)
     worst = max(range(len(trial.losses)), key=trial.losses.__getitem__)
     if not trial.losses[worst] > 0:
@@ -449,28 +481,29 @@ def _worst_alone(evaluator: Simulated, high: frozenset[int]) -> Score | None:
 
 
 def _worst_of(proof: Proof) -> str:
-    """A few words that name the first limit that a proved plan misses."""
+    """A few words that name the first limit that the built model of a plan misses."""
     missed = next((s for s in proof.verdict.scores if not s.passed), None)
     return "is not comparable" if missed is None else f"misses {missed.subject} {missed.metric}"
 
 
-#: The shares of multiply-accumulates in high precision at which a trade-off is measured.
+#: Scores are measured with more and more layers in high precision. These are the shares of
+#: multiply-accumulates in high precision at which they are measured.
 _SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
-#: Maximum cost of a trade-off, in runs over all samples. If the screening subset costs more, a part of it
-#: runs.
+#: Maximum cost of measuring the scores at all ``_SHARES``, in runs over all samples. If the screening subset,
+#: a few random samples, costs more, only a part of it runs.
 _RUNS = 2.0
 
 
 def adds_up(outcome: SearchOutcome) -> bool:
-    """Whether the cause of a culprit is rounding itself, of this layer alone or summed over layers."""
+    """Whether a layer at fault loses accuracy by mere rounding, of this layer or of many layers together."""
     causes = (culprit.cause for culprit in outcome.culprits)
     return any(cause is not None and cause.symptom in ("noise-adds-up", "too-coarse") for cause in causes)
 
 
 def tradeoff(lab: Lab, found: Found) -> Tradeoff | None:
-    """How scores improve with more layers in high precision, which are added in the search's ``order``.
+    """How scores improve with more layers in high precision. They are added in the order of the search.
 
-    None if the search gives no order, or if there are fewer than three such plans.
+    None if the search gives no order of layers, or if fewer than three plans would be compared.
 
     Raises:
         Int8accError: A model does not run.

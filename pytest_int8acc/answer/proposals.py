@@ -1,7 +1,7 @@
-"""The functions of the remedies. Each yields plans for a failing case, the most promising first.
+"""Functions that propose fixes. Each yields plans for a failing case, the most promising first.
 
 ``answer/remedies.py`` simulates, builds and judges each plan before it asks for the next one. So a function
-can read the verdict on its last plan from ``Known.verdict``.
+can read the verdict on its last plan from ``Known.proof``.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ from pytest_int8acc.search.strategies import certify, fewest
 from pytest_int8acc.tensors import Array
 
 logger = logging.getLogger("pytest_int8acc")
-#: The error budgets with which mixed plans are searched, one after the other, as shares of the error that the
-#: limits allow. A smaller budget leaves a reserve for engines that lose more than the simulation.
+#: Error budgets, as shares of the error that the limits allow. Plans that mix new scales with layers in high
+#: precision are searched with one budget after the other. A smaller budget leaves a margin for engines that
+#: lose more than the simulation.
 _ERROR_BUDGETS = (1.0, 0.7, 0.4)
 
 
@@ -96,18 +97,20 @@ class Base:
 
 @dataclass(eq=False)
 class Known:
-    """The state that all remedies of a case share: the search's result, the budget, and ``Base`` objects."""
+    """The state that all functions of this module share: the search's result, the budget, and bases."""
 
     lab: Lab
     outcome: SearchOutcome
     found: Found
     budget: Budget
     bases: list[Base] = field(default_factory=list)
-    """The starting points for the choice of scales that remedies have made so far."""
+    """The starting points for the choice of scales so far."""
     notes: list[str] = field(default_factory=list)
     unproved: Proposal | None = None
-    """A plan that passes with all groups in the low format, and would be verified if its error were smaller;
-    None if there is none."""
+    """A plan that meets the criteria with all groups in the low format, but by too small a margin.
+
+    None if there is none.
+    """
 
     @property
     def culprits(self) -> tuple[str, ...]:
@@ -121,7 +124,7 @@ class Known:
 
     @property
     def best(self) -> Base | None:
-        """The starting point for scales with the least loss; None if no remedy has made one yet."""
+        """The starting point for the choice of scales with the least loss; None if there is none yet."""
         return min(self.bases, key=lambda base: base.choice.normalized_loss, default=None)
 
     @cached_property
@@ -134,7 +137,7 @@ class Known:
         return Chooser(self.lab.simulator, base.plan, base.own, self.budget)
 
     def proof(self, plan: Plan) -> Proof | None:
-        """The proof of a plan whose model was built; None if the model was not built."""
+        """The built model of a plan with its verdict; None if the model was not built."""
         return self.lab.prove(plan) if self.lab.is_proved(plan) else None
 
     def log(self, text: str, *numbers: object) -> None:
@@ -145,7 +148,7 @@ class Known:
 def unfuse(known: Known) -> Iterator[Proposal]:
     """Plans with more outputs, so that the engine does not fuse layers that it computes wrong when fused."""
     lab = known.lab
-    max_builds = lab.builds + lab.measured.settings.max_builds - 1  # one build is left for other remedies
+    max_builds = lab.builds + lab.measured.settings.max_builds - 1  # one build is left for other fixes
 
     def spent() -> bool:
         return lab.builds >= max_builds or known.budget.empty
@@ -159,11 +162,11 @@ def unfuse(known: Known) -> Iterator[Proposal]:
 
 
 def fuse_norms(known: Known) -> Iterator[Proposal]:
-    """Plans that fuse norms that are spelled out in parts, with the fewest groups in FP32.
+    """Plans that fuse normalizations that consist of several nodes, with the fewest groups in FP32.
 
-    A norm, such as a LayerNorm, computes in FP32 inside if it is one node. First the norms that contain a
-    culprit are fused. If the search found no plan, all norms are fused next. If a plan passes without a
-    reserve, plans with smaller error budgets follow.
+    A normalization, such as a LayerNorm, computes in FP32 inside if it is one node. First the normalizations
+    that contain a layer at fault are fused. If the search found no plan, all normalizations are fused next.
+    If a plan passes without a safety margin, plans with smaller error budgets follow.
     """
     network, outcome = known.lab.network, known.outcome
     members = {node for group in network.groups for node in group.nodes}
@@ -187,7 +190,7 @@ def fuse_norms(known: Known) -> Iterator[Proposal]:
 
 
 def _fewest_high_with_norms(known: Known, norms: tuple[str, ...], error_budget: float) -> Plan | None:
-    """A plan with these norms fused and the fewest groups in FP32; None if no such plan passes."""
+    """A plan with these normalizations fused and the fewest groups in FP32; None if no such plan passes."""
     lab = known.lab
     simulated = lab.simulated(base=Plan(fused=norms), room=error_budget)
     kept = simulated.indices(known.culprits)
@@ -207,11 +210,11 @@ def calibrate_otherwise(known: Known) -> Iterator[Proposal]:
     """Plans that give every activation the range of one other calibration method, best first.
 
     The ranges are those of the case's own calibration data, so that the spec's key ``method`` does the same.
-    Slow methods are left out, because the search for remedies runs them with fewer bins than a calibration.
+    Slow methods are left out, because the search for fixes runs them with fewer bins than a calibration.
     """
     source = known.lab.sources[0]
     if not source.description:
-        return  # calibrated on the inputs, some of which prove
+        return  # no calibration data, or they may contain held-out samples
     network, tensors = known.lab.network, activations(known.lab.network)
     ranges = Ranges(known.lab.values(source.data).of(tensors), unmasked=known.unmasked)
     chosen_units = units(network, tensors, ranges)
@@ -224,7 +227,7 @@ def calibrate_otherwise(known: Known) -> Iterator[Proposal]:
         for unit in chosen_units:
             choice = choice.plus(unit.choice(name))
         if not chooser.plan(choice).scales:
-            continue  # it is the case's own method
+            continue  # the case is calibrated by this method already
         tried.append((method.in_spec(options), chooser.weighed(choice, {})))
         if tried[-1][1].normalized_loss <= ENOUGH:
             break
@@ -236,9 +239,10 @@ def calibrate_otherwise(known: Known) -> Iterator[Proposal]:
 
 
 def mend_biases(known: Known) -> Iterator[Proposal]:
-    """Plans in which biases of culprits are not quantized, then such that they make up for mean errors.
+    """First a plan without quantized biases in layers at fault, then a plan with corrected biases.
 
-    Biases that the quantizer changed get their float values back.
+    In the first plan, biases that the quantizer changed get their float values back. In the second, biases
+    make up for the mean errors of their layers.
     """
     lab, groups = known.lab, known.groups
     chosen = None if groups is None else set(groups)
@@ -266,7 +270,7 @@ def mend_biases(known: Known) -> Iterator[Proposal]:
 
 
 def rescale_as_shown(known: Known) -> Iterator[Proposal]:
-    """The plan with the scales that showed the causes of culprits, each in an ablation of its own."""
+    """The plan with all scales that ablations have shown to remove the loss of layers at fault."""
     lab, constants = known.lab, known.lab.network.model.constants()
     given = activation_scales(lab.network)
     rescales = tuple(
@@ -280,7 +284,7 @@ def rescale_as_shown(known: Known) -> Iterator[Proposal]:
 
 
 def recalibrate(known: Known) -> Iterator[Proposal]:
-    """Plans with other scales for the activations that culprits read.
+    """Plans with other scales for the activations that layers at fault read; for all if none is known.
 
     Ranges are taken from the calibration data first, then from the inputs.
     """
@@ -290,7 +294,7 @@ def recalibrate(known: Known) -> Iterator[Proposal]:
         looked_at = with_tied(known.lab.network, [*activations(known.lab.network, known.groups), *odd_ones])
         best = known.best
         if best is not None and best.choice.normalized_loss > NEAR and _are_like(known, best, looked_at):
-            return  # the ranges are those of the calibration data, which did not help
+            return  # the inputs have about the ranges of the calibration data, which did not help
         ranges = Ranges(known.lab.values(source.data).of(looked_at), unmasked=known.unmasked)
         base = _base(known, source, ranges, odd_ones)
         known.bases.append(base)
@@ -322,24 +326,24 @@ def migrate_ranges(known: Known) -> Iterator[Proposal]:
 
 
 def rescale_all(known: Known) -> Iterator[Proposal]:
-    """Plans with other scales for every activation, without moves of range."""
+    """Plans with other scales for every activation. No range is moved into weights."""
     unmoved = [base for base in known.bases if base.migration is None]
     if unmoved:
         yield from _all_rescaled(known, min(unmoved, key=lambda base: base.choice.normalized_loss))
 
 
 def rescale_all_migrated(known: Known) -> Iterator[Proposal]:
-    """Plans with other scales for every activation, after range was moved."""
+    """Plans with other scales for every activation, after range was moved into weights."""
     for base in known.bases:
         if base.migration is not None:
             yield from _all_rescaled(known, base)
 
 
 def widen(known: Known) -> Iterator[Proposal]:
-    """The plan that passes without a proof, with ranges that values of other samples hardly exceed.
+    """The plan that passes by too small a margin, with ranges so wide that other samples hardly exceed them.
 
-    The error of a value grows with its distance from the range. So one sample with a value far beyond its
-    range may miss the limits alone, and samples without such a value cannot prove the plan.
+    A value beyond its range is clipped, and the error grows with the distance. So a single sample with such a
+    value may miss the limits. Samples without such a value cannot prove that this does not happen.
     """
     lab, proposal = known.lab, known.unproved
     if proposal is None:
@@ -366,10 +370,10 @@ def widen(known: Known) -> Iterator[Proposal]:
 
 
 def mix(known: Known) -> Iterator[Proposal]:
-    """Plans with other scales for some culprits, and high precision for the others.
+    """Plans with other scales for some layers at fault, and high precision for the others.
 
-    The scales of each culprit are chosen while all other culprits are in high precision. Then as many
-    culprits as possible return to INT8.
+    The scales of each of these layers are chosen while the others are in high precision. Then as many of them
+    as possible return to INT8.
     """
     base, high_format = known.best, known.lab.measured.keep
     if base is None:
@@ -398,9 +402,9 @@ def mix(known: Known) -> Iterator[Proposal]:
 
 
 def keep_high(known: Known) -> Iterator[Proposal]:
-    """The plan of the search, which keeps the culprits in high precision and is proved already.
+    """The plan that the search found, built and judged. It keeps the layers at fault in high precision.
 
-    If that plan keeps more groups in high precision as a reserve, the plan without the reserve follows.
+    If this plan has additional groups in high precision for a safety margin, the plan without them follows.
     """
     found = known.found
     if found.fix is not None and keeps_low(known.lab, known.outcome):
@@ -424,8 +428,8 @@ def _rescaled(known: Known, base: Base, groups: tuple[str, ...] | None) -> Itera
 def _all_rescaled(known: Known, base: Base) -> Iterator[Proposal]:
     """Plans with other scales for every activation, which are chosen from a copy of ``base``.
 
-    The base is copied, because later remedies must not start from these scales: a scale that compensates for
-    an error of another tensor does harm after this error is fixed.
+    The base is copied, because later fixes must not start from these scales: a scale that compensates for an
+    error of another tensor does harm after this error is fixed.
     """
     every = activations(base.network)
     known.log("looking for other scales of all %d tensors", len(every))
@@ -433,7 +437,7 @@ def _all_rescaled(known: Known, base: Base) -> Iterator[Proposal]:
 
 
 def _confirmed(known: Known, base: Base, choice: Choice, high: Mapping[str, Precision]) -> Iterator[Proposal]:
-    """The proposal of a choice of scales, without needless ones; nothing if it fails in the simulation."""
+    """The plan with the chosen scales, without needless ones; nothing if the plan fails in the simulation."""
     simulator, chooser = known.lab.simulator, known.chooser(base)
     plan = chooser.plan(choice, high)
     if not simulator.trial(plan).passed:
@@ -468,7 +472,7 @@ def _are_like(known: Known, base: Base, tensors: Sequence[str]) -> bool:
 
 
 def _base(known: Known, source: Source, ranges: Ranges, odd_ones: Sequence[str]) -> Base:
-    """A starting point: every activation in symmetric INT8 per tensor, and better scales for weights."""
+    """A starting point for scales: activations in symmetric INT8 per tensor, weights with better scales."""
     network = known.lab.network
     odd = {t: symmetric(ranges.scale(t, "minmax")) for t in odd_ones if t in ranges}
     weights = weight_scales(network, known.groups, ranges.held, known.lab.meter.lookups)
@@ -486,7 +490,7 @@ def _opened(known: Known, base: Base) -> Base:
 
 
 def _migrated(known: Known, base: Base, moves: Mapping[str, Array], alpha: float) -> Base:
-    """The starting point after range was moved by these factors.
+    """The starting point after the channels of activations were divided by the factors in ``moves``.
 
     Tensors whose values have changed get new ranges; other tensors keep the best scales so far.
     """
@@ -503,7 +507,10 @@ def _migrated(known: Known, base: Base, moves: Mapping[str, Array], alpha: float
 
 
 def _ranges(known: Known, base: Base, tensors: Sequence[str]) -> Ranges:
-    """The calibration ranges of tensors. Tensors that a migration did not change are measured without it."""
+    """The ranges of tensors on the data of ``base``.
+
+    Tensors that a migration changed are measured after the migration, all others before it.
+    """
     data, values = base.source.data, known.lab.values
     unmoved = values(data).of(t for t in tensors if t not in base.touched)
     touched = values(data, base.plan).of(t for t in tensors if t in base.touched)

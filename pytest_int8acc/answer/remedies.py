@@ -1,11 +1,11 @@
-"""The register of remedies, and the loop that tries them until a failing case meets its criteria.
+"""The table of remedies, which are ways to fix a failing case, and the loop that tries one after another.
 
     unfuse or fuse ─fails→ another method ─fails→ biases ─fails→ recalibrate ─fails→ migrate
     ─fails→ all scales ─passes without proof→ wider ranges ─fails→ mixed; the search's own plan
 
 The loop takes the plans that a remedy proposes, simulates each on all samples, builds it with the case's own
-backend and judges it. It stops at the first plan that meets the criteria with a reserve. The order of the
-remedies follows NVIDIA's INT8 debugging guide.
+backend and judges it. It stops at the first plan that meets the criteria with a safety margin. The order of
+the remedies follows NVIDIA's INT8 debugging guide.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import Cost, Evidence, Repair, SearchOutcome
 from pytest_int8acc.results.causes import RemedyKind, ScaleTrials
 
-#: Maximum cost of all remedies together, in runs over all samples.
+#: Maximum cost of the search for fixes, in runs over all samples.
 RUNS = 8.0
-#: For all remedies together: the maximum number of trials of scales on the screening subset, and the number
-#: to which it is raised if runs take very little time.
+#: For the whole search for fixes: the maximum number of trials of scales on the screening subset, a few
+#: random samples, and the number to which it is raised if runs take very little time.
 TRIALS, MAX_TRIALS = 60, 400
 
 
 def _quantizes(known: Known) -> bool:
-    """Whether the case's low format has scales."""
+    """Whether the case is quantized to INT8 or FP8, so that its tensors have scales."""
     return not known.lab.is_narrow
 
 
@@ -61,29 +61,29 @@ def _calibrates(known: Known) -> bool:
 
 
 def _has_biases(known: Known) -> bool:
-    """Whether a bias is the cause of a culprit."""
+    """Whether a layer at fault loses accuracy by its bias, or by a shift that a bias can make up for."""
     causes = (culprit.cause for culprit in known.outcome.culprits)
     return any(cause is not None and cause.kind in ("int8-bias", "bias-shift") for cause in causes)
 
 
 def _rescales_all(known: Known) -> bool:
-    """Whether there are culprits, so that only their scales were tried before."""
+    """Whether layers at fault are known, so that only scales of these layers were tried before."""
     return _quantizes(known) and bool(known.culprits)
 
 
 def _lacks_proof(known: Known) -> bool:
-    """Whether a plan passes that a smaller error would verify."""
+    """Whether there is a plan that meets the criteria, but by too small a margin."""
     return _quantizes(known) and known.unproved is not None
 
 
 def _mixes(known: Known) -> bool:
-    """Whether there are several culprits, so that some can stay in the low format."""
+    """Whether there are several layers at fault, so that some can stay in the low format."""
     return _quantizes(known) and len(known.culprits) > 1
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """One row of the register of remedies: a way to make a failing case meet its criteria."""
+    """One row of the table ``REMEDIES``: a way to make a failing case meet its criteria."""
 
     kind: RemedyKind
     propose: Callable[[Known], Iterator[Proposal]]
@@ -95,13 +95,15 @@ class Remedy:
     is_late: bool = False
     """Whether the remedy's first plan may be tried after the time is up, by one trial and one build."""
     is_for_proof: bool = False
-    """Whether the remedy is also tried after a remedy that holds, as long as none is verified."""
+    """Whether the remedy is also tried after an earlier one has met the criteria with a safety margin, as
+    long as the margin is not verified on samples that chose nothing."""
     is_searched: bool = False
-    """Whether the remedy's plan is the one that the search found, which is proved and always shown."""
+    """Whether the remedy is the plan that the search found. This plan is built already and always shown."""
 
 
-#: The register of remedies, in the order in which they are tried. The first one that is verified is
-#: recommended, and no later one is tried. So a remedy must stand before remedies that cost more at run time.
+#: The table of remedies, in the order in which they are tried. After one has met the criteria with a safety
+#: margin, later ones are skipped, except those that are marked as ``is_for_proof`` or ``is_searched``. So a
+#: remedy must stand before remedies that cost more at run time.
 #:
 #: To add a remedy, write a function in ``answer/proposals.py`` that yields plans, add a row here, and add its
 #: name to ``RemedyKind`` in ``results/causes.py``; mypy or ``tests/answer/test_registers.py`` fails if one is
@@ -128,26 +130,25 @@ _Proved = tuple[Repair, Proof]
 
 @dataclass(frozen=True, eq=False)
 class Remedied:
-    """The remedies that were built and meet the criteria, the recommended one first."""
+    """The fixes that were built and meet the criteria, the recommended one first."""
 
     repairs: tuple[Repair, ...]
     proofs: tuple[Proof, ...]
-    """The proof of each repair, that is its built model with the verdict, in the same order."""
+    """For each repair, in the same order, its built model with the verdict."""
     notes: tuple[str, ...] = ()
     scales: ScaleTrials | None = None
     """How much of the loss other scales remove; None if no other scales were tried."""
 
 
 def find_remedies(lab: Lab, outcome: SearchOutcome, found: Found) -> Remedied:
-    """Look for the cheapest remedy of a failing case.
+    """Look for the cheapest fix of a failing case.
 
-    No further remedies are tried after one is verified, after the budget or the time is spent, or after
-    Ctrl-C.
+    The search for fixes ends when a fix is good enough, when the budget or the time is spent, or on Ctrl-C.
 
     Args:
-        lab: The laboratory of a failing case.
-        outcome: The result of its search. If the search found no plan, remedies change all groups.
-        found: The result of the search with its proof.
+        lab: Runs and builds the models of a failing case.
+        outcome: The result of the search for layers at fault. If it found no plan, all groups are changed.
+        found: The same result with the built model of its plan.
 
     Raises:
         DataError: The data cannot be read.
@@ -162,11 +163,11 @@ def find_remedies(lab: Lab, outcome: SearchOutcome, found: Found) -> Remedied:
 
 @dataclass(eq=False)
 class _Loop:
-    """Tries one remedy after another until one is verified."""
+    """Tries one remedy after another until a plan meets the criteria with a safety margin."""
 
     known: Known
     shown: list[_Proved] = field(default_factory=list)
-    """Verified remedies, and the plan of the search."""
+    """Plans that meet the criteria with a safety margin, and the plan that the search found."""
     unsteady: list[_Proved] = field(default_factory=list)
     """Plans that meet the criteria on the samples of the case, but perhaps not on other samples."""
 
@@ -176,7 +177,7 @@ class _Loop:
         self.began = lab.cost
 
     def attempt(self, place: int) -> None:
-        """Try the remedy in a row of the register, unless it does not apply or an earlier one is verified."""
+        """Try the remedy in row ``place`` of ``REMEDIES``, if it applies and is still needed."""
         remedy, known = REMEDIES[place], self.known
         self.began = known.lab.cost
         verified = any(proof.is_verified for _, proof in self.shown)
@@ -195,10 +196,10 @@ class _Loop:
             known.notes.append(f"the remedy '{remedy.kind}' ended with an error: {error}")
 
     def _try(self, remedy: Remedy) -> None:
-        """Prove the plans of one remedy until one is verified.
+        """Build and judge the plans of one remedy until one meets the criteria with a safety margin.
 
         Raises:
-            OutOfTime: The time was up before a plan was verified.
+            OutOfTime: The time was up before.
         """
         known, clock = self.known, self.known.lab.clock
         spent = (known.budget.empty and not remedy.is_late) or self._is_built_out()
@@ -211,7 +212,10 @@ class _Loop:
             clock.check()
 
     def _is_proved(self, remedy: Remedy, proposal: Proposal) -> bool:
-        """Simulate, build and judge a plan, keep it if it passes, and return whether it is verified."""
+        """Simulate, build and judge a plan, and keep it if it passes.
+
+        Returns whether it passes with a safety margin.
+        """
         lab, plan = self.known.lab, proposal.plan
         if not lab.is_proved(plan):
             if not lab.simulator_of(plan).trial(plan).passed:
@@ -240,7 +244,7 @@ class _Loop:
         return spent
 
     def _keep(self, remedy: Remedy, proposal: Proposal, proof: Proof) -> bool:
-        """Keep a plan that meets the criteria, and return whether it does so with a reserve."""
+        """Keep a plan that meets the criteria, and return whether it does so with a safety margin."""
         known, repair = self.known, self._repair_of(remedy, proposal, proof)
         if not repair.layers and proof.needs_margin and (proof.holds or known.unproved is None):
             known.unproved = proposal
@@ -288,12 +292,12 @@ class _Loop:
         )
 
     def finished(self) -> Remedied:
-        """The remedies in the order in which they are recommended, with notes on what was tried."""
+        """The fixes in the order in which they are recommended, with notes on what was tried."""
         lab, shown, budget = self.known.lab, self.shown, self.known.budget
         if any(repair.kind != "high" for repair, _ in shown):  # the search's own plan is timed for comparison
             shown = [(replace(repair, latency=lab.latency(proof.form)), proof) for repair, proof in shown]
             shown = _fastest_first(shown)
-            shown.sort(key=lambda pair: not pair[0].verified)  # what is proved comes before what is not
+            shown.sort(key=lambda pair: not pair[0].verified)  # verified fixes come first
         price = next((repair.price for repair, proof in shown if proof.holds), math.inf)
         cheaper = [pair for pair in self.unsteady if pair[0].price < price]
         ordered = [*shown, *cheaper] if price < math.inf else [*cheaper, *shown]
@@ -307,7 +311,7 @@ class _Loop:
     def _scales(self) -> ScaleTrials | None:
         """How much of the loss other scales remove; None if none were tried, or if the time is up.
 
-        It is also None if a culprit has a cause, which is more specific.
+        It is also None if the cause of a layer at fault is known, because the cause tells more.
         """
         known, lab = self.known, self.known.lab
         if any(culprit.cause is not None or culprit.inside for culprit in known.outcome.culprits):
@@ -328,7 +332,7 @@ class _Loop:
 
 
 def _fastest_first(found: list[_Proved]) -> list[_Proved]:
-    """Remedies sorted by latency, but the first stays first unless another is faster beyond doubt.
+    """The fixes sorted by latency, but the first stays first unless another is faster beyond doubt.
 
     There is doubt if the ranges of the middle 80 % of both latencies overlap. If a latency is unknown, the
     order stays.

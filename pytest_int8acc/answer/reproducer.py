@@ -1,4 +1,4 @@
-"""Cuts out the smallest piece of a model that shows a culprit's error, and writes it as files to run."""
+"""Cuts out the smallest part of a model that shows the error of a layer at fault, and writes it as files."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.rows import errors
 from pytest_int8acc.tensors import Array, Feed, did_you_mean
 
-#: A cut-out part of a model shows the culprit's error if its SQNR is at most this many dB above the SQNR in
-#: the whole model. 3 dB is half the noise power.
+#: A cut-out part of a model shows a layer's error if its SQNR is at most this many dB above the SQNR in the
+#: whole model. 3 dB is half the noise power.
 CLOSE_DB = 3.0
 
 
@@ -54,14 +54,14 @@ class Piece:
     all_nodes: int
     """The number of nodes of the whole model."""
     group: Group
-    """The culprit: the layer whose error the part shows."""
+    """The layer at fault, whose error the part shows."""
     rest: Precision
     samples: range
     """The samples that run together, as indices into the case's data."""
     worst: int
     """The index of the sample with the lowest SQNR."""
     whole: float
-    """The SQNR, in dB, at the culprit's outputs in the whole model."""
+    """The SQNR, in dB, at the layer's outputs in the whole model."""
 
     @property
     def low(self) -> str:
@@ -81,7 +81,7 @@ def worst_sqnr(baseline: Mapping[str, Array], candidate: Mapping[str, Array]) ->
 
 
 def write_piece(folder: Path, piece: Piece, sessions: Sessions, root: Path | None = None) -> None:
-    """Write the folder of a piece. The files are read again and run before they replace older ones.
+    """Write the folder of a cut-out part. The files are read again and run before they replace older ones.
 
     Raises:
         EngineError: The files do not run, or do not show the error.
@@ -203,10 +203,11 @@ own kernels.
 
 
 logger = logging.getLogger("pytest_int8acc")
-#: Maximum number of nodes or groups for which a run tests whether the piece shows the error without them.
+#: At the end, up to this many nodes or groups of the cut-out part are left out, one at a time. A run tests
+#: whether the part still shows the error.
 _SPARED = 16
-#: One run of the whole model reads the values of this many tensors before a piece, so that growing the piece
-#: needs few runs.
+#: One run of the whole model reads about this many tensors that are computed before the cut-out part. So few
+#: runs are needed while the part grows.
 _AHEAD = 64
 
 
@@ -225,14 +226,14 @@ def reduce(
 ) -> Path:
     """Write the smallest part of a model around a group that shows the group's error, and check the files.
 
-    The folder gets ``float.onnx`` (the baseline's piece), ``int8.onnx`` (or ``fp8.onnx``), ``inputs.npz``,
-    ``inputs.json`` (Polygraphy's format), ``expected.npz`` and ``int8.npz`` (outputs of the two), and
-    ``README.md``.
+    The folder gets ``float.onnx`` (the part of the baseline) and ``int8.onnx`` (or ``fp8.onnx``), the inputs
+    in ``inputs.npz`` and ``inputs.json`` (Polygraphy's format), the outputs in ``expected.npz`` and
+    ``int8.npz``, and ``README.md``.
 
     Args:
         model: The case's float model. If its nodes and tensors are those of the network, it is the baseline.
         network: The candidate's network in FP32.
-        group: The name of the culprit.
+        group: The name of the layer at fault.
         feed: The inputs of one run of the whole model.
         rest: The precision of nodes that are not quantized.
         folder: Is created if it does not exist; files with these names are replaced.
@@ -258,9 +259,9 @@ def reduce(
 
 
 def _by_main_nodes(network: Network) -> Network:
-    """The network whose groups inside an If, Loop or Scan have the main graph's node around them as node.
+    """The network with a changed node in each group inside an If, Loop or Scan.
 
-    A piece has this node as a whole.
+    The node is the If, Loop or Scan of the main graph, because a cut-out part contains it as a whole.
     """
     around = holders(network.model.graph)
     groups = (
@@ -289,12 +290,12 @@ class _Whole:
         return self.once(baseline, feed), self.once(int8, feed)
 
     def quantized(self, model: Model, nodes: AbstractSet[str] | None = None) -> Model:
-        """A part of the network's model with the groups among ``nodes`` quantized; None for all groups."""
+        """``model`` with Q/DQ in those groups whose nodes are all in ``nodes``; None for all groups."""
         groups = [g for g in self.network.groups if nodes is None or nodes >= set(g.nodes)]
         return self.as_run(apply(replace(self.network, model=model, groups=tuple(groups))))
 
     def as_run(self, model: Model) -> Model:
-        """The model in the precision of nodes that are not quantized."""
+        """The model as it runs: in FP16 if nodes that are not quantized run in FP16, else unchanged."""
         return to_fp16(model).model if self.rest == "fp16" else model
 
     def once(self, model: Model, feed: Feed) -> Feed:
@@ -303,14 +304,14 @@ class _Whole:
         return engine({info.name: feed[info.name] for info in engine.inputs})
 
     def borders(self, nodes: AbstractSet[str]) -> list[str]:
-        """The tensors that nodes read but do not compute, without constants, in order."""
+        """The tensors, except constants, that these nodes read but do not compute, in order of reading."""
         made = {name for node in nodes for name in self.nodes[node].output}
         read = [name for node in self.ordered(nodes) for name in _reads(self.nodes[node])]
         known = self.inputs | self.producer.keys()  # without the inner tensors of bodies of Loop, If and Scan
         return [name for name in dict.fromkeys(read) if name in known and name not in made]
 
     def closed(self, nodes: AbstractSet[str]) -> set[str]:
-        """The nodes, and nodes before them that no input can replace, because the type is not known."""
+        """The nodes, and earlier nodes whose results cannot become inputs, because the type is not known."""
         grown = set(nodes)
         while untyped := [name for name in self.borders(grown) if name not in self.types]:
             grown.update(self.producer[name].name for name in untyped)
@@ -329,7 +330,7 @@ class _Whole:
         return sorted(nodes, key=self.index.order.__getitem__)
 
     def ahead(self, tensors: Sequence[str]) -> list[str]:
-        """The tensors and those computed before them, the nearest first, about ``_AHEAD`` in all."""
+        """The given tensors and tensors computed before them, the nearest first, about ``_AHEAD`` in all."""
         found = [name for name in tensors if name in self.producer]
         for name in found:
             more = _reads(self.producer[name])
@@ -368,10 +369,10 @@ class _Search:
             )
 
     def smallest(self) -> _Cut:
-        """The smallest piece found: grown until it shows the error, then reduced as far as it still does.
+        """The smallest part found: grown until it shows the error, then reduced as long as it still does.
 
         Raises:
-            EngineError: The piece does not show the error even with everything that is computed before the
+            EngineError: The part does not show the error even with everything that is computed before the
                 group.
         """
         growth, parts, short = self._growth(), [set(self.group.nodes)], 0
@@ -397,19 +398,16 @@ class _Search:
         return self._trimmed(parts, cut)
 
     def _growth(self) -> Iterator[set[str]]:
-        """Sets of nodes by which the piece around the culprit grows.
-
-        A set is one node or one group of layers.
-        """
+        """Sets of nodes by which the part around the layer at fault grows: one node, or all of one group."""
         nodes = self.whole.closed(set(self.group.nodes))
         while grown := self._before(nodes):
             yield grown
             nodes = self.whole.closed(nodes | grown)
 
     def _trimmed(self, parts: list[set[str]], cut: _Cut) -> _Cut:
-        """The cut without nodes that are not needed to show the error.
+        """The part without nodes that are not needed to show the error.
 
-        Nodes near the culprit are tried first.
+        Nodes near the layer at fault are tried first.
         """
         tried = 0
         for part in parts[1:]:
@@ -423,7 +421,10 @@ class _Search:
         return cut
 
     def _before(self, nodes: AbstractSet[str]) -> set[str]:
-        """The nodes to add next: the node that computes the input with the greatest error, and its group."""
+        """The nodes to add next: the group of the node that computes the input with the greatest error.
+
+        It is the node alone if the node belongs to no group.
+        """
         made = [name for name in self.whole.borders(nodes) if name in self.whole.producer]
         harmed = {name: worst_sqnr(*self._value(name, made)) for name in made}
         name = min(harmed, key=harmed.__getitem__, default=None)
@@ -454,7 +455,7 @@ class _Search:
         return _Cut(frozenset(nodes), inputs, model, found, worst_sqnr(self.expected, found))
 
     def finished(self, cut: _Cut, samples: range, worst: int) -> Piece:
-        """The cut as a ``Piece``, with the baseline of the same nodes, and facts about the whole model."""
+        """The part as a ``Piece``, with the baseline of the same nodes, and facts about the whole model."""
         whole = self.whole
         baseline = whole.as_run(_part(self._ending(whole.baseline), cut.nodes, cut.inputs))
         groups = tuple(g for g in whole.network.groups if cut.nodes.issuperset(g.nodes))
@@ -477,7 +478,7 @@ class _Search:
         )
 
     def _ending(self, model: Model) -> Model:
-        """The model with the group's outputs in place of its own."""
+        """The model with the outputs of the layer at fault in place of the model's outputs."""
         types, arrays = self.whole.types, self.expected
         infos = [helper.make_tensor_value_info(n, types[n], arrays[n].shape) for n in self.outputs]
         return _with_outputs(model, infos)
@@ -505,7 +506,7 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _leading_to(whole: _Whole, nodes: AbstractSet[str], outputs: Sequence[str]) -> set[str]:
-    """Those of ``nodes`` on which the outputs depend."""
+    """The nodes among ``nodes`` on which the outputs depend."""
     kept: set[str] = set()
     pending = list(outputs)
     while pending:
@@ -517,7 +518,7 @@ def _leading_to(whole: _Whole, nodes: AbstractSet[str], outputs: Sequence[str]) 
 
 
 def _with_outputs(model: Model, infos: Sequence[onnx.ValueInfoProto]) -> Model:
-    """The model with these outputs in place of its own."""
+    """The model with the outputs ``infos`` in place of the model's outputs."""
     editor = model.edit()
     del editor.graph.output[:]
     editor.graph.output.extend(infos)

@@ -1,4 +1,4 @@
-"""Reduces the worst samples of a case to pictures and curves that a page can show."""
+"""Reduces the worst samples of a case to small pictures and curves for the HTML report."""
 
 from __future__ import annotations
 

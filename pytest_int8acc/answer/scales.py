@@ -38,47 +38,51 @@ _ALIKE = 0.03
 _WORTH = 0.005
 #: The choice of scales ends at this normalized loss; 1 is the limit of the criteria.
 ENOUGH = 0.5
-#: The choice of scales also ends if the loss is at most this many times the loss with these layers in high
-#: precision.
+#: The choice of scales for some layers also ends if the loss is at most this many times the loss with these
+#: layers in high precision.
 NO_MORE = 1.05
-#: A plan with a greater normalized loss than this on the screening subset does not pass on all samples.
+#: If a plan has a greater normalized loss than this on the screening subset, a few random samples, it is
+#: taken to fail on all samples.
 NEAR = 1.6
 #: Maximum number of rounds in which the scales of all tensors are changed one by one.
 _SWEEPS = 2
-#: Maximum number of tensors for which slow methods are tried.
+#: Maximum number of tensors for which slow calibration methods are tried.
 _MANY = 8
 #: Scales whose relative difference is at most this number count as equal.
 _SAME = 1e-6
 #: SQNR in dB above which differences between scales are ignored.
 _SILENT_DB = 300.0
-#: The name of the range without the values of a mask, as a method.
+#: The name under which the range without the values of a mask is tried, as if it were a calibration method.
 UNMASKED = "without the mask"
-#: Distance from the lowest value that is not masked to the lower end of the range that is chosen without the
-#: mask, in the unit of a Softmax's input. Softmax gives masked positions less than exp(-8) of the weight.
+#: If a tensor with a mask goes to a Softmax, its range is chosen without the mask, and extends this far
+#: beyond all other values. The Softmax then gives a masked position at most exp(-8) of the weight of any
+#: other position.
 MASK_ROOM = 8.0
-#: Values are a mask if they lie below all others by at least this factor.
+#: The lowest values of a tensor are taken for a mask if their magnitude is at least this many times that of
+#: all other values.
 _MASK_RATIO = 8.0
-#: Maximum number of nodes between a quantized input and a Softmax that take a mask to it.
+#: Maximum number of nodes through which a mask may pass from a quantized input to a Softmax.
 _STEPS_TO_SOFTMAX = 4
-#: Operators that take a mask to a Softmax.
+#: Operators through which a mask may pass to a Softmax.
 _TO_SOFTMAX = COMMUTING | {"Add", "Where", "Mul", "Div", "Cast"}
-#: The name of the range of the channels that count for the readers of an activation, as a method.
+#: The name under which the range of only those channels that matter for the next nodes is tried, as if it
+#: were a calibration method.
 IN_USE = "channels in use"
 #: A channel matters for a reader if its greatest product with a weight is more than this share of the
 #: greatest product of all channels.
 _COUNTS = 1 / 256
-#: The range of these channels is this many times their greatest magnitude, because other samples have greater
+#: A range with a margin is this many times the greatest magnitude, because other samples may have greater
 #: values.
 MARGIN = 1.25
-#: The name of the range of all values with this margin, as a method.
+#: The name of a range of ``MARGIN`` times the greatest magnitude, in place of a calibration method's name.
 WITH_MARGIN = "with a margin"
 #: A weight gets new scales only if its SQNR gains at least this many dB.
 _FRESH_DB = 1.0
 #: A weight gets scales that clip it only if the SQNR of its products gains at least this many dB.
 _CUT_DB = 3.0
-#: Operators whose weights may be clipped.
+#: Operators whose constant weights tell which channels of their input matter.
 _READERS = frozenset({"Conv", "Gemm", "MatMul"})
-#: Operator whose weights may be clipped too, to the input that is the weight.
+#: Operator whose weights may be clipped, to the index of the input that is the weight.
 _WEIGHTS = {
     **dict.fromkeys(("Conv", "Gemm", "MatMul", "ConvTranspose", "LSTM", "GRU", "RNN"), 1),
     "Gather": 0,
@@ -101,7 +105,7 @@ class Ranges:
         Args:
             held: Tensor to its values in the float model, from ``Lab.values``.
             entropy_bins: Number of bins of the entropy method, a multiple of 128.
-            unmasked: Tensor that goes to a Softmax to its scale without the values of the mask.
+            unmasked: Tensor that holds a mask to its scale without the values of the mask.
         """
         self.unmasked = unmasked
         self.held = {tensor: values for tensor, values in held.items() if values.is_counted}
@@ -112,7 +116,7 @@ class Ranges:
         return tensor in self.held
 
     def scale(self, tensor: str, method: str) -> float:
-        """The scale that one of ``CANDIDATES`` gives a tensor with a histogram; exact in float32."""
+        """The scale that one of ``CANDIDATES`` gives a tensor with a histogram, rounded to float32."""
         key = tensor, method
         if key not in self._known:
             held = self.held[tensor]
@@ -134,7 +138,7 @@ class Ranges:
         return all(1 / _LIKE < others[tensor].amax / held.amax < _LIKE for tensor, held in self.held.items())
 
     def loss_db(self, tensor: str, scale: float) -> float:
-        """The SQNR, in dB, that a tensor loses with this scale against the best scale."""
+        """The SQNR, in dB, that a tensor loses with this scale in comparison with the best scale."""
         held = self.held.get(tensor)
         if held is None:
             return 0.0
@@ -172,11 +176,11 @@ class Unit:
     tensors: tuple[str, ...]
     ranges: Ranges
     own: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Method that only some tensors have, to the scales that it gives tensors of the unit."""
+    """Method that applies only to some of the tensors, such as ``IN_USE``, to the scales of these tensors."""
 
     @property
     def methods(self) -> Iterator[str]:
-        """The methods that give a scale."""
+        """The calibration methods, and names such as ``IN_USE``, that give these activations a scale."""
         if any(tensor in self.ranges for tensor in self.tensors):
             yield from CANDIDATES
         yield from self.own
@@ -201,7 +205,7 @@ class Unit:
 
 
 class Chooser:
-    """Chooses scales on top of a plan, by trials on the screening subset that a budget pays for."""
+    """Chooses scales that are added to a plan, by trials on a few samples. A budget limits the trials."""
 
     def __init__(self, simulator: Simulator, base: Plan, own: Mapping[str, float], budget: Budget) -> None:
         """Create a chooser. Nothing is run yet.
@@ -244,7 +248,7 @@ class Chooser:
             chosen_units: The units whose scales may change.
             start: The scales to start from. Scales of other tensors stay as they are.
             high: The groups that are in high precision during the trials, and their precision.
-            enough: The normalized loss at which the search ends.
+            enough: The normalized loss at which the choice ends.
             least: The normalized loss with none of ``chosen_units`` in INT8; no scales can do better.
         """
         high = high or {}
@@ -283,7 +287,7 @@ class Chooser:
         """
         if self.budget.empty:
             return replace(start, normalized_loss=np.inf)
-        best = self.weighed(start, high or {})  # measured again, because other groups may be high now
+        best = self.weighed(start, high or {})  # measured again, because ``high`` may have changed
         tried = [dict(start.scales)]
         usual = (name for name, (m, _) in CANDIDATES.items() if not m.is_slow or len(chosen_units) <= most)
         for method in (UNMASKED, IN_USE, *usual):
@@ -301,7 +305,7 @@ class Chooser:
         """The choice without scales that are no better than the network's own."""
         if len(chosen_units) < 2 or self.budget.empty:
             return choice
-        least = choice = self.weighed(choice, high)  # measured again, because other groups may be high now
+        least = choice = self.weighed(choice, high)  # measured again, because ``high`` may have changed
         for unit in chosen_units:
             if self.budget.empty:
                 break
@@ -327,7 +331,10 @@ class Chooser:
 
 
 def units(network: Network, tensors: Iterable[str], ranges: Ranges) -> list[Unit]:
-    """The units that contain these tensors; units without a histogram are left out."""
+    """The units, that is sets of activations with one scale, that contain these tensors.
+
+    Units without a histogram are left out.
+    """
     shared = _shared(network)
     special = {IN_USE: scales_in_use(network, ranges.held), UNMASKED: ranges.unmasked}
     found: dict[frozenset[str], Unit] = {}
@@ -341,10 +348,10 @@ def units(network: Network, tensors: Iterable[str], ranges: Ranges) -> list[Unit
 
 
 def scales_in_use(network: Network, held: Mapping[str, TensorValues]) -> dict[str, float]:
-    """Activation to the scale for the channels that count for its readers, if other channels reach further.
+    """Activation to the scale for those channels that matter, if the other channels have larger values.
 
-    A channel matters if its products with a reader's weights are large enough. Activations are left out if a
-    reader has no constant weights.
+    A channel matters if its products with the weights of a node that reads it are large enough. Activations
+    are left out if such a node has no constant weights.
     """
     counting, unknown, constants = dict[str, Array](), set[str](), network.model.constants()
     for edge in network.edges:
@@ -392,7 +399,7 @@ def goes_to_softmax(node: onnx.NodeProto, index: Index, steps: int = _STEPS_TO_S
 
 
 def _counting(held: TensorValues, node: onnx.NodeProto, weight: Array) -> Array | None:
-    """Which input channels make a part of a node's products that counts, bool [channels]; None if unknown."""
+    """Which input channels matter for a node's products, bool [channels]; None if it is not known."""
     maxima = held.channel_amax
     if maxima is None or (node.op_type != "Conv" and weight.ndim != 2):
         return None
@@ -412,7 +419,7 @@ def activations(network: Network, groups: Iterable[str] | None = None) -> list[s
 
 
 def with_tied(network: Network, tensors: Iterable[str]) -> list[str]:
-    """The tensors and all that must share a scale with one of them, each once."""
+    """The given tensors, and all tensors that must share a scale with one of them, each once."""
     shared = _shared(network)
     sets = ((t, *sorted(s for tied in shared if t in tied for s in tied)) for t in tensors)
     return list(dict.fromkeys(t for together in sets for t in together))
@@ -491,7 +498,7 @@ def _cut_scales(
     held: Mapping[str, TensorValues],
     lookups: Mapping[str, Array],
 ) -> dict[str, TensorScale]:
-    """Scales that clip large weights, if the inputs of these weights are next to 0, or rows are not read."""
+    """Scales that clip large weights, if their inputs are nearly 0, or a Gather does not read their rows."""
     index, found = network.model.everywhere, dict[str, TensorScale]()
     for edge, weight in _weights(network, groups):
         node = index.nodes[edge.node]

@@ -1,12 +1,12 @@
-"""Finds the first stage, on the way from the framework to the INT8 engine, that misses a limit.
+"""Finds the first form of the model, on the way from the framework to the INT8 engine, that misses a limit.
 
     framework → FP32 ONNX → FP16 ─┬→ Q/DQ in ONNX Runtime ─→ engine INT8
                                   └→ engine FP16 ─→ engine INT8 by implicit quantization
 
-A stage is a form that the model takes on this way. It is compared, by the case's own criteria, with a stage
-that should give equal outputs. An INT8 engine is compared with the same Q/DQ model run exactly, so that
-TensorRT causes the difference. The difference is a fault only if the model meets the limits and the engine
-does not. Under implicit quantization there is no such model, because the builder chooses what runs in INT8.
+Each form is called a stage. A stage is compared, by the case's own criteria, with a stage that should give
+equal outputs. An INT8 engine is compared with the same Q/DQ model run exactly, so that TensorRT causes the
+difference. The difference is a fault only if the model meets the limits and the engine does not. Under
+implicit quantization there is no such model, because the builder chooses what runs in INT8.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ ENGINE_FP16: Stage = "engine FP16"
 ENGINE_FP32: Stage = "engine FP32"
 IMPLICIT: Stage = "implicit INT8"
 
-#: For each stage, the earlier stages with which it may be compared. The first one that was run is taken.
-#: Stages without quantization come first: with a wrong baseline, no comparison tells of quantization.
+#: For each stage, a form of the model, the earlier stages with which it may be compared. The first one that
+#: was run is taken. Stages without quantization come first: if they are wrong, the stages after them are
+#: compared with a wrong baseline.
 STAGES: Mapping[Stage, tuple[Stage, ...]] = {
     FRAMEWORK: (),
     FP32: (FRAMEWORK,),
@@ -49,7 +50,7 @@ def place(
     evidence: Callable[[Stage], Evidence],
     broken: Collection[Stage] = (),
 ) -> tuple[tuple[StageLine, ...], Stage | None]:
-    """Compare each stage with an earlier stage, by the case's criteria.
+    """Compare each stage, a form of the model, with an earlier stage, by the case's criteria.
 
     Args:
         stages: The stages that were run.
@@ -58,9 +59,9 @@ def place(
         broken: Stages whose outputs are not finite.
 
     Returns:
-        A line for each stage that was compared, and the first stage that fails; None if no stage fails. If no
-        stage fails against the one before it, but all differences together miss a limit, the last stage
-        fails. The line of the last stage then names the stage from which it differs too much.
+        A line for each stage that was compared, and the first stage that fails, or None. If each stage passes
+        in its own comparison, but all differences together miss a limit, the last stage counts as failing.
+        Its line then names the stage from which it differs too much.
 
     Raises:
         CriterionError: A criterion does not fit the outputs.
@@ -100,10 +101,10 @@ def _matters(stages: Collection[Stage], compare: Callable[[Stage, Stage], Verdic
 def stages_of(
     roles: Collection[Role], *, engines: bool, half: bool, implicit: bool = False, narrow: bool = False
 ) -> dict[Stage, Role]:
-    """The stages that a case has run, each with the role of its form, for ``place``.
+    """The stages (forms of the model) that a case has run, for ``place``. Each has the role that it played.
 
     Args:
-        roles: The forms that were run.
+        roles: The roles of the models and engines that were run.
         engines: Whether baseline and candidate are engines, not models.
         half: Whether the baseline computes in FP16, not in FP32.
         implicit: Whether TensorRT quantizes by itself.

@@ -49,7 +49,7 @@ class Steps:
 
         Args:
             searches: Whether to search the groups that must leave the low format.
-            explained: Whether to look for causes and remedies.
+            explained: Whether to look for causes and fixes.
         """
         measured, lab = self.measured, None
         if measured.int8 is not None:
@@ -74,7 +74,7 @@ class Steps:
             self._take("worst samples", "worst-samples", self.show_samples)
 
     def _answer(self, lab: Lab | None, *, searches: bool, explained: bool) -> None:
-        """Search, look for causes and look for remedies on the samples of one lab."""
+        """Search for layers at fault, for causes and for fixes, on the samples that ``lab`` uses."""
         if searches and lab is not None:
             self._take("search", "search", self.search, lab)
         if explained and (self.measured.settings.search != "off" or searches):
@@ -83,10 +83,10 @@ class Steps:
             self._take("repair", "repair", self.repair, lab)
 
     def _is_refuted(self, lab: Lab) -> bool:
-        """Whether the held-out samples may contradict the result of the samples by which the search chose.
+        """Whether the held-out samples may contradict the result of the search, which used other samples.
 
-        They contradict it if the plan of the search fails on them, since it lacks layers then.
-        They may contradict it if the choosing samples miss the criteria with all layers in high precision.
+        They contradict it if the plan of the search fails on them: the plan then lacks layers. They may
+        contradict it if the other samples miss the criteria with all layers in high precision.
         """
         if not lab.split.held_out or self.found is None:
             return False
@@ -95,10 +95,10 @@ class Steps:
             return not holds
         if proof is None or proof.passed:
             return False
-        return proof.chosen.passed or not holds  # else the built model contradicts the simulation
+        return proof.chosen.passed or not holds  # otherwise the built model contradicts the simulation
 
     def _answer_anew(self, lab: Lab, *, explained: bool) -> None:
-        """Search again on all samples, none of them held out. Remedies that were proved before are kept."""
+        """Search again on all samples, none of them held out. Fixes that were built and passed are kept."""
         proved = self.remedied if any(proof.passed for proof in self._proofs()) else None
         if self.found is not None and self.found.proof is not None:
             note = "a plan that some samples chose fails on the others, so all samples choose one"
@@ -115,7 +115,8 @@ class Steps:
     def _take(self, what: str, part: Part, step: Callable[..., CaseResult], *facts: object) -> None:
         """Take one step; if it ends with an error, the result gets a warning.
 
-        A step begins even after the time is up, because it asks the clock itself before trials and builds.
+        A step begins even after the time is up, because the step itself checks the clock before each trial
+        and build.
         """
         clock = self.measured.clock
         with clock.phase(_PHASES[part]):
@@ -133,7 +134,7 @@ class Steps:
         return replace(self.result, search=outcome, engines=self.measured.backend.engines)
 
     def diagnose(self, lab: Lab | None) -> CaseResult:
-        """Add the first failing stage and the causes of the culprits to the result."""
+        """Add the first form of the model that fails, and the causes of layers at fault, to the result."""
         search = self.result.search
         known = (search.culprits, search.cost) if search else ()
         high_fails = search is not None and search.ending.kind == "high-fails"
@@ -147,7 +148,11 @@ class Steps:
         return replace(self.result, diagnosis=diagnosis)
 
     def repair(self, lab: Lab) -> CaseResult:
-        """Add the remedies, and a trade-off if the noise of many layers adds up, to the result."""
+        """Add the fixes to the result.
+
+        If the noise of many layers adds up, the result also says how scores improve with more layers in high
+        precision.
+        """
         outcome, diagnosis = self.result.search, self.result.diagnosis or Diagnosis()
         if outcome is None or self.found is None:
             return self.result
@@ -164,7 +169,7 @@ class Steps:
     def run_by_default(self) -> CaseResult:
         """Add how the recommended fix differs in a default session of ONNX Runtime.
 
-        If users deploy the default session, the proof of the fix has shown this already.
+        If users deploy the default session, this was measured when the fix was built.
         """
         proof = next(iter(self._proofs()), None)
         if proof is None:
@@ -174,7 +179,7 @@ class Steps:
             note = f"the fix is written in another form, which ONNX Runtime's optimizer {names} leaves alone"
             return replace(self.result, notes=(*self.result.notes, note))
         found = proof.by_default
-        # else the proof was made in the default session
+        # otherwise the fix was already judged in the default session
         if not (self.measured.deploys_default and proof.has_reserve):
             found = self.measured.default_session(proof.form)
         return replace(self.result, fixed_session=found)
@@ -185,7 +190,7 @@ class Steps:
         path = measured.case.path(measured.case.model)
         for name, proof in zip(("", "high"), self._proofs(), strict=False):
             plan, (model, by_flags) = int8.complete(proof.plan), measured.backend.deployed(proof.form)
-            if not proof.rewritten_for:  # the proof has compared the model before it was rewritten
+            if not proof.rewritten_for:  # a rewritten model was compared before it was rewritten
                 measured.truth.check_form(proof.form, int8.unrounded(proof.plan), model)
             model = without_extra_outputs(model)
             if int8.file is not None:
@@ -197,13 +202,16 @@ class Steps:
         return self.result
 
     def _proofs(self) -> tuple[Proof, ...]:
-        """The plans with built models, the recommended plan first; without remedies, the search's plan."""
+        """The plans whose built models met the criteria, the recommended plan first.
+
+        Before the search for fixes, it is the plan that the search for layers found.
+        """
         if self.remedied is not None:
             return self.remedied.proofs
         return () if self.found is None or self.found.fix is None else (self.found.fix,)
 
     def write_pieces(self, search: SearchOutcome, folder: Path) -> CaseResult:
-        """Write a small model for each culprit that reproduces its error."""
+        """Write, for each layer at fault, a small model that reproduces the layer's error."""
         layers = [culprit.layer for culprit in search.culprits]
         written = write_pieces(self.measured, layers, folder / "reduced", self.root)
         return replace(self.result, written=(*self.result.written, *written))

@@ -1,7 +1,7 @@
-"""Recognises symptoms in activations, in weights, in the nodes around a group, and in groups in FP16.
+"""Recognises symptoms in activations, in weights, in the nodes around a layer, and in layers in FP16.
 
-Each recogniser takes measured facts and returns the fields of a ``Cause`` that its symptom fills in, or None
-if the symptom is not there. ``answer/causes.py`` has the register of symptoms. Each tensor was quantized by
+Each recogniser takes measurements and returns the fields of a ``Cause`` that its symptom fills in, or None
+if the symptom is not there. ``answer/causes.py`` has the tables of symptoms. Each tensor was quantized by
 itself, with the values of the float model, and compared with the best scale for these values.
 """
 
@@ -69,16 +69,18 @@ _MASKED_DB = 60.0
 _AFTER_CONCAT = frozenset({"Slice", "Split", "Mul", "Div", "Add", "Sub", "Cast", "Reshape", "Transpose"})
 #: Operators that detectors use to decode boxes and classes.
 _DECODING = frozenset({"Mul", "Add", "Sub", "Div", "Concat", "Sigmoid", "Tanh", "Clip", "Split", "Slice"})
-#: The share of values that count as usual, and how many times as large others are that readers may not need.
+#: This share of a tensor's values, the smallest ones, counts as usual. Values at least the second number
+#: times as large are perhaps not needed by the nodes that read the tensor.
 _USUAL, _FAR_BEYOND = 0.9, 64.0
-#: A scale counts as computed from the greatest magnitude of a channel if it differs by at most this ratio.
+#: A scale counts as computed from the greatest magnitude of a channel if its range differs from that by at
+#: most this share.
 _EQUAL = 0.02
 #: If the float weights are not known, and a weight uses less than this share of the INT8 codes, its scale
 #: counts as too wide.
 _FEW_CODES = 0.4
 #: Number of bins of the histogram of a weight in a report.
 _HISTOGRAM_BINS = 64
-#: The rounding errors of weights shift the results if the shift is at least this share of the squared error.
+#: Rounding errors count as a shift of the results if the shift is at least this share of the squared error.
 _MOSTLY = 0.5
 #: A subtraction counts as cancelling if it loses at least this many times the rounding error of its operands.
 _CANCELS = 16.0
@@ -99,7 +101,10 @@ class ActivationFacts:
     measured: Mapping[str, Measurement]
     """Tensor to its measurement, for all activations."""
     weights_use: float | None = None
-    """The scale of the channels that count for the readers' weights, if other channels reach further."""
+    """The scale for only those channels that matter for the weights, if the other channels are larger.
+
+    None if there are no such channels, or if it is not known.
+    """
     unmasked: float | None = None
     """The scale without the values that look like a mask; None if there are none."""
 
@@ -139,9 +144,9 @@ class ActivationFacts:
 
     @cached_property
     def uneven(self) -> tuple[Array, Array]:
-        """The greatest magnitudes of all channels that are not 0, and of those far below the greatest.
+        """The greatest magnitudes of channels, in two arrays: of all channels but zeros, and of small ones.
 
-        Both arrays are empty if the channels are not known.
+        Small channels are far below the largest one. Both arrays are empty if the channels are not known.
         """
         known = self.values.channel_amax
         amax: Array = np.zeros(0) if known is None else known[known > 0].astype(np.float64)
@@ -162,7 +167,7 @@ class ActivationFacts:
         return {int(i): float(amax[i]) for i in np.argsort(-amax) if amax[i] > bound}
 
     def scale(self, cause: Cause) -> TensorScale | None:
-        """The scale that the ablation of a guess tries; None if it is not known."""
+        """The scale that the ablation of a guessed symptom tries; None if it is not known."""
         if "amax_in_use" in cause.numbers:
             return symmetric(cause.numbers["amax_in_use"] / self.values.low.levels)
         return None if self.unmasked is None else symmetric(self.unmasked)
@@ -209,7 +214,7 @@ def masked_values(facts: ActivationFacts) -> Shown | None:
 
 
 def ignored_channels(facts: ActivationFacts) -> Shown | None:
-    """Recognises channels that widen the range, and that no weight of a reader uses, or perhaps no reader."""
+    """Recognises channels that widen the range, but have no effect on later nodes, as far as can be seen."""
     amax, extent = facts.values.channel_amax, reach(facts.edge.quantization)
     if amax is None:
         return None
@@ -223,7 +228,7 @@ def ignored_channels(facts: ActivationFacts) -> Shown | None:
 
 
 def needless_values(facts: ActivationFacts) -> Shown | None:
-    """Recognises values far beyond nearly all others, which perhaps saturate what reads them."""
+    """Recognises values far beyond nearly all others, which perhaps saturate the node that reads them."""
     usual = facts.values.quantile(_USUAL)
     if facts.has_weights or not 0 < usual * _FAR_BEYOND <= facts.values.amax:
         return None
@@ -266,7 +271,7 @@ def uneven_parts(facts: ActivationFacts) -> Shown | None:
     if joint is None or not below.size:
         return None
     if below.size * 4 < amax.size and below.max() * UNLIKE > amax.max():
-        return None  # only a few channels are far below the greatest, and not far enough
+        return None  # few channels are small, and they are not small enough
     return {**_ends_of(amax, below), "node": joint.name, "op_type": joint.op_type}
 
 
@@ -318,7 +323,7 @@ class WeightFacts:
     channels_db: NDArray[np.float64]
     """The SQNR, in dB, of each output channel without channels of zeros, [channels]; [0] without an axis."""
     best_channels_db: NDArray[np.float64]
-    """The same with scales computed from the constant's own values, [channels]."""
+    """Like ``channels_db``, but with scales computed from the constant's own values, [channels]."""
     shift_share: float = 0.0
     """The share of the error of the products that is a shift of each output channel, from 0 to 1."""
     is_bias: bool = False
@@ -357,9 +362,9 @@ class WeightFacts:
 
     @cached_property
     def along_better_axis(self) -> dict[NumberName, float] | None:
-        """The numbers of the axis along which scales fit the usual slice far better; None if none does.
+        """Numbers on the axis along which scales would fit the median slice far better; None if none does.
 
-        It is None, too, if new scales along the given axis fit far better than the given ones.
+        The result is None, too, if new scales along the given axis fit far better than the given ones.
         """
         own, weight = self.quantization.axis, self.weight
         fresh = self._fresh(own)
@@ -374,7 +379,7 @@ class WeightFacts:
         return None if best is None or best["gain_db"] < LOST_DB else best
 
     def compared(self, quantized: Array, axis: int) -> dict[NumberName, float]:
-        """The usual slice along an axis in a quantized form of the constant, and with a scale of its own."""
+        """Numbers on the median slice along an axis: its SQNR in ``quantized``, and with its own scale."""
         before, after = (self._usual_db(form, axis) for form in (quantized, self._fresh(axis)))
         amax, own = _amax(self.weight, axis), self.quantization.axis
         usual = float(np.median(amax[amax > 0])) if amax.any() else 1.0
@@ -399,7 +404,7 @@ class WeightFacts:
         return min(decibels(1.0, float(np.median(ratios))), CEILING_DB) if ratios.size else CEILING_DB
 
     def scale(self, cause: Cause) -> TensorScale | None:
-        """The scales that the ablation of a guess tries."""
+        """The scales that the ablation of a guessed symptom tries."""
         numbers, own = cause.numbers, self.quantization
         if "axis" in numbers:
             axis = int(numbers["axis"])
@@ -446,7 +451,7 @@ class WeightFacts:
 
 @dataclass(frozen=True, eq=False)
 class InputFacts:
-    """What a weight multiplies."""
+    """Statistics of the inputs that a weight multiplies, or of the look-ups in a table."""
 
     energy: Array
     """The sum of squares of each input channel, [channels]; for a table, how often each row is read."""
@@ -471,10 +476,11 @@ def weight_facts(
         edge: An edge that quantizes a constant.
         node: The node that reads it.
         sources: The case's float model, and the network's model. The original is taken from the first that
-            has it; otherwise from the Q/DQ model.
-        inputs: What the constant multiplies; None if it is not known, so that all errors count alike.
+            has it. If none has it, the dequantized values are taken.
+        inputs: Statistics of the inputs that the constant multiplies; None if they are not known, so that all
+            errors count alike.
         is_bias: Whether the constant is added to the products of a layer.
-        room: How far below all other values a mask must reach; 0 for other constants.
+        room: How far below all other values a mask must reach; 0 for constants that do not go to a Softmax.
     """
     quantization = edge.quantization
     given = quantization.dequantize().astype(np.float64)
@@ -508,8 +514,8 @@ def weight_facts(
 def _shift_share(error: Array, axis: int, inputs: InputFacts, node: onnx.NodeProto) -> float:
     """The share of the products' squared error that is a shift, from 0 to 1; 0 if it is not known.
 
-    The products of an error and the mean inputs are a shift; those with the inputs' deviations add up as
-    noise. Inputs are taken as independent of each other.
+    The products of the errors and the mean inputs are a shift. The products of the errors and the deviations
+    from the mean add up as noise. Inputs are taken as independent of each other.
     """
     mean = None if inputs.mean is None else by_weight(inputs.mean, error, node)
     square = by_weight(inputs.energy / inputs.count, error, node)
@@ -529,7 +535,7 @@ def vanishing_weight_scale(facts: WeightFacts) -> Shown | None:
 
 
 def corrected_bias(facts: WeightFacts) -> Shown | None:
-    """Recognises a bias that the quantizer changed, as a bias correction does."""
+    """Recognises a bias whose float values the quantizer changed, for instance by a bias correction."""
     if not facts.quantization.is_float:
         return None
     change = facts.quantization.dequantize() - facts.weight
@@ -584,7 +590,7 @@ def one_scale_for_channels(facts: WeightFacts) -> Shown | None:
 
 
 def scales_of_other_axis(facts: WeightFacts) -> Shown | None:
-    """Recognises scales of another axis than that along which the slices of a constant differ in size."""
+    """Recognises scales along one axis of a constant whose slices differ in size along another axis."""
     given = facts.quantization.axis
     numbers = None if given is None else facts.along_better_axis
     return None if numbers is None else {"numbers": numbers}
@@ -609,18 +615,18 @@ def weights_without_input(facts: WeightFacts) -> Shown | None:
 def large_idle_weights(facts: WeightFacts) -> Shown | None:
     """Recognises weights far beyond all others, which perhaps have no effect on the outputs.
 
-    They widen the range of all that share a scale with them.
+    They widen the range of all weights that share a scale with them.
     """
     weight = facts.weight
     if (facts.best_channels_db - facts.channels_db >= LOST_DB).any():
-        return None  # other scales of its own channels come first
+        return None  # scales that fit the channels are the better explanation
     below = [_below_gap(np.abs(weight).ravel()), *(_below_gap(_amax(weight, a)) for a in range(weight.ndim))]
     in_use = min(filter(None, below), default=0.0)
     return {"numbers": {"amax_in_use": in_use}} if in_use else None
 
 
 def _below_gap(amax: NDArray[np.float64]) -> float:
-    """The greatest of the values below the widest gap among the upper half; 0 without a wide gap."""
+    """In the upper half of the sorted values, the greatest one below the widest gap; 0 without a wide gap."""
     ordered = np.sort(amax[amax > 0])
     upper = ordered[(ordered.size - 1) // 2 :]
     ratios = upper[1:] / upper[:-1]
@@ -689,7 +695,7 @@ def _amax(weight: NDArray[np.float64], axis: int | None) -> NDArray[np.float64]:
 
 
 def _axis_of_scales(facts: WeightFacts) -> int | None:
-    """The axis, other than that of the output channels, whose greatest magnitudes the scales fit, if any."""
+    """The axis along which the scales were computed, if it is not that of the output channels; else None."""
     given, weight = facts.quantization.axis, facts.weight
     if given is None or facts.axis is None:
         return None
@@ -743,7 +749,10 @@ class Surroundings:
     def shares_with(
         self, edge: Edge, measured: Mapping[str, Measurement]
     ) -> tuple[onnx.NodeProto, str, float] | None:
-        """A tensor that meets this tensor in a node and has the same range: the node, its name and amax."""
+        """A node that joins the tensor with another one of the same range, and the other's name and amax.
+
+        None if there is no such tensor.
+        """
         extent = reach(edge.quantization)
         for node, others in self._meetings(edge.tensor):
             for other in sorted(others & measured.keys()):
@@ -769,7 +778,7 @@ class Surroundings:
         return node if len({self.root(name) for name in node.input}) > 1 else None
 
     def is_bias(self, edge: Edge) -> bool:
-        """Whether an edge is a constant that is added to the products of a layer."""
+        """Whether an edge quantizes a constant that is added to the products of a layer."""
         node = self.index.nodes[edge.node]
         if node.op_type != "Add":
             return edge.index in BIASES.get(node.op_type, ())
@@ -882,7 +891,7 @@ def _before_weighted(model: Model) -> set[str]:
 
 @dataclass(frozen=True, eq=False)
 class NarrowFacts:
-    """A culprit of a case in FP16 or BF16, with the losses of its tensors from ``Lab.losses``."""
+    """A culprit, a layer at fault, in FP16 or BF16, with the losses of its tensors from ``Lab.losses``."""
 
     lab: Lab
     culprit: Culprit
@@ -894,7 +903,7 @@ class NarrowFacts:
 
     @property
     def made(self) -> tuple[TensorLoss, ...]:
-        """The losses of the tensors that the culprit computes."""
+        """The losses of the tensors that the layer computes."""
         return self.lab.losses[self.culprit.layer]
 
     @property
@@ -904,13 +913,13 @@ class NarrowFacts:
 
     @cached_property
     def _read(self) -> tuple[str, ...]:
-        """All tensors that the group's nodes read, constants included."""
+        """All tensors that the layer's nodes read, constants included."""
         nodes = self.lab.network.model.index.nodes
         return tuple(dict.fromkeys(name for node in self.culprit.nodes for name in nodes[node].input))
 
     @property
     def constants(self) -> Iterator[tuple[str, Array]]:
-        """Yield the float constants that the culprit reads."""
+        """Yield the float constants that the layer reads."""
         constants = self.lab.network.model.constants()
         for name in self._read:
             if name in constants and constants[name].dtype == np.float32:
@@ -918,13 +927,13 @@ class NarrowFacts:
 
     @property
     def read(self) -> Iterator[TensorLoss]:
-        """Yield the losses of the tensors that the culprit reads and other layers compute."""
+        """Yield the losses of the tensors that the layer reads and other layers compute."""
         made = {loss.tensor for loss in self.made}
         known = {loss.tensor: loss for group in self.lab.losses.values() for loss in group}
         return (known[name] for name in self._read if name in known and name not in made)
 
     def shown(self, tensor: str, amax: float, loss: TensorLoss | None = None) -> Shown:
-        """The fields of the cause for a tensor whose values are beyond the range of the low format."""
+        """The fields of the cause for a tensor whose values the low format cannot hold."""
         return {
             "tensor": tensor,
             "numbers": {"smallest": self.low.smallest, "lost": loss.lost if loss else 0.0},
@@ -936,7 +945,7 @@ class NarrowFacts:
     def beyond(self, losses: Iterable[TensorLoss]) -> Shown | None:
         """The fields of the cause for the tensor that exceeds the range of the low format most.
 
-        The result is None if none does.
+        The result is None if no tensor exceeds the range.
         """
         beyond = [loss for loss in losses if self.low.highest < loss.peak < np.inf]
         worst = max(beyond, key=lambda loss: loss.peak, default=None)
@@ -966,12 +975,12 @@ def constant_beyond_range(facts: NarrowFacts) -> Shown | None:
 
 
 def beyond_range(facts: NarrowFacts) -> Shown | None:
-    """Recognises a result of the culprit beyond the range of the low format, FP16 or BF16."""
+    """Recognises a result of the layer beyond the range of the low format, FP16 or BF16."""
     return facts.beyond(facts.made)
 
 
 def reads_beyond_range(facts: NarrowFacts) -> Shown | None:
-    """Recognises an input of the culprit beyond the range of the low format, FP16 or BF16."""
+    """Recognises an input of the layer beyond the range of the low format, FP16 or BF16."""
     return facts.beyond(facts.read)
 
 

@@ -50,8 +50,9 @@ _DUPLICATES = 0.1
 #: Some inputs may be calibration samples, too. If their share of the inputs is at least the first number, the
 #: report has a note. If it is at least the second number, the report has a warning.
 _OVERLAP, _SAME = 0.1, 0.9
-#: Minimum magnitude of the mean log ratio that ``_Side.rows`` computes. If it is smaller for the calibration
-#: samples or for the inputs, no mismatch of channels-first and channels-last is reported.
+#: ``_Side.rows`` computes a number for each image: negative for channels first, positive for channels last.
+#: If the mean over the calibration samples, or over the inputs, is closer to 0 than this bound, the layout is
+#: not clear, and no mismatch of layouts is reported.
 _SMOOTH = 0.2
 #: Usual ratios between two ranges of pixel values, and the text that names the two ranges in the message.
 _KNOWN = {255.0: "0 to 255 against 0 to 1", 127.5: "0 to 255 against -1 to 1"}

@@ -59,8 +59,8 @@ class ProcessState:
             finally:
                 after = _process_state()
                 self._changed |= {key: value for key, value in after.items() if value != before[key]}
-                # Blocks may be nested. The outermost block ends last, so it decides which working folder is
-                # restored in the next block.
+                # The next block begins in the working folder in which this block ends. If blocks are nested,
+                # the outermost one ends last, so its folder counts.
                 self._changed["folder"] = after["folder"]
                 if after["folder"] == outside["folder"]:
                     del self._changed["folder"]
