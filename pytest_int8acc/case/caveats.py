@@ -57,15 +57,12 @@ def lint_model(case: Case, model: Model, settings: Settings, parses: bool) -> tu
         if parses and not case.tensorrt.plugins and not _errors(found):
             parse_error = refusal(path)
             if parse_error is not None:
-                also = "takes" if refusal(case.path(case.model)) is None else "refuses"
-                found += (
-                    find(
-                        "not-parsed",
-                        parse_error.node or path.name,
-                        f"TensorRT-RTX's parser says '{parse_error.message}', and {also} the float model"
-                        + (", too" if also == "refuses" else ""),
-                    ),
-                )
+                said = f"TensorRT-RTX's parser says '{parse_error.message}', and "
+                where = parse_error.node or path.name
+                if refusal(case.path(case.model)) is None:
+                    found += (find("added-not-parsed", where, f"{said}takes the float model"),)
+                else:
+                    found += (find("not-parsed", where, f"{said}refuses the float model, too"),)
         return _judged(case.source.model, found, settings)
 
 

@@ -782,12 +782,14 @@ class Why:
     OTHER_WEIGHTS = "{differing} of its {weights} differ, as '{first}'"
     SAME_WEIGHTS = "its weights are the same"
     OTHER_OPERATORS = "it has {operators}"
-    ADDED = ", the first is '{node}'"
+    ADDED = ", the first added is '{node}'"
     ADDED_CAST = ", the first, '{node}', casts '{tensor}' to {to}"
     CHANGES = ": {share} of the values change"
-    OTHER_TENSOR = "in FP32 on sample 0 '{tensor}' ({op_type}) is the first to differ, by {off}"
+    IN_FP32 = "in FP32 on sample 0 "
+    OTHER_TENSOR = "'{tensor}' ({op_type}) is the first to differ, by {off}"
     OTHER_ATTRIBUTE = ": its {name} is {theirs}, in {model} {own}"
     OTHER_MAKER = ": {file} has {op_type} there"
+    OTHER_MAKER_WITH = ": {file} has {op_type} there, with {name} {theirs}, not {own}"
     #: What gives NaN, if the baseline's outputs hold NaN.
     FLOAT_NAN = "the float model itself gives NaN there{where}, so {format} can be compared with nothing"
     FLOAT_NAN_IN_BOTH = (
@@ -871,21 +873,22 @@ class Caution:
     FIX_FROM_INPUTS = "the fix has its scales from these very inputs: before you ship, run it on others"
     NAN_IN_BOTH = "{output} is NaN in both forms in {share:.2%} of its elements, which are left out"
     SMALL_SAMPLES = (
-        "in {small} of {samples} samples the output is {ratio:.0f} times smaller than in others, and these "
-        "alone reach {score}; write 'per: sample' into that criterion, to judge each"
+        "in {small} of {samples} samples the output is {ratio:.0f} times smaller than in others, and on "
+        "these alone {score}; write 'per: sample' into that criterion, to judge each"
     )
     #: Errors that a Softmax or Sigmoid hides.
     SQUASHED = (
-        "the {operator} of {output} hides errors of its input: {score}; to judge that, add to 'criteria:' "
+        "the {operator} that gives {output} may hide errors of its input: {score}; to judge that, add to "
+        "'criteria:' "
         "{criterion}"
     )
     SQUASHED_UNNAMED = (
-        "the {operator} of {output} hides errors of its input: {score}; no criterion can name that, because "
-        "the candidate has no tensor of this name"
+        "the {operator} that gives {output} may hide errors of its input: {score}; no criterion can "
+        "name that, because the candidate has no tensor of this name"
     )
     SQUASHED_PAIR = (
-        "the {operator} of {output} hides errors of the Q/DQ pair at its input: {score} behind the pair, and "
-        "within the limits before it; leave the input of node {node} unquantized"
+        "the {operator} that gives {output} may hide errors of the Q/DQ pair at its input: {score} behind "
+        "the pair, and within the limits before it; leave the input of node {node} unquantized"
     )
 
     SIMULATED = " in the engine's simulation"
@@ -899,14 +902,14 @@ class Caution:
         "'tensorrt: {{obey: true}}' holds it"
     )
     IDENTICAL = "the outputs are the baseline's bit for bit: nothing of the rounding to {format} reaches them"
-    FEW_ASKED = "only {share} of the MACs are asked for in {format}; left out: {layers}"
+    FEW_ASKED = "only {share} of the MACs are quantized to {format}; left out: {layers}"
     FEW_QUANTIZED = (
-        "only {share} of the MACs are asked for in {format}; left out: {layers}; quantize them, or accept it "
+        "only {share} of the MACs are quantized to {format}; left out: {layers}; quantize them, or accept it "
         "with the criterion {{int8_share: {accepted:g}}}"
     )
-    NONE_ASKED = "none of the MACs are asked for in {format}; left out: {layers}"
+    NONE_ASKED = "none of the MACs are quantized to {format}; left out: {layers}"
     NONE_QUANTIZED = (
-        "none of the MACs are asked for in {format}; left out: {layers}; quantize their inputs and their "
+        "none of the MACs are quantized to {format}; left out: {layers}; quantize their inputs and their "
         "weights"
     )
 
@@ -992,7 +995,9 @@ class Advice:
         "add to 'criteria:' {criterion}; {format} keeps it with {sqnr_db} dB, and these outputs do not. To "
         "accept weak criteria, write 'accept_blind: REASON' in the spec, beside 'model:'"
     )
-    ADD_LIMIT_OF_LOST = "add to 'criteria:' {criterion} and run again: it fails then, and layers are searched"
+    ADD_LIMIT_OF_LOST = (
+        "add to 'criteria:' {criterion} and run again: it will fail then, and name layers at fault"
+    )
     ADD_METRIC = (
         "add to 'criteria:' a limit on the metric of your task, like {metrics}, with 'labels: FILE' "
         "(docs/specs.md, 'Metrics of labels'). To accept weak criteria, write 'accept_blind: REASON' in the "
@@ -1006,14 +1011,14 @@ class Advice:
     #: How a spec names a metric that the user has written.
     OWN_METRIC = "{{metric: FILE.py:FUNCTION, max_drop: 1%}}"
     COMPARE_LABELS = (
-        "print the labels of ten samples and what the metric compares them with. If nearly all labels "
-        "are alike, take more classes, or check how their file is read; if the outputs are, check the float "
-        "model and its inputs"
+        "print the labels of ten samples and what the float model gives for them. If nearly all labels are "
+        "alike, use other samples, or check how their file is read; if the outputs are, check the float "
+        "model and its inputs; if both vary, check the order of the labels and what stands for a class"
     )
     COMPARE_LABELS_OF_USER = (
-        "print in {metric} the labels and the predictions of ten samples. If nearly all labels "
-        "are alike, take more classes, or check how their file is read; if the outputs are, check the float "
-        "model and its inputs; if both differ, the function ignores one of them or hides an exception"
+        "print in {metric} the labels and the predictions of ten samples. If nearly all labels are alike, "
+        "use samples of more classes, or check how their file is read; if nearly all predictions are, check "
+        "the float model and its inputs; if both vary, the function ignores one of them or hides an exception"
     )
     CHECK_LABELS = (
         "check the labels: one label per input, in the order of the inputs, numbered as the classes of the "

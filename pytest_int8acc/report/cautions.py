@@ -342,8 +342,15 @@ def _formats(result: CaseResult) -> Iterator[str]:
             share=percent(share),
             format=low,
             layers=layers_text(contract.left_out, contract.left_out_count),
-            accepted=math.floor(100 * share) / 100,
+            accepted=_rounded_down(share),
         )
+
+
+def _rounded_down(share: float) -> float:
+    """Returns ``share`` rounded down to two decimals, or to two significant digits if it is below 0.1."""
+    digits: int = 2 if share <= 0 else max(2, 1 - math.floor(math.log10(share)))
+    scale = 10.0**digits
+    return math.floor(scale * share) / scale
 
 
 def _blind_problems(result: CaseResult) -> list[str]:

@@ -152,7 +152,7 @@ def _more(view: CaseView, verbosity: int) -> str:
     shows = "-vv shows all there is" if verbosity > 0 else "-v shows scores, stages and other ways"
     if not written:
         if view.has_fix:
-            what = "the fix (fixed.onnx, or plan.yaml for the spec's key 'plan')"
+            what = "fixed.onnx, and plan.yaml to name under 'plan:' in the spec"
             return f"More: --int8acc-report DIR writes {what}; -v{'v' * verbosity} shows more"
         return f"More: {shows}; --int8acc-report DIR writes a report"
     folder, names = "", set(written)

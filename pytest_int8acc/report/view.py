@@ -247,7 +247,7 @@ class CaseView(VerdictView):
         """Texts on the compared models, the number of samples and the backend, the longest text first."""
         result = self.result
         start = f"{count(result.samples, 'sample')} of {result.data}"
-        forms = f"{result.candidate} against {result.baseline}"
+        forms = f"{result.candidate}, compared with {result.baseline}"
         briefly = f"{self.low_format} against {result.baseline}"
         return [
             f"{start}, {forms}; {result.backend}",

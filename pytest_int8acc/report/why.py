@@ -417,12 +417,14 @@ def _of_other_model(other: OtherModel, low_format: str) -> Iterator[str]:
         "operators": ", ".join(_operators_of(other)),
     }
     tensor = Why.OTHER_TENSOR.format(**facts) if other.tensor else ""
-    if other.made_by:
-        tensor += Why.OTHER_MAKER.format(file=other.file, op_type=middle(other.made_by, NAME))
-    elif other.attributes:
+    made_by = {"file": other.file, "op_type": middle(other.made_by, NAME)}
+    if other.attributes:
         first = other.attributes[0]
         own, theirs = (middle(value, NAME) for value in (first.own, first.other))
-        tensor += Why.OTHER_ATTRIBUTE.format(name=first.name, own=own, theirs=theirs, model=other.model)
+        template = Why.OTHER_MAKER_WITH if other.made_by else Why.OTHER_ATTRIBUTE
+        tensor += template.format(**made_by, name=first.name, own=own, theirs=theirs, model=other.model)
+    elif other.made_by:
+        tensor += Why.OTHER_MAKER.format(**made_by)
     operators = Why.OTHER_OPERATORS.format(**facts) if other.operators else ""
     placed = operators + _added_text(other.added)
     weights = Why.SAME_WEIGHTS.format(**facts) if other.weights else ""
@@ -434,12 +436,14 @@ def _of_other_model(other: OtherModel, low_format: str) -> Iterator[str]:
         yield (Why.NOT_LOW + Why.NOT_THE_CAUSE).format(**facts)
         return
     start = f"{Why.NOT_LOW}: {Why.OTHER_MODEL}".format(**facts)
-    yield "; ".join(filter(None, [start, weights, placed, tensor]))
-    yield "; ".join(filter(None, [start, placed, tensor]))
-    yield "; ".join(filter(None, [start, weights, operators, tensor]))
-    yield "; ".join(filter(None, [start, weights, tensor or operators]))
-    yield "; ".join(filter(None, [start, tensor or operators or weights]))
-    yield "; ".join(filter(None, [Why.OTHER_MODEL.format(**facts), tensor or operators or weights]))
+    in_fp32 = tensor and Why.IN_FP32 + tensor
+    yield "; ".join(filter(None, [start, weights, placed, in_fp32]))
+    yield "; ".join(filter(None, [start, placed, in_fp32]))
+    yield "; ".join(filter(None, [start, weights, operators, in_fp32]))
+    yield "; ".join(filter(None, [start, weights, in_fp32 or operators]))
+    for where in (in_fp32, tensor):
+        yield "; ".join(filter(None, [start, where or operators or weights]))
+        yield "; ".join(filter(None, [Why.OTHER_MODEL.format(**facts), where or operators or weights]))
 
 
 def _added_text(added: AddedNode | None) -> str:

@@ -16,7 +16,7 @@ from zoo import ZOO, sample_feed
 
 from pytest_int8acc import ModelError, Settings
 from pytest_int8acc.runtime.trt import platform
-from pytest_int8acc.runtime.trt.children import Ended, Outcome
+from pytest_int8acc.runtime.trt.children import Ended, Outcome, Workers
 from pytest_int8acc.runtime.trt.platform import Refusal
 
 SPEC = "int8: {model: int8.onnx}\ncriteria: [{sqnr_db: 5}]\n"
@@ -58,10 +58,12 @@ def test_auto_has_tensorrt_rtx_parse_what_lint_lets_pass(tmp_path: Path) -> None
     onnx.save(model, tmp_path / "int8.onnx")
     told = platform.refusal(tmp_path / "int8.onnx")
     assert told is not None
-    with pytest.raises(ModelError, match=r"not-parsed.*\n.*TensorRT-RTX's parser says '"):
+    with pytest.raises(ModelError, match=r"added-not-parsed.*\n.*TensorRT-RTX's parser says '"):
         project.check(SPEC, Settings())
     assert project.check(SPEC, Settings(backend="onnxruntime")).passed
-    (finding,) = [f for f in project.check(SPEC, Settings(lint="warn")).findings if f.rule == "not-parsed"]
+    (finding,) = [
+        f for f in project.check(SPEC, Settings(lint="warn")).findings if f.rule == "added-not-parsed"
+    ]
     assert told.message in finding.text
 
 
@@ -90,12 +92,12 @@ def test_what_the_parser_s_process_says_is_what_is_known(
 ) -> None:
     calls = []
 
-    def asked(job: dict[str, Any], timeout: float) -> Outcome:
+    def run(workers: Workers, job: dict[str, Any], folder: Path, timeout: float) -> Outcome:
         calls.append(job["model"])
         return outcome
 
     monkeypatch.setattr(platform, "is_installed", lambda flavor: True)
-    monkeypatch.setattr(platform, "_asked", asked)
+    monkeypatch.setattr(Workers, "run", run)
     model = tmp_path / "net.onnx"
     model.write_bytes(b"a model")
     assert [platform.refusal(model), platform.refusal(model)] == [told, told]

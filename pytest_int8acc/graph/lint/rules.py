@@ -87,8 +87,12 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
         ),
         "not-parsed": (
             "TensorRT builds no model that its parser refuses; another version may parse it",
-            "export the model without this node, a Loop or Scan step by step; if the parser takes the float "
-            "model, leave out the Q/DQ at this node",
+            "export the model without this node; a Loop or Scan can be unrolled",
+            "built",
+        ),
+        "added-not-parsed": (
+            "TensorRT builds no model that its parser refuses; another version may parse it",
+            "change what was added to the float model at this node as the parser says, or leave it out",
             "built",
         ),
     },
