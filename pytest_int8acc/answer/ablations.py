@@ -24,8 +24,8 @@ _MOST = 0.9
 #: An ablation confirms a symptom if it removes at least this share of the loss that the best ablation
 #: removes.
 _PART = 0.5
-#: Trials of a layer that causes less than this share of the model's loss show nothing. Each change of the layer
-#: also changes the rounding in the other layers, and their loss hides what the change does.
+#: Trials of a layer that causes less than this share of the model's loss show nothing. Each change of the
+#: layer also changes the rounding in the other layers, and their loss hides what the change does.
 _LEAST_LOSS = 0.5
 #: If an ablation removes more than this many times the loss that a layer causes, it has changed the rounding
 #: of other layers, too. Its result is then not reliable.

@@ -244,9 +244,9 @@ def _first_shown(rows: Iterable[Diagnostic[_F]], facts: _F, cause: Cause) -> Cau
 def _all_shown(
     rows: Iterable[Diagnostic[_F]], facts: _F, cause: Cause
 ) -> Iterator[tuple[Cause, Diagnostic[_F]]]:
-    """Yields ``cause`` with the fields of each row whose symptom is recognised, and the row.
+    """Yields each symptom that is recognised: ``cause`` with what the symptom shows, and the table's row.
 
-    The first row that is no guess is the last one.
+    A row may be a guess, which a trial must confirm. The first row that is no guess ends the list.
     """
     for row in rows:
         shown = None if row.recognise is None else row.recognise(facts)

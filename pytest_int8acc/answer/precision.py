@@ -60,8 +60,8 @@ REFINES = 14.0
 STRICTER = 3
 #: Factor by which the error budget shrinks each time that the search is repeated for a safety margin.
 SPARE = 0.9
-#: Additional factor for the error budget, 5 dB, if a plan has a safety margin but is not verified, because
-#: rare large errors might miss the limits.
+#: A fix may meet the limits with a margin and still not be verified, because rare large errors could miss
+#: them on other samples. The error that the search then allows is multiplied by this factor, about -5 dB.
 _LESS = 0.3
 #: Minimum error budget, as a share of the error that the limits allow.
 _LEAST_ROOM = 0.05

@@ -101,9 +101,9 @@ class ActivationFacts:
     measured: Mapping[str, Measurement]
     """Tensor to its measurement, for all activations."""
     weights_use: float | None = None
-    """The scale for only those channels that matter for the weights, if the other channels are larger.
+    """A scale for the channels whose weights in later layers are not close to 0, if other channels are larger.
 
-    None if there are no such channels, or if it is not known.
+    None if there are no such channels, or if they are not known.
     """
     unmasked: float | None = None
     """The scale without the values that look like a mask; None if there are none."""
@@ -167,7 +167,7 @@ class ActivationFacts:
         return {int(i): float(amax[i]) for i in np.argsort(-amax) if amax[i] > bound}
 
     def scale(self, cause: Cause) -> TensorScale | None:
-        """The scale that the ablation of a guessed symptom tries; None if it is not known."""
+        """A scale for a trial that shows whether ``cause`` is right; None if no such scale is known."""
         if "amax_in_use" in cause.numbers:
             return symmetric(cause.numbers["amax_in_use"] / self.values.low.levels)
         return None if self.unmasked is None else symmetric(self.unmasked)
@@ -404,7 +404,7 @@ class WeightFacts:
         return min(decibels(1.0, float(np.median(ratios))), CEILING_DB) if ratios.size else CEILING_DB
 
     def scale(self, cause: Cause) -> TensorScale | None:
-        """The scales that the ablation of a guessed symptom tries."""
+        """The scales for a trial that shows whether ``cause`` is right."""
         numbers, own = cause.numbers, self.quantization
         if "axis" in numbers:
             axis = int(numbers["axis"])

@@ -217,7 +217,9 @@ class FileTruth:
 
 
 def check_baseline(truth: FileTruth, model: Model, form: Form, inputs: Dataset, sessions: Sessions) -> None:
-    """Compare a baseline with its own file if it has one, else with the file of the float ``model``.
+    """Check that the baseline computes what a file computes when ONNX Runtime runs that file unchanged.
+
+    The file is the one that the spec names for the baseline. If it names none, it is the file of ``model``.
 
     Raises:
         ModelError: The baseline computes something else than the file.

@@ -167,7 +167,10 @@ def _is_settled(score: Score, values: Sequence[float]) -> bool:
 
 
 def _logs(score: Score, values: Sequence[float]) -> Array:
-    """Logarithms of the normalized losses of ``score`` with these values in its place; -inf for 0."""
+    """Logarithms of the losses that ``score`` would have with each of these values; -inf for a loss of 0.
+
+    A loss of 1 is one that just meets the limit.
+    """
     normalized_losses = np.array([replace(score, value=value).normalized_loss for value in values])
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.log(normalized_losses))

@@ -253,7 +253,7 @@ class Metric:
 class _EachSample(Share):
     """Computes which share of a limit each sample uses up, if each sample is judged by itself.
 
-    A ratio of the samples may miss the limit.
+    The criterion allows a ratio of the samples to miss the limit.
     """
 
     pool = "rank"
