@@ -101,7 +101,7 @@ class ActivationFacts:
     measured: Mapping[str, Measurement]
     """Tensor to its measurement, for all activations."""
     weights_use: float | None = None
-    """A scale for the channels whose weights in later layers are not close to 0, if other channels are larger.
+    """A scale for the channels whose weights in later layers are not near 0, if other channels are larger.
 
     None if there are no such channels, or if they are not known.
     """
