@@ -19,19 +19,11 @@ from pytest_int8acc.graph.model import Model
 def with_inner_tensors(model: Model, tensors: Iterable[str]) -> Model:
     """The model with copies of tensors inside If, Loop and Scan in its main graph, under the same names.
 
-<<<<<<< HEAD
     The tensors inside get other names. A copy has the values of all steps of a Loop or Scan, in float32. Its
     shape is [rows, channels] if a matrix product with constant weights reads the tensor, otherwise [values].
     A copy may also have rows of zeros: one where a Loop begins, and one if an If runs a branch without the
-    tensor.
-=======
-    The tensors inside get other names. A tensor of the main graph has the values of all steps of a Loop or
-    Scan, in float32. Its shape is [rows, channels] if a matrix product with constant weights reads the
-    tensor, otherwise [values]. A few zeros are among the values: a row where a Loop begins, and one where a
-    branch of an If does not run. The values are a row of zeros if they cannot be shown: those of graphs
-    inside the graph of a Scan, whose outputs have the same shape in all steps, and of graphs inside a
-    SequenceMap.
->>>>>>> body
+    tensor. The copy is one row of zeros if the values cannot be copied: those of graphs inside the graph of a
+    Scan, whose outputs have the same shape in all steps, and of graphs inside a SequenceMap.
 
     Args:
         model: A model in normal form, so that no two tensors have the same name.
@@ -60,17 +52,11 @@ class _Shower:
             self.zeros[tensor] = self.editor.add_constant(f"{tensor}/zeros", zeros)
 
     def shown(self) -> Model:
-<<<<<<< HEAD
         """The model with the copies."""
-        for tensor, name in self._show(self.editor.graph).items():
-            self.editor.graph.node.append(self._node("Identity", [name], tensor))
-=======
-        """The model that shows the tensors."""
         found = self._show(self.editor.graph)
         for tensor in self.inner:
             result = found.get(tensor, self.zeros[tensor])
             self.editor.graph.node.append(self._node("Identity", [result], tensor))
->>>>>>> body
         return self.editor.done()
 
     def _show(self, graph: onnx.GraphProto) -> dict[str, str]:
@@ -128,7 +114,6 @@ class _Shower:
         return [tensor for tensor in self.inner if tensor in names]
 
     def _show_own(self, graph: onnx.GraphProto) -> dict[str, str]:
-<<<<<<< HEAD
         """Copy the tensors of a graph inside an If, Loop or Scan, converted to float32 and reshaped to rows.
 
         Tensors of the graphs inside this graph are copied to this graph, too.
@@ -136,14 +121,8 @@ class _Shower:
         Returns:
             For each tensor, the name of its copy.
         """
-        own = {value.name for value in graph.input}.union(name for n in graph.node for name in n.output)
-        found = self._show(graph)
-        for tensor in [tensor for tensor in self.inner if tensor in own]:
-=======
-        """Add nodes that show the tensors of a graph and of graphs inside, and return what they make."""
         own, found = self._own(graph), self._show(graph)
         for tensor in own:
->>>>>>> body
             cast, found[tensor] = (self.editor.unique(f"{tensor}/{what}") for what in ("float", "rows"))
             graph.node.append(self._node("Cast", [tensor], cast, to=TensorProto.FLOAT))
             graph.node.append(self._reshaped(cast, tensor, found[tensor]))
