@@ -189,7 +189,8 @@ def explain(
         trials: Runs the ablations. With None, no ablations are run, and the symptoms decide.
 
     Returns:
-        Group to cause. Left out are groups in high precision for another reason than a missing scale.
+        Group to cause. Left out are groups in high precision for another reason than a missing scale, and
+        groups inside an If, Loop or Scan that read an activation whose values cannot be shown.
 
     Raises:
         Int8accError: A name is no group, the float model does not run, or the inputs cannot be read.
@@ -205,6 +206,7 @@ def explain(
     logger.info("diagnosis: causes of %d groups", len(groups))
     groups_with_edges = [known[name] for name in groups if name in known and known[name].edges]
     explainer = _Explainer(meter, rest)
+    groups_with_edges = [group for group in groups_with_edges if explainer.knows(group)]
     clock = current()
     for done, group in enumerate(groups_with_edges):
         if clock.over:
@@ -287,6 +289,11 @@ class _Explainer:
         held = {tensor: values for tensor, (values, _) in self.measured.items()}
         self.in_use = scales_in_use(meter.network, held)
         self.unmasked = unmasked_scales(meter.network, self.measured)
+
+    def knows(self, group: Group) -> bool:
+        """Whether the values of all activations of a group are known. Zeros stand for unknown values."""
+        tensors = [edge.tensor for edge in group.edges if edge.quantization.values is None]
+        return not group.is_inner or all(self.measured[tensor][0].amax > 0 for tensor in tensors)
 
     def cause(self, group: Group, engine_only: bool, unstable: bool, trials: Interventions | None) -> Cause:
         """The cause of the accuracy loss of one layer."""

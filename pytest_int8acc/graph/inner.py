@@ -22,7 +22,9 @@ def with_inner_tensors(model: Model, tensors: Iterable[str]) -> Model:
     The tensors inside get other names. A tensor of the main graph has the values of all steps of a Loop or
     Scan, in float32. Its shape is [rows, channels] if a matrix product with constant weights reads the
     tensor, otherwise [values]. A few zeros are among the values: a row where a Loop begins, and one where a
-    branch of an If does not run.
+    branch of an If does not run. The values are a row of zeros if they cannot be shown: those of graphs
+    inside the graph of a Scan, whose outputs have the same shape in all steps, and of graphs inside a
+    SequenceMap.
 
     Args:
         model: A model in normal form, so that no two tensors have the same name.
@@ -52,8 +54,10 @@ class _Shower:
 
     def shown(self) -> Model:
         """The model that shows the tensors."""
-        for tensor, name in self._show(self.editor.graph).items():
-            self.editor.graph.node.append(self._node("Identity", [name], tensor))
+        found = self._show(self.editor.graph)
+        for tensor in self.inner:
+            result = found.get(tensor, self.zeros[tensor])
+            self.editor.graph.node.append(self._node("Identity", [result], tensor))
         return self.editor.done()
 
     def _show(self, graph: onnx.GraphProto) -> dict[str, str]:
@@ -77,7 +81,11 @@ class _Shower:
             The nodes to put before and after it, and the name of what shows each tensor.
         """
         graphs = subgraphs(node)
+        own = {tensor for graph in graphs for tensor in self._own(graph)}
         given = [self._show_own(graph) for graph in graphs]
+        if node.op_type not in ("If", "Loop"):
+            known = own if node.op_type == "Scan" else set[str]()
+            given = [{t: name for t, name in found.items() if t in known} for found in given]
         shown = {tensor: self.editor.unique(f"{tensor}/shown") for found in given for tensor in found}
         before: list[onnx.NodeProto] = []
         after: list[onnx.NodeProto] = []
@@ -89,24 +97,26 @@ class _Shower:
                     self._give(graph, name or self._zeros(graph, tensor))
             elif node.op_type == "Scan":
                 after.append(self._reshaped(self._of_steps(node, rows[0]), tensor, result))
-            elif node.op_type == "Loop":
+            else:
                 start = self.editor.unique(f"{tensor}/start")
                 before.append(self._node("SequenceConstruct", [self.zeros[tensor]], start))
                 steps = self._collected(node, rows[0], start)
                 after.append(self._node("ConcatFromSequence", [steps], result, axis=0))
-            else:
-                after.append(self._node("Identity", [self.zeros[tensor]], result))
         return before, after, shown
+
+    def _own(self, graph: onnx.GraphProto) -> list[str]:
+        """The tensors that a graph itself computes or takes."""
+        names = {value.name for value in graph.input}.union(name for n in graph.node for name in n.output)
+        return [tensor for tensor in self.inner if tensor in names]
 
     def _show_own(self, graph: onnx.GraphProto) -> dict[str, str]:
         """Add nodes that show the tensors of a graph and of graphs inside, and return what they make."""
-        own = {value.name for value in graph.input}.union(name for n in graph.node for name in n.output)
-        found = self._show(graph)
-        for tensor in [tensor for tensor in self.inner if tensor in own]:
+        own, found = self._own(graph), self._show(graph)
+        for tensor in own:
             cast, found[tensor] = (self.editor.unique(f"{tensor}/{what}") for what in ("float", "rows"))
             graph.node.append(self._node("Cast", [tensor], cast, to=TensorProto.FLOAT))
             graph.node.append(self._reshaped(cast, tensor, found[tensor]))
-        rename_inside(graph, {tensor: name for tensor, name in self.inner.items() if tensor in own})
+        rename_inside(graph, {tensor: self.inner[tensor] for tensor in own})
         return found
 
     def _of_steps(self, scan: onnx.NodeProto, rows: str) -> str:

@@ -820,6 +820,8 @@ class Why:
         ", in layers that {format} does not suit: other scales of {tensors} give back only {share} of the "
         "loss ({trials})"
     )
+    NO_CAUSE = "{layer}: no cause is known"
+    NO_CAUSES = "no cause is known of {layers} in the body of {node}"
     TOGETHER = "no step leaves its limit alone; together they do, against {stage}"
     CHOICE = "{op_type} '{node}'{more} chooses among values: small errors before it are jumps behind it"
     PAIRS = "{pairs}: no plan takes them off"

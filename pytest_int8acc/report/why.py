@@ -330,7 +330,7 @@ def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[
     layers = [""]
     if diagnosis.ranges is not None:
         parts.append(_of_ranges(diagnosis.ranges))
-    elif any(culprit.cause is not None for culprit in culprits):
+    elif any(culprit.cause is not None or culprit.inside for culprit in culprits):
         layers = list(_of_culprits(culprits, result.low_format))
     elif diagnosis.fixed_pairs:
         parts.append(_of_pairs(result.findings, diagnosis.fixed_pairs))
@@ -580,13 +580,15 @@ def _of_culprits(culprits: Sequence[Culprit], low_format: str) -> Iterator[str]:
 
     A single layer is named with its cause. For several, the text says how many have each kind of cause.
     """
-    if len(culprits) == 1 and culprits[0].cause is not None:
-        yield from _of_culprit(culprits[0], culprits[0].cause, low_format)
+    if len(culprits) == 1:
+        yield from _of_culprit(culprits[0], low_format)
         return
     kinds = Counter(culprit.cause.kind for culprit in culprits if culprit.cause is not None)
     parts = []
     for kind, n in kinds.most_common():
         parts.append(f"{CAUSES[kind].plural.format(format=low_format)} in {count(n, 'layer')}")
+    inside = Counter(culprit.inside for culprit in culprits if culprit.inside and culprit.cause is None)
+    parts += [Why.NO_CAUSES.format(layers=count(n, "layer"), node=node) for node, n in inside.items()]
     yield "; ".join(parts)
 
 
@@ -597,14 +599,17 @@ def pair_text(quantizer: Quantizer, most: int | None = None) -> str:
     return template.format(tensor=middle(name, most or len(name)))
 
 
-def _of_culprit(culprit: Culprit, cause: Cause, low_format: str) -> Iterator[str]:
-    pair = culprit.quantizer
+def _of_culprit(culprit: Culprit, low_format: str) -> Iterator[str]:
+    cause, pair = culprit.cause, culprit.quantizer
     full = Why.LAYER.format(op_type=culprit.op_type, layer=culprit.layer)
     brief = Why.LAYER.format(op_type=middle(culprit.op_type, NAME), layer=middle(culprit.layer, NAME))
     if pair is not None:
         behind = Why.BEHIND.format(op_type=pair.op_type, node=pair.node) if pair.node else ""
         full = Why.PAIR.format(at=pair_text(pair) + behind)
         brief = Why.PAIR.format(at=pair_text(pair, NAME))
+    if cause is None:
+        yield from (Why.NO_CAUSE.format(layer=name) for name in (full, brief))
+        return
     yield f"{full}: {cause_text(cause, low_format)}"
     short = replace(
         cause,

@@ -42,6 +42,8 @@ class Models:
     """Layer whose DequantizeLinear has another scale than its QuantizeLinear."""
     noisy: bool = False
     """One channel that ``odd`` reads is 200 times as large as all others, and its weights are smaller."""
+    chosen: bool = False
+    """The layers of the Scan lie in the branches of an If."""
     grows: bool = False
     """The Loop collects what it gives to ``odd``, which reads one step more each time."""
     alike: bool = False
@@ -69,7 +71,7 @@ class Models:
         if self.network == "if":
             return [self._if("h", "z")]
         if self.network == "scan":
-            nodes, tensors = self._layers("b", "")
+            nodes, tensors = ([self._if("b", "out")], []) if self.chosen else self._layers("b", "")
             nodes.append(helper.make_node("Add", ["out", "s"], ["next"]))
             nodes.append(helper.make_node("Identity", ["next"], ["shown"]))
             body = helper.make_graph(nodes, "body", [_info("s"), _info("b")], [_info("next"), _info("shown")])

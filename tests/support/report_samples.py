@@ -267,6 +267,14 @@ def another_model(**facts: Any) -> Plain:
 # --- stages, remedies
 
 
+def without_cause(*layers: str, causes: tuple[Plain, ...] = ()) -> Plain:
+    """A case whose culprits lie in bodies of a Loop and have no cause, and others with causes."""
+    result = blamed(*causes)
+    known = result["search"]["culprits"] if causes else ()
+    inside = [replace(FOUND["culprits"][0], layer=name, cause=None, inside="Loop") for name in layers]
+    return replace(result, search=replace(result["search"], culprits=[*inside, *known]))
+
+
 def stage(name: str, passed: bool, score: Plain, against: str, **facts: Any) -> Plain:
     evidence = {**CASE["diagnosis"]["stages"][0]["evidence"], "scores": [score]}
     return {"name": name, "passed": passed, "evidence": evidence, "against": against, **facts}
@@ -610,6 +618,9 @@ RESULTS: dict[str, Plain] = {
     "pairs": replace(blamed(fixed_pairs=PAIRS[:1]), findings=(UNEQUAL, UNEQUAL)),
     "pairs-that-stay": blamed(fixed_pairs=PAIRS[:1]),
     "pairs-beside-a-layer": searched(FOUND["ending"], fixed_pairs=PAIRS),
+    "in-a-body": without_cause("loop/linear"),
+    "in-bodies": without_cause("loop/linear", "loop/choice/linear"),
+    "in-a-body-too": without_cause("loop/linear", causes=(RANGES[0],)),
     "no-cause": output(blamed(), fit=LARGE),
     "data-first": replace(
         blamed(RANGES[0], preprocessing_mismatch="data-factor", repairs=REPAIRS[2:3]),
