@@ -284,8 +284,8 @@ def read_log(path: Path) -> str:
 
 def last_words(log: str) -> str:
     """The error messages of a log, or else its last lines, joined into one line that is never empty."""
-    messages = list(_messages(log))
-    errors = [message for message in messages if _ERROR.match(message)] or messages[-3:]
+    every = list(messages(log))
+    errors = [message for message in every if _ERROR.match(message)] or every[-3:]
     texts = list(dict.fromkeys(_LEVEL.sub("", message) for message in errors))
     texts = [text for text in texts if not any(text in other for other in texts if other != text)]
     chosen = texts if len(texts) <= 4 else [*texts[:3], texts[-1]]
@@ -293,7 +293,7 @@ def last_words(log: str) -> str:
     return " | ".join(brief) or "nothing was logged"
 
 
-def _messages(log: str) -> Iterator[str]:
+def messages(log: str) -> Iterator[str]:
     """The messages of a log, each in one line, without those that have nothing to do with the model."""
     message = ""
     for line in log.splitlines():

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pytest_int8acc.errors import EngineError, MissingBackendError
-from pytest_int8acc.runtime.trt.children import Ended, Outcome, Workers
+from pytest_int8acc.runtime.trt.children import Ended, Outcome, Workers, messages
 from pytest_int8acc.runtime.trt.options import Feature
 
 Flavor = Literal["tensorrt", "rtx"]
@@ -294,8 +294,10 @@ def _refusal(model: Path, modified: int, nbytes: int) -> Refusal | None:
         return Refusal("", outcome.answer["error"])
     if outcome.ended is Ended.CRASHED:
         return Refusal("", f"its parser {outcome.ending}")
-    said = outcome.answer["refusal"]
-    return None if said is None else Refusal(*said)
+    if outcome.answer["refusal"] is None:
+        return None
+    node, said = outcome.answer["refusal"]
+    return Refusal(node, "; ".join(messages(said)) or "no reason told")
 
 
 @functools.cache

@@ -488,9 +488,7 @@ def _parse(job: dict[str, Any]) -> dict[str, Any]:
     if not parser.num_errors:
         return {"refusal": ["", "no reason told"]}
     error = parser.get_error(0)
-    # Parsing needs no GPU: that there is none is not the reason.
-    said = (line.strip() for line in error.desc().splitlines() if "cudaError 35" not in line)
-    return {"refusal": [error.node_name(), "; ".join(filter(None, said))]}
+    return {"refusal": [error.node_name(), error.desc()]}
 
 
 #: The function that does each kind of job.
