@@ -351,12 +351,17 @@ def survey(meter: EdgeMeter) -> tuple[Range, ...]:
 
 
 def _odd_ranges(lab: Lab) -> OddRanges | None:
-    """The wrong ranges of a case, compared with the calibration data if the spec has the case calibrated."""
+    """The wrong ranges of a case, compared with the calibration data if the spec has the case calibrated.
+
+    None if other ranges do not remove half of the loss: then another fault counts for more.
+    """
     calibration, source = lab.measured.case.source.calibrate, lab.sources[0]
     if calibration is None:
-        return odd_ranges(survey(lab.meter))
-    held = lab.values(source.data)
-    return odd_ranges(survey(lab.meter), calibration.method, held.maxima)
+        found = odd_ranges(survey(lab.meter))
+    else:
+        found = odd_ranges(survey(lab.meter), calibration.method, lab.values(source.data).maxima)
+    best = {t: v.best_reach() / v.low.levels for t, (v, _) in lab.meter.measured.items() if v.is_counted}
+    return found if found is not None and _other_scales_help(lab, best) else None
 
 
 def odd_ranges(
@@ -412,9 +417,14 @@ def _other_samples_help(lab: Lab) -> bool:
     method, options = METHODS[calibration.method], Options(calibration.percentile, calibration.top_k)
     held = lab.values(lab.inputs).of(activations(lab.network))
     ranges = {t: method.amax(values, options) for t, values in held.items() if values.is_counted}
-    scales = {t: symmetric(amax / held[t].low.levels) for t, amax in ranges.items()}
+    return _other_scales_help(lab, {t: amax / held[t].low.levels for t, amax in ranges.items()})
+
+
+def _other_scales_help(lab: Lab, scales: Mapping[str, float]) -> bool:
+    """Whether these scales of activations remove half of the loss with all layers in the low format."""
+    chosen = {tensor: symmetric(scales[tensor]) for tensor in activations(lab.network) if tensor in scales}
     loss = lab.simulator.normalized_loss
-    return loss(Plan(scales=scales)) <= loss(Plan()) / 2
+    return loss(Plan(scales=chosen)) <= loss(Plan()) / 2
 
 
 #: Maximum number of tensors that a drawing shows on each side of a culprit.
