@@ -225,9 +225,9 @@ def sentences(case: Mapping[str, Any], trials: Trials) -> Iterator[Sentence]:
         return
     yield from _verdict(case, trials)
     culprits = search.get("culprits", [])
-    found = list(_of_culprits(culprits, trials)) if culprits else []
-    yield from found
     ending = search.get("ending", {}).get("kind")
+    found = list(_of_culprits(culprits, trials, is_proven=ending == "proven")) if culprits else []
+    yield from found
     if ending == "nothing-left":
         yield _nothing_left(search, trials)
     if ending == "high-fails":
@@ -258,7 +258,10 @@ def _verdict(case: Mapping[str, Any], trials: Trials) -> Iterator[Sentence]:
         yield Sentence("score", said, f"{value:.4g}, inputs moved {low:.4g} to {high:.4g}", right and same)
 
 
-def _of_culprits(culprits: Sequence[Mapping[str, Any]], trials: Trials) -> Iterator[Sentence]:
+def _of_culprits(
+    culprits: Sequence[Mapping[str, Any]], trials: Trials, *, is_proven: bool
+) -> Iterator[Sentence]:
+    """Of a search that ended early the report says that some layers may be innocent."""
     every = [node for culprit in culprits for node in culprit["nodes"]]
     whole = trials.room(trials.run(trials.out(every)))
     for culprit in culprits:
@@ -267,8 +270,9 @@ def _of_culprits(culprits: Sequence[Mapping[str, Any]], trials: Trials) -> Itera
         said = f"{culprit['op_type']} '{culprit['layer']}' is at fault"
         seen = f"all {len(culprits)} out: {whole:+.1f} dB; this one back: {back:+.1f} dB, "
         seen += f"missed on {missed} of {DRAWS} draws of two thirds of the samples"
-        needed = back < NEAR_DB or missed >= DRAWS / 4
-        yield Sentence("at fault", said, seen, whole >= -NEAR_DB and needed)
+        needed = not is_proven or back < NEAR_DB or missed >= DRAWS / 4
+        kind = "at fault" if is_proven else "at fault, or innocent"
+        yield Sentence(kind, said, seen, whole >= -NEAR_DB and needed)
     for culprit in culprits:
         cause = culprit["cause"]
         if cause:
