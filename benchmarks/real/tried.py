@@ -503,14 +503,16 @@ def _numbers(
     values = trials.values(pair.source) if pair.weight is None else None
     if values is None:
         return
-    exact, kept = (array.reshape(len(values), -1).astype(np.float64) for array in (values, pair.own(values)))
+    # heads or windows may lie on the first axis, besides the samples
+    rows = trials.count if len(values) % trials.count == 0 else 1
+    exact, kept = (array.reshape(rows, -1).astype(np.float64) for array in (values, pair.own(values)))
     signal, noise, tops = (exact**2).sum(1), ((exact - kept) ** 2).sum(1), np.abs(exact).max(1)
     rng, ends = np.random.default_rng(0), dict[str, list[float]]()
     for size in (trials.count, *[trials.count * 2 // 3] * DRAWS, *[FEWEST] * DRAWS):
-        rows = rng.choice(trials.count, min(size, trials.count), replace=False)
-        ratio = float(signal[rows].sum() / max(noise[rows].sum(), 1e-300))
+        drawn = rng.choice(rows, min(size, rows), replace=False)
+        ratio = float(signal[drawn].sum() / max(noise[drawn].sum(), 1e-300))
         ends.setdefault("sqnr_db", []).append(10 * float(np.log10(max(ratio, 1e-30))))
-        ends.setdefault("amax", []).append(float(tops[rows].max()))
+        ends.setdefault("amax", []).append(float(tops[drawn].max()))
     best = pair.codes(values, np.float64(best_reach(pair, values) / pair.levels))
     told, wrong = {**cause["numbers"], "amax": cause["amax"]}, []
     for name, found in ends.items():
@@ -519,7 +521,7 @@ def _numbers(
         if f"{told[name]:.3g}" in text and not inside:
             wrong.append(f"{name} {told[name]:.3g}")
     # there may be a better scale still, and some samples may allow more than all
-    noise = ((exact - best.reshape(len(values), -1)) ** 2).sum(1)
+    noise = ((exact - best.reshape(rows, -1)) ** 2).sum(1)
     possible = 10 * float(np.log10(max(float((signal / np.maximum(noise, 1e-300)).max()), 1e-30)))
     if f"{told['best_sqnr_db']:.3g}" in text and told["best_sqnr_db"] > possible + 2 * NEAR_DB:
         wrong.append(f"best_sqnr_db {told['best_sqnr_db']:.3g}")

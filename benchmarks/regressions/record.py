@@ -210,11 +210,14 @@ def _judged(truth: Truth, culprits: Iterable[Culprit]) -> Iterator[bool]:
 def _headline(truth: Truth, result: CaseResult) -> bool:
     """Whether the ranges, layers and causes that *Why* names were planted."""
     diagnosis, search = result.diagnosis, result.search
-    if diagnosis is None or search is None or is_other_model(result) is not None or not search.culprits:
+    if diagnosis is None or search is None or is_other_model(result) is not None:
         return False
     planted = {kind for kinds in truth.causes.values() for kind in kinds}
-    if diagnosis.ranges is not None and not planted & (WIDE | NARROW):
-        return False
+    if diagnosis.ranges is not None:  # it names ranges in place of layers and their causes
+        return bool(planted & (WIDE | NARROW))
+    if not search.culprits:  # it names a pair that no plan takes off
+        pairs = [f.subject for f in result.findings if f.rule == "unequal-pair" and f.rule in truth.rules]
+        return bool(pairs) and all(pair.startswith(tuple(truth.causes)) for pair in pairs)
     innocent = any(culprit.layer not in truth.causes for culprit in search.culprits)
     return not innocent and all(_judged(truth, search.culprits))
 
