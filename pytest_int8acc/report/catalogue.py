@@ -348,7 +348,7 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
     ),
     "too-coarse": SymptomWords(
         family="rounding",
-        clause="what follows needs finer steps than {format} has: {short_left}",
+        clause="what follows needs finer steps than {format} has, though {short_left}",
         sentence=(
             "no scale is off: '{tensor}' keeps {sqnr_db:.3g} dB, {below_best:.2g} dB from the best that "
             "{format} can do, and what follows it needs more"
@@ -521,7 +521,7 @@ CAUSES: Mapping[CauseKind, CauseWords] = {
         advice="keep it in FP32, or have the model subtract before it squares or sums",
     ),
     "rounding": CauseWords(
-        plural="digits that {format} lacks",
+        plural="steps of {format} that are too coarse",
         advice="keep it in FP32",
     ),
 }
@@ -1023,8 +1023,9 @@ class Advice:
         "the float model and its inputs; if both vary, the function ignores one of them or hides an exception"
     )
     CHECK_LABELS = (
-        "check the labels: one label per input, in the order of the inputs, numbered as the classes of the "
-        "output (from 0 or from 1?)"
+        "check the labels: one label or text per input, in the order of the inputs, numbered as the classes "
+        "of the output (from 0 or from 1? which is the blank?); if they fit, check the float model and its "
+        "inputs"
     )
     LOWER_IS_BETTER = (
         "if a lower value is better, add 'lower_is_better: true' to the criterion; else check that {metric} "

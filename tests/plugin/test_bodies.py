@@ -55,7 +55,7 @@ def test_a_body_in_float_counts_as_often_as_it_runs(pytester: pytest.Pytester) -
     text, case = run(pytester)
     assert case["verdict"] == "passed"
     assert case["precision"]["asked"]["int8"] == pytest.approx(2 / 8)
-    assert "only 25 % of the MACs are asked for in INT8" in " ".join(text.split())
+    assert "only 25 % of the MACs are quantized to INT8" in " ".join(text.split())
 
 
 @KINDS

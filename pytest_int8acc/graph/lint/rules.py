@@ -86,12 +86,15 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
             "header, built",
         ),
         "not-parsed": (
-            "TensorRT builds no model that its parser refuses; another version may parse it",
-            "export the model without this node; a Loop or Scan can be unrolled",
+            "TensorRT builds no model that its parser refuses; if you deploy with another one, 'trtexec "
+            "--onnx=FILE' tells whether it parses the model",
+            "export the model without this node: a Loop or Scan can be unrolled, a NonZero of a mask be a "
+            "Where",
             "built",
         ),
         "added-not-parsed": (
-            "TensorRT builds no model that its parser refuses; another version may parse it",
+            "TensorRT builds no model that its parser refuses; if you deploy with another one, 'trtexec "
+            "--onnx=FILE' tells whether it parses the model",
             "change what was added to the float model at this node as the parser says, or leave it out",
             "built",
         ),
