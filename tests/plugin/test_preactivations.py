@@ -94,7 +94,8 @@ def test_noise_that_the_last_operator_hides_is_told(pytester: pytest.Pytester) -
         assert (found["tensor"], found["fails"]) == ("logits", "tensor")
         assert (score["metric"], score["limit"]) == ("sqnr_db", 20)
         assert score["value"] < 20
-        assert f"the {found['operator']} that gives 'probs' may hide errors of its input: 'logits' sqnr_db" in text
+        hides = f"the {found['operator']} that gives 'probs' may hide errors of its input"
+        assert f"{hides}: 'logits' sqnr_db" in text
         values[end] = score["value"]
     assert len(re.findall(r"logits sqnr_db \d", text)) >= len(ENDS)
     criterion, *_ = re.findall(r"add to 'criteria:' (\{.*?\})", text)
