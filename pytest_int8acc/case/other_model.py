@@ -211,15 +211,15 @@ def _renamed_difference(
             for a, b in zip(made[ours].input, made_there[theirs].input, strict=False)
             if a != b and a in made and b in made_there and a in types and b in others and a not in same
         ]
-        found = [
-            _opened(measured, own, [a for a, _ in pairs])(feed),
-            _opened(measured, other, [b for _, b in pairs])(feed),
-        ]
-        errors = [(_off(found[0][a], found[1][b]), a, b) for a, b in pairs]
-        differing = [error for error in errors if error[0] > _MIN_RATIO]
-        if not differing:
+        if not pairs:
             break
-        off, ours, theirs = differing[0]
+        expected = _opened(measured, own, [a for a, _ in pairs])(feed)
+        found = _opened(measured, other, [b for _, b in pairs])(feed)
+        errors = ((_off(expected[a], found[b]), a, b) for a, b in pairs)
+        first = next((error for error in errors if error[0] > _MIN_RATIO), None)
+        if first is None:
+            break
+        off, ours, theirs = first
     return ours, theirs, off
 
 
