@@ -565,8 +565,10 @@ def bias_of_eight_bits(facts: WeightFacts) -> Shown | None:
 
 
 def shifted_mean(facts: WeightFacts) -> Shown | None:
-    """Recognises weights that are not rounded to the nearest codes, and whose errors shift the results."""
-    if facts.shift_share < _MOSTLY or facts.nearest_db - facts.sqnr_db < LOST_DB:
+    """Recognises weights with fitting scales, not rounded to the nearest codes, whose errors shift results."""
+    factors = facts.factors
+    fits = bool(factors.size and factors.min() > 1 / WIDE and factors.max() < WIDE)
+    if not fits or facts.shift_share < _MOSTLY or facts.nearest_db - facts.sqnr_db < LOST_DB:
         return None
     return {"numbers": {"shift_share": facts.shift_share, "best_sqnr_db": facts.nearest_db}}
 
