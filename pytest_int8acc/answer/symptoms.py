@@ -565,7 +565,7 @@ def bias_of_eight_bits(facts: WeightFacts) -> Shown | None:
 
 
 def shifted_mean(facts: WeightFacts) -> Shown | None:
-    """Recognises weights with fitting scales, not rounded to the nearest codes, whose errors shift results."""
+    """Recognises weights with fitting scales, but not the nearest codes, whose errors shift the results."""
     factors = facts.factors
     fits = bool(factors.size and factors.min() > 1 / WIDE and factors.max() < WIDE)
     if not fits or facts.shift_share < _MOSTLY or facts.nearest_db - facts.sqnr_db < LOST_DB:
