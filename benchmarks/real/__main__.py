@@ -107,9 +107,9 @@ def written(entry: Entry, source: Path, folder: Path) -> tuple[Path, Feed]:
     return path, inputs
 
 
-def reported(spec: Path) -> dict[str, Any]:
-    """The case's part of report.json."""
-    command = [*PYTEST, spec.name, "--int8acc-report", "report", "--int8acc-backend", "onnxruntime"]
+def reported(spec: Path, *options: str) -> dict[str, Any]:
+    """The case's part of report.json; ``options`` are further options of pytest."""
+    command = [*PYTEST, spec.name, "--int8acc-report", "report", "--int8acc-backend", "onnxruntime", *options]
     done = subprocess.run(command, cwd=spec.parent, capture_output=True, text=True, check=False)
     try:
         (case,) = json.loads((spec.parent / "report" / "report.json").read_text())["cases"]

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from benchmarks.first_specs import PYTEST
+from benchmarks.real.__main__ import reported
 from benchmarks.real.byhand import run
 from benchmarks.real.models import MODELS, QUANTIZERS
 from benchmarks.real.tried import Sentence, Trials, sentences
@@ -53,26 +52,10 @@ def tasks(seed: int = SEED) -> list[Key]:
     return found
 
 
-def reported(made: Path, key: Key) -> dict[str, Any] | None:
+def case_of(made: Path, key: Key) -> dict[str, Any] | None:
     """The case's part of report.json; None where the quantizer refused the model."""
     with project_of(made, key, SEED) as project:
-        if project is None:
-            return None
-        spec = project[0]
-        command = [*PYTEST, spec.name, "--int8acc-report", "report", "--int8acc-backend", "onnxruntime"]
-        done = subprocess.run(
-            [*command, "--int8acc-max-seconds", str(MAX_SECONDS)],
-            cwd=spec.parent,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        try:
-            (case,) = json.loads((spec.parent / "report" / "report.json").read_text())["cases"]
-        except OSError:
-            raise SystemExit(f"{key}: no report\n{done.stdout[-2000:]}") from None
-        found: dict[str, Any] = case
-        return found
+        return None if project is None else reported(project[0], "--int8acc-max-seconds", str(MAX_SECONDS))
 
 
 def tried(made: Path, key: Key, case: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,7 +103,7 @@ def run_all(made: Path, reports: Path, only: Sequence[str]) -> None:
         folder = made / key[0] / key[1]
         is_made = (folder / "int8.onnx").exists() or (folder / "refused.txt").exists()
         if key not in done and is_made and any(fnmatchcase(key[0], pattern) for pattern in only):
-            case = reported(made, key)
+            case = case_of(made, key)
             _keep(reports, key, case)
             print(f"{number}: {key}: {case and case['verdict']}", file=sys.stderr, flush=True)
 

@@ -43,8 +43,8 @@ def other_model(measured: Measured) -> OtherModel | None:
     weights, differing = _weights(own, other)
     tensor, off, same = _first_difference(measured, own, other)
     tensor, theirs, off = _renamed_difference(measured, own, other, tensor, off, same)
-    maker, other_maker = _maker(tensor, [measured.model.file or own, own]), _maker(theirs, [other])
-    is_other_operator = maker and other_maker and not _is_alike(maker, other_maker)
+    maker = _maker(tensor, [measured.model.file or own, own])
+    other_maker = other.index.producer.get(theirs)
     more, less = _operators(other), _operators(own)
     more.subtract(less)
     return OtherModel(
@@ -55,7 +55,7 @@ def other_model(measured: Measured) -> OtherModel | None:
         differing=differing,
         tensor=tensor,
         op_type="" if maker is None else maker.op_type,
-        made_by=other_maker.op_type if other_maker and is_other_operator else "",
+        made_by=_replaced_by(maker, other_maker),
         off=off,
         attributes=_attributes(own.index.producer.get(tensor), other_maker),
         operators={op_type: n for op_type, n in sorted(more.items()) if n},
@@ -76,6 +76,11 @@ def _attributes(own: onnx.NodeProto | None, other: onnx.NodeProto | None) -> tup
     names = sorted(ours.keys() | theirs.keys())
     pairs = [OtherAttribute(name, ours.get(name, "unset"), theirs.get(name, "unset")) for name in names]
     return tuple(pair for pair in pairs if pair.own != pair.other)
+
+
+def _replaced_by(own: onnx.NodeProto | None, other: onnx.NodeProto | None) -> str:
+    """The operator of ``other`` if both nodes are known and their operators differ; otherwise empty."""
+    return "" if own is None or other is None or _is_alike(own, other) else other.op_type
 
 
 def _is_alike(own: onnx.NodeProto, other: onnx.NodeProto) -> bool:

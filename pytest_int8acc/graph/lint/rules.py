@@ -27,6 +27,10 @@ class Rule:
     source: str
 
 
+_UNPARSED = (
+    "TensorRT builds no model that its parser refuses; if you deploy with another one, 'trtexec --onnx=FILE' "
+    "tells whether it parses the model"
+)
 _SYMMETRIC = "quantize symmetrically (ONNX Runtime: extra_options ActivationSymmetric and WeightSymmetric)"
 _DIGITS = "keep this scale in FP32 (opset 23: output_dtype on DequantizeLinear), or leave the layer in FP16"
 
@@ -86,15 +90,13 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
             "header, built",
         ),
         "not-parsed": (
-            "TensorRT builds no model that its parser refuses; if you deploy with another one, 'trtexec "
-            "--onnx=FILE' tells whether it parses the model",
+            _UNPARSED,
             "export the model without this node: a Loop or Scan can be unrolled, a NonZero of a mask be a "
             "Where",
             "built",
         ),
         "added-not-parsed": (
-            "TensorRT builds no model that its parser refuses; if you deploy with another one, 'trtexec "
-            "--onnx=FILE' tells whether it parses the model",
+            _UNPARSED,
             "change what was added to the float model at this node as the parser says, or leave it out",
             "built",
         ),

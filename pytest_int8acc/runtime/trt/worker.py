@@ -486,7 +486,7 @@ def _parse(job: dict[str, Any]) -> dict[str, Any]:
     if parser.parse_from_file(job["model"]):
         return {"refusal": None}
     if not parser.num_errors:
-        return {"refusal": ["", "no reason told"]}
+        return {"refusal": ["", ""]}
     error = parser.get_error(0)
     return {"refusal": [error.node_name(), error.desc()]}
 
