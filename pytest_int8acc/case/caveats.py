@@ -100,7 +100,7 @@ def _judged(name: str, found: tuple[Finding, ...], settings: Settings) -> tuple[
         lines += [f"  {first.rule}, as at '{first.subject}': {first.text}", f"    {first.remedy}"]
     if settings.lint == "auto":
         lines.append("If only ONNX Runtime is to run it, write 'backend: onnxruntime' in the spec.")
-    lines.append("To compare it all the same, set int8acc_lint = warn in the pytest configuration.")
+    lines.append("To compare it all the same, set int8acc_lint = warn in pytest.ini.")
     raise ModelError("\n".join(lines))
 
 

@@ -787,7 +787,7 @@ class Why:
     CHANGES = ": {share} of the values change"
     IN_FP32 = "in FP32 on sample 0 "
     OTHER_TENSOR = "'{tensor}' ({op_type}) is the first to differ, by {off}"
-    OTHER_ATTRIBUTE = ": its {name} is {theirs}, in {model} {own}"
+    OTHER_ATTRIBUTE = ": its {name} is {theirs} in {file}, and {own} in {model}"
     OTHER_MAKER = ": {file} has {op_type} there"
     OTHER_MAKER_WITH = ": {file} has {op_type} there, with {name} {theirs}, not {own}"
     #: What gives NaN, if the baseline's outputs hold NaN.
@@ -876,7 +876,7 @@ class Caution:
     NAN_IN_BOTH = "{output} is NaN in both forms in {share:.2%} of its elements, which are left out"
     SMALL_SAMPLES = (
         "in {small} of {samples} samples the output is {ratio:.0f} times smaller than in others, and on "
-        "these alone {score}; write 'per: sample' into that criterion, to judge each"
+        "these alone {score}; to judge each, write 'per: sample' into that criterion, like {criterion}"
     )
     #: Errors that a Softmax or Sigmoid hides.
     SQUASHED = (
@@ -906,13 +906,14 @@ class Caution:
     IDENTICAL = "the outputs are the baseline's bit for bit: nothing of the rounding to {format} reaches them"
     FEW_ASKED = "only {share} of the MACs are quantized to {format}; left out: {layers}"
     FEW_QUANTIZED = (
-        "only {share} of the MACs are quantized to {format}; left out: {layers}; quantize them, or accept it "
-        "with the criterion {{int8_share: {accepted:g}}}"
+        "only {share} of the MACs are quantized to {format}; left out: {layers}; have your quantizer put "
+        "Q/DQ pairs on their inputs and weights, or accept it: add {{int8_share: {accepted:g}}} to "
+        "'criteria:'"
     )
     NONE_ASKED = "none of the MACs are quantized to {format}; left out: {layers}"
     NONE_QUANTIZED = (
-        "none of the MACs are quantized to {format}; left out: {layers}; quantize their inputs and their "
-        "weights"
+        "none of the MACs are quantized to {format}; left out: {layers}; have your quantizer put Q/DQ pairs "
+        "on their inputs and weights"
     )
 
     #: How a default session of ONNX Runtime differs from an exact one, which has the optimizers that change
@@ -947,7 +948,7 @@ class Caution:
     LOST = "{output} is lost in {format} (sqnr_db {sqnr_db}), and no criterion notices"
     TOO_WEAK = "the criteria are too weak: {outputs} would pass"
     UNNOTICED = "the criteria would also pass {outputs}"
-    UNNOTICED_OUTPUT = "add a criterion on {output}; without it they would also pass {outputs}"
+    UNNOTICED_OUTPUT = "the criteria would also pass {outputs}; add one on it, like {criterion}"
     ACCEPTED = "accepted ({reason}): the criteria would also pass {outputs}"
     CHANCE_SAME = "{metric} is {baseline} for the baseline, and the same for shuffled outputs"
     CHANCE_NEAR = "check the labels, too: {metric} of the baseline is {baseline}, by chance {chance}"
@@ -1006,9 +1007,10 @@ class Advice:
         "spec, beside 'model:'"
     )
     OTHER_INPUTS = (
-        "take inputs that differ more, or limit a metric of your task, like {metric}, with 'labels: FILE'. "
-        "All outputs are so alike that only an 'sqnr_db' of {limit:g} dB catches shuffled ones, and {format} "
-        "has {sqnr_db} dB. To accept weak criteria, write 'accept_blind: REASON' in the spec, beside 'model:'"
+        "give inputs with other answers, as of every class, or add to 'criteria:' a limit on the metric of "
+        "your task, like {metric}, with 'labels: FILE' (docs/specs.md, 'Metrics of labels'). These outputs "
+        "are so alike that only 'sqnr_db: {limit:g}' would catch shuffled ones, and {format} itself has "
+        "{sqnr_db} dB. To accept weak criteria, write 'accept_blind: REASON' in the spec, beside 'model:'"
     )
     #: How a spec names a metric that the user has written.
     OWN_METRIC = "{{metric: FILE.py:FUNCTION, max_drop: 1%}}"
@@ -1050,8 +1052,9 @@ class NoFix:
     )
     HIGH_FAILS = "none found: with every layer out of {format} the criteria fail too"
     OTHER_MODEL = (
-        "find the step from {model} to {file} that changes this, and make {file} anew; or write '{key}: "
-        "{{calibrate: {{}}}}' to have {model} quantized here in its place"
+        "undo this in the step between {model} and {file} that made it, such as a simplifier, an opset "
+        "converter or the quantizer, and make {file} anew; or write '{key}: {{calibrate: {{}}}}' in the spec "
+        "in place of {file}, to have {model} quantized here"
     )
     OTHER_WEIGHTS = (
         "name under 'model:' the float model that {file} was made from; or quantize {model}: write '{key}: "

@@ -16,6 +16,7 @@ from pytest_int8acc.report.words import (
     count,
     few,
     interval_text,
+    limit_in_yaml,
     middle,
     name_of,
     number,
@@ -242,6 +243,7 @@ def _hidden(result: CaseResult) -> Iterator[str]:
                 samples=output.samples,
                 ratio=small.ratio,
                 score=relation(small.alone, NAME),
+                criterion=limit_in_yaml(output.name, small.alone.metric, small.alone.limit, ", per: sample"),
             )
         if output.preactivation is not None and output.preactivation.fails and output.passed:
             yield _squashed(name, output.preactivation, is_simulated=result.place == "engine")
@@ -416,11 +418,12 @@ def _blind_cautions(result: CaseResult) -> Iterator[str]:
     if not missed:
         return
     outputs = few([_dead_text(dead) for dead in missed], 2)
-    changed = [f"'{middle(dead.output, NAME)}'" for dead in missed if dead.output]
+    changed = [dead.output for dead in missed if dead.output]
     if result.blind_reason:
         yield Caution.ACCEPTED.format(reason=middle(result.blind_reason, NAME), outputs=outputs)
     elif changed and not named:
-        yield Caution.UNNOTICED_OUTPUT.format(outputs=outputs, output=changed[0])
+        criterion = limit_in_yaml(changed[0], "sqnr_db", DEFAULT_SQNR_DB)
+        yield Caution.UNNOTICED_OUTPUT.format(outputs=outputs, criterion=criterion)
     else:
         yield Caution.UNNOTICED.format(outputs=outputs)
 

@@ -27,7 +27,9 @@ from pytest_int8acc.report.words import (
     first_fitting,
     fitted,
     interval_text,
+    limit_in_yaml,
     middle,
+    name_in_yaml,
     name_of,
     number,
     percent,
@@ -120,7 +122,7 @@ def _fix_of_nan(found: FloatNan) -> str:
         first = Advice.IN_FP32
     elif found.node:
         first = Advice.MEND_NODE.format(op_type=middle(found.op_type, NAME), node=middle(found.node, NAME))
-    return Advice.FLOAT_NAN.format(first=first, output=_in_yaml(found.output))
+    return Advice.FLOAT_NAN.format(first=first, output=name_in_yaml(found.output))
 
 
 def _fix_of_format(contract: PrecisionContract) -> str:
@@ -149,12 +151,16 @@ def _fix_of_criteria(blind: BlindSpots, low_format: str) -> str:
     near = blind.too_near
     if blind.remedy is not None:
         sqnr_db = number(blind.remedy.value)
-        return Advice.ADD_LIMIT.format(criterion=_criterion(blind.remedy), format=low_format, sqnr_db=sqnr_db)
+        return Advice.ADD_LIMIT.format(
+            criterion=limit_in_yaml(blind.remedy.subject, "sqnr_db", blind.remedy.limit),
+            format=low_format,
+            sqnr_db=sqnr_db,
+        )
     if near is None or near.limit is None:
         metrics = dict.fromkeys([_metric_in_yaml(blind.metric), Advice.OWN_METRIC.format()])
         return Advice.ADD_METRIC.format(metrics=" or ".join(metrics))
     if is_lost(near):
-        return Advice.ADD_LIMIT_OF_LOST.format(criterion=_criterion(near))
+        return Advice.ADD_LIMIT_OF_LOST.format(criterion=limit_in_yaml(near.subject, "sqnr_db", near.limit))
     return Advice.OTHER_INPUTS.format(
         limit=near.limit,
         format=low_format,
@@ -169,23 +175,12 @@ def _metric_in_yaml(metric: FittingMetric | None) -> str:
         return Advice.OWN_METRIC.format()
     keys = [f"metric: {metric.metric}"]
     if metric.output:
-        keys.append(f"output: {_in_yaml(metric.output)}")
+        keys.append(f"output: {name_in_yaml(metric.output)}")
     if metric.axis is not None:
         keys.append(f"axis: {metric.axis}")
     if metric.metric == "coco_map":
         keys.append(f"decode: {metric.decode or 'FILE.py:FUNCTION'}")
     return f"{{{', '.join(keys)}, max_drop: 1%}}"
-
-
-def _criterion(score: Score) -> str:
-    """Returns a limit on the SQNR of an output, in the YAML of a spec."""
-    return f"{{output: {_in_yaml(score.subject)}, sqnr_db: {score.limit:g}}}"
-
-
-def _in_yaml(name: str) -> str:
-    """Returns the name of an output in the YAML of a spec."""
-    name = middle(name, NAME)
-    return f"'{name}'" if "[" in name else name  # YAML reads a bracket as the start of a list
 
 
 def _fix_of_metric(metric: ChanceMetric) -> str:

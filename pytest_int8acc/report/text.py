@@ -149,10 +149,10 @@ def _caution_lines(sentences: Sequence[str], room: int, wraps: bool) -> list[str
 def _more(view: CaseView, verbosity: int) -> str:
     """Returns the line that names the files and the options that show more."""
     written = view.result.written
-    shows = "-vv shows all there is" if verbosity > 0 else "-v shows scores, stages and other ways"
+    shows = "-vv shows all there is" if verbosity > 0 else "-v shows scores, stages and other fixes"
     if not written:
         if view.has_fix:
-            what = "fixed.onnx, and plan.yaml to name under 'plan:' in the spec"
+            what = "fixed.onnx to ship, and plan.yaml for 'plan:' in the spec"
             return f"More: --int8acc-report DIR writes {what}; -v{'v' * verbosity} shows more"
         return f"More: {shows}; --int8acc-report DIR writes a report"
     folder, names = "", set(written)

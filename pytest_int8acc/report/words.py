@@ -130,6 +130,17 @@ def name_of(score: Score, most: int | None = None) -> str:
     return f"'{subject}'" if score.name == score.subject else f"'{subject}' {metric}"
 
 
+def name_in_yaml(output: str) -> str:
+    """Returns the name of an output in the YAML of a spec."""
+    name = middle(output, NAME)
+    return f"'{name}'" if "[" in name else name  # YAML reads a bracket as the start of a list
+
+
+def limit_in_yaml(output: str, metric: str, limit: float | None, more: str = "") -> str:
+    """Returns a criterion on an output in the YAML of a spec, like ``{output: logits, sqnr_db: 20}``."""
+    return f"{{output: {name_in_yaml(output)}, {metric}: {limit:g}{more}}}"
+
+
 def value_and_limit(score: Score, limit: float) -> tuple[str, str]:
     """Returns value and limit as text. If the limit is missed, both have enough digits to differ."""
     return number_pair(score.value, limit, most=8 if score.passed else 17)

@@ -125,7 +125,7 @@ def test_an_output_that_no_criterion_sees_is_told(pytester, project):
     spec = "criteria: [{output: logits, sqnr_db: 20}, {output: features, cosine: -1}]\n"
     verdict, _, text = judged(pytester, spec)
     assert verdict == "passed"
-    assert "add a criterion on 'features'; without it they would also pass 'features' set to zero" in text
+    assert "also pass 'features' set to zero; add one on it, like {output: features, sqnr_db: 20}" in text
 
 
 def test_a_metric_that_counts_one_side_only_is_told(pytester, project):

@@ -20,7 +20,7 @@ VERDICTS = [
     "broken.onnx: no such file; write the model's path relative to the spec",
     "INT8 accuracy: 'logits' cosine 0.8741 < 0.999",
     "Fix: an engine cannot be searched: name the model it was made from, 'int8: {model: FILE}'",
-    "More: -v shows scores, stages and other ways; --int8acc-report DIR writes a report",
+    "More: -v shows scores, stages and other fixes; --int8acc-report DIR writes a report",
 ]
 LINES = [
     "PASSED m.int8acc.yaml::good - 'logits' cosine 0.9996 >= 0.999 (margin 0.0006), auto/exact/cpu",

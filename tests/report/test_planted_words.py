@@ -140,4 +140,4 @@ def test_what_first_differs_is_traced_to_what_computes_it(pytester: pytest.Pytes
     found = case["diagnosis"]["other_model"]
     assert found["tensor"] == "act"
     assert "'act' (LeakyRelu) is the first to differ" in text
-    assert "its alpha is 0.8999999761581421, in model.onnx 0.10000000149011612" in text
+    assert "its alpha is 0.8999999761581421 in int8.onnx, and 0.10000000149011612 in model.onnx" in text

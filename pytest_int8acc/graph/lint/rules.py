@@ -28,8 +28,8 @@ class Rule:
 
 
 _UNPARSED = (
-    "TensorRT builds no model that its parser refuses; if you deploy with another one, 'trtexec --onnx=FILE' "
-    "tells whether it parses the model"
+    "TensorRT builds no model that its parser refuses; whether the parser of your own TensorRT does, "
+    "'trtexec --onnx=FILE' tells"
 )
 _SYMMETRIC = "quantize symmetrically (ONNX Runtime: extra_options ActivationSymmetric and WeightSymmetric)"
 _DIGITS = "keep this scale in FP32 (opset 23: output_dtype on DequantizeLinear), or leave the layer in FP16"
@@ -91,8 +91,8 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
         ),
         "not-parsed": (
             _UNPARSED,
-            "export the model without this node: a Loop or Scan can be unrolled, a NonZero of a mask be a "
-            "Where",
+            "export the model without this node: unroll a Loop or Scan; in PyTorch write "
+            "torch.where(mask, x, 0) for x[mask], which gives a NonZero",
             "built",
         ),
         "added-not-parsed": (
