@@ -694,7 +694,7 @@ DEAD: Mapping[DeadKind, str] = {
     "zeros": "all-zero outputs",
     "shuffled": "outputs shuffled between samples",
     "mean": "the mean output for every sample",
-    "shifted": "{output} with its classes shifted by one",
+    "shifted": "{output} shifted by one class",
     "replaced": "{output} set to zero",
     "greatest": "{output} at its greatest value everywhere",
 }
@@ -789,7 +789,7 @@ class Why:
     OTHER_TENSOR = "'{tensor}' ({op_type}) is the first to differ, by {off}"
     OTHER_ATTRIBUTE = ": its {name} is {theirs} in {file}, and {own} in {model}"
     OTHER_MAKER = ": {file} has {op_type} there"
-    OTHER_MAKER_WITH = ": {file} has {op_type} there, with {name} {theirs}, not {own}"
+    OTHER_MAKER_WITH = ": {file} has {op_type} there, with {name} {theirs} in place of {own}"
     #: What gives NaN, if the baseline's outputs hold NaN.
     FLOAT_NAN = "the float model itself gives NaN there{where}, so {format} can be compared with nothing"
     FLOAT_NAN_IN_BOTH = (
@@ -876,7 +876,7 @@ class Caution:
     NAN_IN_BOTH = "{output} is NaN in both forms in {share:.2%} of its elements, which are left out"
     SMALL_SAMPLES = (
         "in {small} of {samples} samples the output is {ratio:.0f} times smaller than in others, and on "
-        "these alone {score}; to judge each, write 'per: sample' into that criterion, like {criterion}"
+        "these alone {score}; to judge each, limit it as {criterion}"
     )
     #: Errors that a Softmax or Sigmoid hides.
     SQUASHED = (
@@ -906,14 +906,12 @@ class Caution:
     IDENTICAL = "the outputs are the baseline's bit for bit: nothing of the rounding to {format} reaches them"
     FEW_ASKED = "only {share} of the MACs are quantized to {format}; left out: {layers}"
     FEW_QUANTIZED = (
-        "only {share} of the MACs are quantized to {format}; left out: {layers}; have your quantizer put "
-        "Q/DQ pairs on their inputs and weights, or accept it: add {{int8_share: {accepted:g}}} to "
-        "'criteria:'"
+        "only {share} of the MACs are quantized to {format}; left out: {layers}; have your quantizer "
+        "include them, or accept it with the criterion {{int8_share: {accepted:g}}}"
     )
     NONE_ASKED = "none of the MACs are quantized to {format}; left out: {layers}"
     NONE_QUANTIZED = (
-        "none of the MACs are quantized to {format}; left out: {layers}; have your quantizer put Q/DQ pairs "
-        "on their inputs and weights"
+        "none of the MACs are quantized to {format}; left out: {layers}; have your quantizer include them"
     )
 
     #: How a default session of ONNX Runtime differs from an exact one, which has the optimizers that change
@@ -1007,17 +1005,16 @@ class Advice:
         "spec, beside 'model:'"
     )
     OTHER_INPUTS = (
-        "give inputs with other answers, as of every class, or add to 'criteria:' a limit on the metric of "
-        "your task, like {metric}, with 'labels: FILE' (docs/specs.md, 'Metrics of labels'). These outputs "
-        "are so alike that only 'sqnr_db: {limit:g}' would catch shuffled ones, and {format} itself has "
-        "{sqnr_db} dB. To accept weak criteria, write 'accept_blind: REASON' in the spec, beside 'model:'"
+        "give inputs whose outputs differ more, since no 'sqnr_db' below {limit:g} catches these when "
+        "shuffled, and {format} has {sqnr_db}; or limit a metric of your task, like {metric}, with "
+        "'labels: FILE'; or accept it: write 'accept_blind: REASON' in the spec, beside 'model:'"
     )
     #: How a spec names a metric that the user has written.
     OWN_METRIC = "{{metric: FILE.py:FUNCTION, max_drop: 1%}}"
     COMPARE_LABELS = (
         "print the labels of ten samples and what the float model gives for them. If nearly all labels are "
-        "alike, use other samples, or check how their file is read; if the outputs are, check the float "
-        "model and its inputs; if both vary, check the order of the labels and what stands for a class"
+        "alike, use other samples, or check how their file is read; if nearly all outputs are, check the "
+        "float model and its inputs; if both vary, check the order of the labels and the number of each class"
     )
     COMPARE_LABELS_OF_USER = (
         "print in {metric} the labels and the predictions of ten samples. If nearly all labels are alike, "
@@ -1052,9 +1049,8 @@ class NoFix:
     )
     HIGH_FAILS = "none found: with every layer out of {format} the criteria fail too"
     OTHER_MODEL = (
-        "undo this in the step between {model} and {file} that made it, such as a simplifier, an opset "
-        "converter or the quantizer, and make {file} anew; or write '{key}: {{calibrate: {{}}}}' in the spec "
-        "in place of {file}, to have {model} quantized here"
+        "mend the step from {model} to {file} that changed this (simplifier, converter or quantizer); "
+        "or write '{key}: {{calibrate: {{}}}}' in place of that file, to have {model} quantized here"
     )
     OTHER_WEIGHTS = (
         "name under 'model:' the float model that {file} was made from; or quantize {model}: write '{key}: "

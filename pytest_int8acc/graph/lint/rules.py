@@ -28,8 +28,8 @@ class Rule:
 
 
 _UNPARSED = (
-    "TensorRT builds no model that its parser refuses; whether the parser of your own TensorRT does, "
-    "'trtexec --onnx=FILE' tells"
+    "TensorRT builds no model that its parser refuses; if yours takes it ('trtexec --onnx=FILE' tells), set "
+    "int8acc_lint = warn"
 )
 _SYMMETRIC = "quantize symmetrically (ONNX Runtime: extra_options ActivationSymmetric and WeightSymmetric)"
 _DIGITS = "keep this scale in FP32 (opset 23: output_dtype on DequantizeLinear), or leave the layer in FP16"
@@ -91,8 +91,8 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
         ),
         "not-parsed": (
             _UNPARSED,
-            "export the model without this node: unroll a Loop or Scan; in PyTorch write "
-            "torch.where(mask, x, 0) for x[mask], which gives a NonZero",
+            "export the model without this node (x[mask] in PyTorch gives a NonZero, torch.where(mask, x, 0) "
+            "does not; a Loop or Scan can be unrolled)",
             "built",
         ),
         "added-not-parsed": (
