@@ -22,6 +22,8 @@ _PREFIX, _SUFFIX = ".int8acc-", ".part"
 #: A draft is an unfinished file. If it cannot be locked and is older than this number of seconds, a killed
 #: process left it, and it is removed.
 _STALE_SECONDS = 3600.0
+#: The errors of file systems that have no hard links, or refuse them to the user.
+_NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 def replace_file(path: Path, data: bytes, draft: Path | None = None) -> None:
@@ -44,7 +46,9 @@ def replace_file(path: Path, data: bytes, draft: Path | None = None) -> None:
 
 
 def create_file(path: Path, data: bytes) -> None:
-    """Write a new file atomically, as :func:`replace_file` does, but never replace a file.
+    """Write a new file, but never replace a file.
+
+    It is written atomically, as :func:`replace_file` does, unless the file system has no hard links.
 
     Raises:
         FileExistsError: The file exists. It stays unchanged.
@@ -53,8 +57,11 @@ def create_file(path: Path, data: bytes) -> None:
     with _drafted(path, data) as draft:
         try:
             os.link(draft, path)  # unlike a rename, a link replaces no file
-        except PermissionError:  # a file system without links
-            os.rename(draft, path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with path.open("xb") as stream:
+                stream.write(data)
 
 
 @contextlib.contextmanager

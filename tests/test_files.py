@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from child import in_child
 from kills import at_once, steps
 
-from pytest_int8acc.files import replace_file, replacing_files
+from pytest_int8acc.files import create_file, replace_file, replacing_files
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 OLD, NEW = b"old" * 10, b"new" * 20
@@ -99,3 +100,17 @@ def test_what_another_process_is_writing_stays(tmp_path: Path) -> None:
         (drafts / NAMES[0]).write_bytes(NEW)
     assert (tmp_path / NAMES[0]).read_bytes() == NEW
     assert {path.name for path in tmp_path.iterdir()} == set(NAMES)
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP])
+def test_on_a_disk_without_links_too_a_new_file_replaces_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refuse)
+    create_file(tmp_path / "file", OLD)
+    with pytest.raises(FileExistsError):
+        create_file(tmp_path / "file", NEW)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": OLD}
