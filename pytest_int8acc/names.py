@@ -88,7 +88,7 @@ def digest(name: str) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """Return ``text`` in about ``most`` characters: its beginning, a digest of the whole text, and its end."""
+    """Return ``text`` in about ``most`` characters: its beginning, a digest of ``text``, and its end."""
     if len(text) <= most:
         return text
     return f"{text[: most * 2 // 3]}...[{digest(text)}, {len(text)} characters]...{text[-most // 6 :]}"

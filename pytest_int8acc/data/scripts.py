@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 _PACKAGE = Path(__file__).parents[1]
 #: What ``next`` returns at the end of a user's iterator.
 _END = object()
-#: The exceptions that pytest and unittest raise to skip a test.
+#: Names of the exceptions that pytest and unittest raise to skip a test, or to expect its failure.
 _OUTCOMES = ("Skipped", "XFailed", "SkipTest")
 
 
@@ -195,7 +195,7 @@ def user_array(ref: str, value: object, where: str) -> Array:
 
 
 def iterate_user(ref: str, function: UserFunction) -> Iterator[Any]:
-    """Yield the items of the iterable that ``function()`` returns; no item is taken before it is needed.
+    """Yield the items of the iterable that ``function()`` returns, each when it is needed.
 
     Raises:
         DataError: The function or its iterator fails, or the function's result is a dict or not iterable.
@@ -227,8 +227,8 @@ def _importable(folder: Path, modules: dict[str, ModuleType]) -> Iterator[None]:
     """Put ``folder`` on ``sys.path`` and ``modules`` in ``sys.modules`` within the block.
 
     Modules that the block imports from the folder are added to ``modules``. After the block, ``modules`` are
-    removed from ``sys.modules``. If the folder was on ``sys.path`` before, imported modules stay in
-    ``sys.modules``.
+    removed from ``sys.modules``. If the folder was on ``sys.path`` before the block,
+    newly imported modules are not added, and stay in ``sys.modules``.
     """
     added = str(folder) not in sys.path
     hidden = {name: sys.modules[name] for name in modules if name in sys.modules}
