@@ -30,7 +30,7 @@ class Batch:
     rows: int
     """The number of samples, which are the first rows of each batched input; 1 if no input is batched."""
     padding: int = 0
-    """The number of rows after the samples. They are copies of the last sample that fill a batch of fixed size."""
+    """The number of rows after the samples: copies of the last sample that fill a batch of fixed size."""
 
 
 def real_rows(array: Array, batch: Batch) -> Array:

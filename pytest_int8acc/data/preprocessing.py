@@ -299,7 +299,7 @@ def _distance(ours: F64, theirs: F64) -> float:
 def _repeats(
     calibration: Mapping[str, Array], validation: Mapping[str, Array], names: list[str]
 ) -> Iterator[Finding]:
-    """Yield a finding if calibration samples are copies of each other, and one if inputs are copies of them."""
+    """Yield findings on calibration samples that are copies of each other, or that are among the inputs."""
     ours, theirs = _digests(calibration, names), _digests(validation, names)
     if len(ours) > 1:
         twice = 1 - len(set(ours)) / len(ours)
