@@ -246,7 +246,7 @@ def _float_model(model: Model, path: Path) -> Path | None:
 
 
 def _head(facts: _Facts) -> dict[str, object]:
-    """Return the values of the spec template's placeholders for the model and its quantization."""
+    """Return the values of the spec template's placeholders for the model, quantization and selectors."""
     given = facts.given
     file = seen_from(facts.folder, facts.path)
     layers = "1 layer" if facts.layers == 1 else f"{facts.layers} layers"
