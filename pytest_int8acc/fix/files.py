@@ -65,7 +65,7 @@ class Named:
     op_types: tuple[str, ...]
     """Operator types of the nodes in ``int8``."""
     scales: Mapping[str, float]
-    """The scales that the plan gives to activations, as far as other tools can take them."""
+    """The scales that the plan sets on activations and that other tools support, by tensor."""
     inputs: tuple[str, ...]
     """The model's inputs without a fixed size, as text with their shapes."""
     precision: Precision
@@ -112,16 +112,16 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
     )
 
 
-#: Fields of a plan that other tools support.
+#: The fields of a plan that all other tools support.
 _TOLD = frozenset({"high", "fused"})
-#: The other fields of a plan, and what they give to tensors, in the words of messages.
+#: The other fields of a plan, each with the words in which messages name what the field sets on tensors.
 _LACKING = {"scales": "scales", "floats": "float values", "moves": "moved channels", "outputs": "output"}
 
 
 def _untold(plan: Plan, plain_scales: int) -> str:
     """Return a line on the parts of the plan that only fixed.onnx can have; empty if there are none.
 
-    ``plain_scales`` is the number of the plan's scales that other tools can take.
+    ``plain_scales`` is the number of the plan's scales that other tools support.
     """
     counts = {part.name: len(getattr(plan, part.name)) for part in fields(plan) if part.name not in _TOLD}
     counts["scales"] -= plain_scales
@@ -130,9 +130,9 @@ def _untold(plan: Plan, plain_scales: int) -> str:
 
 
 def _plain_scales(fix: FixFiles) -> dict[str, float]:
-    """Return the plan's scales that other tools can take, by activation tensor.
+    """Return the plan's scales that other tools support, by activation tensor.
 
-    These are symmetric and per tensor. The plan must not move range between channels of the tensor, and the
+    Such scales are symmetric and per tensor. The plan must not move range between channels of the tensor, and the
     tensor must not lie inside an If, Loop or Scan.
     """
     own, moves = quantized_tensors(fix.network), fix.plan.moves
