@@ -114,7 +114,7 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
 
 #: The fields of a plan that all other tools support.
 _TOLD = frozenset({"high", "fused"})
-#: The other fields of a plan, each with the words in which messages name what the field sets on tensors.
+#: The other fields of a plan, each with the words by which messages name what the field sets.
 _LACKING = {"scales": "scales", "floats": "float values", "moves": "moved channels", "outputs": "output"}
 
 
