@@ -291,8 +291,8 @@ def _strange_keys(metric: str, given: Mapping[str, Any]) -> Iterator[tuple[str |
 class EngineCriterion(_Limits):
     """Limits on the share of the model that runs in INT8, and on the speed-up of a TensorRT engine.
 
-    With ONNX Runtime only ``int8_share`` can be judged. The share is then the one that the case
-    requests, because ONNX Runtime does not report the formats in which it ran the layers.
+    With ONNX Runtime only ``int8_share`` can be judged. The share is then the one that the case requests,
+    because ONNX Runtime does not report the formats in which it ran the layers.
     """
 
     int8_share: fields.Fraction | None = option(

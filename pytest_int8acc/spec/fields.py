@@ -333,7 +333,7 @@ def _detail(kind: str, text: str, loc: tuple[str | int, ...] = (), value: Any = 
 
 
 def _reworded(model: type[Closed], value: Any, error: ValidationError) -> list[InitErrorDetails]:
-    """Return the details of ``error`` with own messages on unknown keys, missing keys and wrong types."""
+    """Return the details of ``error`` with own messages on an unknown key, a missing key or a wrong type."""
     details = []
     for detail in error.errors(include_url=False):
         kind, loc = detail["type"], detail["loc"]
