@@ -20,8 +20,8 @@ from pytest_int8acc.results import Finding
 from pytest_int8acc.tensors import Array, TensorInfo
 
 F64 = NDArray[np.float64]
-#: Maximum number of samples that are read of the calibration data, and of the inputs. With this
-#: number, a large mismatch exceeds ``CERTAIN`` standard errors.
+#: Maximum number of samples that are read of the calibration data, and of the inputs. With this number of
+#: samples, a large mismatch exceeds ``CERTAIN`` standard errors.
 SAMPLES = 256
 #: Minimum number of calibration samples; with fewer, a warning is given. With n calibration samples, a new
 #: input exceeds their greatest value with a probability of 1/(n+1).
@@ -39,7 +39,7 @@ _FACTOR = 1.5
 _OBVIOUS = 20.0
 #: Minimum difference between the means of calibration samples and inputs that is reported, in standard
 #: deviations of the calibration samples. If the mean is subtracted in one of the two only, the difference is
-#: one or more.
+#: one standard deviation or more.
 _SHIFT = 0.4
 #: Minimum ratio of the variation of the calibration samples to the variation of the inputs. Below this ratio,
 #: calibration samples are reported as nearly alike; see ``_Side.variation``.
