@@ -77,7 +77,7 @@ class Given:
 
 
 def look(path: Path, model: Model) -> Given:
-    """Return the data at ``path``, their kind, and the input of ``model`` that they are for.
+    """Return the data at ``path`` with their kind, their labels, and the input of ``model`` that reads them.
 
     Raises:
         DataError: ``path`` does not exist, the data are of no known kind, or fit no input of the model.
