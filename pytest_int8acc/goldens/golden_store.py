@@ -137,7 +137,7 @@ class GoldenStore:
         return self.recording or self.goldens.candidates is not None
 
     def cutter(self) -> Cutter:
-        """Return an object that cuts the golden's outputs into batches; GoldenError if they are damaged."""
+        """Return an object that cuts the golden's outputs into batches; raises GoldenError on damage."""
         assert self.record is not None
         location = self.location
         return Cutter(location.outputs(self.record), str(location), location.again)

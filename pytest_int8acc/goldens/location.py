@@ -326,7 +326,11 @@ class Cutter:
                 raise self._misfit(f"'{name}' is kept with {len(kept)} rows, and this run has {rows}")
 
     def cut(self, other: Outputs) -> Outputs:
-        """Return the golden's outputs, split like the batches of ``other``; raises GoldenError."""
+        """Return the golden's outputs, split like the batches of ``other``.
+
+        Raises:
+            GoldenError: The outputs do not fit ``other``.
+        """
         batches = zip(*other.values(), strict=True)
         feeds = [self(dict(zip(other, batch, strict=True))) for batch in batches]
         self.end()
