@@ -55,7 +55,7 @@ def judged_reports(
 def missed(report: pytest.TestReport) -> bool:
     """Return whether a case failed because its scores miss limits.
 
-    It is False for an error in the teardown, and for a strict xfail that passed.
+    The result is False for an error in the teardown, and for a strict xfail that passed.
     """
     return report.when == "call" and MISSED in dict(report.user_properties)
 
@@ -166,7 +166,7 @@ def _named(lines: Sequence[str]) -> list[Line]:
 
 
 class Cases:
-    """Collects the cases of this session that have ended, as the report holds them.
+    """Collects the cases of this session that have ended, as entries of the report.
 
     Args:
         folder: The report folder. Paths inside it are made relative to it.
@@ -174,7 +174,7 @@ class Cases:
 
     def __init__(self, folder: Path | None) -> None:
         self.selected: dict[str, None] = {}
-        """The node ids of the cases that this session is to run. The report names the cases that did not end."""
+        """The node ids of the cases that this session is to run. The report names those without a result."""
         self._folder = folder
         self._entries: dict[str, dict[str, Any]] = {}
         self._places: dict[str, tuple[str, int]] = {}
@@ -221,7 +221,7 @@ class Cases:
 
 
 class LiveReport:
-    """Writes ``report.json`` anew whenever a case ends. If the run is killed, the ended cases are not lost."""
+    """Writes ``report.json`` anew whenever a case ends, so that a killed run loses no ended case."""
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self.cases = Cases(folder)
