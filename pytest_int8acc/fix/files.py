@@ -19,8 +19,8 @@ from pytest_int8acc.graph.norms import fuse_norms
 from pytest_int8acc.graph.opsets import LEAST_OPSET
 from pytest_int8acc.graph.plan import quantized_tensors
 
-#: The file name of a copy of the float model, in the folder of the fix. The copy is written only if the node
-#: names in the user's model file are not those of the plan.
+#: The file name of a copy of the float model, in the folder of the fix. The copy is written only if other
+#: tools cannot use the user's model file; see ``Named.own_file``.
 NAMED_MODEL = "float.onnx"
 
 
@@ -57,9 +57,10 @@ class Named:
     model: str
     """The float model's path with slashes, relative to the folder of the fix if that is possible."""
     own_file: bool
-    """Whether other tools can use the user's model file. If not, ``NAMED_MODEL`` is written for them."""
+    """Whether other tools can use the user's model file: its path is printable, its nodes have the names of
+    the plan, and its opset has per-channel Q/DQ. If not, ``NAMED_MODEL`` is written for them."""
     high: Mapping[str, Precision]
-    """The precision of each node that is kept out of INT8, in topological order."""
+    """The precision of each node that is kept out of the low format, in topological order."""
     int8: Mapping[str, tuple[int, ...]]
     """The positions of the quantized inputs of each node."""
     op_types: tuple[str, ...]
@@ -112,7 +113,7 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
     )
 
 
-#: The fields of a plan that all other tools support.
+#: The fields of a plan that other tools support.
 _TOLD = frozenset({"high", "fused"})
 #: The other fields of a plan, each with the words by which messages name what the field sets.
 _LACKING = {"scales": "scales", "floats": "float values", "moves": "moved channels", "outputs": "output"}
@@ -132,8 +133,8 @@ def _untold(plan: Plan, plain_scales: int) -> str:
 def _plain_scales(fix: FixFiles) -> dict[str, float]:
     """Return the plan's scales that other tools support, by activation tensor.
 
-    Such scales are symmetric and per tensor. The plan must not move range between channels of the tensor, and the
-    tensor must not lie inside an If, Loop or Scan.
+    Such scales are symmetric and per tensor. The plan must not move range between channels of the tensor, and
+    the tensor must not lie inside an If, Loop or Scan.
     """
     own, moves = quantized_tensors(fix.network), fix.plan.moves
     main = fix.network.model.values().keys()
