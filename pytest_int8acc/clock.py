@@ -106,7 +106,7 @@ class Clock:
 
     @property
     def stop(self) -> Stop | None:
-        """Why the case ended early, and the parts left out. None without a left-out part or Ctrl-C."""
+        """The reason why the case ended early, and the parts left out; None if the case did not end early."""
         left, bound = tuple(self._left), self.bound or 0.0
         if self.interrupted:
             return Stop("interrupted", bound, left)

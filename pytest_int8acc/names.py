@@ -126,7 +126,7 @@ def _safe_link(url: str) -> str:
 
 
 def _secrets(url: str) -> set[str]:
-    """Return the secrets in ``url``: as written, percent-encoded, decoded, and in HTTP's Base64."""
+    """Return the secrets in ``url``: as written, percent-encoded, decoded, and in Base64 as HTTP sends it."""
     import base64
     from urllib.parse import quote, unquote
 
