@@ -89,10 +89,7 @@ class Run(AbstractContextManager["Run"]):
 
     @property
     def doing(self) -> Doing | None:
-        """The current phase and its progress.
-
-        The result is None between the verdict and the search for causes and fixes.
-        """
+        """The current phase and its progress; None between the verdict and the search for causes."""
         return self._clock.doing
 
     @property
@@ -129,7 +126,7 @@ class Run(AbstractContextManager["Run"]):
         return self.result
 
     def close(self) -> None:
-        """Free the engines, the models and the data; the result stays."""
+        """Free the engines, the models and the data; the result can still be read."""
         measured, self._measured = self._measured, None
         if measured is not None:
             measured.close()
@@ -227,19 +224,19 @@ def engine_of_model(
     """Return an engine of a model.
 
     Args:
-        model: A float ONNX model; or one with Q/DQ, which is INT8 or FP8 already and runs as it is.
+        model: A float ONNX model, or a model with Q/DQ, which already is INT8 or FP8 and is run unchanged.
         precision: fp32, fp16, bf16, int8 or fp8.
         settings: Only backend, mode, provider and the engine store are read.
         samples: Calibration samples for int8 or fp8 of a float model: one array per input with samples
             first, a file, or a loader ``file.py:function``.
         method: The calibration method, as ``int8.calibrate.method`` of a spec.
-        shapes: For TensorRT: the name of each dynamic input to its smallest, usual and largest shape.
+        shapes: For TensorRT, the smallest, usual and largest shape of each dynamic input, by its name.
         workers: The worker processes in which TensorRT builds engines.
 
     Raises:
         DataError: Calibration samples are missing for int8 or fp8 of a float model.
-        SpecError: An argument is not one of the allowed words, or the shapes are no optimization profile.
-        Int8accError: The model cannot be read, or cannot be built.
+        SpecError: ``method`` is no calibration method, or the shapes are no optimization profile.
+        Int8accError: The precision is unknown, or the model cannot be read or built.
     """
     check_word("precision", precision, get_args(Precision))
     path = real(model)
@@ -301,11 +298,11 @@ def _case_of_model(
 
     Args:
         path: The model.
-        source: The section ``int8`` or ``fp8`` of a spec: the section's name to its keys.
-        shapes: As in a spec's section 'tensorrt'.
+        source: ``int8`` or ``fp8``, mapped to the keys of this section of a spec.
+        shapes: The shapes of dynamic inputs, as ``tensorrt.shapes`` of a spec.
 
     Raises:
-        SpecError: An argument is not one of the allowed words, or the shapes are no optimization profile.
+        SpecError: The calibration method does not exist, or the shapes are no optimization profile.
     """
     profiles = {name: [list(shape) for shape in profile] for name, profile in (shapes or {}).items()}
     try:

@@ -64,9 +64,9 @@ class Clock:
         self._since, self.doing = now, doing
 
     def waited(self, seconds: float) -> None:
-        """Do not count the last ``seconds``, in which the case waited for another process to free the GPU.
+        """Move the last ``seconds`` to the phase ``waiting``, and extend the time limit by them.
 
-        They belong to the phase ``waiting`` instead of the current phase, and extend the time limit.
+        In these seconds the case waited for another process to free the GPU.
         """
         self._end += seconds
         if self.doing is not None:
@@ -106,7 +106,7 @@ class Clock:
 
     @property
     def stop(self) -> Stop | None:
-        """The reason why parts of the case were left out; None if nothing was left out."""
+        """The reason why the case ended early, and the parts left out; None if the case did not end early."""
         left, bound = tuple(self._left), self.bound or 0.0
         if self.interrupted:
             return Stop("interrupted", bound, left)
@@ -128,7 +128,7 @@ class Clock:
     def attempt(self, part: Part, do: Callable[[], _T], otherwise: _U, *, late: bool = False) -> _T | _U:
         """Return ``do()``. If the time is up or Ctrl-C is pressed, return ``otherwise``.
 
-        In this case the part is also noted as left out.
+        If ``otherwise`` is returned, the part is noted as left out.
 
         Args:
             part: The name of the part.
@@ -174,12 +174,12 @@ class Budget:
     max_runs: float = math.inf
     """Maximum cost, in runs over all samples. A search that has found no plan yet continues beyond this cost.
     A search that has found a plan ends at this cost, or after half of the case's time, so that time is left
-    for the next steps."""
+    for the steps after the search."""
     once: bool = False
     """Whether a search tries each group of layers only once. This takes fewer trials, but does not prove that
     a plan is minimal."""
     meter: Meter = field(default_factory=Meter)
-    """Counts the runs, also those outside of trials."""
+    """Counts the runs, including runs that belong to no trial."""
     kept: float = 0.0
     """The share of the trials and runs that is kept for later steps, 0 to 1."""
     trials: int = 0

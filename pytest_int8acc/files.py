@@ -19,8 +19,8 @@ if sys.platform != "win32":
     import fcntl
 
 _PREFIX, _SUFFIX = ".int8acc-", ".part"
-#: A draft is an unfinished file. If it cannot be locked and is older than this number of seconds, a killed
-#: process left it, and it is removed.
+#: Minimum age, in seconds, at which a draft (an unfinished file) that cannot be locked is removed. An older
+#: draft is taken for one that a killed process left.
 _STALE_SECONDS = 3600.0
 #: The errors of file systems that have no hard links, or refuse them to the user.
 _NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -35,8 +35,8 @@ def replace_file(path: Path, data: bytes, draft: Path | None = None) -> None:
     Args:
         path: The file, in an existing folder.
         data: The whole new content.
-        draft: The path of the draft, in the same file system. If the process is killed, the caller must
-            remove the draft. With None, the draft gets a new name in the folder of ``path``.
+        draft: The path of the draft, in the same file system. This module never removes such a draft after
+            a killed process; the caller must. With None, the draft gets a new name in the folder of ``path``.
 
     Raises:
         OSError: The file system refuses the write.
@@ -90,9 +90,9 @@ def clear_drafts(folder: Path, name: str) -> None:
 
 
 def check_inside(folder: Path, root: Path | None) -> None:
-    """Raise OSError if a symbolic link in the path of ``folder`` leads out of ``root``, a folder above it.
+    """Raise OSError if a symbolic link in the path of ``folder`` leads out of ``root``.
 
-    If ``root`` is None, nothing is checked.
+    ``root`` is a folder above ``folder``. If it is None, nothing is checked.
 
     Raises:
         OSError: The message names the link and its target.

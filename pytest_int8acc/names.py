@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-#: Maximum lengths of a word and of a text, in characters. Longer ones are cut in the middle.
+#: Maximum number of characters of a word, and of a text. The middle of a longer word or text is left out.
 _RUN, _TEXT = 400, 4000
 #: Commands in a log that CI runners execute: ``::command`` at a line's start, ``##[`` and ``##vso[`` anywhere
 #: (github.com/actions/runner, ActionCommand.cs; github.com/microsoft/azure-pipelines-agent, Command.cs).
@@ -12,7 +12,8 @@ _COMMAND = r"^(\s*):(?=:)|#(?=#[A-Za-z]*\[)"
 #: Parts of a URL. The user part, up to the last ``@``, and the query may contain secrets. The pattern is
 #: compiled on first use, to keep pytest's start fast.
 _URL = r"(?s)(?P<scheme>[^:/]*://)(?:(?P<user>.*)@)?(?P<path>[^?#]*)(?P<query>.*)"
-#: Minimum length of a secret that is replaced in texts. Shorter ones are part of too many words.
+#: Minimum length, in characters, of a secret that is replaced in texts. A shorter secret would also be found
+#: in ordinary words.
 _LEAST_SECRET = 4
 _HIDDEN = "***"
 
@@ -80,14 +81,14 @@ def file_name(name: str) -> str:
 
 
 def digest(name: str) -> str:
-    """Return a hash of ``name``, 8 hex digits, which tells long names apart after they were cut."""
+    """Return a hash of ``name``, 8 hex digits, by which long names differ after they were shortened."""
     import hashlib  # imported here to keep pytest's start fast
 
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
 
 
 def _cut(text: str, most: int) -> str:
-    """Return ``text`` cut to about ``most`` characters: its beginning, a digest of all of it, and its end."""
+    """Return ``text`` in about ``most`` characters: its beginning, a digest of ``text``, and its end."""
     if len(text) <= most:
         return text
     return f"{text[: most * 2 // 3]}...[{digest(text)}, {len(text)} characters]...{text[-most // 6 :]}"
@@ -125,7 +126,7 @@ def _safe_link(url: str) -> str:
 
 
 def _secrets(url: str) -> set[str]:
-    """Return the secrets in ``url``: as written, percent-encoded, decoded, and in HTTP's Base64."""
+    """Return the secrets in ``url``: as written, percent-encoded, decoded, and in Base64 as HTTP sends it."""
     import base64
     from urllib.parse import quote, unquote
 

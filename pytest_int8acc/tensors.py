@@ -15,9 +15,9 @@ from pytest_int8acc.names import shown
 Array = NDArray[Any]
 #: The inputs, or the outputs, of one inference run: an array by tensor name.
 Feed = dict[str, Array]
-#: All outputs of a run over several batches, by name: a list of one array per batch. Padding is removed.
+#: All outputs of a run over several batches: output name to a list of one array per batch, without padding.
 Outputs = dict[str, list[Array]]
-#: The name of a part of an output lists at most this many indices.
+#: Maximum number of indices that the name of a part of an output lists.
 _SHOWN_PLACES = 4
 #: A dimension in a shape: a size, a symbolic name, or None if the model does not define it.
 Dim = int | str | None
@@ -52,7 +52,7 @@ class Part:
     the baseline's, the part then includes the additional indices."""
     kind: str = ""
     """What the part holds: ``scores`` for the result of a Sigmoid or Softmax, otherwise the name of the
-    tensor. For small channels it is their number, such as ``4 of 84 channels``. Empty for mixed parts."""
+    tensor, or ``4 of 84 channels`` for channels with small values. Empty if the part mixes several kinds."""
     places: tuple[int, ...] = ()
     """The indices along the axis if they are not a range. ``start`` and ``stop`` are then not used."""
 

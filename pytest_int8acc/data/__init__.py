@@ -6,9 +6,10 @@ Which axis is the batch axis follows from the model's inputs alone:
    different names, no input is batched. If no first dimension is symbolic, all inputs of rank 1 and more are
    batched if their first dimensions are equal. Otherwise no input is batched.
 2. Batched inputs share axis 0: their arrays have equally many rows, and a row is one *sample*. A *feed* is
-   one array for each input. If the model fixes its batch size, a batch takes rows of consecutive feeds. The
-   last batch may be too short: then its last row is repeated, and :class:`Batch` counts the real rows. If the
-   batch size is symbolic, no batch is padded. Feeds with different sizes on other axes are never joined.
+   one array for each input. If the model fixes its batch size, rows of consecutive feeds are joined into
+   batches. The last batch may be too short: then its last row is repeated, and :class:`Batch` counts the real
+   rows. If the batch size is symbolic, no batch is padded. Feeds with different sizes on other axes are never
+   joined.
 3. An input that is not batched gets one array for each run. A stored array that has exactly the input's rank
    is given to every run. If no input is batched, one feed is one sample, and feeds are neither cut nor
    joined.

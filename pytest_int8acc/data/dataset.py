@@ -28,12 +28,9 @@ class Batch:
 
     feed: Feed
     rows: int
-    """The number of samples.
-
-    They are the first rows of each batched input. 1 if no input has a batch axis.
-    """
+    """The number of samples, which are the first rows of each batched input; 1 if no input is batched."""
     padding: int = 0
-    """The number of rows after the samples. They repeat the last sample, to fill a batch of fixed size."""
+    """The number of rows after the samples: copies of the last sample that fill a batch of fixed size."""
 
 
 def real_rows(array: Array, batch: Batch) -> Array:
@@ -142,7 +139,7 @@ class Dataset:
             description: The source of the data, as text for messages.
             size: The number of rows in a batch; None makes each feed of the source a batch.
             limit: Maximum number of samples; None takes all.
-            most: Maximum bytes of a source that may never end, if there is no ``limit``.
+            most: Maximum number of bytes of a source that may never end; ignored if there is a ``limit``.
         """
         self.description = description
         self.place = ""
@@ -176,7 +173,7 @@ class Dataset:
         return files[sample] if sample < len(files) else ""
 
     def read_once(self) -> str:
-        """Return the digest. If there was no full pass yet, read all data, which also sets ``samples``."""
+        """Return ``digest``. If there was no full pass yet, read all data, which also sets ``samples``."""
         if self.digest is None:
             for _ in self.batches():
                 pass
@@ -243,7 +240,7 @@ class Dataset:
         self.digest, self.samples = found, digest.samples
 
     def _compare_first(self, batch: Batch) -> None:
-        """Raise DataError if ``batch``, the first of this pass, differs from that of the first pass."""
+        """Raise DataError if ``batch``, the first of this pass, differs from the one of earlier passes."""
         digest = _Digest(self._layout)
         digest.update(batch.feed)
         if self._first not in (None, digest.hexdigest()):
@@ -369,7 +366,7 @@ def open_dataset(
             are cut into batches of ``rows``, and each feed of a loader or of Polygraphy is a batch.
         rows: The number of rows in a batch of stored arrays if ``batch`` is None.
         what: The spec's key that names the data, for messages.
-        most: Maximum bytes of random data, of an .npz unpacked, and of a loader without ``samples``.
+        most: Maximum number of bytes of random data, an unpacked .npz, or a loader without ``samples``.
 
     Raises:
         DataError: The source is missing, of no known kind, or does not fit the model.

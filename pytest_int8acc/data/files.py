@@ -13,7 +13,7 @@ from pytest_int8acc.errors import DataError
 from pytest_int8acc.files import readable
 from pytest_int8acc.tensors import Array, did_you_mean
 
-#: Maximum bytes of data that are unpacked or generated, unless 'max_data' in the spec allows more.
+#: Maximum number of bytes that are unpacked or generated, unless the spec sets another one by 'max_data'.
 MOST_BYTES = 4 << 30
 _PICKLED = (
     "holds pickled Python objects, which are refused since reading them runs code, or is no NumPy file; "

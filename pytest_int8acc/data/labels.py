@@ -34,7 +34,7 @@ def load_labels(
         samples: The number of samples that the inputs have.
         base: The folder that ``source`` is relative to.
         limited: Whether only the first ``samples`` of the inputs are used. If so, further labels are ignored.
-        most: Maximum bytes of an .npz unpacked, and of a text file.
+        most: Maximum number of bytes of an unpacked .npz, and of a text file.
         key: The key of the spec that names the source, like ``labels``. Errors begin with it.
 
     Raises:

@@ -20,11 +20,11 @@ from pytest_int8acc.results import Finding
 from pytest_int8acc.tensors import Array, TensorInfo
 
 F64 = NDArray[np.float64]
-#: Maximum number of samples that are read of the calibration data, and of the inputs. This number suffices to
-#: see a mismatch of six standard errors.
+#: Maximum number of samples that are read of the calibration data, and of the inputs. With this number of
+#: samples, a large mismatch exceeds ``CERTAIN`` standard errors.
 SAMPLES = 256
-#: A warning is given if there are fewer calibration samples. With n calibration samples, a new input exceeds
-#: their greatest value with a probability of 1/(n+1).
+#: Minimum number of calibration samples; with fewer, a warning is given. With n calibration samples, a new
+#: input exceeds their greatest value with a probability of 1/(n+1).
 FEW = 32
 #: Minimum difference of two means, in standard errors, that is reported. If one data set is split at random,
 #: such a difference has a probability of about 2 in a billion.
@@ -32,27 +32,24 @@ CERTAIN = 6.0
 #: Minimum number of samples, or of values in a sample, from which a standard deviation is estimated.
 _LEAST = 16
 #: Minimum ratio, of the greater standard deviation to the smaller, that is reported as a scaling mismatch. A
-#: smaller ratio may come from a different choice of subjects.
+#: smaller ratio may only mean that the images show different subjects.
 _FACTOR = 1.5
 #: Minimum ratio, of the greater standard deviation to the smaller, that is reported even if there are fewer
 #: than ``_LEAST`` samples.
 _OBVIOUS = 20.0
 #: Minimum difference between the means of calibration samples and inputs that is reported, in standard
 #: deviations of the calibration samples. If the mean is subtracted in one of the two only, the difference is
-#: one or more.
+#: one standard deviation or more.
 _SHIFT = 0.4
-#: Calibration samples are reported as nearly alike if their variation, divided by that of the inputs, is
-#: below this ratio; see ``_Side.variation``.
+#: Minimum ratio of the variation of the calibration samples to the variation of the inputs. Below this ratio,
+#: calibration samples are reported as nearly alike; see ``_Side.variation``.
 _UNIFORM = 0.1
-#: A warning is given if at least this share of the calibration samples are copies of other calibration
-#: samples.
+#: Minimum share of the calibration samples that are copies of others at which a warning is given.
 _DUPLICATES = 0.1
-#: Some inputs may be calibration samples, too. If their share of the inputs is at least the first number, the
-#: report has a note. If it is at least the second number, the report has a warning.
+#: Minimum share of the inputs that are also calibration samples: for a note in the report, and for a warning.
 _OVERLAP, _SAME = 0.1, 0.9
-#: ``_Side.rows`` computes a number for each image: negative for channels first, positive for channels last.
-#: If the mean over the calibration samples, or over the inputs, is closer to 0 than this bound, the layout is
-#: not clear, and no mismatch of layouts is reported.
+#: Minimum distance of the mean of ``_Side.rows`` from 0. If the mean of the calibration samples, or that of
+#: the inputs, is closer to 0, the layout is not clear, and no mismatch of layouts is reported.
 _SMOOTH = 0.2
 #: Usual ratios between two ranges of pixel values, and the text that names the two ranges in the message.
 _KNOWN = {255.0: "0 to 255 against 0 to 1", 127.5: "0 to 255 against -1 to 1"}
@@ -302,7 +299,7 @@ def _distance(ours: F64, theirs: F64) -> float:
 def _repeats(
     calibration: Mapping[str, Array], validation: Mapping[str, Array], names: list[str]
 ) -> Iterator[Finding]:
-    """Yield a finding if calibration samples are copies of each other, and one if inputs are among them."""
+    """Yield findings on calibration samples that are copies of each other, or that are among the inputs."""
     ours, theirs = _digests(calibration, names), _digests(validation, names)
     if len(ours) > 1:
         twice = 1 - len(set(ours)) / len(ours)

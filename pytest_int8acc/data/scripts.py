@@ -31,9 +31,9 @@ from pytest_int8acc.tensors import Array, did_you_mean
 _T = TypeVar("_T")
 #: The folder of this package. Error messages never name a line in it as the user's.
 _PACKAGE = Path(__file__).parents[1]
-#: What ``next`` returns at the end of a user's iterator.
+#: The value that ``next`` returns at the end of a user's iterator.
 _END = object()
-#: The exceptions that pytest and unittest raise to skip a test.
+#: Names of the exceptions that pytest and unittest raise to skip a test, or to expect its failure.
 _OUTCOMES = ("Skipped", "XFailed", "SkipTest")
 
 
@@ -88,7 +88,7 @@ def _set_process_state(state: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class UserFunction:
-    """A function of a user's script. A call passes on any exception of the user's code."""
+    """A function of a user's script. A call raises the exceptions of the user's code unchanged."""
 
     ref: str
     """The script and the function as the user wrote them: ``file.py:function``."""
@@ -195,7 +195,7 @@ def user_array(ref: str, value: object, where: str) -> Array:
 
 
 def iterate_user(ref: str, function: UserFunction) -> Iterator[Any]:
-    """Yield the items of the iterable that ``function()`` returns; no item is taken before it is needed.
+    """Yield the items of the iterable that ``function()`` returns, each when it is needed.
 
     Raises:
         DataError: The function or its iterator fails, or the function's result is a dict or not iterable.
@@ -227,8 +227,8 @@ def _importable(folder: Path, modules: dict[str, ModuleType]) -> Iterator[None]:
     """Put ``folder`` on ``sys.path`` and ``modules`` in ``sys.modules`` within the block.
 
     Modules that the block imports from the folder are added to ``modules``. After the block, ``modules`` are
-    removed from ``sys.modules``. If the folder was on ``sys.path`` before, imported modules stay in
-    ``sys.modules``.
+    removed from ``sys.modules``. If the folder was on ``sys.path`` before the block, newly imported modules
+    are not added, and stay in ``sys.modules``.
     """
     added = str(folder) not in sys.path
     hidden = {name: sys.modules[name] for name in modules if name in sys.modules}

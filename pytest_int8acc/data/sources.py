@@ -45,7 +45,7 @@ class Source:
     samples: int | None = None
     """The number of samples in a pass over the data; None if it is not known before the data are read."""
     joins: bool = False
-    """Whether rows are stored samples, which may be joined to one run. Otherwise each feed is a run."""
+    """Whether rows are stored samples, which may be joined into one batch. Otherwise each feed is a batch."""
     is_random: bool = False
     endless: bool = False
     """Whether a pass may never end."""
@@ -61,12 +61,12 @@ def open_source(
     """Return the feeds of ``source``; stored arrays are cut into feeds of ``size`` rows.
 
     Args:
-        source: Relative to ``base``, as for ``open_dataset``.
+        source: The source of the data, as for ``open_dataset``.
         layout: The model's inputs and their batch axis.
-        size: Rows of a feed.
-        base: A folder.
-        what: The spec key, for messages.
-        most: Maximum bytes of an .npz unpacked.
+        size: The number of rows of a feed.
+        base: The folder that ``source`` is relative to.
+        what: The spec's key that names the data, for messages.
+        most: Maximum number of bytes of an unpacked .npz.
 
     Raises:
         DataError: The source is missing, of no known kind, or does not fit the model.
@@ -99,8 +99,8 @@ def open_source(
 def _arrays(arrays: Feed, layout: Layout, size: int, where: str) -> Source:
     """Return feeds of ``size`` rows that are sliced from ``arrays``; names, dtypes and sizes are checked now.
 
-    There is one array per model input. It has the model's rank with samples first, or one axis more for whole
-    feeds.
+    There is one array per model input. Each array has the rank of its input, with samples on axis 0. If the
+    arrays have one axis more, axis 0 counts whole feeds.
     """
     check_names(arrays, layout.inputs, where)
     stacked = _stacked_names(arrays, layout, where)
@@ -198,7 +198,10 @@ def _folder(folder: Path, layout: Layout, size: int, where: str) -> Source:
 def _file_feeds(
     files_of_inputs: Mapping[str, list[Path]], layout: Layout, size: int, where: str
 ) -> Iterator[Located]:
-    """Yield the feeds of the n-th files of all inputs: a sample, a batch, or a stack of feeds."""
+    """Yield the feeds from the n-th files of all inputs, for each n.
+
+    A file holds one sample, a batch, or a stack of feeds.
+    """
     several = len(files_of_inputs) > 1
     for paths in zip(*files_of_inputs.values(), strict=True):
         names = [f"{path.parent.name}/{path.name}" if several else path.name for path in paths]
@@ -228,7 +231,7 @@ def _with_axis(arrays: Feed, layout: Layout) -> Feed:
 def _polygraphy_feeds(path: Path, where: str) -> Iterator[Located]:
     """Yield the feeds of one file of ``polygraphy run --save-inputs``, which is read whole.
 
-    The format is that of polygraphy.json 0.53: a list of ``{input: array}``, or one of them. An array is
+    The format is that of polygraphy.json 0.53: a list of ``{input: array}``, or one such dict. An array is
     ``{"array": base64 of a .npy file, "polygraphy_class": "ndarray"}``. ``polygraphy.json.load_json`` is not
     used, because it creates objects of any class that a file names.
     """
@@ -273,7 +276,7 @@ def _decoded(value: dict[str, Any], where: str) -> Any:
 
 
 def _loader(ref: str, base: Path, what: str) -> Source:
-    """Return the feeds of ``file.py:function``; the script is run again for each pass, and once here."""
+    """Return the feeds of ``file.py:function``; the script is run for each pass, and once here as a check."""
     load_function(ref, base)
 
     def feeds() -> Iterator[Located]:

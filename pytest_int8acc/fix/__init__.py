@@ -25,8 +25,8 @@ def write_fix(folder: Path, fix: FixFiles, root: Path | None = None) -> tuple[st
     layer_precisions.txt    arguments of Polygraphy and trtexec for TensorRT below 11
     postprocess.py          Polygraphy's network postprocessing for TensorRT below 11
     commands.txt            the commands that build the fix with each tool
-    float.onnx              the float model for other tools; written only if the node names in the user's
-                            model file are not those of the plan, or if the plan fuses norms
+    float.onnx              the float model for other tools; written only if they cannot use the user's
+                            model file, for example because the plan fuses norms
     ======================  ===============================================================
 
     A fix in FP8 has no files for ONNX Runtime's quantizer and for TensorRT below 11. A fix in FP16 or BF16

@@ -11,8 +11,8 @@ from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.names import shown
 
 _POLYGRAPHY = {"fp16": "float16", "fp32": "float32"}
-#: Matches characters that trtexec treats specially in a list of layer precisions. A node whose name has one
-#: cannot be given to trtexec.
+#: Matches a character that trtexec treats specially in a list of layer precisions. A node with such a
+#: character in its name cannot be given to trtexec.
 _TRTEXEC = re.compile("[,'*]")
 #: The newest opset that TensorRT 8.6 and 9 read.
 _OPSET_8 = 17
@@ -75,9 +75,9 @@ def layer_precisions(named: Named) -> str:
 def _polygraphy(high: Mapping[str, Precision]) -> Iterator[str]:
     """Yield Polygraphy's arguments that set the precision of nodes.
 
-    Before them, yield a comment for each node whose name Polygraphy cannot take.
+    Before the arguments, yield a comment for each node whose name Polygraphy cannot accept.
     """
-    # Polygraphy would take a name that begins with '-' for an option.
+    # Polygraphy would read a name that begins with '-' as an option.
     bad = {name for name in high if name.startswith("-") or not name.isprintable()}
     yield from (_cannot(name) for name in high if name in bad)
     pairs = [f"{name}:{_POLYGRAPHY[p]}" for name, p in high.items() if name not in bad]
@@ -88,7 +88,7 @@ def _polygraphy(high: Mapping[str, Precision]) -> Iterator[str]:
 def for_trtexec(high: Mapping[str, Precision], results: Mapping[str, Precision]) -> Iterator[str]:
     """Yield trtexec's arguments that set precisions and output types of nodes.
 
-    Before them, yield a comment for each node whose name trtexec cannot take.
+    Before the arguments, yield a comment for each node whose name trtexec cannot accept.
 
     Args:
         high: The precision of each node, by node name.
@@ -151,7 +151,7 @@ def _head(named: Named, fix: FixFiles) -> str:
 
 
 def _again(named: Named, text: str) -> str:
-    """Return ``text`` on how to quantize with other tools, and remarks on what these tools do not support."""
+    """Return the template ``text``, on how to quantize with other tools, filled in with their limitations."""
     note = ""
     if not all(map(str.isprintable, named.high)):
         note = "\nexclude_nodes.txt lacks the names that cannot be printed on a line.\n"
@@ -171,7 +171,7 @@ def _held_by_flags(named: Named) -> dict[str, Precision]:
 def _weak(named: Named, held: Mapping[str, Precision]) -> str:
     """Return the commands for a weakly typed build, in which TensorRT chooses among the types of the flags.
 
-    ``held`` maps the nodes whose precision is set by arguments to this precision.
+    ``held`` maps each node whose precision is set by an argument to this precision.
     """
     flags = "--int8" if named.precision == "fp32" else "--int8 --fp16"
     trtexec = [f"trtexec --onnx=fixed.onnx {flags} --saveEngine=fixed.engine", *for_trtexec(held, {})]

@@ -19,8 +19,8 @@ from pytest_int8acc.graph.norms import fuse_norms
 from pytest_int8acc.graph.opsets import LEAST_OPSET
 from pytest_int8acc.graph.plan import quantized_tensors
 
-#: The file name of a copy of the float model, in the folder of the fix. The copy is written only if the node
-#: names in the user's model file are not those of the plan.
+#: The file name of a copy of the float model, in the folder of the fix. The copy is written only if other
+#: tools cannot use the user's model file; see ``Named.own_file``.
 NAMED_MODEL = "float.onnx"
 
 
@@ -57,15 +57,16 @@ class Named:
     model: str
     """The float model's path with slashes, relative to the folder of the fix if that is possible."""
     own_file: bool
-    """Whether other tools can use the user's model file. If not, ``NAMED_MODEL`` is written for them."""
+    """Whether other tools can use the user's model file: its path is printable, its nodes have the names of
+    the plan, and its opset has per-channel Q/DQ. If not, ``NAMED_MODEL`` is written for them."""
     high: Mapping[str, Precision]
-    """The precision of each node that is kept out of INT8, in topological order."""
+    """The precision of each node that is kept out of the low format, in topological order."""
     int8: Mapping[str, tuple[int, ...]]
     """The positions of the quantized inputs of each node."""
     op_types: tuple[str, ...]
     """Operator types of the nodes in ``int8``."""
     scales: Mapping[str, float]
-    """The scales that the plan gives to activations, as far as other tools can take them."""
+    """The scales that the plan sets on activations and that other tools support, by tensor."""
     inputs: tuple[str, ...]
     """The model's inputs without a fixed size, as text with their shapes."""
     precision: Precision
@@ -112,16 +113,16 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
     )
 
 
-#: Fields of a plan that other tools support.
+#: The fields of a plan that other tools support.
 _TOLD = frozenset({"high", "fused"})
-#: The other fields of a plan, and what they give to tensors, in the words of messages.
+#: The other fields of a plan, each with the words by which messages name what the field sets.
 _LACKING = {"scales": "scales", "floats": "float values", "moves": "moved channels", "outputs": "output"}
 
 
 def _untold(plan: Plan, plain_scales: int) -> str:
     """Return a line on the parts of the plan that only fixed.onnx can have; empty if there are none.
 
-    ``plain_scales`` is the number of the plan's scales that other tools can take.
+    ``plain_scales`` is the number of the plan's scales that other tools support.
     """
     counts = {part.name: len(getattr(plan, part.name)) for part in fields(plan) if part.name not in _TOLD}
     counts["scales"] -= plain_scales
@@ -130,10 +131,10 @@ def _untold(plan: Plan, plain_scales: int) -> str:
 
 
 def _plain_scales(fix: FixFiles) -> dict[str, float]:
-    """Return the plan's scales that other tools can take, by activation tensor.
+    """Return the plan's scales that other tools support, by activation tensor.
 
-    These are symmetric and per tensor. The plan must not move range between channels of the tensor, and the
-    tensor must not lie inside an If, Loop or Scan.
+    Such scales are symmetric and per tensor. The plan must not move range between channels of the tensor, and
+    the tensor must not lie inside an If, Loop or Scan.
     """
     own, moves = quantized_tensors(fix.network), fix.plan.moves
     main = fix.network.model.values().keys()

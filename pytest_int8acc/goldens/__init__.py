@@ -1,6 +1,6 @@
 """Goldens: files in the repository with a case's baseline outputs and accepted scores.
 
-This module imports nothing heavy.
+At import, this module loads nothing but the standard library.
 """
 
 from __future__ import annotations

@@ -24,20 +24,20 @@ from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.spec.criteria import OutputCriterion
 from pytest_int8acc.tensors import Array, did_you_mean
 
-#: The default limits on float arrays. An SQNR of 40 dB is an error of 1 % of the signal.
+#: The default limits on float arrays: a minimum SQNR of 40 dB. At 40 dB the error is 1 % of the signal.
 DEFAULT_LIMITS = {"sqnr_db": 40.0}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
 class ArrayGoldens:
-    """Goldens of arrays, each in its own .npz.
+    """Goldens of arrays. Each golden is an .npz file of its own.
 
     Args:
         folder: A path or an fsspec URL, which may contain a password.
         update: Which goldens are recorded: none, the missing ones, or all.
-        candidates: A folder inside the report folder for arrays that differ from their golden or have none;
-            None writes no such arrays.
+        candidates: A folder inside the report folder, for arrays that differ from their golden or have no
+            golden. With None, such arrays are not written.
         tell: Called with a line for each golden that is recorded.
     """
 
@@ -63,8 +63,8 @@ class ArrayGoldens:
             One result per array. All are within their limits.
 
         Raises:
-            AssertionError: A limit is missed, or the golden has more or fewer arrays. The message names each
-                of them.
+            AssertionError: A limit is missed, or the golden has more or fewer arrays. The message names
+                each missed limit and each such array.
             GoldenError: There is no golden, or it cannot be read or written.
             CriterionError: A limit is unknown, or does not fit an array.
         """
@@ -98,7 +98,10 @@ class ArrayGoldens:
         return results
 
     def _candidate(self, name: str, arrays: Mapping[str, Array]) -> str:
-        """Write ``arrays`` into the folder of candidates; return where they are, or an empty text."""
+        """Write ``arrays`` into the folder of candidates; return the end of a message that says where.
+
+        Without a folder of candidates nothing is written, and the text is empty.
+        """
         if self.candidates is None:
             return ""
         try:

@@ -137,7 +137,7 @@ class GoldenStore:
         return self.recording or self.goldens.candidates is not None
 
     def cutter(self) -> Cutter:
-        """Return an object that cuts the golden's outputs into batches; GoldenError if they are damaged."""
+        """Return an object that cuts the golden's outputs into batches; raises GoldenError on damage."""
         assert self.record is not None
         location = self.location
         return Cutter(location.outputs(self.record), str(location), location.again)
@@ -299,8 +299,8 @@ def _blaming(location: Location) -> Iterator[None]:
     """Turn a BaselineNotFiniteError into an error of the golden.
 
     Raises:
-        GoldenError: The golden has values that are not finite. Such outputs are not recorded if they have a
-            limit.
+        GoldenError: The golden has values that are not finite. Outputs that have a limit are never recorded
+            with such values, so the golden is damaged.
     """
     try:
         yield
@@ -310,7 +310,10 @@ def _blaming(location: Location) -> Iterator[None]:
 
 
 def _judged(judge: Judge, golden: Outputs, live: Outputs, *, labelled: bool) -> Iterator[Score]:
-    """Yield each score that has a limit. Users' metrics count only if the labels belong to these samples."""
+    """Yield each score that has a limit.
+
+    Users' metrics are left out unless ``labelled`` says that the case's labels belong to these samples.
+    """
     verdict = judge.compare(golden, live, judged_only=True, metrics=labelled).verdict()
     for output in verdict.outputs:
         yield from (score for score in output.scores if score.limit is not None)

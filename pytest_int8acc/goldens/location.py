@@ -97,15 +97,15 @@ class Location:
         raise GoldenError(f"{shown(where)}: the golden is damaged ({damage}); {self.mend}")
 
     def write(self, record: Record, data: bytes | None, *, replace: bool) -> bool:
-        """Write ``record`` and its outputs; files that are equal already stay untouched.
+        """Write ``record`` and its outputs. A file that already has the right content is not written again.
 
         Args:
             record: The content of the JSON.
             data: The .npz; None if ``record`` keeps no outputs.
-            replace: Whether a golden that is there already is replaced.
+            replace: Whether an existing golden is replaced.
 
         Returns:
-            False if there was a golden and it was kept.
+            False if a golden existed and was not replaced.
 
         Raises:
             GoldenError: The files cannot be written; the old golden stays as it was.
@@ -326,7 +326,11 @@ class Cutter:
                 raise self._misfit(f"'{name}' is kept with {len(kept)} rows, and this run has {rows}")
 
     def cut(self, other: Outputs) -> Outputs:
-        """Return the golden's outputs, split like the batches of ``other``; raises GoldenError."""
+        """Return the golden's outputs, split like the batches of ``other``.
+
+        Raises:
+            GoldenError: The outputs do not fit ``other``.
+        """
         batches = zip(*other.values(), strict=True)
         feeds = [self(dict(zip(other, batch, strict=True))) for batch in batches]
         self.end()

@@ -19,8 +19,8 @@ from pytest_int8acc.settings import SUFFIXES
 from pytest_int8acc.spec.load import display, load_spec
 
 _NPZ = re.compile(rf"(.+)\.[0-9a-f]{{{HASH_LENGTH}}}\.npz")
-#: Matches the names of unfinished files that recordings of goldens left. The .npz file of a golden of arrays
-#: has no hash in its name.
+#: Matches the names of unfinished files that recordings of goldens left. A hash is optional in the name of an
+#: .npz, because the .npz of a golden of arrays has none.
 _DRAFT = re.compile(rf"(.+?)(?:\.json|\.[0-9a-f]{{{HASH_LENGTH}}}\.npz|\.npz)\.[0-9a-f]{{32}}\.tmp")
 
 
@@ -29,7 +29,7 @@ class Orphan:
     """A file that no golden needs."""
 
     file: str
-    """Path or URL."""
+    """The path or URL of the file."""
     case: str
     why: str
 
@@ -103,7 +103,7 @@ def _orphans(folder: str, names: list[str], spec: Path, kept_cases: set[str] | N
 
     Args:
         folder: The path or URL of the folder.
-        names: The files in it.
+        names: The names of the files in the folder.
         spec: The spec that the folder belongs to.
         kept_cases: The spec's cases that keep a golden; None if there is no such spec.
     """

@@ -73,7 +73,10 @@ def accepted_scores(
 def _compared(
     judge: Judge, baseline: Outputs, candidate: Outputs
 ) -> Iterator[tuple[str, Sequence[Array], Sequence[Array]]]:
-    """Yields each output, or each of its parts, with the arrays of baseline and candidate."""
+    """Yields each output, or each of its parts, with the arrays of baseline and candidate.
+
+    The small channels of an output without parts are yielded in addition to the output.
+    """
     for name, arrays in baseline.items():
         parts = judge.splitter.parts(name, arrays[0]) if arrays else ()
         unjudged = any(limits.unjudged for limits in limits_for(name, judge.limits))

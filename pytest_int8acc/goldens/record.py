@@ -85,7 +85,7 @@ class Record(_Frozen):
     format: Literal[1] = 1
     case: str
     files: dict[str, str]
-    """The SHA-256 of the model with its external data, and of the baseline if it is a file; by role."""
+    """Role to SHA-256: of the model with its external data, and of the baseline if that is a file."""
     baseline: str
     """The kind of baseline: fp16, fp32, model or engine."""
     samples: int = Field(ge=1)

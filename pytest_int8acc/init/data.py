@@ -1,4 +1,4 @@
-"""Finds out what data ``--int8acc-data`` names: arrays, or a folder of images or audio. Finds labels, too."""
+"""Finds the kind of the data that ``--int8acc-data`` names (arrays, images or audio), and their labels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Kind = Literal["ready", "arrays", "images", "audio"]
 #: to the file of the data. ``folders``: the name of a file's folder is its class. ``text`` and ``json``: a
 #: file that maps the names of image or audio files to labels.
 LabelKind = Literal["array", "file", "folders", "text", "json"]
-#: Names of arrays in an .npz that are taken for labels, unless the model has an input of the same name.
+#: Names of arrays in an .npz that are used as labels, unless the model has an input of the same name.
 _LABEL_ARRAYS = ("labels", "label", "targets", "target", "y")
 _ACCEPTED = "a folder of images, of audio or of .npy files, an .npz, an .npy or Polygraphy's JSON"
 
@@ -37,10 +37,7 @@ class Labels:
 
     kind: LabelKind
     file: Path | None = None
-    """The file of labels.
-
-    For the kind ``folders``, a file that lists the classes in order; None without one.
-    """
+    """The file of labels. For the kind ``folders``: a file that lists the classes in order, or None."""
     array: str = ""
     """The name of the array that holds the labels, for the kind ``array``."""
     numbers: bool = True
@@ -57,7 +54,7 @@ class Given:
     files: Sequence[Path] = ()
     """The image or audio files, in order; empty for other kinds of data."""
     tensor: TensorInfo | None = None
-    """The model's input that takes the images or the audio; None for other kinds of data."""
+    """The model's input for the images or the audio; None for other kinds of data."""
     arrays: Mapping[str, Array] | None = None
     """Name to stored array, if the arrays must be changed to fit the model; otherwise None."""
     problem: str = ""
@@ -80,11 +77,10 @@ class Given:
 
 
 def look(path: Path, model: Model) -> Given:
-    """Return which data lie at ``path``, and which input of ``model`` takes them.
+    """Return the data at ``path`` with their kind, their labels, and the input of ``model`` that reads them.
 
     Raises:
-        DataError: ``path`` does not exist, the data are of no known kind, or no input of the model takes
-            them.
+        DataError: ``path`` does not exist, the data are of no known kind, or fit no input of the model.
     """
     if not path.exists():
         raise DataError(f"{display(path)}: no such file or folder; --int8acc-data takes {_ACCEPTED}")
@@ -145,7 +141,7 @@ def _labels_of_files(folder: Path, files: Sequence[Path]) -> Labels | None:
 
 
 def _read_labels(file: Path) -> Mapping[str, object]:
-    """Return file name to label, as ``file`` lists them; empty if the content of ``file`` is no such list."""
+    """Return a mapping of file name to label from ``file``; it is empty if ``file`` holds no such mapping."""
     if file.suffix == ".txt":
         return dict(line.rsplit(maxsplit=1) for line in _lines(file) if len(line.split()) > 1)
     try:
@@ -167,7 +163,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def _arrays(path: Path, model: Model) -> Given:
-    """Return stored arrays: of the kind ``ready`` if the first sample fits the model, else ``arrays``."""
+    """Return stored arrays: kind ``ready`` if the first sample fits the model, otherwise kind ``arrays``."""
     try:
         for _ in open_dataset(path.name, model.inputs, base=path.resolve().parent).first(1).batches():
             pass

@@ -1,6 +1,6 @@
 """Makes the loader script of a spec, which draws random values or reads the user's data.
 
-In the script, TODO marks guesses.
+TODO marks each guess in the script.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def data_loader(trial: Trial, given: Given, folder: Path, classes: str) -> str:
         trial: The sizes that the model accepts.
         given: The user's data.
         folder: The folder into which the script will be written.
-        classes: The output whose top-1 accuracy the script computes if there are labels; empty for none.
+        classes: The output whose top-1 accuracy the script computes if there are labels; empty if no output
+            holds scores of classes.
     """
     match given.kind:
         case "arrays":
@@ -192,8 +193,8 @@ def _array_values(trial: Trial, given: Given) -> dict[str, object]:
 def _arrays_of_inputs(trial: Trial, given: Given) -> list[tuple[TensorInfo, str]]:
     """Return inputs, each with the name of the stored array for it; inputs without an array are left out.
 
-    An input takes the array of the same name. If there is none, it takes the next array whose name is that of
-    no input.
+    An input is paired with the array of the same name. If there is no such array, the input is paired with
+    the next array that has the name of no input.
     """
     names = list(given.arrays or {})
     if given.labels:

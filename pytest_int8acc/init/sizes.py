@@ -1,4 +1,4 @@
-"""Finds input sizes and values that a model accepts: ONNX Runtime tries the model with usual sizes."""
+"""Finds input sizes and values that a model accepts, by running it in ONNX Runtime with usual sizes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from pytest_int8acc.tensors import Feed, TensorInfo
 IMAGES = (224, 256, 320, 640, 512, 128, 96, 64, 48, 32, 28, 299, 112, 416, 1024)
 #: Lengths of waveforms that are tried, in samples.
 WAVES = (16000, 512, 576, 1024, 256, 8000, 4096, 48000, 400, 160)
-#: Lengths of waveforms, in samples, that are tried for a model with a state, which takes short windows.
+#: Lengths of waveforms, in samples, that are tried for a model with a state. Such a model reads a waveform in
+#: short windows.
 WINDOWS = (512, 576, 1024, 256, 1536, 16000)
-#: Lengths of sequences of tokens or features that are tried.
+#: Lengths that are tried for sequences, in tokens or feature vectors.
 SEQUENCES = (16, 32, 64, 100, 128, 300, 512, 77, 3000)
 #: Ratios of width to height that are tried for an image whose height is fixed, such as a line of text.
 _WIDTHS = (4, 1, 2, 8, 10)
 #: Batch sizes that are tried if the model does not fix the batch size. Some models accept only 1.
 BATCHES = (4, 1)
-#: Matches the name of an input that takes the sampling rate of a waveform.
+#: Matches the name of an input whose value is the sampling rate of a waveform, in Hz.
 _RATE = re.compile(r"^(sr|sample_?rate|sampling_?rate|rate)$", re.IGNORECASE)
 #: Values for scalar inputs that are bounds, such as a minimum frequency, by a pattern of the input's name.
 _BOUNDS = {re.compile(r"min", re.IGNORECASE): 0, re.compile(r"max", re.IGNORECASE): 1000}
@@ -37,7 +38,7 @@ _Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Range:
-    """The least and the greatest of the random values that an input gets."""
+    """The range of the random values of one input: least and greatest value."""
 
     low: float = 0
     high: float = 1
@@ -150,9 +151,9 @@ def _range(model: Model, tensor: TensorInfo) -> Range:
 
 
 def _table_rows(model: Model, name: str) -> int:
-    """Return the number of rows of the table that a Gather looks up with the input; 0 if there is no Gather.
+    """Return the number of rows of the table in which a Gather looks up the input; 0 if there is no Gather.
 
-    With several tables, it is the smallest number. A Cast may lie between the input and the Gather.
+    With several tables, the result is the smallest number. A Cast may lie between the input and the Gather.
     """
     constants, rows = model.constants(), []
     for node, position in model.index.readers(name):
@@ -182,7 +183,7 @@ def image_axes(tensor: TensorInfo) -> tuple[int, int, int] | None:
 def wave_axis(tensor: TensorInfo) -> int | None:
     """Return the axis of time if the input is a waveform; otherwise None.
 
-    A waveform has exactly one axis, apart from the batch axis, whose size is not 1.
+    Apart from its batch axis, a waveform has exactly one axis with a size other than 1.
     """
     shape = tensor.shape or ()
     if tensor.dtype.kind != "f" or not 1 <= len(shape) <= 3 or STATE_NAME.search(tensor.name):
@@ -209,7 +210,7 @@ def _candidates(model: Model, batches: Sequence[int]) -> Iterator[_Shapes]:
 def _choices(tensor: TensorInfo, state: bool) -> list[tuple[int, ...]]:
     """Return the sizes to try for axes of an input that have no fixed size.
 
-    An item is (height, width) for an image. For other inputs it is one size for all such axes.
+    For an image, an item is (height, width). For any other input, an item is one size for all these axes.
     """
     shape = tensor.shape or ()
     axes = image_axes(tensor)
@@ -235,11 +236,11 @@ def _fill(
     Args:
         inputs: The model's inputs.
         choices: Input name to the sizes to try.
-        number: The index of the sizes to take from ``choices``. If an input has fewer choices, its last one
-            is taken.
-        batch: The size of an axis 0 that has no fixed size.
-        tied: Whether all axes without a fixed size get the batch size in inputs that hold the state of a
-            recurrent model.
+        number: The index of the sizes to use from ``choices``. If an input has fewer choices, its last choice
+            is used.
+        batch: The batch size: the size of each axis 0 that has no fixed size.
+        tied: Whether, in inputs that hold the state of a recurrent model, all axes without a fixed size get
+            the batch size.
     """
     named: dict[str, int] = {}
     shapes = {}

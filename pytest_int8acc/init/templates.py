@@ -12,8 +12,8 @@ def render(name: str, values: Mapping[str, object]) -> str:
     """Return the template file ``<name>.template`` with values in place of ``$placeholders``.
 
     A line is left out if the value of one of its placeholders is missing, None or False. The value True is
-    written as empty text, so a placeholder can decide whether its line is written. The lines from ``%if
-    name`` to ``%end`` are left out if the value of ``name`` is missing, None or False.
+    written as empty text, so a placeholder with this value only keeps its line. The lines from ``%if name``
+    to ``%end`` are left out if the value of ``name`` is missing, None or False.
     """
     text = Path(__file__).with_name(f"{name}.template").read_text(encoding="utf-8")
     unused = values.keys() - set(re.findall(r"(?:\$\{?|^%if )(\w+)", text, re.MULTILINE))

@@ -40,8 +40,8 @@ from pytest_int8acc.spec.load import display
 from pytest_int8acc.spec.yaml import resolve
 from pytest_int8acc.tensors import TensorInfo, describe
 
-#: Number of random samples in a first spec. It is rounded up to whole batches if the model fixes its batch
-#: size.
+#: Number of random samples in a first spec. The number is rounded up to whole batches if the model fixes its
+#: batch size.
 SAMPLES = 64
 #: The operator domains that ONNX Runtime implements. A model with an operator of another domain gets no spec.
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
@@ -141,7 +141,7 @@ def _check(model: Model) -> None:
 
 
 class _Facts:
-    """All that the spec's text depends on: the model, the user's data, and guesses about the model."""
+    """The facts from which the spec is written: the model, the user's data, and guesses about the model."""
 
     def __init__(self, path: Path, folder: Path, data: Path | None) -> None:
         self.path, self.folder = path, folder
@@ -159,7 +159,7 @@ class _Facts:
         self.selectors = " and ".join(selectors(model))
         """The model's selecting operators, such as TopK, joined by 'and'; empty if there are none."""
         self.before = before_selection(model)
-        """The tensors before selecting operators. They are judged instead of outputs after such operators."""
+        """The tensors before selecting operators. They are judged in place of the outputs after them."""
         self.squashed = self._squashed()
         """For each output of a Softmax or Sigmoid: the tensor that this operator reads, and the operator."""
         self.loader = self._loader()
@@ -167,7 +167,7 @@ class _Facts:
         self.missing = missing_parts(self.trial, self.given, self.loader)
         """One line on what the user must fill in before the spec can run; empty if nothing is missing."""
         self.classes = self._classes()
-        """The name of the first output that is taken for scores of classes, shape [N, C]; may be empty."""
+        """The name of the first output that probably holds scores of classes, [N, C]; empty if none does."""
         self.boxes = next((name for name, parts in self.joined.items() if parts.layout), "")
         """The name of the first output that has one of YOLO's layouts; empty if none has."""
 
@@ -210,7 +210,7 @@ class _Facts:
 
     @property
     def one_row_per_run(self) -> bool:
-        """Whether a model that does not fix its batch size ran with one row only, but not with more rows."""
+        """Whether the model does not fix its batch size, but ran with one row and not with more rows."""
         sizes = {self.trial.inputs[name][0] for name in self.trial.batched}
         is_tried = self.given is None and self.batch_size is None and bool(self.trial.outputs)
         return is_tried and sizes == {BATCHES[-1]}
@@ -246,7 +246,7 @@ def _float_model(model: Model, path: Path) -> Path | None:
 
 
 def _head(facts: _Facts) -> dict[str, object]:
-    """Return the values for the spec's template on the model, its quantization and selecting operators."""
+    """Return the values of the spec template's placeholders for the model, quantization and selectors."""
     given = facts.given
     file = seen_from(facts.folder, facts.path)
     layers = "1 layer" if facts.layers == 1 else f"{facts.layers} layers"
@@ -279,12 +279,13 @@ def _head(facts: _Facts) -> dict[str, object]:
 
 
 def _inputs(facts: _Facts) -> dict[str, object]:
-    """Return the values of the placeholders that stand for inputs, batch and labels in the template."""
+    """Return the values of the spec template's placeholders for inputs, batch and labels."""
     given, loader = facts.given, facts.loader
     values: dict[str, object] = {"if_one_row": facts.one_row_per_run}
     if given is None:
         batch = facts.batch_size or 1
-        # The last batch must be full, because outputs without one row per sample cannot be cut.
+        # The last batch must be full: if an output does not have one row per sample, the rows of the padding
+        # cannot be removed from the output.
         whole_batches = -(-SAMPLES // batch) * batch
         return values | {
             "if_no_data": True,
@@ -304,7 +305,7 @@ def _inputs(facts: _Facts) -> dict[str, object]:
 
 
 def _shapes(facts: _Facts) -> dict[str, object]:
-    """Return the values for the spec's comment on TensorRT's optimization profile."""
+    """Return the value of the spec template's placeholder for TensorRT's optimization profile, a comment."""
     lines = []
     for tensor in facts.model.inputs:
         if all(isinstance(dim, int) for dim in tensor.shape or ()):
@@ -317,7 +318,7 @@ def _shapes(facts: _Facts) -> dict[str, object]:
 
 
 def _criteria(facts: _Facts) -> dict[str, object]:
-    """Return the values for the spec's template on the criteria: a limit on each output that can be compared.
+    """Return the values of the spec template's placeholders for criteria: a limit on each comparable output.
 
     Outputs that depend on a selecting operator, such as TopK, are replaced by the tensors before the
     operator.
@@ -341,7 +342,7 @@ def _criteria(facts: _Facts) -> dict[str, object]:
 
 
 def _criterion(facts: _Facts, tensor: TensorInfo) -> dict[str, object]:
-    """Return the values for the template of one output's criterion."""
+    """Return the values of the placeholders in the template of the criterion on one output."""
     guess, parts = facts.guesses[tensor.name], facts.joined.get(tensor.name)
     text = guess.text if parts is None else f"{parts.text}, joined by a Concat"
     floats = tensor.dtype.kind == "f"
@@ -360,7 +361,7 @@ def _criterion(facts: _Facts, tensor: TensorInfo) -> dict[str, object]:
 
 
 def _metric(facts: _Facts) -> dict[str, object]:
-    """Return the values for the spec's template on a metric: top-1, COCO's mAP, or an example."""
+    """Return the values of the spec template's placeholders for a metric: top-1, mAP, or an example."""
     if facts.classes and facts.loader and facts.given is not None and facts.given.labels:
         return {"class_metric": facts.loader}
     if not facts.boxes:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_int8acc.plugin.items import SpecFile
     from pytest_int8acc.results import CaseResult
 
-#: The stash key of the results that the running test got from the fixture ``int8acc``. The fixture sets it.
+#: The stash key of the results that the running test got from the fixture ``int8acc``, which stores them.
 ASKED: pytest.StashKey[list[CaseResult]] = pytest.StashKey()
 #: The stash key of the exceptions that an item has raised. They are kept until pytest has reported the item
 #: and a debugger has ended.
@@ -365,7 +365,7 @@ def _traceback_for_users(item: pytest.Item, call: pytest.CallInfo[None]) -> Abst
 def _show_cases(item: pytest.Item, report: pytest.TestReport) -> None:
     """Adds the messages of failed cases to the report of a user's own test.
 
-    These are the cases whose results the test got from the fixture ``int8acc``, or has as a fixture.
+    The test got the results of these cases from the fixture ``int8acc``, or as values of its own fixtures.
     """
     asked = item.config.stash.get(ASKED, [])
     given = getattr(item, "funcargs", {}).values() if ASKED in item.config.stash else ()
@@ -431,7 +431,7 @@ def _summed_up(terminalreporter: pytest.TerminalReporter) -> AbstractContextMana
 
 
 class _Last:
-    """Writes the report after all other parts of the summary, so that its path is easily found."""
+    """Writes the report after all other parts of the summary, so that the report's path is printed last."""
 
     def __init__(self) -> None:
         self._written = False

@@ -72,7 +72,7 @@ class SpecFile(pytest.Module):
 
 
 class SpecItem(pytest.Function):
-    """One case. The setup phase judges it. If it fails, the call phase searches for causes and fixes."""
+    """One case. The setup phase judges the case. If it fails, the call phase searches causes and fixes."""
 
     def __init__(self, *, case: Case, **function: Any) -> None:
         super().__init__(**function)

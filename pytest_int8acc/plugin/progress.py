@@ -6,7 +6,7 @@ pytest captured no output.
 
 A worker of pytest-xdist writes its line into a file in a shared folder, and the controller shows it. The
 worker also writes the report of a case into this folder. After Ctrl-C the controller receives no more reports
-in the usual way, so it reads them from there.
+in the usual way, so it reads them from this folder.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ FOLDER = "int8acc_progress"
 #: Times in seconds. A case is shown after it has run for ``QUIET``. If stdout is no terminal, a line is
 #: printed every ``PLAIN``. The thread looks at the state of the case every ``LOOK``.
 QUIET, PLAIN, LOOK = 2.0, 30.0, 0.2
-#: Workers may have judged cases before Ctrl-C. The controller waits at most this time in seconds for their
-#: reports.
+#: Maximum time, in seconds, that the controller waits after Ctrl-C for the reports of cases that workers have
+#: already judged.
 PATIENCE = 30.0
 _STOP, _BUSY, _REPORT = "stop", ".busy", ".report"
 
@@ -99,8 +99,7 @@ class Screen:
     def hide(self) -> None:
         """Erase the shown line.
 
-        The cursor returns to the end of pytest's own output. It does not if tests may have written to the
-        terminal.
+        The cursor returns to the end of pytest's own output, unless tests may have written to the terminal.
         """
         if self._shown:
             column = self._writer.width_of_current_line
@@ -268,7 +267,7 @@ class Progress:
     def pytest_keyboard_interrupt(self) -> None:
         """Passes the reports of cases that workers had judged before Ctrl-C to pytest.
 
-        It waits up to ``PATIENCE`` seconds for these reports. A second Ctrl-C ends the wait.
+        The controller waits up to ``PATIENCE`` seconds for these reports. A second Ctrl-C ends the wait.
         """
         if self._worker is not None or self.folder is None:
             return

@@ -27,7 +27,7 @@ MISSED = "int8acc.missed"
 #: The categories by which pytest's terminal reporter stores reports.
 VERDICTS = ("passed", "failed", "error", "xfailed", "xpassed", "skipped")
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
-#: Maximum length of a traceback in the report's files, in characters. Longer ones are cut off.
+#: Maximum number of characters of a traceback in the report's files. The end of a longer one is left out.
 _MESSAGE = 20_000
 
 #: A line to print, and whether the line reports a failure.
@@ -55,7 +55,7 @@ def judged_reports(
 def missed(report: pytest.TestReport) -> bool:
     """Return whether a case failed because its scores miss limits.
 
-    It is False for an error in the teardown, and for a strict xfail that passed.
+    The result is False for an error in the teardown, and for a strict xfail that passed.
     """
     return report.when == "call" and MISSED in dict(report.user_properties)
 
@@ -113,7 +113,7 @@ def case_reports(terminalreporter: pytest.TerminalReporter) -> list[Judged]:
 
 
 def nodeid_of(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Return the item's node id, see :func:`without_group`."""
+    """Return the node id of the report's test; see :func:`without_group`."""
     return without_group(report.nodeid)
 
 
@@ -131,8 +131,8 @@ def color(verdict: str) -> str:
 def write_reports(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> list[Line]:
     """Writes the report folder and GitHub's step summary, if they are requested, and returns lines to print.
 
-    The lines say where the report is. If a folder or file cannot be written, a line says so and the run goes
-    on.
+    The lines say where the report is. If a folder or file cannot be written, a line says so, and no error is
+    raised.
     """
     if folder is None and not os.environ.get(_STEP_SUMMARY):
         return []
@@ -166,7 +166,7 @@ def _named(lines: Sequence[str]) -> list[Line]:
 
 
 class Cases:
-    """Collects the cases of this session that have ended, as the report holds them.
+    """Collects the cases of this session that have ended, as entries of the report.
 
     Args:
         folder: The report folder. Paths inside it are made relative to it.
@@ -174,7 +174,7 @@ class Cases:
 
     def __init__(self, folder: Path | None) -> None:
         self.selected: dict[str, None] = {}
-        """The node ids of the cases that this session is to run. A report names those that did not end."""
+        """The node ids of the cases that this session is to run. The report names those without a result."""
         self._folder = folder
         self._entries: dict[str, dict[str, Any]] = {}
         self._places: dict[str, tuple[str, int]] = {}
@@ -221,7 +221,7 @@ class Cases:
 
 
 class LiveReport:
-    """Writes ``report.json`` anew whenever a case ends, so that a run that is killed keeps what it has."""
+    """Writes ``report.json`` anew whenever a case ends, so that a killed run loses no ended case."""
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self.cases = Cases(folder)
@@ -385,8 +385,8 @@ class GoldenHooks:
         self.arrays: list[str] = []
         """One line for each golden that the running test has recorded by ``int8acc_golden``."""
         self._recorded: dict[str, dict[str, None]] = {}
-        """The texts about recorded goldens, by the node id of the test. Workers of pytest-xdist leave it
-        empty."""
+        """The texts about recorded goldens, by the node id of the test. With pytest-xdist only the controller
+        prints them."""
 
     def pytest_configure(self, config: pytest.Config) -> None:
         """Raises UsageError for ``--int8acc-update`` in CI without ``--int8acc-update-in-ci``."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_int8acc.spec.models import Case
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
-#: NVIDIA's driver for Linux makes a folder for each GPU here.
+#: The folder in which NVIDIA's driver for Linux creates a folder for each GPU.
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _WORKERS = pytest.StashKey["Workers"]()
 _DEVICE_IS_CHOSEN = pytest.StashKey[bool]()
@@ -47,7 +47,7 @@ def choose_device(worker: str | None, device: int | None, visible: list[str]) ->
 
     Args:
         worker: The name of this process in pytest-xdist, such as gw3; None without pytest-xdist.
-        device: The index in ``visible`` that the user requests; None: each worker takes the next GPU.
+        device: The index in ``visible`` that the user requests. With None, workers use the GPUs in turn.
         visible: The list that :func:`visible_devices` returns.
 
     Raises:
@@ -83,7 +83,7 @@ def _choose_device(config: pytest.Config) -> None:
 def settings_of(config: pytest.Config, spec: Mapping[str, object]) -> Settings:
     """Return the settings from command line, spec and pytest's configuration.
 
-    The hooks have checked their values.
+    The values in pytest's configuration were checked by ``pytest_configure``.
     """
     _choose_device(config)
     return resolve(
@@ -161,7 +161,8 @@ def report_folder(config: pytest.Config) -> Path | None:
 def case_folder(config: pytest.Config, case: Case) -> Path | None:
     """Return the folder of a case inside the report folder; None without a report folder.
 
-    Its path consists of the spec's path, relative to pytest's root folder, and the name of the case.
+    Its path consists of the spec's path, relative to pytest's root folder, and the name of the case. The name
+    is left out if it is the spec's name.
     """
     reports, spec = report_folder(config), _spec_stem(config, case.file)
     if reports is None:

@@ -159,8 +159,8 @@ class Workbench:
 
         Raises:
             DataError: Calibration samples are missing for int8 or fp8 of a float model.
-            SpecError: An argument is none of the known words, or the shapes are not valid.
-            Int8accError: The model cannot be read or built.
+            SpecError: The calibration method does not exist, or the shapes are not valid.
+            Int8accError: The precision or the backend does not exist, or the model cannot be read or built.
         """
         if backend is not None:
             check_word("backend", backend, get_args(Backend))

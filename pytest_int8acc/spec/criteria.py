@@ -11,7 +11,7 @@ from pytest_int8acc.spec import fields
 from pytest_int8acc.spec.fields import Closed, closest, found, option
 
 ToleranceCheck = Literal["elemwise", "max", "mean", "median", "quantile"]
-#: Built-in metrics that use labels. In a spec such a name stands in place of ``file.py:function``.
+#: The built-in metrics that use labels. The key ``metric`` accepts one of them, or a ``file.py:function``.
 TaskName = Literal["top1", "top5", "f1", "miou", "coco_map", "wer", "ssim", "psnr"]
 Average = Literal["macro", "micro", "weighted", "binary"]
 BoxLayout = Literal["xyxy", "yolov5", "yolov8"]
@@ -21,7 +21,7 @@ _Metric = Annotated[
 _Decode = Annotated[
     str, Field(strict=True, pattern=fields.or_function(BoxLayout)), fields.expect_or_function(BoxLayout)
 ]
-#: The keys that only some built-in metrics have, and the names of these metrics.
+#: The keys that only some built-in metrics accept, each with the names of the metrics that accept it.
 _KEYS_OF: Mapping[str, tuple[TaskName, ...]] = {
     "axis": ("top1", "top5", "f1", "miou", "ssim"),
     "ignore": ("top1", "top5", "f1", "miou"),
@@ -30,9 +30,9 @@ _KEYS_OF: Mapping[str, tuple[TaskName, ...]] = {
     "confidence": ("top1", "top5", "f1", "miou", "wer", "ssim", "psnr"),
     "min_detectable": ("top1", "top5"),
 }
-#: The keys of a metric criterion that only built-in metrics have.
+#: The keys of a metric criterion that only built-in metrics accept.
 _OF_TASKS = ("output", "decode", "label", *_KEYS_OF)
-#: The keys of a metric criterion that only a user's own functions have.
+#: The keys of a metric criterion that only a user's own function accepts.
 _OF_FUNCTIONS = ("lower_is_better", "streaming")
 
 
@@ -76,14 +76,14 @@ class Tolerance(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield a message on a quantile if the check does not use quantiles."""
+        """Yield a message if 'quantile' is given but 'check' does not use a quantile."""
         other_checks = [check for check in get_args(ToleranceCheck) if check != "quantile"]
         if "quantile" in given and given.get("check", "elemwise") in other_checks:
             yield "quantile", "'quantile' has no effect here; remove it, or set 'check: quantile'"
 
 
 class OutputCriterion(_Limits):
-    """Limits on how far an output may be from the baseline's."""
+    """Limits on the difference between an output and the same output of the baseline."""
 
     modifiers = ("output", "tensor", "axis", "rel_floor", "per", "quantile", "parts")
     instead = ("parts",)
@@ -144,7 +144,7 @@ class OutputCriterion(_Limits):
 
     @property
     def limits_given(self) -> bool:
-        """Whether any limit is set; a criterion may name parts without a limit."""
+        """Whether any limit is set. A criterion that has only the key 'parts' sets none."""
         return any(getattr(self, key) is not None for key in self.limits())
 
     @classmethod
@@ -235,7 +235,7 @@ class MetricCriterion(_Limits):
 
     @property
     def ref(self) -> str:
-        """The name of the scores: the metric as written, or like ``logits:top1`` if an output is named."""
+        """The name of the scores: ``top1``; with an average ``f1_macro``; with an output ``logits:top1``."""
         name = self.metric if self.average is None else f"{self.metric}_{self.average}"
         return name if self.output is None else f"{self.output}:{name}"
 
@@ -248,14 +248,14 @@ class MetricCriterion(_Limits):
 
     @property
     def drop(self) -> MaxDrop | None:
-        """``max_drop`` as a number."""
+        """``max_drop`` as an amount, and whether the amount is relative; None if the spec sets no limit."""
         if isinstance(self.max_drop, str):
             return MaxDrop(float(self.max_drop.rstrip(" %")) / 100, relative=True)
         return None if self.max_drop is None else MaxDrop(self.max_drop, relative=False)
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield messages on a missing limit, on keys of another metric, and on 'min' above 'max'."""
+        """Yield messages on a missing limit, on keys that have no effect, and on 'min' above 'max'."""
         yield from super().conflicts(given)
         metric = given.get("metric")
         if isinstance(metric, str):
@@ -291,7 +291,8 @@ def _strange_keys(metric: str, given: Mapping[str, Any]) -> Iterator[tuple[str |
 class EngineCriterion(_Limits):
     """Limits on the share of the model that runs in INT8, and on the speed-up of a TensorRT engine.
 
-    With ONNX Runtime only ``int8_share`` can be judged, by the formats that the model requests.
+    With ONNX Runtime only ``int8_share`` can be judged. The share is then the one that the case requests,
+    because ONNX Runtime does not report the formats in which it ran the layers.
     """
 
     int8_share: fields.Fraction | None = option(
@@ -321,8 +322,8 @@ class RegressionCriterion(_Limits):
     )
 
 
-#: The kinds of criteria by their pydantic union tag. If the keys that a user writes fit several kinds equally
-#: well, the first one is taken.
+#: The kinds of criteria by their pydantic union tag. If a user's keys match several kinds equally well, the
+#: first of these kinds in this order is chosen.
 _KINDS: Mapping[str, type[Closed]] = {
     "(output)": OutputCriterion,
     "(metric)": MetricCriterion,
@@ -332,7 +333,7 @@ _KINDS: Mapping[str, type[Closed]] = {
 
 
 def _criterion(value: Any) -> str:
-    """Return the union tag of the kind of criterion that has most of the keys of ``value``."""
+    """Return the union tag of the kind of criterion that has the most keys in common with ``value``."""
     if isinstance(value, Closed):
         return next(tag for tag, model in _KINDS.items() if isinstance(value, model))
     keys: Iterable[str] = value if isinstance(value, dict) else ()
@@ -340,7 +341,7 @@ def _criterion(value: Any) -> str:
         return "(metric)"
 
     def similarity(tag: str) -> tuple[int, int]:
-        """Return how many of the user's keys a kind of criterion has, and how many if typos are corrected."""
+        """Return the number of the user's keys that the kind has, and this number with typos corrected."""
         known = _KINDS[tag].model_fields
         return sum(key in known for key in keys), sum(closest(key, known) is not None for key in keys)
 

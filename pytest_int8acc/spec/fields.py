@@ -1,6 +1,6 @@
 """Types of the values and mappings in a spec.
 
-Each says which values it accepts, and has messages on mistakes.
+Each type defines the values that it accepts, and the messages for values that it rejects.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-#: The types of pydantic errors whose messages come from this module: for a value, for a key, and for a
-#: missing key.
+#: The types of pydantic errors whose messages come from this package: on a wrong value, on a wrong key, and
+#: on a missing key.
 VALUE, KEY, MISSING = "int8acc_value", "int8acc_key", "int8acc_missing"
 
-#: Regular expressions of a function ``file.py:function`` and of a test's name.
+#: Regular expressions that match a function ``file.py:function`` and the name of a test.
 FUNCTION = r"^[^\x00-\x1f]+\.py:[A-Za-z_][A-Za-z0-9_]*$"
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 
@@ -163,7 +163,7 @@ def _worded(value: str) -> str:
 def _growing(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     """Return ``value``; raises an error unless it holds three shapes of one rank, in ascending order.
 
-    No size of a shape may be smaller than the same size of the shape before.
+    No dimension may be smaller than the same dimension in the previous shape.
     """
     if len(value) != 3:
         raise _wrong(f"expected {_PROFILE}, found {len(value)}")
@@ -282,7 +282,7 @@ Share = Annotated[
 
 
 class Closed(BaseModel):
-    """Base of all mappings in a spec: unknown keys are mistakes, and messages replace pydantic's."""
+    """Base class of all mappings in a spec. It rejects unknown keys, and rewords pydantic's messages."""
 
     model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
 
@@ -293,9 +293,9 @@ class Closed(BaseModel):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield contradictions between keys.
+        """Yield a pair for each contradiction between keys: the wrong key, and a message.
 
-        Each is the wrong key, or None for the whole mapping, and a message.
+        The key is None if the message is about the whole mapping.
 
         Args:
             given: The mapping as written. Its values may be of any type.
@@ -333,7 +333,7 @@ def _detail(kind: str, text: str, loc: tuple[str | int, ...] = (), value: Any = 
 
 
 def _reworded(model: type[Closed], value: Any, error: ValidationError) -> list[InitErrorDetails]:
-    """Return the details of ``error`` with own messages on unknown keys, missing keys and wrong types."""
+    """Return the details of ``error`` with own messages on an unknown key, a missing key or a wrong type."""
     details = []
     for detail in error.errors(include_url=False):
         kind, loc = detail["type"], detail["loc"]
@@ -350,7 +350,7 @@ def _reworded(model: type[Closed], value: Any, error: ValidationError) -> list[I
 
 
 def _unknown_key(model: type[Closed], key: str) -> str:
-    """Return the message on a key that ``model`` does not have, with the mappings that have such a key."""
+    """Return the message on a key that ``model`` lacks. It advises on the right place or spelling."""
     homes = _homes(key)
     section = model.where.partition(".")[0]
     inside = [home for home in homes if home.startswith(f"{model.where}.")]

@@ -14,7 +14,7 @@ CalibrationMethod = Literal["minmax", "entropy", "percentile", "mse", "topk"]
 #: Calibrators of TensorRT below 11.
 Algorithm = Literal["entropy2", "entropy", "minmax", "legacy"]
 BaselinePrecision = Literal["fp16", "fp32", "golden"]
-#: The formats that the key ``candidate`` accepts. This key replaces ``int8`` and ``fp8``.
+#: The formats that the key ``candidate`` accepts. A case has this key in place of ``int8`` or ``fp8``.
 Low = Literal["fp16", "bf16"]
 
 
@@ -60,7 +60,7 @@ Source = Annotated[
 
 
 class Prove(Closed):
-    """Samples that prove fixes. No choice is based on them."""
+    """Samples on which fixes are verified. They are not used to choose a fix."""
 
     where = "prove"
     expected = "a file of samples, or a mapping like {inputs: test.npz, labels: test_labels.npy}"
@@ -78,7 +78,7 @@ ProveWish = Annotated[
 
 
 class Calibration(Closed):
-    """Scales from running the float model over samples."""
+    """How scales are found by calibration, which runs the float model on samples."""
 
     where = "int8.calibrate"
     expected = "a mapping like {data: calib.npz, method: entropy}"
@@ -105,7 +105,7 @@ class Calibration(Closed):
 
 
 class ImplicitCalibration(Closed):
-    """A run of TensorRT's own calibrator."""
+    """How TensorRT's own calibrator is run."""
 
     where = "int8.implicit.calibrate"
     expected = "a mapping like {data: calib.npz, algorithm: entropy2}"
@@ -118,7 +118,7 @@ class ImplicitCalibration(Closed):
 
 
 class Implicit(Closed):
-    """Implicit quantization, by TensorRT below 11: it calibrates, and chooses what runs in INT8."""
+    """Implicit quantization: TensorRT (below 11) calibrates, and chooses which layers run in INT8."""
 
     where = "int8.implicit"
     expected = "a mapping with 'calibrate', 'cache' or both"
@@ -137,7 +137,7 @@ class Implicit(Closed):
 
 
 class Quantized(Closed):
-    """How the model is quantized: exactly one source."""
+    """How the model is quantized. Exactly one of the keys in ``sources`` must be given."""
 
     where = "int8"
     sources: ClassVar[tuple[str, ...]] = ("calibrate", "scales", "model")
@@ -168,7 +168,7 @@ class Quantized(Closed):
 
 
 class Int8(Quantized):
-    """How the INT8 model is made: by exactly one of ``sources``."""
+    """How the INT8 model is made: by ``calibrate``, ``scales``, ``model``, ``implicit`` or ``engine``."""
 
     where = "int8"
     expected = "a mapping with one of 'calibrate', 'scales', 'model', 'implicit' or 'engine'"
@@ -193,7 +193,7 @@ class Int8(Quantized):
 
 
 class Fp8Calibration(Calibration):
-    """Scales from running the float model over samples, for FP8."""
+    """How scales of FP8 are found by calibration, which runs the float model on samples."""
 
     where = "fp8.calibrate"
     expected = "a mapping like {data: calib.npz, method: minmax}"
@@ -215,7 +215,7 @@ class Fp8(Quantized):
 
 
 class BaselineModel(Closed):
-    """A model or an engine of its own as the baseline."""
+    """A separate model or engine that is the baseline."""
 
     where = "baseline"
     expected = "fp16, fp32, golden, {model: FILE} or {engine: FILE}"

@@ -28,7 +28,8 @@ GoldenType = Literal["float32", "float16"]
 class OnnxRuntime(Closed):
     """Options of the ONNX Runtime backend.
 
-    Options that are missing come from command line, ini or defaults.
+    An option on the command line overrides the spec. An option that is given nowhere in the spec comes from
+    pytest's configuration (ini), or has its default.
     """
 
     where = "onnxruntime"
@@ -96,7 +97,10 @@ GoldenWish = Annotated[
 
 
 class Search(Closed):
-    """How the layers that must leave INT8 are searched; settings from command line and ini apply, too."""
+    """How the layers that must leave INT8 are searched.
+
+    An option on the command line overrides the spec. The spec overrides pytest's configuration (ini).
+    """
 
     where = "search"
     expected = "a mapping like {strategy: minimal, keep: fp16, max_builds: 8}"
@@ -121,7 +125,7 @@ class Search(Closed):
     )
 
 
-#: A case has exactly one of these keys.
+#: The keys that set the number format of a case. A case has exactly one of them.
 FORMAT_KEYS = ("int8", "fp8", "candidate")
 
 
@@ -135,7 +139,7 @@ def _conflicts_of_low(given: Mapping[str, Any]) -> Iterator[tuple[str | None, st
 
 
 def _conflicts_of_prove(given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-    """Yield messages on ``prove`` without the outputs, labels or groups that its samples need."""
+    """Yield messages on ``prove`` with a golden baseline, and on labels or groups that only one side has."""
     prove = given.get("prove")
     if prove is not None and given.get("baseline") == "golden":
         yield "prove", "'baseline: golden' keeps no outputs for the samples of 'prove': remove one of them"
@@ -361,11 +365,11 @@ class Case(Closed):
         return self._places.get(key, "")
 
     def placed(self, file: Path, line: int, places: Mapping[str, str] | None = None) -> Case:
-        """Return a copy of the case that was read from ``line``, counted from 0, of ``file``.
+        """Return a copy of the case that records where the case was read.
 
         Args:
             file: The spec.
-            line: Where the case starts.
+            line: The line where the case starts, counted from 0.
             places: Dotted key to place, as ``file:line:col``.
         """
         case = self.model_copy()

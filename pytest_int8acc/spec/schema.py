@@ -35,7 +35,7 @@ class _Generator(GenerateJsonSchema):
         return self.generate_inner(schema["schema"])
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """Return a schema with its default, unless that is null."""
+        """Return a schema with its default, but without a default that is null."""
         generated = super().default_schema(schema)
         return {key: value for key, value in generated.items() if key != "default" or value is not None}
 

@@ -28,14 +28,14 @@ MAX_NODES = 50_000
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 #: Matches a line break as YAML defines it.
 _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
-#: Pattern of a number in YAML, and the function that converts it.
+#: The patterns of numbers in YAML, each with the function that converts a matching text.
 _NUMBERS: tuple[tuple[str, Callable[[str], int | float]], ...] = (
     (r"[-+]?[0-9]{1,30}", int),
     (r"0o[0-7]{1,21}|0x[0-9a-fA-F]{1,16}", lambda text: int(text, 0)),
     (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", float),
     (r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", lambda text: float(text.replace(".", ""))),
 )
-#: Plain text that means null or a boolean, and its value.
+#: The plain scalars that mean null or a boolean, with their values.
 _WORDS = dict.fromkeys(("", "~", "null", "Null", "NULL")) | {
     word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")
 }
@@ -139,7 +139,8 @@ def parse(raw: bytes, max_bytes: int = MAX_BYTES, max_nodes: int = MAX_NODES) ->
 def resolve(text: str) -> Scalar:
     """Return the value of a plain (unquoted) scalar by YAML 1.2's core schema.
 
-    An integer of more than 30 digits becomes a float. A hexadecimal or octal one beyond 64 bits stays text.
+    A decimal integer of more than 30 digits becomes a float. A hexadecimal integer of more than 16 digits
+    and an octal integer of more than 21 digits stay text.
     """
     if text in _WORDS:
         return _WORDS[text]
