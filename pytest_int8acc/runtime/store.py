@@ -1,7 +1,7 @@
 """Keeps engines in a folder, and also in shared storage if a URL is given.
 
-An engine is kept under the digest of everything that it depends on. The process that needs an engine first
-builds it, and all others read it from the store.
+An engine is kept under the digest of everything that it depends on. The first process that needs an engine
+builds it, and all other processes read it from the store.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Engines kept by pytest --
 _NOTES = {"CACHEDIR.TAG": _TAG, ".gitignore": "*\n"}
 #: Names of the subfolders of the engine store's folder.
 _ROOMS = ("entries", "locks", "records", "temporary", "timing")
-#: Records of cases that were cut off are kept for this time after the last record, in seconds: 30 days.
+#: Number of seconds for which the records of an interrupted case are kept after its last record: 30 days.
 _RECORD_SECONDS = 30 * 86400.0
 
 P = ParamSpec("P")
@@ -348,7 +348,7 @@ class Store:
 
     @_clear
     def _hold(self, key: str, manifest: Manifest, made: bool) -> Entry:
-        """Mark an entry as used now, and as in use by a file that is locked; returns the entry."""
+        """Set an entry's time of last use, and lock a file that marks it as in use; returns the entry."""
         self._users(key)  # called because it removes marks of dead processes
         use = FileLock(str(self.folder / "locks" / f"{key}.{uuid.uuid4().hex}.use"), thread_local=False)
         use.acquire(timeout=0)
