@@ -36,8 +36,8 @@ _MIN_SAMPLES = 8
 _MAX_SAMPLES, _MAX_ELEMENTS = 64, 1 << 20
 #: A proposed limit on the SQNR is this many dB above the SQNR of useless outputs.
 _ABOVE_DB = 6.0
-#: Useless outputs, such as zeros, are tried in place of the candidate's outputs. Of each kind that meets the
-#: criteria, at most this many scores are kept.
+#: Maximum number of scores that are kept for each kind of useless outputs, such as zeros, that meets the
+#: criteria.
 _MAX_SCORES = 3
 #: How often outputs are shuffled between samples, to estimate the value that a metric has by chance.
 _SHUFFLES = 5
@@ -155,7 +155,8 @@ class _Trial:
 
         Args:
             results: The results of the case's own candidate. Each output with a limit is changed alone. If
-                there are metrics of labels, each output without a limit is changed alone, too.
+                there are metrics of labels or users' metrics, each output without a limit is also changed
+                alone.
         """
         baseline = self.baseline
         yield "zeros", "", {name: [_zeros(array) for array in arrays] for name, arrays in baseline.items()}

@@ -63,8 +63,8 @@ _MIN_MEANING = 0.1
 #: variance may be a rounding error of the sums.
 _MAX_ROUNDING_RATIO = 1e-12
 #: A sample counts as small if its root mean square is more than this many times below that of the largest
-#: sample. Such a sample has less than a thousandth of the energy, so the SQNR of all samples does not show
-#: its error.
+#: sample. Such a sample has less than a 900th of the energy, so the SQNR of all samples does not show its
+#: error.
 _MIN_SIZE_RATIO = 30.0
 #: The report names the samples that together cause 90 % of the squared error (the first ratio), unless they
 #: are more than 25 % of all samples (the second ratio).

@@ -301,9 +301,9 @@ def _classes_before(b: Array, c: Array) -> NDArray[np.intp]:
 def changed_classes(b: Array, c: Array, axis: int) -> F64:
     """Returns the samples whose class differs, as top-1 agreement counts them, [changed samples, 4].
 
-    The columns are the index of the sample, its class in ``b``, its class in ``c``, and the margin by which
-    the first class led the second in ``b``. If the greatest value of ``c`` is not finite, its class is
-    ``NO_CLASS`` and the margin is inf. If the arrays hold class ids, the margin is nan.
+    The columns are the index of the sample, its class in ``b``, its class in ``c``, and the margin: the
+    difference of the scores of these two classes in ``b``. If the greatest value of ``c`` is not finite, its
+    class is ``NO_CLASS`` and the margin is inf. If the arrays hold class ids, the margin is nan.
 
     Args:
         b: Scores of classes, one class row for each sample, or class ids, [samples].

@@ -257,7 +257,7 @@ class GreatestRelativeError(RelativeError):
 class Differing(Share):
     """Computes which share of a limit on the agreement of integers, booleans or strings each sample uses up.
 
-    The number of elements that differ is counted.
+    The loss is the number of elements that differ.
     """
 
     def _budget(self) -> float:
@@ -313,7 +313,7 @@ class Flips(Share):
     def _may_flip(self, limit: float) -> int:
         """Returns how many class rows may change their top class within the limit.
 
-        A number is tried by computing the score that it leads to. So rounding errors are those of the score.
+        Each number is tested by computing the score from it, so that rounding acts as it does in the score.
         """
         allowed = min(int((1 - limit) * self.class_rows) + 1, self.class_rows)
         while allowed > 0 and (self.class_rows - allowed) / self.class_rows < limit:

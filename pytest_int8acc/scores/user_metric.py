@@ -224,8 +224,8 @@ class MetricRun:
 class _UserRun:
     """Calls a user's metric for the outputs of one model, baseline or candidate.
 
-    The metric gets copies of the outputs. It gets the labels, too, if it takes them. There are three kinds of
-    metrics:
+    The metric gets copies of the outputs. It also gets the labels if it has a parameter for them. There are
+    three kinds of metrics:
 
     - A function is called once, with all samples along the first axis of each array. If shapes differ between
       batches, an output is a list of arrays, one per batch. All outputs are kept for this call.
