@@ -1,4 +1,4 @@
-"""Makes networks with groups of layers in FP16 or BF16, and INT8 networks whose other nodes are in FP16."""
+"""Makes networks with groups of layers in FP16 or BF16, and INT8 networks whose float nodes are in FP16."""
 
 from __future__ import annotations
 

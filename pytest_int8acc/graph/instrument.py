@@ -99,7 +99,7 @@ class _ScaleInput:
 class Instrument:
     """A model whose inputs choose the precision of each group of layers, and the scales of activations.
 
-    So plans that differ only in these are tried without a new model and a new session.
+    So plans that differ only in precisions and scales are tried without a new model and a new session.
     """
 
     network: Network
@@ -635,7 +635,8 @@ class _Splitter:
         self._has_fixed_sizes = all(
             info.shape and all(isinstance(size, int) for size in info.shape[1:]) for info in self.model.inputs
         )
-        """Whether all model inputs have fixed sizes, except on axis 0. If so, activations have them, too."""
+        """Whether all model inputs have fixed sizes, except on axis 0. If so, activations have fixed sizes as
+        well."""
 
     def split(self, group: Group) -> tuple[list[Group], tuple[Piece, ...]]:
         """The new groups that replace one group, and a description of each of its parts.

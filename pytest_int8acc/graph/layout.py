@@ -223,7 +223,7 @@ def match_nodes(model: Model, patterns: Sequence[str], groups: Sequence[str] = (
 
 
 def unfit_groups(node: onnx.NodeProto, weight: Array) -> LeftHigh | None:
-    """The reason why a convolution with a ``group`` attribute cannot run in INT8; None if it can."""
+    """The reason why a convolution with a ``group`` attribute cannot be quantized; None if it can."""
     groups = attribute(node, "group", 1)
     if groups == 1:
         return None
@@ -279,7 +279,7 @@ def origins(model: Model) -> dict[str, str]:
 
 
 def moves_values(node: onnx.NodeProto) -> bool:
-    """Whether a node's output holds only values of its first input, so that the two can share a scale."""
+    """Whether a node's output holds only values of its first input, so that both can have one scale."""
     if node.op_type == "Resize":
         return bool(attribute(node, "mode", b"nearest") == b"nearest")
     return node.op_type in COMMUTING and node.domain in ("", "ai.onnx")

@@ -35,7 +35,7 @@ from pytest_int8acc.tensors import Array
 OLDEST = 7
 #: The first opset with per-channel QuantizeLinear and DequantizeLinear.
 LEAST_OPSET = 13
-#: The first opset whose QuantizeLinear and DequantizeLinear take FP16 and FP8 (ONNX operator changelog).
+#: The first opset that allows FP16 and FP8 in QuantizeLinear and DequantizeLinear (ONNX operator changelog).
 QDQ_OPSET = 19
 
 

@@ -1,7 +1,7 @@
 """Validates an ONNX file with onnx.checker and reads its tensors, so that other modules can trust the model.
 
-Some files that onnx.checker accepts crash ONNX's own tools or ONNX Runtime. They are refused, too. Operators
-that ONNX does not know, such as TensorRT's plugins, are not checked.
+Files that onnx.checker accepts, but that crash ONNX's own tools or ONNX Runtime, are refused as well.
+Operators that ONNX does not know, such as TensorRT's plugins, are not checked.
 """
 
 from __future__ import annotations
