@@ -171,8 +171,8 @@ def lost_db(stats: TensorValues, edge: EdgeStats) -> float:
 _REWRITTEN = 0.5
 #: Maximum number of samples on which activations are measured. More samples hardly change their ranges.
 _SAMPLES = 64
-#: Maximum size, in bytes, of all activations that are read for histograms and errors. It reduces the number
-#: of samples for large networks.
+#: Maximum size, in bytes, of all activations that are read for histograms and errors. This limit reduces the
+#: number of samples for large networks.
 _COUNTED_BYTES = 1 << 25
 #: Minimum number of samples that are read for histograms and errors, even if they exceed ``_COUNTED_BYTES``.
 _MIN_COUNTED = 8

@@ -16,10 +16,10 @@ Histogram = NDArray[np.int64]
 #: Number of histogram bins over [-amax, amax] for the entropy method. The number must be a multiple of
 #: ``_QUANTIZED_BINS``. Otherwise ONNX Runtime's algorithm would count the remaining bins as lost information.
 ENTROPY_BINS = 2048
-#: Number of bins to which the entropy method reduces the histogram of a candidate range. ONNX Runtime's
-#: default.
+#: Number of bins to which the entropy method reduces the histogram of a candidate range. The number is ONNX
+#: Runtime's default.
 _QUANTIZED_BINS = 128
-#: The count that each empty bin gets. The sum of these counts is taken from the other bins, as in ONNX
+#: The count that each empty bin gets. The sum of these counts is subtracted from the other bins, as in ONNX
 #: Runtime's ``smooth_distribution``.
 _SMOOTHING = 1e-4
 #: The ranges that the mse method tries, as fractions of amax, from 1 down to 1/128 in steps of 4 %.
