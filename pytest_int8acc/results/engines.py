@@ -91,7 +91,7 @@ class EngineInfo:
     def int8_share(self) -> tuple[float, float]:
         """The least and the greatest possible share of layers with weights in the low format.
 
-        Nan if unknown.
+        Both are nan if no layer with weights is known.
         """
         every = self.weighted + self.untold
         return (self.int8 / every, (self.int8 + self.untold) / every) if every else (math.nan, math.nan)

@@ -21,8 +21,8 @@ Realized = Literal["require", "warn", "off"]
 #: another format.
 MAX_REFUTED = 0.10
 #: Tolerance above ``MAX_REFUTED``. TensorRT chooses tactics by timing, so two builds of one model may differ
-#: by a layer. A case fails only if its share exceeds ``MAX_REFUTED`` by more than this; below, a warning is
-#: shown.
+#: by a layer. A case fails only if its share exceeds ``MAX_REFUTED`` by more than this number. A smaller
+#: excess causes a warning.
 UNDECIDED = 0.05
 
 

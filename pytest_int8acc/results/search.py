@@ -42,16 +42,16 @@ class Wire:
 
     tensor: str
     kind: Literal["node", "input", "constant", "output"]
-    """What is at the other end of the tensor: a node, or an input, constant or output of the model.
+    """The other end of the tensor: a node, or an input, constant or output of the model.
 
-    An input may also be that of a graph inside an If, Loop or Scan.
+    The input may also be an input of a graph inside an If, Loop or Scan.
     """
     node: str = ""
     """The neighbour's name, if it is a node."""
     op_type: str = ""
     """The neighbour's operator, if it is a node."""
     format: str = ""
-    """The number format in which the reader takes the tensor, like ``int8`` or ``fp16``."""
+    """The number format in which the reader reads the tensor, like ``int8`` or ``fp16``."""
     scale: float | None = None
     """The scale of the tensor, or the greatest of its scales; None if the tensor is not quantized."""
     scales: int = 0
@@ -97,7 +97,7 @@ class Culprit:
     worst_alone: Score | None
     """The worst judged score with only this layer in the low format.
 
-    None if all scores are perfect, or the budget was spent before.
+    None if all scores are perfect, or if the budget was spent before this trial.
     """
     price: float
     """The layer's share of the multiply-accumulates of all layers, from 0 to 1."""
