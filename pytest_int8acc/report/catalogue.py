@@ -5,7 +5,7 @@ A text is a template of ``str.format``. ``{format}`` is the low-precision format
 ``report/why.py`` fills in the facts of symptoms and causes, ``report/cautions.py`` those of cautions, and
 ``report/fixes.py`` those of fixes.
 
-A kind is a value of a literal type or enumeration in ``results/``, such as ``CauseKind``. A new one needs a
+A kind is a value of a literal type or enumeration in ``results/``, such as ``CauseKind``. A new kind needs a
 row in each table of its type. A row needs every field of its class that has no default. mypy reports a
 missing field. ``tests/report/test_catalogue.py`` reports a missing row, an empty text, and a fact that no
 caller fills in.
@@ -36,7 +36,7 @@ class SymptomWords:
     sentence: str
     """A sentence about the symptom, with the names of tensors and with numbers."""
     advice: str = ""
-    """What to do. If empty, the advice of ``CauseWords`` for the same kind of cause is shown."""
+    """The advice to the user. If empty, the advice of ``CauseWords`` for the same kind of cause is shown."""
 
 
 @dataclass(frozen=True)
@@ -46,26 +46,27 @@ class CauseWords:
     plural: str
     """The name of the kind of cause in the plural. It is used if several layers have this kind of cause."""
     advice: str
-    """What to do."""
+    """The advice to the user."""
 
 
 @dataclass(frozen=True)
 class StageWords:
-    """The texts of reports about one stage: a form that a model takes from the framework to the engine."""
+    """The texts of reports about one stage: a form of a model between the framework and the engine."""
 
     title: str
     meaning: str
     """The meaning of a failure if this stage is the first one that misses a limit."""
     advice: str
-    """What to do if this stage is the first one that misses a limit; empty if the report names layers at
-    fault instead."""
+    """The advice to the user if this stage is the first one that misses a limit; empty if the report names
+    layers at fault instead."""
 
 
 @dataclass(frozen=True)
 class FitWords:
     """The texts of reports about one way in which an output differs from the baseline's.
 
-    A line is fitted to the output's values against the baseline's values. Its slope and offset show the way.
+    A line is fitted to the output's values against the baseline's values. Its slope and offset determine
+    which way it is.
     """
 
     clause: str
@@ -541,7 +542,7 @@ ABLATIONS: Mapping[TakenKind, str] = {
     "fp32": "FP32 around it gives back",
 }
 
-#: Words for the stages: the forms that a model takes from the framework to the engine, in this order.
+#: Words for the stages: the forms of a model between the framework and the engine, in this order.
 STAGES: Mapping[Stage, StageWords] = {
     "framework": StageWords(
         title="framework",
@@ -589,7 +590,7 @@ STAGES: Mapping[Stage, StageWords] = {
 }
 
 
-#: Why a search ended.
+#: The text on why a search ended, by the kind of ending.
 ENDINGS: Mapping[EndingKind, str] = {
     "proven": (
         "proven minimal: each of the {high} groups kept high was sent back to {format} alone, and fails"
@@ -688,8 +689,8 @@ CHANGES: Mapping[ChangeKind, ChangeWords] = {
 }
 
 
-#: Each case's criteria are also applied to made-up useless outputs. Criteria that accept them are too weak.
-#: The words for the kinds of such outputs.
+#: Words for the kinds of useless outputs that are made up to test the criteria of a case. Criteria that
+#: accept such outputs are too weak.
 DEAD: Mapping[DeadKind, str] = {
     "zeros": "all-zero outputs",
     "shuffled": "outputs shuffled between samples",
@@ -722,7 +723,7 @@ PARTS: Mapping[Part, str] = {
     "worst-samples": "a look at the worst samples",
 }
 
-#: Why a case that was to run is not in the report.
+#: The text about a case that was to run, but is not in the report.
 MISSING = "the run ended before this case; run it again"
 #: Words for the running phase of a case, as the progress line shows them.
 PHASES: Mapping[PhaseName, str] = {
@@ -775,7 +776,7 @@ class Why:
     OFF = "{format}'s {output} comes out {clauses}; correlation {correlation} over {samples}"
     CLOSE = "{format}'s {output} follows that of {baseline} with correlation {correlation} over {samples}"
     PART = "it is judged apart, because values of another size in '{whole}' would hide its error"
-    #: Why no layer is to blame: the criteria fail with all layers in high precision, too.
+    #: Why no layer is at fault: the criteria also fail with all layers in high precision.
     NOT_LOW = "the criteria fail with every layer out of {format}, too"
     OTHER_MODEL = "{file} computes something else than {model}"
     NOT_THE_CAUSE = ": {format} is not the cause"
@@ -790,7 +791,7 @@ class Why:
     OTHER_ATTRIBUTE = ": its {name} is {theirs}, in {model} {own}"
     OTHER_MAKER = ": {file} has {op_type} there"
     OTHER_MAKER_WITH = ": {file} has {op_type} there, with {name} {theirs}, not {own}"
-    #: What gives NaN, if the baseline's outputs hold NaN.
+    #: Whether FP16 or the float model itself gives the NaN in the baseline's outputs.
     FLOAT_NAN = "the float model itself gives NaN there{where}, so {format} can be compared with nothing"
     FLOAT_NAN_IN_BOTH = (
         "the float model gives NaN there in FP32, too{where}, so {format} can be compared with nothing"

@@ -96,9 +96,9 @@ def warnings(result: CaseResult) -> list[str]:
 
 
 def _deployed(result: CaseResult) -> Iterator[str]:
-    """Yields a caution if ONNX Runtime's default session misses limits.
+    """Yields a caution if a default session of ONNX Runtime, which users deploy, fails.
 
-    The judged session, which is exact, meets them.
+    It fails if it misses limits that the judged session meets, or if it does not run.
     """
     if result.default_session is not None and result.default_session.is_caution:
         yield default_session_text(result.default_session)
@@ -127,7 +127,7 @@ def default_session_text(found: DefaultSession) -> str:
 def fix_by_default(found: DefaultSession) -> list[str]:
     """Returns why the recommended fix may fail in a default session of ONNX Runtime.
 
-    The result is empty if the fix passes there.
+    The result is empty if the fix passes in a default session.
     """
     if found.kind not in ("refused", "fails"):
         return []
@@ -372,7 +372,7 @@ def _blind_problems(result: CaseResult) -> list[str]:
 
 
 def blind_whys(result: CaseResult) -> Iterator[str]:
-    """Yields how it was shown that the criteria cannot fail, the longest text first; nothing if they can."""
+    """Yields how it was shown that the criteria cannot fail, the longest first; nothing if they can fail."""
     blind = result.blind
     if blind is None or not result.is_blind:
         return

@@ -56,7 +56,8 @@ WORTH_SHIPPING = 0.2
 _NAMED_LAYERS = 2
 #: The maximum number of lines of a recommendation.
 _LINES = 2
-#: Characters of each line that are left free for the label, the indent and the end of a wrapped line.
+#: Number of characters of each line that are left free for the label, the indent and the end of a wrapped
+#: line.
 _FREE = 10
 
 
@@ -95,9 +96,9 @@ def fixes(result: CaseResult) -> list[Fix]:
 
 
 def _before_layers(result: CaseResult) -> str:
-    """Returns what to do about wrong formats in the engine, weak criteria, or NaN in the float model.
+    """Returns what to do about wrong formats, weak criteria, too few samples, or NaN in the float model.
 
-    These are mended before layers are. The result is empty if none of them is at fault.
+    The user should mend these faults before any layers. The result is empty if the case has none of them.
     """
     contract, missed = result.precision, [score for score in result.scores if not score.passed]
     if contract is not None and result.is_misbuilt:
@@ -141,7 +142,7 @@ def _fix_of_share(contract: PrecisionContract) -> str:
 def _fix_of_criteria(blind: BlindSpots, low_format: str) -> str:
     """Returns which criterion to add to the spec.
 
-    It is recommended only if a trial has shown that it helps.
+    A limit on the SQNR is recommended only if it was shown to reject the useless outputs.
     """
     for metric in blind.at_chance:
         if metric.as_well:

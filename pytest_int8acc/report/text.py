@@ -268,7 +268,7 @@ def remedies(view: CaseView, verbosity: int = 0, width: int | None = None) -> li
 def stage_lines(view: CaseView) -> list[str]:
     """Returns the stages in one line, and the meaning of the first stage that fails.
 
-    A stage is a form that the model takes from the framework to the engine.
+    A stage is a form of the model between the framework and the engine.
     """
     texts = []
     for stage in view.stages:

@@ -114,7 +114,7 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class StageView:
-    """One stage, a form that the model takes from the framework to the engine, as text."""
+    """One stage, a form of the model between the framework and the engine, as text."""
 
     title: str
     passed: bool
@@ -127,8 +127,8 @@ class StageView:
     text: str
     """What the failure of the stage means; empty if it passes."""
     fit_notes: tuple[str, ...]
-    """For each output of this form of the model, what a line fitted to its values against the baseline's
-    suggests."""
+    """For each output that differs from the earlier stage by a factor or an offset, the fault that this
+    difference suggests."""
 
 
 @dataclass(frozen=True)
@@ -406,7 +406,7 @@ class CaseView(VerdictView):
 
     @cached_property
     def stages(self) -> list[StageView]:
-        """The stages: the forms that the model takes from the framework to the engine."""
+        """The stages: the forms of the model between the framework and the engine."""
         return [self._stage(line) for line in self._diagnosis.stages]
 
     def _stage(self, line: StageLine) -> StageView:
@@ -433,7 +433,7 @@ class CaseView(VerdictView):
 
     @cached_property
     def guilty(self) -> list[CulpritView]:
-        """The culprits that the report blames.
+        """The culprits that the report shows as layers at fault.
 
         Culprits are left out if an earlier form of the model, a node like TopK, or the data explain the loss.
         """
