@@ -1,4 +1,4 @@
-"""Runs models in ONNX Runtime, and has the backend for cases that run there.
+"""Runs models in ONNX Runtime, and defines the backend of cases that ONNX Runtime runs.
 
 Mode *exact* leaves QuantizeLinear and DequantizeLinear unfused. Mode *native* runs a model as ONNX Runtime
 would deploy it.
@@ -283,8 +283,8 @@ class _Loaded:
 class _Loader:
     """A process that loads one model after another, because importing ONNX Runtime takes a third of a second.
 
-    After a crash the next model gets a new process. Ctrl-C does not reach the process. It is ended when the
-    Python process that started it ends.
+    After a crash the next model gets a new process. Ctrl-C in the terminal does not end the process. The
+    process is ended when the Python process that started it ends.
     """
 
     def __init__(self, program: str = _LOGGED_SESSIONS) -> None:

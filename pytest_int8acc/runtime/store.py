@@ -475,7 +475,7 @@ class RemoteStore(Store):
     def fetch(self, key: str, make: Callable[[Path], None]) -> Entry:
         """The entry of ``key``: from the local store, else downloaded from shared storage, else made.
 
-        The arguments and errors are those of :meth:`Store.fetch`. A downloaded entry does not count as made.
+        The arguments and errors are those of :meth:`Store.fetch`. ``made`` is False for a downloaded entry.
         """
         url, downloaded = f"{self.url}/entries/{key}.zip", False
 

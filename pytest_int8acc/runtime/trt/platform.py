@@ -204,7 +204,7 @@ def may_have_gpu() -> bool:
 
 
 def is_installed(module: str) -> bool:
-    """Whether ``module`` is an installed package. A folder without an ``__init__.py`` does not count."""
+    """Whether ``module`` is an installed package. It is False for a folder without an ``__init__.py``."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -271,7 +271,7 @@ class Refusal(NamedTuple):
 def refusal(model: Path) -> Refusal | None:
     """Why the parser of TensorRT-RTX refuses a model file.
 
-    It is None if the parser accepts the model, or if TensorRT-RTX is not installed or does not load.
+    The result is None if the parser accepts the model, or if TensorRT-RTX is not installed or does not load.
 
     Raises:
         OSError: The file does not exist.
