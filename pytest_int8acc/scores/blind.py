@@ -39,7 +39,8 @@ _ABOVE_DB = 6.0
 #: Maximum number of scores that are kept for each kind of useless outputs, such as zeros, that meets the
 #: criteria.
 _MAX_SCORES = 3
-#: How often outputs are shuffled between samples, to estimate the value that a metric has by chance.
+#: Number of times that outputs are shuffled between samples, to estimate the value that a metric has by
+#: chance.
 _SHUFFLES = 5
 
 
@@ -296,8 +297,8 @@ class _Trial:
         """Returns limits on the SQNR that reject useless outputs, each with the candidate's score.
 
         The useless outputs are zeros and shuffled outputs. Zeros have an SQNR of 0 dB, so a limit above the
-        SQNR of shuffled outputs, and not below the default limit, rejects both. The case's candidate may miss
-        these limits, too.
+        SQNR of shuffled outputs, and not below the default limit, rejects both. The case's candidate may also
+        miss these limits.
         """
         scores = []
         for output in outputs:

@@ -529,7 +529,8 @@ class OutputRows:
         Args:
             metric: The metric.
             options: The options of the criterion.
-            samples: Indices of the samples. An index that occurs twice counts twice. None: all samples.
+            samples: Indices of the samples. A sample whose index occurs twice is used twice. None: all
+                samples.
         """
         rows = self.rows(metric.measure.key(options))
         return metric(rows if samples is None else rows[list(samples)]) if len(rows) else math.nan
@@ -788,7 +789,7 @@ def _fit_line(s: Sums) -> LineFit | None:
         elif slope > 1 + _MIN_MEANING:
             meanings.append("large")
         # If the mean is far from 0, a slope of 0.99 alone makes a large offset. A shift is therefore reported
-        # only if the mean of the candidate has moved, too.
+        # only if the mean of the candidate has moved as well.
         if min(abs(offset), abs(shift)) > _MIN_MEANING * deviation:
             meanings.append("shifted")
     return LineFit(slope, offset, correlation, tuple(meanings), shift, deviation)

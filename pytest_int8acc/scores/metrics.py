@@ -225,12 +225,13 @@ class Metric:
         return np.array([self.of_row(row) for row in rows[self.measure.compared(rows)]], np.float64)
 
     def worst_but_spared(self, values: F64) -> float:
-        """Returns the value of the worst sample, not counting spared samples; nan without samples.
+        """Returns the value of the worst sample that is not spared; nan without samples.
 
-        Spared samples may miss the limit. They are the worst ones. ``spared`` is their ratio to all samples.
+        The spared samples are the worst ones, which may miss the limit. ``spared`` is their ratio to all
+        samples.
 
         Args:
-            values: The value of each sample by itself, [samples]. nan counts as the worst.
+            values: The value of each sample by itself, [samples]. nan is worse than any number.
         """
         if not len(values):
             return math.nan

@@ -32,7 +32,7 @@ REL_FLOOR = 1e-3
 #: The index of the column that counts what was compared, for three kinds of rows: ``DIVERGENCE`` and top-k
 #: agreement count class rows (vectors of class scores), and ``UNEQUAL`` counts elements.
 COUNTED = 1
-#: Stands for a class that is not known.
+#: The class id for a class that is not known.
 NO_CLASS = -1
 
 
@@ -392,7 +392,8 @@ DIVERGENCE = Measure("divergence", divergence, greatest=(), counted=COUNTED, rea
 TOP1 = Measure("top1", top_k(1), greatest=(), counted=COUNTED, reads=_CLASSES)
 TOP5 = Measure("top5", top_k(5), greatest=(), counted=COUNTED, reads=_CLASSES)
 UNEQUAL = Measure("unequal", unequal, greatest=(), counted=COUNTED)
-#: How close a sample's top class is to losing its place; see ``flip_distance``. Only the search for a fix
-#: reads these rows. It reads them sample by sample, so rows of several samples are never combined.
+#: The measures of how close a sample's top class is to losing its place; see ``flip_distance``. Only the
+#: search for a fix reads these rows. It reads them sample by sample, so rows of several samples are never
+#: combined.
 FLIP1 = Measure("flip1", flip_distance(1), greatest=(0,), counted=0, reads=_CLASSES)
 FLIP5 = Measure("flip5", flip_distance(5), greatest=(0,), counted=0, reads=_CLASSES)

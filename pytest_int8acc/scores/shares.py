@@ -6,8 +6,8 @@ depend on the scores alone.
 
 The search tries plans: a plan assigns a precision to each layer. It may reject a plan after some of the
 samples have run, by the shares of these samples. Shares must therefore never overstate the loss, and samples
-that did not run count as perfect. Sums are multiplied by a number just below 1, so that rounding rejects no
-plan.
+that did not run are assumed to be perfect. Sums are multiplied by a number just below 1, so that rounding
+rejects no plan.
 
 In this module ``b`` is an array of the float baseline, and ``c`` is the same array of the low-precision
 candidate. Both arrays hold ``samples`` samples along their first axis, or they are one sample.
@@ -53,7 +53,7 @@ _SAFE = 1 - 1e-9
 #: finite in float32.
 _MAX_ELEMENT = 1e15
 #: Cosine similarity ignores a change of scale, but an output that shrinks to 0 has no direction. If an output
-#: shrinks by more than this ratio, the excess counts as an error.
+#: shrinks by more than this ratio, the excess is treated as an error.
 _MAX_SHRINKAGE = 0.5
 #: An error is divided by the margin between two class scores, but at least by this ratio of the mean margin.
 _MIN_MARGIN = 0.01

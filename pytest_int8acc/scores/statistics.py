@@ -385,7 +385,7 @@ def interval(
         confidence: The confidence of the interval.
         groups: The group of each sample; None: no samples belong together.
         rare: Whether to allow for rare large errors that these samples do not show. Sums and means far from
-            their limit then have intervals, too. Their limit counts as met only if it is still met with one
+            their limit then also have intervals. Their limit is called met only if it is still met with one
             more sample that is worse than all others. Proofs of a fix set this argument.
     """
     if score.limit is None or not math.isfinite(score.value):
@@ -726,7 +726,7 @@ def in_samples(found: Interval | None, each: float) -> Interval | None:
 
 
 def _needed(samples: int, reach: float, distance: float) -> int | None:
-    """Returns with how many samples the interval's end would reach the limit; None if this is impossible.
+    """Returns the number of samples with which the interval would end at the limit; None if impossible.
 
     The width of an interval shrinks with the square root of the number of samples.
 

@@ -23,8 +23,8 @@ from pytest_int8acc.spec.criteria import TaskName
 from pytest_int8acc.tensors import Array, Dim, Feed, TensorInfo, did_you_mean
 
 Integers = NDArray[np.integer[Any]]
-#: The data that a metric stores for one sample, such as counts of hits, or boxes. Only this metric reads
-#: them.
+#: The data that a metric stores for one sample, such as counts of hits, or boxes. Only this metric reads the
+#: data.
 Record = Any
 #: Labels are one array, or several by name. Axis 0 counts the samples.
 Labels = Array | Mapping[str, Array] | None
@@ -42,7 +42,7 @@ class Task:
     """Turns outputs into predictions: a user's function, or the name of a layout of boxes. None if the output
     holds the predictions."""
     label: str | None = None
-    """The name of the array of labels that the metric takes; None if there is only one array."""
+    """The name of the array of labels that the metric reads; None if there is only one array."""
     axis: int | None = None
     """The axis of the classes, or for ssim of the channels. With None, the class axis is found from the
     shapes."""
@@ -124,7 +124,7 @@ class Task:
         )
 
     def labels_of(self, labels: Labels) -> Array:
-        """Returns the array of the labels that the metric takes.
+        """Returns the array of the labels that the metric reads.
 
         Raises:
             CriterionError: There are no labels.
@@ -261,7 +261,8 @@ class TaskRun:
         """Returns the metric's value over some samples.
 
         Args:
-            samples: Indices of the samples. An index that occurs twice counts twice. None: all samples.
+            samples: Indices of the samples. A sample whose index occurs twice is used twice. None: all
+                samples.
         """
         order = sorted(self._records) if samples is None else samples
         return self._task.value([self._records[sample] for sample in order])
@@ -380,7 +381,7 @@ def _ratio_of_sums(task: Task, records: Sequence[Any]) -> float:
 def _confusions(task: Task, given: Array, labels: Integers) -> list[Integers]:
     """Returns for each sample the pairs of label and prediction that occur, and their counts, [pairs, 3].
 
-    A prediction counts as wrong if it has several greatest classes, NaN or +inf. Its class is then -1.
+    A prediction is taken as wrong if it has several greatest classes, NaN or +inf. Its class is then -1.
     """
     if _are_ids(given, labels):
         predicted = given.astype(np.int64)

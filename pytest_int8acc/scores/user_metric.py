@@ -85,8 +85,8 @@ def _interval(
         right = own.right[~np.isnan(own.right)]
         lost, gained = (int((right == 0).sum()), 0) if other is None else flips(own, other)
         units = len(right) if groups is None else len(np.unique(groups))
-        # If both models are right on the same samples, the exact interval is valid for groups, too. Each
-        # group then counts as one sample.
+        # If both models are right on the same samples, the exact interval is also valid for groups. Each
+        # group is then one sample.
         if groups is None or not lost + gained:
             found = of_drop(score, lost, gained, units, confidence)
             if other is None:
@@ -268,7 +268,7 @@ class _UserRun:
         return run_user(self._ref, called, error=CriterionError)
 
     def _labels_of(self, samples: Sequence[int] | None) -> list[object]:
-        """Returns a list of one argument, a copy of the labels; an empty list if the metric takes none.
+        """Returns a list of one argument, a copy of the labels; an empty list if the metric gets none.
 
         Args:
             samples: The indices of the samples; None: all samples.
