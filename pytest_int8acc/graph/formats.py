@@ -111,7 +111,7 @@ class Format:
             Codes in the format's dtype.
         """
         wide = _wide(values)
-        with np.errstate(over="ignore"):  # A quotient that overflows to inf saturates, too.
+        with np.errstate(over="ignore"):  # A quotient that overflows to inf also saturates.
             steps = np.asarray(values.astype(wide, copy=False) / along(scale, axis, values.ndim).astype(wide))
         if self.is_integer:
             np.rint(steps, out=steps)

@@ -81,7 +81,7 @@ class _ScaleInput:
     in_half: bool
     """Whether a model that is built from the network stores this scale in FP16.
 
-    If so, scales of plans are rounded to FP16, too.
+    If so, scales of plans are also rounded to FP16.
     """
 
     def value(self, scales: Mapping[str, TensorScale]) -> Array:
@@ -425,7 +425,7 @@ class _QuantizingWriter(_Writer):
 
         These are the node, and before it an If for each of its quantized inputs. One branch of such an If
         quantizes the input, the other branch does not. Quantized inputs of nodes inside the node, such as in
-        a Loop, get an If, too. For weights, this If stands before the Loop, so that it runs only once.
+        a Loop, also get an If. For weights, this If stands before the Loop, so that it runs only once.
         """
         node = copy.deepcopy(node)
         for edge in self.edges.get(node.name, ()):

@@ -31,7 +31,7 @@ class Norm:
     """A normalization, such as a LayerNorm, that consists of several nodes."""
 
     name: str
-    """The name of the normalization's last node. The fused node gets this name, too."""
+    """The name of the normalization's last node. The fused node also gets this name."""
     op_type: str
     """The operator of the fused node, a key of ``OPSETS``."""
     x: str

@@ -296,8 +296,8 @@ _LIFTS: Mapping[str, tuple[int, Callable[[_Lift, onnx.NodeProto], list[onnx.Node
 }
 
 
-#: Operators whose versions from opset 13 to opset ``_WIDENED_TO`` mean the same. The newer versions only take
-#: more types, or options that change nothing if they are absent (ONNX operator changelog).
+#: Operators whose versions from opset 13 to opset ``_WIDENED_TO`` mean the same. The newer versions only
+#: allow more types, or have options that change nothing if they are absent (ONNX operator changelog).
 _WIDENED = frozenset(
     {"Add", "AveragePool", "Cast", "Constant", "CumSum", "DequantizeLinear", "Div", "Equal", "GRU"}
     | {"GreaterOrEqual", "Identity", "If", "LSTM", "LeakyRelu", "LessOrEqual", "Loop", "Mul", "PRelu", "Pad"}
