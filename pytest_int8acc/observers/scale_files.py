@@ -80,7 +80,7 @@ def load_scales(
         entries, source = dict(cache.values), f"{path.name} ({cache.header})"
     found.update({tensor: entries[node] for tensor, node in makers.items() if node in entries})
     found.update({tensor: entries[tensor] for tensor in requested if tensor in entries})
-    for tensor in reversed(requested):  # An origin comes before the tensors that take its scale.
+    for tensor in reversed(requested):  # An origin comes before the tensors that get its scale.
         origin = (origins or {}).get(tensor)
         if tensor not in found and origin in found:
             found[tensor] = found[origin]
