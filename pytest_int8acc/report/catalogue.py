@@ -70,9 +70,9 @@ class FitWords:
     """
 
     clause: str
-    """What is wrong with the output, in a few words."""
+    """The fault of the output, in a few words."""
     sentence: str
-    """What the difference means for the case."""
+    """The meaning of the difference for the case."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ class StopWords:
     """The texts of reports about one reason why the work after a verdict ended early."""
 
     sentence: str
-    """What ended the work. ``{left}`` stands for the steps that were left out."""
+    """The event that ended the work. ``{left}`` stands for the steps that were left out."""
     no_fix: str
-    """Why there is no fix, and what to do."""
+    """The reason why there is no fix, and advice."""
 
 
 @dataclass(frozen=True)
@@ -428,7 +428,7 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
 }
 
 
-#: For each kind of cause of accuracy loss in a layer: its name in the plural, and what to do about it.
+#: For each kind of cause of accuracy loss in a layer: its name in the plural, and advice.
 CAUSES: Mapping[CauseKind, CauseWords] = {
     "scale-too-wide": CauseWords(
         plural="scales too wide",
@@ -755,7 +755,7 @@ STOPS: Mapping[StopKind, StopWords] = {
 
 
 class Why:
-    """Why a case fails, apart from the causes of single layers."""
+    """Texts on why a case fails, apart from the causes of single layers."""
 
     MET = "{format} meets its criteria"
     MET_BUT_STAGE = "{format} meets its criteria; {stage} alone does not"
@@ -763,11 +763,11 @@ class Why:
     LAYER = "{op_type} '{layer}' is at fault"
     PAIR = "the Q/DQ pair {at} is at fault"
     PAIR_OF_LAYER = "Q/DQ {at}"
-    #: Where a Q/DQ pair is, and which node's output it quantizes.
+    #: The place of a Q/DQ pair, and the node whose output the pair quantizes.
     AT_OUTPUT = "at output '{tensor}'"
     AT_TENSOR = "on '{tensor}'"
     BEHIND = " (after {op_type} '{node}')"
-    #: How an output differs from the baseline's, by the slope, offset and correlation of a fitted line.
+    #: Texts on how an output differs from the baseline's, by slope, offset and correlation of a fitted line.
     CONSTANT = "{format}'s {output} is {offset:.4g} in every element of all {samples}, {baseline}'s varies"
     UNRELATED = (
         "{format}'s {output} hardly follows that of {baseline}: correlation {correlation} over {samples}, 1 "
@@ -814,7 +814,7 @@ class Why:
         "tried on {samples}: the baseline's own outputs have {metric} {baseline}, and {chance} when each is "
         "given to another sample, which the criterion takes as better"
     )
-    #: Whether other scales reduce the loss of quantization.
+    #: Texts on whether other scales reduce the loss of quantization.
     BY_SCALES = (
         ", mostly by its scales: other ones of {tensors} give back {share} of the loss, too little for the "
         "limits ({trials})"
@@ -843,7 +843,7 @@ class Why:
 
 
 class Decided:
-    """How many samples the candidate puts into another class than the baseline."""
+    """Texts on how many samples the candidate puts into another class than the baseline."""
 
     CHANGED = "'{output}': {count} of {samples} change their class"
     LABELLED = "; of these the baseline is right in {broken}, and {format} in {mended}"
@@ -865,7 +865,7 @@ class Caution:
         "undecided{unmended}: {score} may be {interval} on other samples{needed}; {heavy} of {samples} "
         "samples carry 90 % of the error ({worst})"
     )
-    #: Added to a caution on the score of the unchanged model, if a fix is recommended.
+    #: The text that is added to a caution on the score of the unchanged model, if a fix is recommended.
     UNMENDED = " without the fix"
     NEEDED = "; give about {needed} samples in all to decide"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
@@ -916,8 +916,8 @@ class Caution:
         "weights"
     )
 
-    #: How a default session of ONNX Runtime differs from an exact one, which has the optimizers that change
-    #: results switched off.
+    #: Texts on how a default session of ONNX Runtime differs from an exact one. In an exact session, the
+    #: optimizers that change results are switched off.
     DEFAULT_FAILS = (
         "open ONNX Runtime with disabled_optimizers=[{optimizers}]: by default {score}, and {exact} as judged"
     )
@@ -935,12 +935,12 @@ class Caution:
         "INT8 kernels of this CPU saturate: ONNX Runtime's default session gives {score}, and without these "
         "kernels it agrees"
     )
-    #: Which optimizers of ONNX Runtime cause the difference.
+    #: Texts on the optimizers of ONNX Runtime that cause the difference.
     DEFAULT_BY = "not so with disabled_optimizers=[{optimizers}]"
     DEFAULT_FROM = "from optimization level '{level}' on, by no optimizer alone"
     DEFAULT_ALWAYS = "without optimizers, too"
     DEFAULT_WITHOUT_KERNELS = ", compared without the INT8 kernels of this CPU, which saturate"
-    #: How the recommended fix differs in a default session.
+    #: Texts on how the recommended fix differs in a default session.
     FIX_FAILS_BY = "in a default session the fix fails without disabled_optimizers=[{optimizers}]"
     FIX_FAILS = "in a default session of ONNX Runtime the fix fails: {score}"
     FIX_REFUSED = "a default session of ONNX Runtime does not run the fix"
@@ -961,7 +961,7 @@ class Caution:
 
 
 class Advice:
-    """What to do if layers in high precision do not mend the case."""
+    """Advice to the user if layers in high precision do not mend the case."""
 
     FLOAT_NAN = "{first}; or leave the output out: write 'unjudged: [{output}]' in the spec, beside 'model:'"
     FIND_NAN = "find what gives NaN in the float model, its inputs or a node"
@@ -1011,7 +1011,7 @@ class Advice:
         "All outputs are so alike that only an 'sqnr_db' of {limit:g} dB catches shuffled ones, and {format} "
         "has {sqnr_db} dB. To accept weak criteria, write 'accept_blind: REASON' in the spec, beside 'model:'"
     )
-    #: How a spec names a metric that the user has written.
+    #: The form in which a spec names a metric that the user has written.
     OWN_METRIC = "{{metric: FILE.py:FUNCTION, max_drop: 1%}}"
     COMPARE_LABELS = (
         "print the labels of ten samples and what the float model gives for them. If nearly all labels are "
@@ -1041,7 +1041,7 @@ class Advice:
 
 
 class NoFix:
-    """Why a failed case has no fix, and what to do. ``STOPS`` has the words for work that ended early."""
+    """Texts on why a failed case has no fix, and advice. ``STOPS`` has the texts on work that ended early."""
 
     ENDED = "none found: {ending}"
     FIXED_PAIRS = "none found: Q/DQ is left in the model that no plan takes off"
@@ -1066,7 +1066,7 @@ class NoFix:
 
 
 class Remedy:
-    """What a remedy does, and how it was proved. The changes of the model have words in ``CHANGES``."""
+    """Texts on what a remedy does, and on how it was proved. ``CHANGES`` has the words for its changes."""
 
     HIGH = "{layers} in {precision}"
     SOME_HIGH = "{layers} of {culprits} in {precision}"
@@ -1082,7 +1082,7 @@ class Remedy:
         "no {format} fix worth shipping, {share} of the MACs would stay in {format}{time}: ship {high}, or "
         "try {others}. Else{file}: "
     )
-    #: Which data gave the ranges, if the fix has other scales.
+    #: Texts on the data that gave the ranges, if the fix has other scales.
     RANGES_FROM_DATA = "; ranges from the calibration data, {data}"
     RANGES_FROM_INPUTS = "; ranges from the compared inputs themselves"
 
@@ -1100,8 +1100,8 @@ class Remedy:
     NOT_VERIFIED = "; not verified"
 
 
-#: What to try if a fix would leave too few layers in the low format. The key is the low format. QAT is
-#: quantization-aware training.
+#: The formats and methods to try if a fix would leave too few layers in the low format. The key is the low
+#: format. QAT is quantization-aware training.
 INSTEAD: Mapping[str, str] = {
     "INT8": "FP8 or QAT",
     "FP8": "QAT",

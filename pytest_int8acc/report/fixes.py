@@ -50,7 +50,7 @@ from pytest_int8acc.results.search import Quantizer
 
 #: Minimum share of the multiply-accumulates in the low format for a fix that is worth shipping. Tensor cores
 #: compute INT8 and FP8 at most twice as fast as FP16. A fifth of the work in INT8 therefore saves a tenth of
-#: the time at most, and copies between the formats take time, too.
+#: the time at most, and copies between the formats also take time.
 WORTH_SHIPPING = 0.2
 #: The maximum number of layers that a fix names. More layers are counted.
 _NAMED_LAYERS = 2
@@ -298,7 +298,7 @@ def _added_ms(result: CaseResult, repair: Repair) -> float | None:
 
 
 def _spare(search: SearchOutcome, layers: Sequence[str]) -> tuple[str, ...]:
-    """Returns the layers in high precision without which the criteria are met, too. They are a reserve."""
+    """Returns the layers in high precision that are a reserve: the criteria are also met without them."""
     culprits = {culprit.layer for culprit in search.culprits}
     if not culprits <= {*layers}:
         return ()
@@ -392,7 +392,7 @@ def _kept(
     Args:
         layers: All these layers.
         precision: Their format.
-        spare: The layers that are a reserve only: the criteria are met without them, too.
+        spare: The layers that are only a reserve: the criteria are also met without them.
         pairs: The only Q/DQ pair of each layer that computes nothing, by layer name.
     """
     kept = Remedy.KEEP.format(layers=count(len(layers), "layer"), precision=precision.upper())
@@ -490,8 +490,8 @@ def _changes(
     Args:
         repair: The remedy.
         low_format: The format that the case is about, like ``INT8``.
-        spare: The layers that are in high precision only as a reserve: the criteria are met without them,
-            too.
+        spare: The layers that are in high precision only as a reserve: the criteria are also met without
+            them.
         pairs: The only Q/DQ pair of each layer that computes nothing, by layer name.
     """
     clauses = [CHANGES[kind].clause.format_map(facts) for kind, facts in _changed(repair)]

@@ -111,7 +111,7 @@ def write_json(folder: Path, report: Report) -> Path:
 
 
 def entry_text(entry: Mapping[str, Any]) -> bytes:
-    """Returns a case as it stands in the file, without the indentation of its first line.
+    """Returns a case as it is written in the file, without the indentation of its first line.
 
     Formatting takes long, and the file is written anew for each case that ends. So the text is kept.
     """

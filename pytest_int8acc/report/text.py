@@ -340,7 +340,7 @@ def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, f
 def merged_lines(report: Report) -> list[str]:
     """Returns the outcome of a merge.
 
-    These are the cases that failed or are missing, the files that could not be read, and the counts.
+    The lines name the cases that failed or are missing, the files that could not be read, and the counts.
     """
     lines = []
     for entry in report.cases:
@@ -377,7 +377,7 @@ def entry_text(entry: Mapping[str, Any], view: CaseView | None, *, brief: bool =
 def counts_text(report: Report) -> str:
     """Returns text like ``1 failed, 1 error, 20 passed, 2 missing``.
 
-    Files that could not be read count as errors.
+    Each file that could not be read is one of the errors.
     """
     unread = ["error"] * len(report.errors)
     counts = [f"{n} {verdict}" for verdict, n in tallies(report, unread)]

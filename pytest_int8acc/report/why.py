@@ -221,7 +221,7 @@ def stage_title(stage: Stage, low_format: str) -> str:
 
 
 def stage_text(line: StageLine, low_format: str, scales: str = "") -> str:
-    """Returns what it means that this stage is the first one to fail; empty if the stage passes.
+    """Returns the meaning of a stage that is the first one to fail; empty if the stage passes.
 
     Args:
         line: The stage.
