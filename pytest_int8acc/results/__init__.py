@@ -70,7 +70,7 @@ class Finding:
     subject: str
     """The node, tensor or input."""
     text: str
-    """What was found, and its consequence."""
+    """The fault that was found, and its consequence."""
     remedy: str
     severity: Severity
     source: Literal["lint", "data"] = "lint"

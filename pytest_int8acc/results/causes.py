@@ -22,8 +22,8 @@ Stage = Literal[
     "engine INT8",
     "implicit INT8",
 ]
-#: Why a layer loses accuracy. The last four are causes in FP16 and BF16. ``rounding`` is also a cause in
-#: INT8.
+#: The reason why a layer loses accuracy. The last four are causes in FP16 and BF16. ``rounding`` is also a
+#: cause in INT8.
 CauseKind = Literal[
     "scale-too-wide",
     "saturation",

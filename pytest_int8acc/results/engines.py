@@ -72,7 +72,7 @@ class EngineInfo:
     latency: Latency | None = None
     untold: int = 0
     """The number of convolutions and matrix products in fused regions whose precision the engine does not
-    tell."""
+    report."""
     low: Kind = "int8"
     """The low format that the case asks for. ``int8`` stands for INT8 and for FP8."""
 

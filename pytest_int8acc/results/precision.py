@@ -13,8 +13,8 @@ from pytest_int8acc.results.engines import Kind
 #: engine that was built beforehand, so that the requested formats are unknown.
 AskedBy = Literal["file", "calibration", "candidate", "implicit", "engine"]
 
-#: What follows if the engine ran in another format than requested. ``require``: the case fails. ``warn``: a
-#: warning is shown. ``off``: nothing follows.
+#: The consequence if the engine ran in another format than requested. ``require``: the case fails. ``warn``:
+#: a warning is shown. ``off``: there is no consequence.
 Realized = Literal["require", "warn", "off"]
 
 #: Maximum tolerated share of the multiply-accumulates requested in the low format that provably ran in
@@ -53,12 +53,12 @@ class PrecisionContract:
     refuted: float = 0.0
     """The fraction of the MACs requested in ``low`` that provably ran in another format, from 0 to 1."""
     untold: float = 0.0
-    """The fraction of the MACs requested in ``low`` whose format the engine does not tell, from 0 to 1."""
+    """The fraction of the MACs requested in ``low`` whose format the engine does not report, from 0 to 1."""
     identical: bool = False
     """Whether all floating-point outputs equal the baseline's bit for bit.
 
-    Rounding to ``low`` would have changed the outputs. So all MACs whose format an engine does not tell then
-    count as ``refuted``.
+    Rounding to ``low`` would have changed the outputs. So ``refuted`` then includes all MACs whose format the
+    engine does not report.
     """
     misplaced: tuple[LayerShare, ...] = ()
     """The layers with the largest shares that were requested in ``low`` and provably ran in another

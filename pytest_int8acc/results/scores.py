@@ -42,7 +42,7 @@ class Interval:
     confidence: float = CONFIDENCE
     """The probability that such an interval contains the true score, above 0 and below 1."""
     needed: int | None = None
-    """About how many samples would decide whether the limit is met; None if no number is known."""
+    """The approximate number of samples that would decide whether the limit is met; None if not known."""
     enough: bool = True
     """Whether the samples are enough to prove a score that meets its limit.
 
@@ -392,6 +392,6 @@ class BlindSpots:
 
     @property
     def fatal(self) -> bool:
-        """Whether a pass proves nothing: all-zero or shuffled outputs pass, too, or have as good a metric."""
+        """Whether a pass proves nothing: all-zero or shuffled outputs also pass, or have as good a metric."""
         dead = any(candidate.is_fatal for candidate in self.undetected)
         return dead or any(metric.as_well for metric in self.at_chance)

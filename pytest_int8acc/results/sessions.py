@@ -1,4 +1,4 @@
-"""How a default session of ONNX Runtime differs from an exact one, and the optimizers that cause it."""
+"""How a default session of ONNX Runtime differs from an exact one, and the optimizers that are the reason."""
 
 from __future__ import annotations
 
