@@ -208,7 +208,7 @@ class Store:
 
     @_clear
     def record(self, case: str, name: str) -> bytes | None:
-        """A record of a case; None if there is none, or if it is damaged.
+        """A record of a case, the stored result of a trial; None if there is none, or if it is damaged.
 
         Args:
             case: Hex digest of everything that all records of the case depend on.
@@ -218,7 +218,7 @@ class Store:
 
     @_clear
     def keep_record(self, case: str, name: str, data: bytes) -> None:
-        """Store a record of a case, in place of an older one. The arguments are those of :meth:`record`.
+        """Store a record of a case, in place of an older record. The arguments are those of :meth:`record`.
 
         Raises:
             EngineError: The folder cannot be written, or is full.

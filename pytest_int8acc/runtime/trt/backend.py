@@ -200,7 +200,7 @@ class TrtBackend:
         return form.showing(fit_model(form.original, self.platform)), True
 
     def measure_latency(self, roles: Sequence[Role], inputs: Dataset) -> None:
-        """Measure the engines of these roles in turn on the first batch; ``engines`` has the times."""
+        """Measure the engines of these roles in turn on the first batch. ``engines`` then has the times."""
         engines = {role: self._running[role] for role in roles if role in self._running}
         for role, latency in measure_latency(engines, next(inputs.batches()).feed).items():
             self._infos[role] = replace(self._infos[role], latency=latency)

@@ -50,8 +50,8 @@ Held = Literal["fp16", "fp32"]
 #: Outputs of an engine. ``own``: the model's outputs. ``debug``: also all unfused tensors, as TensorRT's
 #: debug tensors. A tuple of names: also these inner tensors.
 Outputs = Literal["own", "debug"] | tuple[str, ...]
-#: Version of the engine store's key. It must be raised by a change that makes equal requests give other
-#: engines.
+#: Version of the engine store's key. A change of the code after which equal requests give other engines must
+#: raise this number.
 _FORMAT = 3
 #: A note on an engine in which layers that are held in a higher precision read the results of INT8 layers.
 UNFED = "held layers read INT8 results: TensorRT has no kernels that give the layers before them another type"
