@@ -328,8 +328,8 @@ def flip_distance(k: int) -> RowsFunction:
     """Returns a function that measures how close the top class of each sample is to leaving the top k.
 
     The function reads the first class row of each sample. A class row is one vector of class scores. The
-    function returns the k-th greatest of ``class_gains``, clipped to 0 to 1, [samples, 1]. The value is above
-    1 only if the greatest class of the baseline has left the top k of the candidate.
+    function returns the k-th greatest of ``class_gains``, [samples, 1]. If the greatest class of the baseline
+    has left the top k of the candidate, the value is raised to above 1; otherwise it is clipped to 0 to 1.
     """
 
     def rows(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:

@@ -658,7 +658,7 @@ def least_of_others(losses: F64, confidence: float = CONFIDENCE) -> float:
     """Returns the lower end of the interval of the greatest loss in an equal number of other samples.
 
     The end is at least 0, and valid for any distribution. It is the k-th greatest loss. k is the least number
-    for which this is improbable: if both sets of samples are joined, the k greatest losses are all in this
+    for which it is improbable that the k greatest losses of both sets of samples together are all in this
     set.
 
     Args:
