@@ -339,7 +339,7 @@ class CaseView(VerdictView):
 
     @cached_property
     def alerts(self) -> list[str]:
-        """The cautions of a case and the warnings of the model check.
+        """The cautions of a case and the warnings of lint.
 
         The HTML page shows the first two even if a passing case is folded.
         """

@@ -15,7 +15,7 @@ WIDTH = 110
 NAME = 40
 #: If a confidence interval is wider than this, in decibels, its ends are not written.
 _KNOWN_DB = 100.0
-#: Maximum size of a computed limit that stands for 0.
+#: Maximum magnitude of a computed limit that is treated as 0, because rounding errors may have changed a 0.
 _ZERO = 1e-12
 #: The minimum width of a column of a table, in characters, however narrow the terminal is.
 _LEAST_COLUMN = 12
