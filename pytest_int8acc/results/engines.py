@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-#: The kind of an engine's layer: ``weighted`` has weights, ``qdq`` only quantizes or dequantizes.
+#: The kind of an engine's layer. ``weighted``: a convolution or a matrix product. ``qdq``: the layer only
+#: quantizes or dequantizes. ``reformat``: the layer only moves or casts values.
 LayerKind = Literal["weighted", "qdq", "reformat", "other"]
 Kind = Literal["int8", "fp8", "fp16", "bf16", "fp32", "other"]
 #: The reason why the reported precision of an engine's layer is not reliable. ``region``: its kernel may hold

@@ -61,11 +61,11 @@ class PrecisionContract:
     engine does not report.
     """
     misplaced: tuple[LayerShare, ...] = ()
-    """The layers with the largest shares that were requested in ``low`` and provably ran in another
-    format."""
+    """The largest layers, by their share of the MACs, that were requested in ``low`` and provably ran in
+    another format."""
     misplaced_count: int = 0
     left_out: tuple[LayerShare, ...] = ()
-    """The layers with the largest shares that are not requested in ``low``."""
+    """The largest layers, by their share of the MACs, that are not requested in ``low``."""
     left_out_count: int = 0
     least_share: float = 0.0
     """A warning is shown if a smaller share of MACs is requested in ``low``. 0: there is no such minimum."""
@@ -76,7 +76,7 @@ class PrecisionContract:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether ``refuted`` exceeds the maximum by more than two builds of one model may differ."""
+        """Whether ``refuted`` exceeds ``MAX_REFUTED`` by more than two builds of one model may differ."""
         return self.refuted > MAX_REFUTED + UNDECIDED
 
     @property

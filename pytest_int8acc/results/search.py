@@ -88,7 +88,7 @@ class Quantizer:
 
 @dataclass(frozen=True)
 class Culprit:
-    """A layer, that is a group of nodes, that must leave the low format for the criteria to be met."""
+    """A layer (a group of nodes) that must leave the low format, because the criteria fail otherwise."""
 
     layer: str
     """The name of the layer, which is the name of its first ONNX node."""
@@ -188,8 +188,8 @@ class Tradeoff:
     """How the score improves with more layers in high precision, for models in which noise adds up."""
 
     layers: tuple[str, ...]
-    """The layers, ordered by the error that high precision is expected to remove per price, the largest
-    first."""
+    """The layers, ordered by the error that high precision is expected to remove per multiply-accumulate, the
+    largest first."""
     points: tuple[TradeoffPoint, ...]
     """The plans that were tried. The first plan has no layer in high precision."""
     evidence: Evidence
