@@ -45,8 +45,8 @@ def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
     """``model`` with all FP16 and BF16 tensors of its main graph in FP32, but rounded to 16 bits.
 
     Inputs, outputs and node names stay the same. Nodes of other operator domains, and nodes that contain
-    graphs, such as If, stay in FP16. A model without FP16 and BF16 tensors is returned unchanged. So is a
-    model that is emulated already.
+    graphs, such as If, stay in FP16. A model without FP16 and BF16 tensors, or a model that is emulated
+    already, is returned unchanged.
 
     Args:
         model: A model in normal form; see ``graph.load``.
@@ -219,8 +219,8 @@ def keeps_values(node: onnx.NodeProto) -> bool:
     return node.op_type in _SELECTING or moves_values(node)
 
 
-#: Rounding x to E4M3 adds and subtracts g. This is the ratio of g to |x|: FP32 has 24 binary digits and E4M3
-#: has 4, so 20 digits are dropped.
+#: The ratio of g to |x|, where g is added to x and subtracted again to round x to E4M3. FP32 has 24 binary
+#: digits and E4M3 has 4, so 20 digits are dropped.
 _SPLIT = 2.0**20
 #: Minimum of the number g that is added and subtracted to round to E4M3. It rounds subnormal E4M3 numbers.
 _LEAST = 1.5 * FP8.normal * _SPLIT

@@ -78,7 +78,7 @@ def _sees_all(node: onnx.NodeProto) -> bool:
 
 
 def choices(model: Model, outputs: Collection[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """For each selecting node, such as TopK: the floats by which it selects, and outputs that depend on it.
+    """The floats by which each selecting node, such as TopK, selects, and the outputs that depend on it.
 
     A selecting node is left out if it depends on another selecting node, or if no output depends on it.
     """
@@ -153,8 +153,8 @@ class Segment:
 def joined(model: Model, output: str) -> tuple[int, tuple[Segment, ...]] | None:
     """The axis along which an output is concatenated, and its parts; None if it is not concatenated.
 
-    Axis 0, which counts samples, is not considered. If there are several axes, the first axis along which
-    both scores and other values are concatenated is taken.
+    Axis 0, which counts samples, is not considered. If there are several axes, the result has the first one
+    along which both scores and other values are concatenated.
     """
     joiner = _Joiner(model)
     if not joiner.reaches_concat(output):

@@ -262,7 +262,7 @@ def fold_constants(model: Model) -> Model:
 def _folds(node: onnx.NodeProto, constants: Mapping[str, Array], weights: Collection[str]) -> bool:
     if node.domain != "" or any(name not in constants for name in node.input):
         return False
-    # A ConstantOfShape is folded only if its output is a weight, because an initializer takes more memory.
+    # A ConstantOfShape is folded only if its output is a weight, because an initializer needs more memory.
     if node.op_type == "ConstantOfShape":
         return node.output[0] in weights
     if node.op_type in _FOLDED_ARITHMETIC:

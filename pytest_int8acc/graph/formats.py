@@ -111,7 +111,7 @@ class Format:
             Codes in the format's dtype.
         """
         wide = _wide(values)
-        with np.errstate(over="ignore"):  # A quotient that overflows to inf saturates, too.
+        with np.errstate(over="ignore"):  # A quotient that overflows to inf also saturates.
             steps = np.asarray(values.astype(wide, copy=False) / along(scale, axis, values.ndim).astype(wide))
         if self.is_integer:
             np.rint(steps, out=steps)
@@ -211,7 +211,7 @@ INTEGERS = (INT8, UINT8, _integers("int16"), _integers("uint16"), INT32)
 
 FP32 = _floats("fp32", "float32", 23, -126)
 FP16 = _floats("fp16", "float16", 10, -14)
-#: BF16 needs opset 22, the first in which convolutions and pools take it.
+#: BF16 needs opset 22, the first that allows BF16 in convolutions and pools.
 BF16 = _floats("bf16", ml_dtypes.bfloat16, 7, -126, opset=22)
 
 #: FP8 is E4M3 without inf, as in ONNX and TensorRT ('FP8 Formats for Deep Learning', arXiv:2209.05433).

@@ -1,4 +1,4 @@
-"""Makes networks with groups of layers in FP16 or BF16, and INT8 networks whose other nodes are in FP16."""
+"""Makes networks with groups of layers in FP16 or BF16, and INT8 networks whose float nodes are in FP16."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def _rewired(network: Network, model: Model, places: Mapping[_Place, _Place]) ->
         tensor = nodes[node].input[index]
         half = types.get(tensor) == FLOAT16
         key = id(edge.quantization), half
-        if key not in known:  # Edges that shared one quantization object share one afterwards, too.
+        if key not in known:  # Edges that shared one quantization object share one again.
             scale = edge.quantization.scale
             own = np.dtype(np.float32) if scale.dtype == np.float16 else scale.dtype
             scale = scale_in(scale, np.float16 if half else own)

@@ -109,14 +109,14 @@ class _Shower:
         return before, after, shown
 
     def _own(self, graph: onnx.GraphProto) -> list[str]:
-        """The tensors that a graph itself computes or takes."""
+        """The tensors to copy that a graph itself computes or has as inputs."""
         names = {value.name for value in graph.input}.union(name for n in graph.node for name in n.output)
         return [tensor for tensor in self.inner if tensor in names]
 
     def _show_own(self, graph: onnx.GraphProto) -> dict[str, str]:
         """Copy the tensors of a graph inside an If, Loop or Scan, converted to float32 and reshaped to rows.
 
-        Tensors of the graphs inside this graph are copied to this graph, too.
+        Tensors of the graphs inside this graph are also copied to this graph.
 
         Returns:
             For each tensor, the name of its copy.

@@ -81,7 +81,7 @@ class _ScaleInput:
     in_half: bool
     """Whether a model that is built from the network stores this scale in FP16.
 
-    If so, scales of plans are rounded to FP16, too.
+    If so, scales of plans are also rounded to FP16.
     """
 
     def value(self, scales: Mapping[str, TensorScale]) -> Array:
@@ -99,7 +99,7 @@ class _ScaleInput:
 class Instrument:
     """A model whose inputs choose the precision of each group of layers, and the scales of activations.
 
-    So plans that differ only in these are tried without a new model and a new session.
+    So plans that differ only in precisions and scales are tried without a new model and a new session.
     """
 
     network: Network
@@ -425,7 +425,7 @@ class _QuantizingWriter(_Writer):
 
         These are the node, and before it an If for each of its quantized inputs. One branch of such an If
         quantizes the input, the other branch does not. Quantized inputs of nodes inside the node, such as in
-        a Loop, get an If, too. For weights, this If stands before the Loop, so that it runs only once.
+        a Loop, also get an If. For weights, this If stands before the Loop, so that it runs only once.
         """
         node = copy.deepcopy(node)
         for edge in self.edges.get(node.name, ()):
@@ -635,7 +635,8 @@ class _Splitter:
         self._has_fixed_sizes = all(
             info.shape and all(isinstance(size, int) for size in info.shape[1:]) for info in self.model.inputs
         )
-        """Whether all model inputs have fixed sizes, except on axis 0. If so, activations have them, too."""
+        """Whether all model inputs have fixed sizes, except on axis 0. If so, activations have fixed sizes as
+        well."""
 
     def split(self, group: Group) -> tuple[list[Group], tuple[Piece, ...]]:
         """The new groups that replace one group, and a description of each of its parts.

@@ -1,6 +1,6 @@
 """Converts the float types of a model's inputs and outputs to those of another model, and back.
 
-ModelOpt and other exporters convert the inputs and outputs of a model to FP16, too. Such a model is compared
+ModelOpt and other exporters also convert the inputs and outputs of a model to FP16. Such a model is compared
 with a float model in FP32. So Casts are added at its inputs and outputs. A caller would convert the data in
 the same way.
 """

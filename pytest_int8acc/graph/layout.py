@@ -88,7 +88,7 @@ class Layout:
     """The inputs to quantize of each group's node, in topological order. The keys are the names of the nodes,
     which are also the names of the groups."""
     left_high: Mapping[str, LeftHigh]
-    """For each convolution or matrix product that stays in high precision, by node name, the reason why."""
+    """The reason why a convolution or matrix product stays in high precision, by node name."""
     shared: tuple[frozenset[str], ...]
     """Sets of activations that must share one scale, because a Concat joins them."""
 
@@ -201,7 +201,7 @@ class _Finder:
 
 
 def match_nodes(model: Model, patterns: Sequence[str], groups: Sequence[str] = ()) -> dict[str, LeftHigh]:
-    """For each node or group that a pattern excludes, by name, the reason why it stays in high precision.
+    """The reason why a node or group stays in high precision, by name, for all that a pattern excludes.
 
     Args:
         model: The model. The names of its main graph's nodes are matched.
@@ -223,7 +223,7 @@ def match_nodes(model: Model, patterns: Sequence[str], groups: Sequence[str] = (
 
 
 def unfit_groups(node: onnx.NodeProto, weight: Array) -> LeftHigh | None:
-    """The reason why a convolution with a ``group`` attribute cannot run in INT8; None if it can."""
+    """The reason why a convolution with a ``group`` attribute cannot be quantized; None if it can."""
     groups = attribute(node, "group", 1)
     if groups == 1:
         return None
@@ -279,7 +279,7 @@ def origins(model: Model) -> dict[str, str]:
 
 
 def moves_values(node: onnx.NodeProto) -> bool:
-    """Whether a node's output holds only values of its first input, so that the two can share a scale."""
+    """Whether a node's output holds only values of its first input, so that both can have one scale."""
     if node.op_type == "Resize":
         return bool(attribute(node, "mode", b"nearest") == b"nearest")
     return node.op_type in COMMUTING and node.domain in ("", "ai.onnx")
@@ -403,7 +403,7 @@ def channel_parameters(node: onnx.NodeProto) -> dict[int, int]:
 
 
 def scales_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
-    """The axis along which TensorRT takes scales for a constant of a weighted node; None for one scale."""
+    """The axis along which TensorRT needs scales for a constant of a weighted node; None for one scale."""
     if node.op_type == "ConvTranspose" and attribute(node, "group", 1) != 1:
         return None
     if not node.op_type.startswith("Conv") and rank != 2:
@@ -686,7 +686,7 @@ def _reshaped_axis(before: tuple[Dim, ...] | None, after: tuple[Dim, ...] | None
             continue
         if _product(before[place + 1 :]) == _product(after[axis + 1 :]) is not None:
             return place
-        # An axis 1 that stays axis 1 is kept, too: only axis 0, which counts samples, is before it.
+        # An axis 1 that stays axis 1 is also kept: only axis 0, which counts samples, is before it.
         is_first = before[:place] == after[:axis] or place == axis == 1
         if is_first and axis:
             return place

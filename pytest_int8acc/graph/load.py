@@ -101,7 +101,7 @@ def _inlined(model: Model) -> onnx.ModelProto:
 
 
 def lift(model: Model, least: int) -> Model:
-    """Convert a model in normal form to opset ``least`` or later; the result is in normal form, too.
+    """Convert a model in normal form to opset ``least`` or later. The result is also in normal form.
 
     If no operator changes its meaning between the opsets, only the number of the opset changes.
 

@@ -17,7 +17,7 @@ from pytest_int8acc.tensors import Array
 
 _Shape = tuple[int, ...]
 _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
-#: Operators whose multiply-accumulates are counted. All other operators count 0.
+#: Operators whose multiply-accumulates are counted. All other operators have a count of 0.
 _COUNTED = WEIGHTED | _RECURRENT
 
 
@@ -46,10 +46,10 @@ def sized_tensors(network: Network) -> list[str]:
 def work(model: Model, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str, float]:
     """The multiply-accumulates of each node in one run; nodes inside Loop, Scan and If are included.
 
-    Conv, ConvTranspose, Gemm, MatMul, GRU, LSTM and RNN are counted. All other operators count 0. A Loop of
-    unknown length is taken for one step. The count of an If is that of its most expensive branch, which is
-    divided among the nodes of all branches. If shapes of a node are not known, each weight counts once per
-    sample.
+    Conv, ConvTranspose, Gemm, MatMul, GRU, LSTM and RNN are counted. All other operators have a count of 0. A
+    Loop of unknown length is taken for one step. The count of an If is that of its most expensive branch.
+    This count is divided among the nodes of all branches. If shapes of a node are not known, its count is one
+    per weight and sample.
 
     Args:
         model: A float model in normal form, so that names of nodes are unique in the whole model.
@@ -139,7 +139,7 @@ def _factors(node: onnx.NodeProto) -> tuple[str, str, str]:
 
 
 def _of_node(node: onnx.NodeProto, shapes: Mapping[str, _Shape], rows: int) -> float:
-    """The multiply-accumulates of one node; if a shape is not known, each weight counts once per sample."""
+    """The multiply-accumulates of one node; if a shape is not known, one per weight and sample."""
     if node.op_type not in _COUNTED:
         return 0.0
     if not all(name in shapes for name in _factors(node)):

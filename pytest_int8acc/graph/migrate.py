@@ -7,8 +7,8 @@ key, the key takes the place of the weights. The division is folded into the nod
 
     LayerNorm, Conv, Gemm, MatMul, Mul, Div ──→ Relu, pools, Reshape, Transpose, Split ──→ activation
 
-If no node can take the division, or if other nodes read the activation, a Mul is inserted after the
-activation.
+If the division cannot be folded into a node, or if other nodes read the activation, a Mul is inserted after
+the activation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pytest_int8acc.tensors import Array
 
 @dataclass(frozen=True)
 class Site:
-    """An activation whose channels can be divided by factors, because something else is multiplied by them.
+    """An activation whose channels can be divided by factors, because other values can be multiplied by them.
 
     The factors multiply the constant weights of the nodes that read the activation. In a product of two
     activations, they multiply the other activation (``partner``).
@@ -59,8 +59,8 @@ class Site:
     heads: int = 1
     """Number of attention heads, which lie on the third to last axis. Each head has channels of its own."""
     seen: tuple[str, ...] = ()
-    """A tensor in which all channels of the activation lie on one axis, and one for ``partner``. Statistics
-    of the channels are collected from these tensors."""
+    """A tensor in which all channels of the activation lie on one axis, and such a tensor for ``partner``.
+    Statistics of the channels are collected from these tensors."""
 
     def shape(self, side: int) -> tuple[int, ...]:
         """The shape in which factors multiply the activation (side 0) or its partner (side 1)."""
@@ -254,9 +254,9 @@ class _Search:
         return ""
 
     def ways(self, site: Site, side: int) -> list[Way] | None:
-        """The tensors from the activation (side 0) or partner (1) back to the node that takes the factors.
+        """The tensors from the activation (side 0) or partner (side 1) back to the node that is divided.
 
-        A node takes factors if they can be folded into its constants. None if no node can take the factors.
+        The factors can be folded into the constants of this node. None if there is no such node.
         """
         tensor = site.partner if side else site.tensor
         reading = [(node.name, position) for node, position in self.index.readers(tensor)]
@@ -302,7 +302,7 @@ class _Search:
     def _is_number(self, node: onnx.NodeProto) -> bool:
         """Whether the node multiplies or divides by one number.
 
-        If so, nodes before it may take the factors.
+        If so, the factors may be folded into a node before it.
         """
         given = [self.constants[name] for name in node.input if name in self.constants]
         return node.op_type in ("Mul", "Div") and [array.size for array in given] == [1]
@@ -345,7 +345,7 @@ class _Search:
             yield Way(tensor, _of_rank(which, rank))
 
     def _is_parted(self, tensor: str) -> bool:
-        """Whether all nodes that read a tensor take parts of it along one axis, and no parts overlap."""
+        """Whether all nodes that read a tensor read parts of it along one axis, and no parts overlap."""
         reading = self.index.readers(tensor)
         if tensor in self.index.public or any(position for _, position in reading):
             return False
@@ -460,7 +460,8 @@ def _requantized(old: Quantization, array: Array) -> Quantization:
 def divided(node: onnx.NodeProto, way: Way, factors: Array, constants: dict[str, Array]) -> dict[int, Array]:
     """The new constants of ``node``, by input position, with which its output is divided by the factors.
 
-    The factors are folded into ``node``, or ``node`` is an Add between the activation and that node.
+    The factors are folded into ``node``, or ``node`` is an Add between the activation and the node into which
+    they are folded.
     """
     spread, found = way.spread(factors), {}
     if node.op_type in ("Mul", "Div", "Add"):

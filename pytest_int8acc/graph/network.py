@@ -153,7 +153,7 @@ class Network:
     model: Model
     groups: tuple[Group, ...]
     left_high: Mapping[str, LeftHigh] = field(default_factory=dict)
-    """For each convolution or matrix product that is in no group, by node name, the reason why."""
+    """The reason why a convolution or matrix product is in no group, by node name."""
     notes: tuple[str, ...] = ()
     """Sentences for the report about how the user's Q/DQ model was read."""
     fixed_pairs: tuple[str, ...] = ()

@@ -31,7 +31,7 @@ class Norm:
     """A normalization, such as a LayerNorm, that consists of several nodes."""
 
     name: str
-    """The name of the normalization's last node. The fused node gets this name, too."""
+    """The name of the normalization's last node. The fused node also gets this name."""
     op_type: str
     """The operator of the fused node, a key of ``OPSETS``."""
     x: str
@@ -50,8 +50,8 @@ def find_norms(model: Model) -> dict[str, Norm]:
     The model must be in normal form; see ``graph.load``. LayerNorm is
     (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon). RMSNorm is x / sqrt(mean(x**2) + epsilon). The
     square may be written as a product, the root as a power, and the division as a product with a reciprocal.
-    A constant scale after the division belongs to the normalization if it has the sizes of the normalized
-    axes. So does a constant bias after a LayerNorm.
+    A constant scale after the division, and a constant bias after a LayerNorm, belong to the normalization if
+    they have the sizes of the normalized axes.
 
     Raises:
         ModelError: Types or shapes of the model contradict each other.

@@ -35,7 +35,7 @@ from pytest_int8acc.tensors import Array
 OLDEST = 7
 #: The first opset with per-channel QuantizeLinear and DequantizeLinear.
 LEAST_OPSET = 13
-#: The first opset whose QuantizeLinear and DequantizeLinear take FP16 and FP8 (ONNX operator changelog).
+#: The first opset that allows FP16 and FP8 in QuantizeLinear and DequantizeLinear (ONNX operator changelog).
 QDQ_OPSET = 19
 
 
@@ -296,8 +296,8 @@ _LIFTS: Mapping[str, tuple[int, Callable[[_Lift, onnx.NodeProto], list[onnx.Node
 }
 
 
-#: Operators whose versions from opset 13 to opset ``_WIDENED_TO`` mean the same. The newer versions only take
-#: more types, or options that change nothing if they are absent (ONNX operator changelog).
+#: Operators whose versions from opset 13 to opset ``_WIDENED_TO`` mean the same. The newer versions only
+#: allow more types, or have options that change nothing if they are absent (ONNX operator changelog).
 _WIDENED = frozenset(
     {"Add", "AveragePool", "Cast", "Constant", "CumSum", "DequantizeLinear", "Div", "Equal", "GRU"}
     | {"GreaterOrEqual", "Identity", "If", "LSTM", "LeakyRelu", "LessOrEqual", "Loop", "Mul", "PRelu", "Pad"}

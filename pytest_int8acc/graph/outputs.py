@@ -51,7 +51,7 @@ class Guess:
     axis: int | None = None
     """The axis of classes if the output is taken for scores of classes; None if not. -1 is the last axis."""
     doubt: str = ""
-    """Why an output that may hold scores of classes is not taken for such; empty for other outputs."""
+    """Why an output that may hold scores of classes is not treated as scores of classes; empty for others."""
 
 
 def guesses(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Guess]:

@@ -1,4 +1,4 @@
-"""Applies plans to networks. A plan says which layers get which precision, and which scales.
+"""Applies plans to networks. A plan says which precision each layer has, and which scales tensors have.
 
 Only this module changes the precisions, scales and ranges of a model.
 """

@@ -341,9 +341,9 @@ def _grouped(model: Model, edges: Sequence[Edge]) -> list[Group]:
     """The groups of the nodes that have the quantized inputs ``edges``, in topological order.
 
     The main node of a group is the node that has the quantized input. There are two exceptions. If this node
-    only moves a weight, the convolution or matrix product after it is the main node. If it is an Identity,
-    the node before it is. A group inside an If, Loop or Scan comes at the position of the main graph's node
-    that contains it.
+    only moves a weight, the main node is the convolution or matrix product after it. If this node is an
+    Identity, the main node is the node before it. A group inside an If, Loop or Scan comes at the position of
+    the main graph's node that contains it.
     """
     index, taken = model.index, set(model.index.nodes)
     groups = list(_groups_of(index, edges))

@@ -135,7 +135,7 @@ def without_pairs_in_series(model: Model) -> Model:
 def with_clamps_renamed(model: Model) -> Model:
     """Replaces a Relu or Clip in front of a QuantizeLinear by Max and Min.
 
-    The optimizers ``ReluQuantRewrite`` and ``ClipQuantRewrite`` drop a Relu or Clip there, even if the
+    The optimizers ``ReluQuantRewrite`` and ``ClipQuantRewrite`` drop such a Relu or Clip, even if the
     quantization does not clip at the same bounds.
     """
     editor, constants = model.edit(), model.constants()

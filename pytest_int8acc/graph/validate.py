@@ -1,7 +1,7 @@
 """Validates an ONNX file with onnx.checker and reads its tensors, so that other modules can trust the model.
 
-Some files that onnx.checker accepts crash ONNX's own tools or ONNX Runtime. They are refused, too. Operators
-that ONNX does not know, such as TensorRT's plugins, are not checked.
+Files that onnx.checker accepts, but that crash ONNX's own tools or ONNX Runtime, are refused as well.
+Operators that ONNX does not know, such as TensorRT's plugins, are not checked.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pytest_int8acc.tensors import Array
 
 #: An operator domain to which nodes are moved while onnx.checker runs, so that it skips them.
 _UNCHECKED = "pytest_int8acc.unchecked"
-#: A model with an input of this number of elements or more is refused, because TensorRT takes only fewer.
+#: A model with an input of this number of elements or more is refused, because TensorRT accepts only fewer.
 _MAX_ELEMENTS = 1 << 31
 #: The first IR version with local functions.
 _IR_OF_FUNCTIONS = 8
@@ -51,7 +51,7 @@ _IR_OF_FUNCTIONS = 8
 _MAX_INLINED_NODES = 1_000_000
 #: Operators that read a scale, in any operator domain. ONNX Runtime has some of them in a domain of its own.
 _QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", *TRT_FP8})
-#: For each control-flow operator, how many of its first inputs are a trip count or a condition.
+#: For each control-flow operator, the number of its first inputs that are a trip count or a condition.
 _CONTROLS = {"If": 1, "Loop": 2}
 
 _NodeHolder = onnx.GraphProto | onnx.FunctionProto
@@ -252,7 +252,7 @@ def _sort_nodes(holder: _NodeHolder) -> None:
 
 
 def _check_inlined_size(proto: onnx.ModelProto) -> None:
-    """Raise ModelError if local functions call themselves, or lead to too many nodes after inlining."""
+    """Raise ModelError if local functions call themselves, or if inlining them makes too many nodes."""
     functions = {_function_key(f.domain, f.name, f.overload): f for f in proto.functions}
     if len(functions) < len(proto.functions):
         raise ModelError("two local functions have one name; give each its own")

@@ -2,9 +2,9 @@
 
 The first pass adds nodes to the model that compute each tensor's greatest magnitude, so that the model
 returns few numbers. The second pass counts histograms over the final ranges, as TensorRT's calibrators do.
-ONNX Runtime's ``HistogramCollector`` is not used: it takes the range of the first batch, and later widens the
-range in steps of the first batch's bins. So its results depend on the order of the batches. If the first
-batch is near zero, it allocates memory without bound.
+ONNX Runtime's ``HistogramCollector`` is not used: it starts with the range of the first batch, and later
+widens the range in steps of the first batch's bins. So its results depend on the order of the batches. If the
+first batch is near zero, it allocates memory without bound.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def collect_maxima(
     """The greatest magnitude of each tensor in each sample and in each channel, without histograms.
 
     ONNX Runtime's maximum may ignore NaN. So the pass also looks for NaN in the outputs, and in tensors whose
-    NaN would not reach an output. If the pass finds NaN, a second pass looks for NaN in every tensor.
+    NaN would not make an output NaN. If the pass finds NaN, a second pass looks for NaN in every tensor.
 
     Args:
         model: A float model.
@@ -275,7 +275,7 @@ def tensor_batches(
     """The values of tensors, batch by batch; the model returns at most ``CHUNK_BYTES`` in one run.
 
     Larger batches are cut if the model allows it. If batches cannot be cut, or if the tensors of one sample
-    are larger, the tensors are divided into lists. Each list takes one more session and one more pass.
+    are larger, the tensors are divided into lists. Each list needs one more session and one more pass.
 
     Args:
         model: A float model.

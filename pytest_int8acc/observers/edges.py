@@ -24,9 +24,9 @@ from pytest_int8acc.observers.values import Bins, TensorValues, decibels
 from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 from pytest_int8acc.tensors import Array
 
-#: When a scale is compared with the best scale, the SQNR of the best scale counts as at most this value in
-#: dB. INT8 reaches 45 dB on values that fill their range evenly. Above 45 dB, differences are chance. FP8
-#: stays below 32 dB, because its errors grow with the values.
+#: When a scale is compared with the best scale, the SQNR of the best scale is limited to this value in dB.
+#: INT8 reaches 45 dB on values that fill their range evenly. Above 45 dB, differences are chance. FP8 stays
+#: below 32 dB, because its errors grow with the values.
 CEILING_DB = 45.0
 #: A scale is reported as faulty if its SQNR is at least this many dB below that of the best scale. A range
 #: that is twice too wide loses 6 dB. Calibrated ranges lose less than 3 dB.
@@ -149,7 +149,7 @@ class EdgeStats:
 def reach(quantization: Quantization) -> float:
     """The clipping range: the greatest magnitude that is not clipped, in the channel with the widest range.
 
-    The lowest code of INT8 counts as -127 instead of -128, so that a symmetric range ends at 127 steps.
+    The lowest code of INT8 is taken as -127 instead of -128, so that a symmetric range ends at 127 steps.
     """
     scale, zero = (a.astype(np.float64) for a in (quantization.scale, quantization.zero_point))
     low, high = max(quantization.format.lowest, -quantization.format.highest), quantization.format.highest
@@ -159,7 +159,7 @@ def reach(quantization: Quantization) -> float:
 def lost_db(stats: TensorValues, edge: EdgeStats) -> float:
     """The SQNR, in dB, of the best symmetric scale minus that of ``edge``; 0 without a histogram.
 
-    The best SQNR counts as at most ``CEILING_DB``. The result is never negative.
+    The best SQNR is limited to ``CEILING_DB``. The result is never negative.
     """
     if not stats.counts.any():
         return 0.0
@@ -171,8 +171,8 @@ def lost_db(stats: TensorValues, edge: EdgeStats) -> float:
 _REWRITTEN = 0.5
 #: Maximum number of samples on which activations are measured. More samples hardly change their ranges.
 _SAMPLES = 64
-#: Maximum size, in bytes, of all activations that are read for histograms and errors. It reduces the number
-#: of samples for large networks.
+#: Maximum size, in bytes, of all activations that are read for histograms and errors. This limit reduces the
+#: number of samples for large networks.
 _COUNTED_BYTES = 1 << 25
 #: Minimum number of samples that are read for histograms and errors, even if they exceed ``_COUNTED_BYTES``.
 _MIN_COUNTED = 8

@@ -33,7 +33,7 @@ class Options:
     percentile: float = 99.99
     """The percentage of the magnitudes that is not clipped, in (0, 100]."""
     top_k: int = 5
-    """How many of the samples' maxima are averaged, 1 or more; NVIDIA's INT8 debugging guide takes 5."""
+    """Number of the samples' maxima that are averaged, 1 or more; NVIDIA's INT8 debugging guide uses 5."""
     entropy_bins: int = ENTROPY_BINS
     """The number of histogram bins that entropy calibration reads, a multiple of 128."""
 

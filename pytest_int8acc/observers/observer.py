@@ -40,7 +40,7 @@ class Observer:
         self._counted: set[str] = set()
 
     def want(self, tensors: Iterable[str]) -> None:
-        """Announce tensors, so that the next passes measure them, too. The model is not run now."""
+        """Announce tensors that the next passes measure as well. The model is not run now."""
         self._announced |= dict.fromkeys(tensors)
 
     def maxima(self, tensors: Iterable[str]) -> Mapping[str, TensorValues]:

@@ -16,10 +16,10 @@ Histogram = NDArray[np.int64]
 #: Number of histogram bins over [-amax, amax] for the entropy method. The number must be a multiple of
 #: ``_QUANTIZED_BINS``. Otherwise ONNX Runtime's algorithm would count the remaining bins as lost information.
 ENTROPY_BINS = 2048
-#: Number of bins to which the entropy method reduces the histogram of a candidate range. ONNX Runtime's
-#: default.
+#: Number of bins to which the entropy method reduces the histogram of a candidate range. The number is ONNX
+#: Runtime's default.
 _QUANTIZED_BINS = 128
-#: The count that each empty bin gets. The sum of these counts is taken from the other bins, as in ONNX
+#: The count that each empty bin gets. The sum of these counts is subtracted from the other bins, as in ONNX
 #: Runtime's ``smooth_distribution``.
 _SMOOTHING = 1e-4
 #: The ranges that the mse method tries, as fractions of amax, from 1 down to 1/128 in steps of 4 %.
@@ -29,7 +29,7 @@ _FRACTIONS = 2.0 ** -np.arange(0, 7.01, 1 / 16)
 def percentile_amax(counts: Histogram, amax: float, percentile: float) -> float:
     """The smallest bin edge that ``percentile`` % of the magnitudes do not exceed.
 
-    The result is the upper edge of the bin in which the percentile lies. ONNX Runtime takes the lower edge.
+    The result is the upper edge of the bin in which the percentile lies. ONNX Runtime returns the lower edge.
     The lower edge is 0 if one outlier leaves all other values in the first bin (microsoft/onnxruntime#10571).
 
     Args:
@@ -94,7 +94,7 @@ def entropy_amax(counts: Histogram, amax: float) -> float:
     width = _QUANTIZED_BINS // 2
     losses = [
         _information_lost(counts, sums, filled, middle - np.arange(first, min(first + width, middle + 1)))
-        # Each call takes the candidates whose 128 reduced bins are equally wide.
+        # Each call handles the candidates whose 128 reduced bins are equally wide.
         for first in range(width, middle + 1, width)
     ]
     reach = width + int(np.argmin(np.concatenate(losses)))

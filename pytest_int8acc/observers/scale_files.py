@@ -58,7 +58,7 @@ def load_scales(
             because ranges are often listed by layer. An entry for the tensor takes precedence. Entries for
             tensors or nodes in this dict that need no scale are ignored.
         origins: Tensor to its origin, a tensor with the same range. For instance, the origin of the output of
-            a Reshape or MaxPool is its input. A tensor without an entry takes the scale of its origin.
+            a Reshape or MaxPool is its input. A tensor without an entry gets the scale of its origin.
 
     Returns:
         The scales that the file has for ``tensors``. A note says how many of the tensors have a scale.
@@ -80,7 +80,7 @@ def load_scales(
         entries, source = dict(cache.values), f"{path.name} ({cache.header})"
     found.update({tensor: entries[node] for tensor, node in makers.items() if node in entries})
     found.update({tensor: entries[tensor] for tensor in requested if tensor in entries})
-    for tensor in reversed(requested):  # An origin comes before the tensors that take its scale.
+    for tensor in reversed(requested):  # An origin comes before the tensors that get its scale.
         origin = (origins or {}).get(tensor)
         if tensor not in found and origin in found:
             found[tensor] = found[origin]

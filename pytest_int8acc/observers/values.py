@@ -178,7 +178,7 @@ class TensorValues:
         return decibels(float((magnitudes * centres**2).sum()), float((magnitudes * errors**2).sum()))
 
     def report(self) -> Histogram | None:
-        """The histogram of |x| for a report, with 64 bins up to amax; None without values."""
+        """The histogram of |x| for a report, with 64 bins up to amax; None if all counted values are 0."""
         magnitudes = self.magnitudes
         if not magnitudes.any():
             return None
@@ -189,7 +189,7 @@ class TensorValues:
 
     @property
     def channel_gain_db(self) -> float:
-        """By how many dB a scale per channel would lower the noise, compared with one scale for the tensor.
+        """The number of dB by which a scale per channel would lower the noise, compared with a single scale.
 
         This is 10 log10(amax^2 / mean of the channels' amax^2). The rounding error is uniform over a step,
         with the variance step^2 / 12, so noise grows with the square of the range. Channels that are always 0

@@ -5,7 +5,7 @@ A text is a template of ``str.format``. ``{format}`` is the low-precision format
 ``report/why.py`` fills in the facts of symptoms and causes, ``report/cautions.py`` those of cautions, and
 ``report/fixes.py`` those of fixes.
 
-A kind is a value of a literal type or enumeration in ``results/``, such as ``CauseKind``. A new one needs a
+A kind is a value of a literal type or enumeration in ``results/``, such as ``CauseKind``. A new kind needs a
 row in each table of its type. A row needs every field of its class that has no default. mypy reports a
 missing field. ``tests/report/test_catalogue.py`` reports a missing row, an empty text, and a fact that no
 caller fills in.
@@ -36,7 +36,7 @@ class SymptomWords:
     sentence: str
     """A sentence about the symptom, with the names of tensors and with numbers."""
     advice: str = ""
-    """What to do. If empty, the advice of ``CauseWords`` for the same kind of cause is shown."""
+    """The advice to the user. If empty, the advice of ``CauseWords`` for the same kind of cause is shown."""
 
 
 @dataclass(frozen=True)
@@ -46,32 +46,33 @@ class CauseWords:
     plural: str
     """The name of the kind of cause in the plural. It is used if several layers have this kind of cause."""
     advice: str
-    """What to do."""
+    """The advice to the user."""
 
 
 @dataclass(frozen=True)
 class StageWords:
-    """The texts of reports about one stage: a form that a model takes from the framework to the engine."""
+    """The texts of reports about one stage: a form of a model between the framework and the engine."""
 
     title: str
     meaning: str
     """The meaning of a failure if this stage is the first one that misses a limit."""
     advice: str
-    """What to do if this stage is the first one that misses a limit; empty if the report names layers at
-    fault instead."""
+    """The advice to the user if this stage is the first one that misses a limit; empty if the report names
+    layers at fault instead."""
 
 
 @dataclass(frozen=True)
 class FitWords:
     """The texts of reports about one way in which an output differs from the baseline's.
 
-    A line is fitted to the output's values against the baseline's values. Its slope and offset show the way.
+    A line is fitted to the output's values against the baseline's values. Its slope and offset determine
+    which way it is.
     """
 
     clause: str
-    """What is wrong with the output, in a few words."""
+    """The fault of the output, in a few words."""
     sentence: str
-    """What the difference means for the case."""
+    """The meaning of the difference for the case."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,9 @@ class StopWords:
     """The texts of reports about one reason why the work after a verdict ended early."""
 
     sentence: str
-    """What ended the work. ``{left}`` stands for the steps that were left out."""
+    """The event that ended the work. ``{left}`` stands for the steps that were left out."""
     no_fix: str
-    """Why there is no fix, and what to do."""
+    """The reason why there is no fix, and advice."""
 
 
 @dataclass(frozen=True)
@@ -427,7 +428,7 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
 }
 
 
-#: For each kind of cause of accuracy loss in a layer: its name in the plural, and what to do about it.
+#: For each kind of cause of accuracy loss in a layer: its name in the plural, and advice.
 CAUSES: Mapping[CauseKind, CauseWords] = {
     "scale-too-wide": CauseWords(
         plural="scales too wide",
@@ -541,7 +542,7 @@ ABLATIONS: Mapping[TakenKind, str] = {
     "fp32": "FP32 around it gives back",
 }
 
-#: Words for the stages: the forms that a model takes from the framework to the engine, in this order.
+#: Words for the stages: the forms of a model between the framework and the engine, in this order.
 STAGES: Mapping[Stage, StageWords] = {
     "framework": StageWords(
         title="framework",
@@ -589,7 +590,7 @@ STAGES: Mapping[Stage, StageWords] = {
 }
 
 
-#: Why a search ended.
+#: The text on why a search ended, by the kind of ending.
 ENDINGS: Mapping[EndingKind, str] = {
     "proven": (
         "proven minimal: each of the {high} groups kept high was sent back to {format} alone, and fails"
@@ -688,8 +689,8 @@ CHANGES: Mapping[ChangeKind, ChangeWords] = {
 }
 
 
-#: Each case's criteria are also applied to made-up useless outputs. Criteria that accept them are too weak.
-#: The words for the kinds of such outputs.
+#: Words for the kinds of useless outputs that are made up to test the criteria of a case. Criteria that
+#: accept such outputs are too weak.
 DEAD: Mapping[DeadKind, str] = {
     "zeros": "all-zero outputs",
     "shuffled": "outputs shuffled between samples",
@@ -722,7 +723,7 @@ PARTS: Mapping[Part, str] = {
     "worst-samples": "a look at the worst samples",
 }
 
-#: Why a case that was to run is not in the report.
+#: The text about a case that was to run, but is not in the report.
 MISSING = "the run ended before this case; run it again"
 #: Words for the running phase of a case, as the progress line shows them.
 PHASES: Mapping[PhaseName, str] = {
@@ -754,7 +755,7 @@ STOPS: Mapping[StopKind, StopWords] = {
 
 
 class Why:
-    """Why a case fails, apart from the causes of single layers."""
+    """Texts on why a case fails, apart from the causes of single layers."""
 
     MET = "{format} meets its criteria"
     MET_BUT_STAGE = "{format} meets its criteria; {stage} alone does not"
@@ -762,11 +763,11 @@ class Why:
     LAYER = "{op_type} '{layer}' is at fault"
     PAIR = "the Q/DQ pair {at} is at fault"
     PAIR_OF_LAYER = "Q/DQ {at}"
-    #: Where a Q/DQ pair is, and which node's output it quantizes.
+    #: The place of a Q/DQ pair, and the node whose output the pair quantizes.
     AT_OUTPUT = "at output '{tensor}'"
     AT_TENSOR = "on '{tensor}'"
     BEHIND = " (after {op_type} '{node}')"
-    #: How an output differs from the baseline's, by the slope, offset and correlation of a fitted line.
+    #: Texts on how an output differs from the baseline's, by slope, offset and correlation of a fitted line.
     CONSTANT = "{format}'s {output} is {offset:.4g} in every element of all {samples}, {baseline}'s varies"
     UNRELATED = (
         "{format}'s {output} hardly follows that of {baseline}: correlation {correlation} over {samples}, 1 "
@@ -775,7 +776,7 @@ class Why:
     OFF = "{format}'s {output} comes out {clauses}; correlation {correlation} over {samples}"
     CLOSE = "{format}'s {output} follows that of {baseline} with correlation {correlation} over {samples}"
     PART = "it is judged apart, because values of another size in '{whole}' would hide its error"
-    #: Why no layer is to blame: the criteria fail with all layers in high precision, too.
+    #: Why no layer is at fault: the criteria also fail with all layers in high precision.
     NOT_LOW = "the criteria fail with every layer out of {format}, too"
     OTHER_MODEL = "{file} computes something else than {model}"
     NOT_THE_CAUSE = ": {format} is not the cause"
@@ -790,7 +791,7 @@ class Why:
     OTHER_ATTRIBUTE = ": its {name} is {theirs} in {file}, and {own} in {model}"
     OTHER_MAKER = ": {file} has {op_type} there"
     OTHER_MAKER_WITH = ": {file} has {op_type} there, with {name} {theirs} in place of {own}"
-    #: What gives NaN, if the baseline's outputs hold NaN.
+    #: Whether FP16 or the float model itself gives the NaN in the baseline's outputs.
     FLOAT_NAN = "the float model itself gives NaN there{where}, so {format} can be compared with nothing"
     FLOAT_NAN_IN_BOTH = (
         "the float model gives NaN there in FP32, too{where}, so {format} can be compared with nothing"
@@ -813,7 +814,7 @@ class Why:
         "tried on {samples}: the baseline's own outputs have {metric} {baseline}, and {chance} when each is "
         "given to another sample, which the criterion takes as better"
     )
-    #: Whether other scales reduce the loss of quantization.
+    #: Texts on whether other scales reduce the loss of quantization.
     BY_SCALES = (
         ", mostly by its scales: other ones of {tensors} give back {share} of the loss, too little for the "
         "limits ({trials})"
@@ -842,7 +843,7 @@ class Why:
 
 
 class Decided:
-    """How many samples the candidate puts into another class than the baseline."""
+    """Texts on how many samples the candidate puts into another class than the baseline."""
 
     CHANGED = "'{output}': {count} of {samples} change their class"
     LABELLED = "; of these the baseline is right in {broken}, and {format} in {mended}"
@@ -864,7 +865,7 @@ class Caution:
         "undecided{unmended}: {score} may be {interval} on other samples{needed}; {heavy} of {samples} "
         "samples carry 90 % of the error ({worst})"
     )
-    #: Added to a caution on the score of the unchanged model, if a fix is recommended.
+    #: The text that is added to a caution on the score of the unchanged model, if a fix is recommended.
     UNMENDED = " without the fix"
     NEEDED = "; give about {needed} samples in all to decide"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
@@ -914,8 +915,8 @@ class Caution:
         "none of the MACs are quantized to {format}; left out: {layers}; have your quantizer include them"
     )
 
-    #: How a default session of ONNX Runtime differs from an exact one, which has the optimizers that change
-    #: results switched off.
+    #: Texts on how a default session of ONNX Runtime differs from an exact one. In an exact session, the
+    #: optimizers that change results are switched off.
     DEFAULT_FAILS = (
         "open ONNX Runtime with disabled_optimizers=[{optimizers}]: by default {score}, and {exact} as judged"
     )
@@ -933,12 +934,12 @@ class Caution:
         "INT8 kernels of this CPU saturate: ONNX Runtime's default session gives {score}, and without these "
         "kernels it agrees"
     )
-    #: Which optimizers of ONNX Runtime cause the difference.
+    #: Texts on the optimizers of ONNX Runtime that cause the difference.
     DEFAULT_BY = "not so with disabled_optimizers=[{optimizers}]"
     DEFAULT_FROM = "from optimization level '{level}' on, by no optimizer alone"
     DEFAULT_ALWAYS = "without optimizers, too"
     DEFAULT_WITHOUT_KERNELS = ", compared without the INT8 kernels of this CPU, which saturate"
-    #: How the recommended fix differs in a default session.
+    #: Texts on how the recommended fix differs in a default session.
     FIX_FAILS_BY = "in a default session the fix fails without disabled_optimizers=[{optimizers}]"
     FIX_FAILS = "in a default session of ONNX Runtime the fix fails: {score}"
     FIX_REFUSED = "a default session of ONNX Runtime does not run the fix"
@@ -959,7 +960,7 @@ class Caution:
 
 
 class Advice:
-    """What to do if layers in high precision do not mend the case."""
+    """Advice to the user if layers in high precision do not mend the case."""
 
     FLOAT_NAN = "{first}; or leave the output out: write 'unjudged: [{output}]' in the spec, beside 'model:'"
     FIND_NAN = "find what gives NaN in the float model, its inputs or a node"
@@ -1009,7 +1010,7 @@ class Advice:
         "shuffled, and {format} has {sqnr_db}; or limit a metric of your task, like {metric}, with "
         "'labels: FILE'; or accept it: write 'accept_blind: REASON' in the spec, beside 'model:'"
     )
-    #: How a spec names a metric that the user has written.
+    #: The form in which a spec names a metric that the user has written.
     OWN_METRIC = "{{metric: FILE.py:FUNCTION, max_drop: 1%}}"
     COMPARE_LABELS = (
         "print the labels of ten samples and what the float model gives for them. If nearly all labels are "
@@ -1039,7 +1040,7 @@ class Advice:
 
 
 class NoFix:
-    """Why a failed case has no fix, and what to do. ``STOPS`` has the words for work that ended early."""
+    """Texts on why a failed case has no fix, and advice. ``STOPS`` has the texts on work that ended early."""
 
     ENDED = "none found: {ending}"
     FIXED_PAIRS = "none found: Q/DQ is left in the model that no plan takes off"
@@ -1064,7 +1065,7 @@ class NoFix:
 
 
 class Remedy:
-    """What a remedy does, and how it was proved. The changes of the model have words in ``CHANGES``."""
+    """Texts on what a remedy does, and on how it was proved. ``CHANGES`` has the words for its changes."""
 
     HIGH = "{layers} in {precision}"
     SOME_HIGH = "{layers} of {culprits} in {precision}"
@@ -1080,7 +1081,7 @@ class Remedy:
         "no {format} fix worth shipping, {share} of the MACs would stay in {format}{time}: ship {high}, or "
         "try {others}. Else{file}: "
     )
-    #: Which data gave the ranges, if the fix has other scales.
+    #: Texts on the data that gave the ranges, if the fix has other scales.
     RANGES_FROM_DATA = "; ranges from the calibration data, {data}"
     RANGES_FROM_INPUTS = "; ranges from the compared inputs themselves"
 
@@ -1098,8 +1099,8 @@ class Remedy:
     NOT_VERIFIED = "; not verified"
 
 
-#: What to try if a fix would leave too few layers in the low format. The key is the low format. QAT is
-#: quantization-aware training.
+#: The formats and methods to try if a fix would leave too few layers in the low format. The key is the low
+#: format. QAT is quantization-aware training.
 INSTEAD: Mapping[str, str] = {
     "INT8": "FP8 or QAT",
     "FP8": "QAT",

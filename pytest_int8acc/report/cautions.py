@@ -97,9 +97,9 @@ def warnings(result: CaseResult) -> list[str]:
 
 
 def _deployed(result: CaseResult) -> Iterator[str]:
-    """Yields a caution if ONNX Runtime's default session misses limits.
+    """Yields a caution if a default session of ONNX Runtime, which users deploy, fails.
 
-    The judged session, which is exact, meets them.
+    It fails if it misses limits that the judged session meets, or if it does not run.
     """
     if result.default_session is not None and result.default_session.is_caution:
         yield default_session_text(result.default_session)
@@ -128,7 +128,7 @@ def default_session_text(found: DefaultSession) -> str:
 def fix_by_default(found: DefaultSession) -> list[str]:
     """Returns why the recommended fix may fail in a default session of ONNX Runtime.
 
-    The result is empty if the fix passes there.
+    The result is empty if the fix passes in a default session.
     """
     if found.kind not in ("refused", "fails"):
         return []
@@ -140,7 +140,7 @@ def fix_by_default(found: DefaultSession) -> list[str]:
 
 
 def fix_undecided(repair: Repair, samples: int) -> list[str]:
-    """Returns a caution if the confidence interval of a verified fix's score reaches beyond its limit.
+    """Returns a caution if the confidence interval of a verified fix's score extends beyond its limit.
 
     Args:
         repair: The fix.
@@ -191,7 +191,7 @@ def stop_text(stop: Stop, low_format: str) -> str:
 
 
 def _undecided(result: CaseResult, score: Score, needed: int | None) -> str:
-    """Returns why other samples might reverse the verdict, and which samples carry most of the error."""
+    """Returns why other samples might reverse the verdict, and which samples cause most of the error."""
     facts = {
         "score": name_of(score, NAME),
         "interval": interval_text(score),
@@ -217,7 +217,7 @@ def _needed(samples: int | None) -> str:
 def needed_samples(undecided: Sequence[Score]) -> int | None:
     """Returns how many samples would decide all of these scores, rounded up to two significant digits.
 
-    The result is None if one of the scores does not tell how many samples would decide it.
+    The result is None if the number of samples that would decide one of the scores is not known.
     """
     found = [None if score.interval is None else score.interval.needed for score in undecided]
     known = [number for number in found if number is not None]
@@ -374,7 +374,7 @@ def _blind_problems(result: CaseResult) -> list[str]:
 
 
 def blind_whys(result: CaseResult) -> Iterator[str]:
-    """Yields how it was shown that the criteria cannot fail, the longest text first; nothing if they can."""
+    """Yields how it was shown that the criteria cannot fail, the longest first; nothing if they can fail."""
     blind = result.blind
     if blind is None or not result.is_blind:
         return
@@ -431,7 +431,7 @@ def _blind_cautions(result: CaseResult) -> Iterator[str]:
 def is_lost(score: Score) -> bool:
     """Returns whether an output is lost. ``score`` is its SQNR, with a limit that is missed.
 
-    The output is lost if this limit is not above the default limit, which would then reject the output, too.
+    The output is lost if this limit is not above the default limit, which would then also reject the output.
     """
     return score.limit is not None and score.limit <= DEFAULT_SQNR_DB
 

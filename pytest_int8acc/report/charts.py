@@ -164,7 +164,7 @@ class Chart:
     dots: tuple[tuple[float, float], ...]
     """The position of each plan."""
     limit: float
-    """The y of the criterion's limit."""
+    """The y coordinate of the criterion's limit."""
 
     @property
     def path(self) -> str:

@@ -52,13 +52,14 @@ from pytest_int8acc.results.search import Quantizer
 
 #: Minimum share of the multiply-accumulates in the low format for a fix that is worth shipping. Tensor cores
 #: compute INT8 and FP8 at most twice as fast as FP16. A fifth of the work in INT8 therefore saves a tenth of
-#: the time at most, and copies between the formats take time, too.
+#: the time at most, and copies between the formats also take time.
 WORTH_SHIPPING = 0.2
 #: The maximum number of layers that a fix names. More layers are counted.
 _NAMED_LAYERS = 2
 #: The maximum number of lines of a recommendation.
 _LINES = 2
-#: Characters of each line that are left free for the label, the indent and the end of a wrapped line.
+#: Number of characters of each line that are left free for the label, the indent and the end of a wrapped
+#: line.
 _FREE = 10
 
 
@@ -97,9 +98,9 @@ def fixes(result: CaseResult) -> list[Fix]:
 
 
 def _before_layers(result: CaseResult) -> str:
-    """Returns what to do about wrong formats in the engine, weak criteria, or NaN in the float model.
+    """Returns what to do about wrong formats, weak criteria, too few samples, or NaN in the float model.
 
-    These are mended before layers are. The result is empty if none of them is at fault.
+    The user should mend these faults before any layers. The result is empty if the case has none of them.
     """
     contract, missed = result.precision, [score for score in result.scores if not score.passed]
     if contract is not None and result.is_misbuilt:
@@ -143,7 +144,7 @@ def _fix_of_share(contract: PrecisionContract) -> str:
 def _fix_of_criteria(blind: BlindSpots, low_format: str) -> str:
     """Returns which criterion to add to the spec.
 
-    It is recommended only if a trial has shown that it helps.
+    A limit on the SQNR is recommended only if it was shown to reject the useless outputs.
     """
     for metric in blind.at_chance:
         if metric.as_well:
@@ -292,7 +293,7 @@ def _added_ms(result: CaseResult, repair: Repair) -> float | None:
 
 
 def _spare(search: SearchOutcome, layers: Sequence[str]) -> tuple[str, ...]:
-    """Returns the layers in high precision without which the criteria are met, too. They are a reserve."""
+    """Returns the layers in high precision that are a reserve: the criteria are also met without them."""
     culprits = {culprit.layer for culprit in search.culprits}
     if not culprits <= {*layers}:
         return ()
@@ -386,7 +387,7 @@ def _kept(
     Args:
         layers: All these layers.
         precision: Their format.
-        spare: The layers that are a reserve only: the criteria are met without them, too.
+        spare: The layers that are only a reserve: the criteria are also met without them.
         pairs: The only Q/DQ pair of each layer that computes nothing, by layer name.
     """
     kept = Remedy.KEEP.format(layers=count(len(layers), "layer"), precision=precision.upper())
@@ -484,8 +485,8 @@ def _changes(
     Args:
         repair: The remedy.
         low_format: The format that the case is about, like ``INT8``.
-        spare: The layers that are in high precision only as a reserve: the criteria are met without them,
-            too.
+        spare: The layers that are in high precision only as a reserve: the criteria are also met without
+            them.
         pairs: The only Q/DQ pair of each layer that computes nothing, by layer name.
     """
     clauses = [CHANGES[kind].clause.format_map(facts) for kind, facts in _changed(repair)]

@@ -29,9 +29,9 @@ from pytest_int8acc.report.plain import restore
 from pytest_int8acc.report.view import CaseView
 from pytest_int8acc.report.words import middle
 
-#: The suffixes of files whose text the page contains, so that it can be copied from there.
+#: The suffixes of files whose text the page contains, so that users can copy the text from the page.
 _TEXTS = (".cfg", ".json", ".md", ".py", ".sh", ".txt", ".yaml", ".yml")
-#: The maximum size of such a file in bytes.
+#: The maximum size, in bytes, of a file whose text the page contains.
 _LARGEST_TEXT = 64 << 10
 #: The files that a merge generates itself, so it does not copy them from the shards.
 _OURS = (NAME, "report.html")
@@ -203,9 +203,9 @@ def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]
     """Returns the cases of all ``folders`` as one report, and copies their other files into ``out``.
 
     The cases are sorted by file and line, as in a run that was not split. If several shards ran a case, the
-    run that finished last counts, and only its files are copied. A spec that could not be read counts
-    unless a later shard ran its cases. A case is missing if a shard was cut off before the case ended, and no
-    other shard ran it.
+    report has the run that finished last, and only its files are copied. A spec that could not be read is an
+    error of the report, unless a later shard ran its cases. A case is missing if a shard ended before the
+    case did, and no other shard ran the case.
 
     A folder whose report cannot be read is left out and named among the errors of the merged report, so that
     one damaged shard does not cost the results of the others.
@@ -295,7 +295,7 @@ def _copies(
     for folder, report in shards:
         if real(folder) == real(out):
             continue
-        # True: files of the case runs that count; False: files of runs that another shard's run replaces
+        # True: files of the case runs in the report; False: files of runs that another shard's run replaces
         named: dict[bool, set[str]] = {True: set(), False: set()}
         for entry in report.cases:
             named[winners[entry["nodeid"]] is entry].update(map(str, entry.get("written", ())))

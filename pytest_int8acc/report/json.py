@@ -22,8 +22,8 @@ from pytest_int8acc.results import CaseResult
 #: The version is raised when a key changes its meaning or is removed. New keys may be added at any time.
 VERSION = 2
 NAME = "report.json"
-#: The verdicts of pytest. A case has a verdict for setup, call and teardown. The one that is last in this
-#: list counts.
+#: The verdicts of pytest. A case has a verdict for setup, call and teardown. The report has the one that is
+#: last in this list.
 Verdict = Literal["skipped", "passed", "xpassed", "xfailed", "error", "failed"]
 RANK = get_args(Verdict)
 BAD = ("failed", "error")
@@ -111,7 +111,7 @@ def write_json(folder: Path, report: Report) -> Path:
 
 
 def entry_text(entry: Mapping[str, Any]) -> bytes:
-    """Returns a case as it stands in the file, without the indentation of its first line.
+    """Returns a case as it is written in the file, without the indentation of its first line.
 
     Formatting takes long, and the file is written anew for each case that ends. So the text is kept.
     """
@@ -274,7 +274,8 @@ def answer_properties(view: CaseView) -> list[tuple[str, object]]:
 def one_per_case(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns one entry per case.
 
-    A case that passes and then fails in teardown has two entries; the error counts.
+    A case that passes and then fails in teardown has two entries. They become one, with the verdict
+    ``error``.
     """
     found: dict[str, dict[str, Any]] = {}
     for entry in entries:

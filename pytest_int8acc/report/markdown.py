@@ -49,7 +49,7 @@ def append_summary(path: Path, report: Report) -> None:
 def summary(report: Report, limit: int = LIMIT) -> str:
     """Returns the report as Markdown of at most ``limit`` bytes."""
     cases = report.cases
-    # The end may be cut off, so failed cases come first.
+    # The end may be left out to meet the limit, so failed cases come first.
     ordered = [c for c in cases if c["verdict"] in BAD] + [c for c in cases if c["verdict"] not in BAD]
     parts = [f"## {report.formats} accuracy: {in_markdown(counts_text(report))}\n\n"]
     parts += [_error(error) for error in report.errors]

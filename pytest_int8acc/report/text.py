@@ -268,7 +268,7 @@ def remedies(view: CaseView, verbosity: int = 0, width: int | None = None) -> li
 def stage_lines(view: CaseView) -> list[str]:
     """Returns the stages in one line, and the meaning of the first stage that fails.
 
-    A stage is a form that the model takes from the framework to the engine.
+    A stage is a form of the model between the framework and the engine.
     """
     texts = []
     for stage in view.stages:
@@ -340,7 +340,7 @@ def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, f
 def merged_lines(report: Report) -> list[str]:
     """Returns the outcome of a merge.
 
-    These are the cases that failed or are missing, the files that could not be read, and the counts.
+    The lines name the cases that failed or are missing, the files that could not be read, and the counts.
     """
     lines = []
     for entry in report.cases:
@@ -377,7 +377,7 @@ def entry_text(entry: Mapping[str, Any], view: CaseView | None, *, brief: bool =
 def counts_text(report: Report) -> str:
     """Returns text like ``1 failed, 1 error, 20 passed, 2 missing``.
 
-    Files that could not be read count as errors.
+    Each file that could not be read is one of the errors.
     """
     unread = ["error"] * len(report.errors)
     counts = [f"{n} {verdict}" for verdict, n in tallies(report, unread)]

@@ -114,7 +114,7 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class StageView:
-    """One stage, a form that the model takes from the framework to the engine, as text."""
+    """One stage, a form of the model between the framework and the engine, as text."""
 
     title: str
     passed: bool
@@ -125,10 +125,10 @@ class StageView:
     missed: str
     """The worst missed limit; empty if all are met."""
     text: str
-    """What the failure of the stage means; empty if it passes."""
+    """The meaning of a failure of the stage; empty if the stage passes."""
     fit_notes: tuple[str, ...]
-    """For each output of this form of the model, what a line fitted to its values against the baseline's
-    suggests."""
+    """For each output that differs from the earlier stage by a factor or an offset, the fault that this
+    difference suggests."""
 
 
 @dataclass(frozen=True)
@@ -173,14 +173,14 @@ class EngineView:
 
     engine: EngineInfo
     role: str
-    """What the engine is for. The candidate's engine is named by the format of the case."""
+    """The role of the engine in the case. For the candidate's engine, it is the format of the case."""
     in_format: str
     """Text like ``45 of 54``: how many of the layers with weights run in the low-precision format."""
     time: str
     """The median of one execution, and its 10th to 90th percentile; empty if it was not timed."""
     size: str
     built: str
-    """How long the build took, or that the engine came from the store."""
+    """The duration of the build, or a text that the engine came from the store."""
     line: str
     """All facts about the engine in one line."""
 
@@ -267,7 +267,7 @@ class CaseView(VerdictView):
 
     @cached_property
     def summary(self) -> str:
-        """What the diagnosis found, in one sentence with whole names; empty without a diagnosis."""
+        """The finding of the diagnosis, in one sentence with whole names; empty without a diagnosis."""
         return next(why_texts(self.result))
 
     @cached_property
@@ -287,12 +287,12 @@ class CaseView(VerdictView):
 
     @property
     def why(self) -> str:
-        """What is wrong, in one sentence; empty if nothing is known."""
+        """The reason why the case fails, in one sentence; empty if no reason is known."""
         return self.whys[0]
 
     @cached_property
     def fixes(self) -> list[Fix]:
-        """What to do; empty if the case passes."""
+        """The recommendations to the user; empty if the case passes."""
         return [] if self.result.passed else fixes(self.result)
 
     @property
@@ -307,12 +307,12 @@ class CaseView(VerdictView):
 
     @cached_property
     def repairs(self) -> list[str]:
-        """What each remedy does, the recommended one first."""
+        """A text on what each remedy does, the recommended one first."""
         return [repair_text(repair, self.low_format) for repair in self._diagnosis.repairs]
 
     @property
     def fix_detail(self) -> str:
-        """What the recommended fix does, and the time of its engine; empty if there is none."""
+        """A text on what the recommended fix does, and the time of its engine; empty without a fix."""
         repair = self.result.answer
         if repair is None:
             return ""
@@ -339,7 +339,7 @@ class CaseView(VerdictView):
 
     @cached_property
     def alerts(self) -> list[str]:
-        """The cautions of a case and the warnings of the model check.
+        """The cautions of a case and the warnings of lint.
 
         The HTML page shows the first two even if a passing case is folded.
         """
@@ -391,13 +391,13 @@ class CaseView(VerdictView):
 
     @property
     def place(self) -> float | None:
-        """Where the worst score lies between perfect (0), the limit (50) and infinitely off (100)."""
+        """The position of the worst score between perfect (0), the limit (50) and infinitely off (100)."""
         places = [row.place for row in self.scores if row.place is not None]
         return max(places, default=None)
 
     @cached_property
     def fit_notes(self) -> list[str]:
-        """For each output, what the slope or offset of a line fitted to its values suggests.
+        """For each output, the fault that the slope or offset of a line fitted to its values suggests.
 
         A text is empty if the slope is near 1 and the offset near 0, or if no line was fitted.
         """
@@ -406,7 +406,7 @@ class CaseView(VerdictView):
 
     @cached_property
     def stages(self) -> list[StageView]:
-        """The stages: the forms that the model takes from the framework to the engine."""
+        """The stages: the forms of the model between the framework and the engine."""
         return [self._stage(line) for line in self._diagnosis.stages]
 
     def _stage(self, line: StageLine) -> StageView:
@@ -433,7 +433,7 @@ class CaseView(VerdictView):
 
     @cached_property
     def guilty(self) -> list[CulpritView]:
-        """The culprits that the report blames.
+        """The culprits that the report shows as layers at fault.
 
         Culprits are left out if an earlier form of the model, a node like TopK, or the data explain the loss.
         """
@@ -453,7 +453,7 @@ class CaseView(VerdictView):
 
     @cached_property
     def ending(self) -> str:
-        """Why the search ended; empty without a search."""
+        """The reason why the search ended; empty without a search."""
         return "" if self.result.search is None else reason(self.result.search, self.low_format)
 
     @cached_property
@@ -466,7 +466,7 @@ class CaseView(VerdictView):
 
     @cached_property
     def cost(self) -> str:
-        """What the search cost, and why it ended; empty without a search."""
+        """The cost of the search, and the reason why it ended; empty without a search."""
         return "" if self.result.search is None else cost_line(self.result.search, self.low_format)
 
     @cached_property
@@ -566,7 +566,7 @@ class CaseView(VerdictView):
 
     @property
     def stopped(self) -> str:
-        """What ended the case early; empty if everything was done."""
+        """The event that ended the case early; empty if everything was done."""
         return "" if self.result.stopped is None else stop_text(self.result.stopped, self.low_format)
 
     @property
@@ -795,7 +795,7 @@ def _notes_of_scores(scores: Iterable[Score]) -> list[str]:
 
 
 def _score_place(score: Score) -> float | None:
-    """Returns where a judged score lies between 0 (perfect), 50 (its limit) and 100 (infinitely off)."""
+    """Returns the position of a judged score: 0 is perfect, 50 is its limit, 100 is infinitely off."""
     if score.limit is None:
         return None
     used = score.normalized_loss

@@ -24,21 +24,21 @@ from pytest_int8acc.results.causes import (
 from pytest_int8acc.results.scores import FloatNan
 from pytest_int8acc.results.search import Quantizer
 
-#: A stage is a form that the model takes from the framework to the engine. These stages do not quantize. If
-#: one of them is the first to miss a limit, the report's line *Why* names this stage alone.
+#: A stage is a form of the model between the framework and the engine. These stages do not quantize. If one
+#: of them is the first to miss a limit, the report's line *Why* names this stage alone.
 _NOT_BY_QUANTIZATION = ("FP32 ONNX", "FP16", "engine FP16", "engine INT8")
 #: The stages in FP16. If one of them is the first to miss a limit, a discontinuous node, such as TopK, may be
 #: the reason.
 _FLOAT_STAGES = ("FP16", "engine FP16")
 #: The stages that quantize.
 _QUANTIZED_STAGES = ("Q/DQ in ONNX Runtime", "implicit INT8")
-#: Loss of accuracy is blamed on the scales if other scales remove at least this share of it.
+#: The report names the scales as the cause of a loss if other scales remove at least this share of the loss.
 _MOST_BY_SCALES = 0.5
 #: An output with a lower correlation to the baseline's is called unrelated. More than a third of its variance
 #: (1 - correlation squared) is error then, even after the best linear correction.
 _UNRELATED = 0.8
 #: Kinds of causes that ranges from unsuitable data can bring about. If the preprocessing of the calibration
-#: data does not match, layers with such a cause are not blamed.
+#: data does not match, layers with such a cause are not named as layers at fault.
 _BY_RANGES: tuple[CauseKind, ...] = (
     "scale-too-wide",
     "saturation",
@@ -49,7 +49,7 @@ _BY_RANGES: tuple[CauseKind, ...] = (
     "accumulated-noise",
     "rounding",
 )
-#: Whose scales a trial gave to a tensor, if it did not give one to each channel.
+#: The scales that a trial gave to a tensor, by symptom. For other symptoms, each channel got a scale.
 _SCALES: Mapping[Symptom, str] = {
     "uneven-parts": "a scale for each part",
     "uneven-channels": "a scale for the channels of each size",
@@ -221,7 +221,7 @@ def stage_title(stage: Stage, low_format: str) -> str:
 
 
 def stage_text(line: StageLine, low_format: str, scales: str = "") -> str:
-    """Returns what it means that this stage is the first one to fail; empty if the stage passes.
+    """Returns the meaning of a stage that is the first one to fail; empty if the stage passes.
 
     Args:
         line: The stage.

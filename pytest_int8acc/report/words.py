@@ -15,7 +15,7 @@ WIDTH = 110
 NAME = 40
 #: If a confidence interval is wider than this, in decibels, its ends are not written.
 _KNOWN_DB = 100.0
-#: Maximum size of a computed limit that stands for 0.
+#: Maximum magnitude of a computed limit that is treated as 0, because rounding errors may have changed a 0.
 _ZERO = 1e-12
 #: The minimum width of a column of a table, in characters, however narrow the terminal is.
 _LEAST_COLUMN = 12
@@ -24,8 +24,8 @@ _LEAST_COLUMN = 12
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
     """Returns lines of left-aligned columns, two spaces apart.
 
-    A column that is empty in all rows is left out.
-    If the lines would be longer than ``width``, the cells of the widest columns take several lines.
+    A column that is empty in all rows is left out. If the lines would be longer than ``width``, the cells of
+    the widest columns are wrapped into several lines.
     """
     kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
     columns = [[line[i] for line in (header, *rows)] for i in kept]
@@ -161,7 +161,7 @@ def shorten(text: str, most: int) -> str:
 
 def middle(text: str, most: int) -> str:
     """Returns ``text`` of at most ``most`` characters, with dots in place of its middle."""
-    end = (most - 3) * 2 // 3  # the end of a path tells more than its start, so more of the end is kept
+    end = (most - 3) * 2 // 3  # more of the end is kept, because the end of a path identifies a file better
     return text if len(text) <= most else f"{text[: most - 3 - end]}...{text[len(text) - end :]}"
 
 

@@ -70,7 +70,7 @@ class Finding:
     subject: str
     """The node, tensor or input."""
     text: str
-    """What was found, and its consequence."""
+    """The fault that was found, and its consequence."""
     remedy: str
     severity: Severity
     source: Literal["lint", "data"] = "lint"
@@ -141,7 +141,7 @@ class CaseResult:
     blind: BlindSpots | None = None
     """Useless outputs, like zeros, that meet all criteria.
 
-    None if the criteria reject all that were tried.
+    None if the criteria reject all useless outputs that were tried.
     """
     blind_reason: str = ""
     """The reason that the spec gives for accepting criteria that useless outputs meet; empty without one."""
@@ -154,11 +154,13 @@ class CaseResult:
     digest: str = ""
     """The digest of the input data; empty if it is not known."""
     default_session: DefaultSession | None = None
-    """How the candidate differs in a default session of ONNX Runtime; None if it does not, or did not run."""
+    """How the candidate differs in a default session of ONNX Runtime; None if it does not differ, or if it
+    was not compared."""
     float_nan: FloatNan | None = None
     """The output of the baseline that holds NaN and therefore fails the case; None if there is none."""
     fixed_session: DefaultSession | None = None
-    """How the recommended fix differs in a default session; None if it does not, or did not run."""
+    """How the recommended fix differs in a default session; None if it does not differ, or if it was not
+    compared."""
 
     def __repr__(self) -> str:
         """Returns one line for assertions: ``<CaseResult digits: failed, 4 of 4 limits missed>``."""

@@ -22,7 +22,8 @@ Stage = Literal[
     "engine INT8",
     "implicit INT8",
 ]
-#: Why a layer loses accuracy. The last four are causes in FP16 and BF16; ``rounding`` is one in INT8, too.
+#: The reason why a layer loses accuracy. The last four are causes in FP16 and BF16. ``rounding`` is also a
+#: cause in INT8.
 CauseKind = Literal[
     "scale-too-wide",
     "saturation",
@@ -313,7 +314,8 @@ class Rescale:
 class Migration:
     """A migration of range from activations into weights, as in SmoothQuant.
 
-    Each channel of the activation is divided by a factor. The weights that read it are multiplied by it.
+    Each channel of the activation is divided by a factor, and the weights that multiply the channel are
+    multiplied by the factor.
     """
 
     alpha: float
@@ -425,7 +427,7 @@ class AddedNode:
 
 @dataclass(frozen=True)
 class OtherAttribute:
-    """An attribute of a node with different values in two models; ``unset`` where a model does not set it."""
+    """An attribute of a node with different values in two models; ``unset`` if a model does not set it."""
 
     name: str
     own: str
@@ -441,7 +443,7 @@ class OtherModel:
     file: str
     """The path of the quantized model, as the spec has it."""
     key: str
-    """The key of the spec that names it: ``int8`` or ``fp8``."""
+    """The key of the spec that names the quantized model: ``int8`` or ``fp8``."""
     model: str
     """The path of the float model, as the spec has it."""
     weights: int
@@ -457,9 +459,9 @@ class OtherModel:
     off: float = 0.0
     """The root mean square of the tensor's difference, divided by that of its values in the float model."""
     attributes: tuple[OtherAttribute, ...] = ()
-    """The attributes that the node that makes the tensor has otherwise in the quantized model."""
+    """The attributes with different values in both models, of the node that computes the tensor."""
     operators: Mapping[str, int] = field(default_factory=dict)
-    """For each operator, how many nodes more the quantized model has; negative if it has fewer."""
+    """Operator to the number of its nodes in the quantized model minus that in the float model; never 0."""
     added: AddedNode | None = None
     """The first node of the quantized model that the float model lacks; None if there is none."""
 
@@ -471,7 +473,7 @@ class OtherModel:
 
 @dataclass(frozen=True)
 class ScaleTrials:
-    """How much of the loss other scales remove, with the layers that were tried in the low format."""
+    """How much of the loss other scales remove while the layers stay in the low format."""
 
     trials: int
     tensors: int

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-#: The kind of an engine's layer: ``weighted`` has weights, ``qdq`` only quantizes or dequantizes.
+#: The kind of an engine's layer. ``weighted``: a convolution or a matrix product. ``qdq``: the layer only
+#: quantizes or dequantizes. ``reformat``: the layer only moves or casts values.
 LayerKind = Literal["weighted", "qdq", "reformat", "other"]
 Kind = Literal["int8", "fp8", "fp16", "bf16", "fp32", "other"]
 #: The reason why the reported precision of an engine's layer is not reliable. ``region``: its kernel may hold
@@ -72,7 +73,7 @@ class EngineInfo:
     latency: Latency | None = None
     untold: int = 0
     """The number of convolutions and matrix products in fused regions whose precision the engine does not
-    tell."""
+    report."""
     low: Kind = "int8"
     """The low format that the case asks for. ``int8`` stands for INT8 and for FP8."""
 
@@ -91,7 +92,7 @@ class EngineInfo:
     def int8_share(self) -> tuple[float, float]:
         """The least and the greatest possible share of layers with weights in the low format.
 
-        Nan if unknown.
+        Both are nan if no layer with weights is known.
         """
         every = self.weighted + self.untold
         return (self.int8 / every, (self.int8 + self.untold) / every) if every else (math.nan, math.nan)

@@ -74,5 +74,5 @@ class Evidence:
     scores: tuple[Score, ...] = ()
     """The scores of the model; empty for a trial that only measures the normalized loss."""
     realized: PrecisionContract | None = None
-    """The formats in which the layers ran; None if the runtime does not tell."""
+    """The formats in which the layers ran; None if the runtime does not report them."""
     cost: Cost = Cost()

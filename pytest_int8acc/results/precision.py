@@ -13,16 +13,16 @@ from pytest_int8acc.results.engines import Kind
 #: engine that was built beforehand, so that the requested formats are unknown.
 AskedBy = Literal["file", "calibration", "candidate", "implicit", "engine"]
 
-#: What follows if the engine ran in another format than requested. ``require``: the case fails. ``warn``: a
-#: warning is shown. ``off``: nothing follows.
+#: The consequence if the engine ran in another format than requested. ``require``: the case fails. ``warn``:
+#: a warning is shown. ``off``: there is no consequence.
 Realized = Literal["require", "warn", "off"]
 
 #: Maximum tolerated share of the multiply-accumulates requested in the low format that provably ran in
 #: another format.
 MAX_REFUTED = 0.10
 #: Tolerance above ``MAX_REFUTED``. TensorRT chooses tactics by timing, so two builds of one model may differ
-#: by a layer. A case fails only if its share exceeds ``MAX_REFUTED`` by more than this; below, a warning is
-#: shown.
+#: by a layer. A case fails only if its share exceeds ``MAX_REFUTED`` by more than this number. A smaller
+#: excess causes a warning.
 UNDECIDED = 0.05
 
 
@@ -53,19 +53,19 @@ class PrecisionContract:
     refuted: float = 0.0
     """The fraction of the MACs requested in ``low`` that provably ran in another format, from 0 to 1."""
     untold: float = 0.0
-    """The fraction of the MACs requested in ``low`` whose format the engine does not tell, from 0 to 1."""
+    """The fraction of the MACs requested in ``low`` whose format the engine does not report, from 0 to 1."""
     identical: bool = False
     """Whether all floating-point outputs equal the baseline's bit for bit.
 
-    Rounding to ``low`` would have changed the outputs. So all MACs whose format an engine does not tell then
-    count as ``refuted``.
+    Rounding to ``low`` would have changed the outputs. So ``refuted`` then includes all MACs whose format the
+    engine does not report.
     """
     misplaced: tuple[LayerShare, ...] = ()
-    """The layers with the largest shares that were requested in ``low`` and provably ran in another
-    format."""
+    """The largest layers, by their share of the MACs, that were requested in ``low`` and provably ran in
+    another format."""
     misplaced_count: int = 0
     left_out: tuple[LayerShare, ...] = ()
-    """The layers with the largest shares that are not requested in ``low``."""
+    """The largest layers, by their share of the MACs, that are not requested in ``low``."""
     left_out_count: int = 0
     least_share: float = 0.0
     """A warning is shown if a smaller share of MACs is requested in ``low``. 0: there is no such minimum."""
@@ -76,7 +76,7 @@ class PrecisionContract:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether ``refuted`` exceeds the maximum by more than two builds of one model may differ."""
+        """Whether ``refuted`` exceeds ``MAX_REFUTED`` by more than two builds of one model may differ."""
         return self.refuted > MAX_REFUTED + UNDECIDED
 
     @property

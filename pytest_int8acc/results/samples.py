@@ -57,7 +57,7 @@ class ChangedDecisions:
     """The samples whose class in the candidate differs from that in the baseline, for one output."""
 
     count: int
-    """The number of these samples."""
+    """The number of the samples whose class differs."""
     samples: int
     """The number of all samples."""
     largest: tuple[Decision, ...]

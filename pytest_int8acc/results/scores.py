@@ -42,12 +42,13 @@ class Interval:
     confidence: float = CONFIDENCE
     """The probability that such an interval contains the true score, above 0 and below 1."""
     needed: int | None = None
-    """About how many samples would decide whether the limit is met; None if no number is known."""
+    """The approximate number of samples that would decide whether the limit is met; None if not known."""
     enough: bool = True
     """Whether the samples are enough to prove a score that meets its limit.
 
     It is false if the exact test of a share leaves more than 5 % of doubt, or if one more sample with a rare,
-    far larger error might miss the limit. Resamples know no sample that was not drawn."""
+    far larger error might miss the limit. Resamples consist of the given samples only, so they do not show
+    such an error."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +255,8 @@ class OutputResult:
     note: str = ""
     """A fact about the output, for example that some elements were left out of the scores."""
     heavy: tuple[int, ...] = ()
-    """The indices of the few samples that carry 90 % of the squared error, the worst first; else empty."""
+    """The indices of the samples that cause 90 % of the squared error, the worst first; empty if these are
+    more than a quarter of all samples."""
     samples: int = 0
     """The number of samples of the output; 0 if it is not known."""
     nan_share: float = 0.0
@@ -267,7 +269,7 @@ class OutputResult:
     part_of: str = ""
     """The name of the output that this part belongs to, for example the boxes of a detector.
 
-    Empty for a whole.
+    Empty for a whole output.
     """
     preactivation: Preactivation | None = None
     """The input of the Softmax or Sigmoid that computes the output.
@@ -363,7 +365,7 @@ class FittingMetric:
     metric: str
     """The name of the metric, as the spec writes it."""
     output: str = ""
-    """The output that it judges; empty if the model has no other output."""
+    """The output that the metric judges; empty if the model has no other output."""
     axis: int | None = None
     """The axis of classes; None for the metric's own default."""
     decode: str = ""
@@ -381,7 +383,7 @@ class BlindSpots:
     too_near: Score | None = None
     """The candidate's SQNR in dB, with a limit that the useless outputs miss.
 
-    It is known if the candidate is hardly better than the useless outputs, and None otherwise.
+    None unless the candidate is hardly better than the useless outputs.
     """
     samples: int = 0
     """The number of samples on which the criteria were tried; 0 if it is not known."""
@@ -390,6 +392,6 @@ class BlindSpots:
 
     @property
     def fatal(self) -> bool:
-        """Whether a pass proves nothing: all-zero or shuffled outputs pass, too, or have as good a metric."""
+        """Whether a pass proves nothing: all-zero or shuffled outputs also pass, or have as good a metric."""
         dead = any(candidate.is_fatal for candidate in self.undetected)
         return dead or any(metric.as_well for metric in self.at_chance)

@@ -42,16 +42,16 @@ class Wire:
 
     tensor: str
     kind: Literal["node", "input", "constant", "output"]
-    """What is at the other end of the tensor: a node, or an input, constant or output of the model.
+    """The other end of the tensor: a node, or an input, constant or output of the model.
 
-    An input may also be that of a graph inside an If, Loop or Scan.
+    The input may also be an input of a graph inside an If, Loop or Scan.
     """
     node: str = ""
     """The neighbour's name, if it is a node."""
     op_type: str = ""
     """The neighbour's operator, if it is a node."""
     format: str = ""
-    """The number format in which the reader takes the tensor, like ``int8`` or ``fp16``."""
+    """The number format in which the reader reads the tensor, like ``int8`` or ``fp16``."""
     scale: float | None = None
     """The scale of the tensor, or the greatest of its scales; None if the tensor is not quantized."""
     scales: int = 0
@@ -88,7 +88,7 @@ class Quantizer:
 
 @dataclass(frozen=True)
 class Culprit:
-    """A layer, that is a group of nodes, that must leave the low format for the criteria to be met."""
+    """A layer (a group of nodes) that must leave the low format, because the criteria fail otherwise."""
 
     layer: str
     """The name of the layer, which is the name of its first ONNX node."""
@@ -97,7 +97,7 @@ class Culprit:
     worst_alone: Score | None
     """The worst judged score with only this layer in the low format.
 
-    None if all scores are perfect, or the budget was spent before.
+    None if all scores are perfect, or if the budget was spent before this trial.
     """
     price: float
     """The layer's share of the multiply-accumulates of all layers, from 0 to 1."""
@@ -188,8 +188,8 @@ class Tradeoff:
     """How the score improves with more layers in high precision, for models in which noise adds up."""
 
     layers: tuple[str, ...]
-    """The layers, ordered by the error that high precision is expected to remove per price, the largest
-    first."""
+    """The layers, ordered by the error that high precision is expected to remove per multiply-accumulate, the
+    largest first."""
     points: tuple[TradeoffPoint, ...]
     """The plans that were tried. The first plan has no layer in high precision."""
     evidence: Evidence

@@ -1,4 +1,4 @@
-"""How a default session of ONNX Runtime differs from an exact one, and the optimizers that cause it."""
+"""How a default session of ONNX Runtime differs from an exact one, and the optimizers that are the reason."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Literal
 
 from pytest_int8acc.results.scores import Score
 
-#: The level of ONNX Runtime's optimizers. Each level includes those before it.
+#: The level of ONNX Runtime's optimizers. Each level includes the levels before it.
 Level = Literal["none", "basic", "extended", "all"]
-#: How the results in a default session differ. ``refused``: the model does not run there. ``fails``: it
-#: misses limits there that it meets in an exact session. ``passes``: it meets limits there that it misses in
-#: an exact session. ``differs``: both verdicts are equal, but compared with each other the results miss the
-#: limits. ``saturates``: the results differ only because the INT8 kernels of this processor saturate.
+#: How the results in a default session differ. ``refused``: the model does not run in the default session.
+#: ``fails``: the model misses limits that it meets in an exact session. ``passes``: the model meets limits
+#: that it misses in an exact session. ``differs``: both verdicts are equal, but compared with each other the
+#: results miss the limits. ``saturates``: the results differ only because the INT8 kernels of this processor
+#: saturate.
 Difference = Literal["refused", "fails", "passes", "differs", "saturates"]
 
 
@@ -27,7 +28,7 @@ class DefaultSession:
     samples: int
     """The number of samples of the batch."""
     exact: Score | None = None
-    """A score of the exact session against the baseline; None if it differs in no score."""
+    """A score of the exact session against the baseline; None if no score differs between the sessions."""
     default: Score | None = None
     """The same score of the default session. For ``differs``: a score of the default against the exact
     session."""

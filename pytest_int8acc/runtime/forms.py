@@ -1,4 +1,4 @@
-"""What a backend can run: an ONNX model, a built engine, or a model that TensorRT quantizes itself."""
+"""The forms that a backend can run: an ONNX model, a built engine, or a model that TensorRT quantizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class _Form:
     """
 
     model: Model
-    """An ONNX model with the inputs and outputs of the engine."""
+    """The ONNX model. For an ``EngineForm``: the case's model, whose inputs and outputs the engine must
+    have."""
     description: str
     notes: tuple[str, ...] = ()
     place: str = ""
@@ -33,7 +34,7 @@ class _Form:
 
     @property
     def half(self) -> bool:
-        """Whether the model computes in FP16."""
+        """Whether the model holds tensors in FP16."""
         return any(tensor.dtype == np.float16 for tensor in self.model.values().values())
 
 
@@ -90,7 +91,7 @@ class ModelForm(_Form):
 
     @property
     def half(self) -> bool:
-        """Whether the model computes in FP16."""
+        """Whether the model was lowered to FP16 or BF16, or holds tensors in FP16."""
         return self.original is not self.model or super().half
 
     def showing(self, model: Model) -> Model:
@@ -119,7 +120,7 @@ class ImplicitForm(_Form):
     cache: Path | None
     """File of the calibration cache. It is read if it exists, and otherwise written after calibration."""
     held: Mapping[str, Precision] = field(default_factory=dict)
-    """The precisions that the builder must give nodes, by node name."""
+    """The precision in which the builder must run a node, by node name. The builder chooses all others."""
 
     @property
     def half(self) -> bool:

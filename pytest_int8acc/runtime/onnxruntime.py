@@ -1,4 +1,4 @@
-"""Runs models in ONNX Runtime, and has the backend for cases that run there.
+"""Runs models in ONNX Runtime, and defines the backend of cases that ONNX Runtime runs.
 
 Mode *exact* leaves QuantizeLinear and DequantizeLinear unfused. Mode *native* runs a model as ONNX Runtime
 would deploy it.
@@ -44,15 +44,15 @@ from pytest_int8acc.tensors import Array, Feed, TensorInfo
 INLINE_BYTES = 16 << 20
 #: Log level at which ONNX Runtime logs only errors that end the process. All other errors raise exceptions.
 _SEVERITY_FATAL = 4
-#: Rules of a rule-based optimizer that rewrite the node in front of a QuantizeLinear. If the QuantizeLinear
-#: gives FP8 or INT4, they drop a Relu in front of it, and refuse a model with a Clip there (ONNX Runtime 1.20
-#: to 1.31, checked in :func:`keeps_relu`).
+#: ONNX Runtime's rewrite rules for a Relu or a Clip in front of a QuantizeLinear. If the QuantizeLinear gives
+#: FP8 or INT4, the first rule wrongly removes the Relu (checked by :func:`keeps_relu`), and the second rule
+#: makes ONNX Runtime refuse a model with the Clip (1.20 to 1.31).
 QUANTIZER_RULES = ("ReluQuantRewrite", "ClipQuantRewrite")
 #: Optimizers that give wrong results even in mode *exact*, where Q/DQ is not fused. The last one merges two
-#: Q/DQ pairs in series into one pair, whose scale is that of neither.
+#: Q/DQ pairs in series into one pair with a scale that neither of the two pairs has.
 _WRONG_OPTIMIZERS = (*QUANTIZER_RULES, "DoubleQDQPairsRemover")
-#: Fusions that fail on an FP32 normalization behind a Cast, because they take it for one in FP16 (ONNX
-#: Runtime 1.31).
+#: Fusions that fail on an FP32 normalization behind a Cast, because they treat the normalization as FP16
+#: (ONNX Runtime 1.31).
 _UNTYPED_FUSIONS = ("LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
 #: A program that opens models in default sessions, which log what their optimizers do. Each line of standard
 #: input names a model, its log and the providers. Each line of standard output says that a session has ended.
@@ -80,7 +80,7 @@ for line in sys.stdin:
 #: The optimizer of convolutions that crashes on some models with Transpose, Cast from FP16 and MatMul
 #: (microsoft/onnxruntime#28392, seen in 1.32).
 CRASHING = "NchwcTransformer"
-#: The error text for a model on which this optimizer crashes.
+#: The error text for a model on which the optimizer ``CRASHING`` crashes.
 CRASH = f"loading it crashes the process in {CRASHING} (microsoft/onnxruntime#28392)"
 #: Maximum time in seconds for the process that logs what the optimizers do.
 _MAX_LOG_SECONDS = 120.0
@@ -254,11 +254,11 @@ class Sessions:
         return tuple(found)
 
     def crashes(self, model: Model) -> bool:
-        """Whether a default session of a model crashes. Another process loads a model that may do so."""
+        """Whether a default session of a model crashes. Another process loads models that may crash."""
         return _may_crash(model) and self._loaded(model).is_crash
 
     def _loaded(self, model: Model) -> _Loaded:
-        """How another process loads a model in a default session."""
+        """Load a model in a default session of another process; returns whether it crashed, and its log."""
         providers = [name for name, _ in _providers(_runtime(), self.provider)]
         with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as folder:
             path = Path(folder) / "model.onnx"
@@ -272,19 +272,19 @@ class Sessions:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """How another process loaded a model."""
+    """The result of loading a model in another process."""
 
     is_crash: bool = False
     """Whether a signal ended the process."""
     log: str = ""
-    """What ONNX Runtime logged; empty if the process did not start, or took too long."""
+    """The log of ONNX Runtime; empty if the process did not start, crashed or took too long."""
 
 
 class _Loader:
     """A process that loads one model after another, because importing ONNX Runtime takes a third of a second.
 
-    After a crash the next model gets a new process. Ctrl-C does not reach the process. It is ended when the
-    Python process that started it ends.
+    After a crash the next model gets a new process. Ctrl-C in the terminal does not end the process. The
+    process is ended when the Python process that started it ends.
     """
 
     def __init__(self, program: str = _LOGGED_SESSIONS) -> None:
@@ -582,7 +582,7 @@ def share_of_cores(environment: Mapping[str, str] = os.environ) -> int | None:
 class OrtBackend(Backend):
     """The backend ONNX Runtime. Its engines are sessions, and each ``open`` makes a new one.
 
-    It measures no latencies, since they say little about the latencies of a TensorRT engine.
+    It measures no latencies, since latencies in ONNX Runtime say little about those of a TensorRT engine.
     """
 
     def __init__(self, settings: Settings, why: str = "") -> None:

@@ -80,7 +80,7 @@ class Backend(Protocol):
 
     @property
     def engines(self) -> tuple[EngineInfo, ...]:
-        """For each role, such as baseline or candidate, facts about its latest engine."""
+        """Facts about the latest engine of each role, such as baseline or candidate."""
         return ()
 
     def check(self, form: Form) -> None:
@@ -124,7 +124,7 @@ class Backend(Protocol):
     ) -> tuple[Feed, str]:
         """The values of inner tensors of an engine on ``feed``, and a note on how the engine was changed.
 
-        If the engine must be changed to show them, it gives only the ``requested`` tensors.
+        If the engine must be changed to show inner tensors, only the ``requested`` tensors are returned.
         """
         return {}, ""
 

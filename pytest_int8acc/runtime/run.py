@@ -36,8 +36,8 @@ def run_together(engines: Mapping[_Name, Engine], dataset: Dataset) -> dict[_Nam
 
     Raises:
         EngineError: An engine refuses a batch.
-        DataError: The inputs cannot be read, or an output has no rows that belong to samples although the
-            last batch was filled up.
+        DataError: The inputs cannot be read, or the last batch was padded and the rows of an output cannot be
+            assigned to samples.
     """
     results: dict[_Name, Outputs] = {name: {o.name: [] for o in e.outputs} for name, e in engines.items()}
     for _, outputs in lock_step(engines, dataset):
@@ -54,7 +54,8 @@ def lock_step(
 
     Raises:
         EngineError: An engine refuses a batch.
-        DataError: The inputs cannot be read, or an output has no rows that belong to samples.
+        DataError: The inputs cannot be read, or the last batch was padded and the rows of an output cannot be
+            assigned to samples.
     """
     for batch in with_progress(dataset, f"running {', '.join(engines)}"):
         yield (
@@ -83,7 +84,7 @@ class Progress:
 
 
 def with_progress(dataset: Dataset, what: str) -> Iterator[Batch]:
-    """The batches of ``dataset``. The progress is logged, and counted by the clock of the case."""
+    """The batches of ``dataset``. The progress is logged and reported to the clock of the case."""
     progress = Progress(f"{what}, samples")
     clock = current()
     done = 0
@@ -111,8 +112,8 @@ def cut(array: Array, batch: Batch, output: str) -> Array:
 def _repeats(array: Array, rows: int) -> bool:
     """Whether the row of the last sample and all rows behind it are equal.
 
-    The inputs were padded with copies of the last sample. So an output with other rows there has no batch
-    axis 0.
+    The inputs were padded with copies of the last sample. If the rows differ, axis 0 of the output is not the
+    batch.
     """
     if array.dtype.kind != "f":
         return bool((array[rows:] == array[rows - 1]).all())

@@ -1,7 +1,7 @@
 """Keeps engines in a folder, and also in shared storage if a URL is given.
 
-An engine is kept under the digest of everything that it depends on. The process that needs an engine first
-builds it, and all others read it from the store.
+An engine is kept under the digest of everything that it depends on. The first process that needs an engine
+builds it, and all other processes read it from the store.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Engines kept by pytest --
 _NOTES = {"CACHEDIR.TAG": _TAG, ".gitignore": "*\n"}
 #: Names of the subfolders of the engine store's folder.
 _ROOMS = ("entries", "locks", "records", "temporary", "timing")
-#: Records of cases that were cut off are kept for this time after the last record, in seconds: 30 days.
+#: Number of seconds for which the records of an interrupted case are kept after its last record: 30 days.
 _RECORD_SECONDS = 30 * 86400.0
 
 P = ParamSpec("P")
@@ -208,7 +208,7 @@ class Store:
 
     @_clear
     def record(self, case: str, name: str) -> bytes | None:
-        """A record of a case; None if there is none, or if it is damaged.
+        """A record of a case, the stored result of a trial; None if there is none, or if it is damaged.
 
         Args:
             case: Hex digest of everything that all records of the case depend on.
@@ -218,7 +218,7 @@ class Store:
 
     @_clear
     def keep_record(self, case: str, name: str, data: bytes) -> None:
-        """Store a record of a case, in place of an older one. The arguments are those of :meth:`record`.
+        """Store a record of a case, in place of an older record. The arguments are those of :meth:`record`.
 
         Raises:
             EngineError: The folder cannot be written, or is full.
@@ -348,7 +348,7 @@ class Store:
 
     @_clear
     def _hold(self, key: str, manifest: Manifest, made: bool) -> Entry:
-        """Mark an entry as used now, and as in use by a file that is locked; returns the entry."""
+        """Set an entry's time of last use, and lock a file that marks it as in use; returns the entry."""
         self._users(key)  # called because it removes marks of dead processes
         use = FileLock(str(self.folder / "locks" / f"{key}.{uuid.uuid4().hex}.use"), thread_local=False)
         use.acquire(timeout=0)
@@ -475,7 +475,7 @@ class RemoteStore(Store):
     def fetch(self, key: str, make: Callable[[Path], None]) -> Entry:
         """The entry of ``key``: from the local store, else downloaded from shared storage, else made.
 
-        The arguments and errors are those of :meth:`Store.fetch`. A downloaded entry does not count as made.
+        The arguments and errors are those of :meth:`Store.fetch`. ``made`` is False for a downloaded entry.
         """
         url, downloaded = f"{self.url}/entries/{key}.zip", False
 

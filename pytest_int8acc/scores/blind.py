@@ -36,10 +36,11 @@ _MIN_SAMPLES = 8
 _MAX_SAMPLES, _MAX_ELEMENTS = 64, 1 << 20
 #: A proposed limit on the SQNR is this many dB above the SQNR of useless outputs.
 _ABOVE_DB = 6.0
-#: Useless outputs, such as zeros, are tried in place of the candidate's outputs. Of each kind that meets the
-#: criteria, at most this many scores are kept.
+#: Maximum number of scores that are kept for each kind of useless outputs, such as zeros, that meets the
+#: criteria.
 _MAX_SCORES = 3
-#: How often outputs are shuffled between samples, to estimate the value that a metric has by chance.
+#: Number of times that outputs are shuffled between samples, to estimate the value that a metric has by
+#: chance.
 _SHUFFLES = 5
 
 
@@ -155,7 +156,8 @@ class _Trial:
 
         Args:
             results: The results of the case's own candidate. Each output with a limit is changed alone. If
-                there are metrics of labels, each output without a limit is changed alone, too.
+                there are metrics of labels or users' metrics, each output without a limit is also changed
+                alone.
         """
         baseline = self.baseline
         yield "zeros", "", {name: [_zeros(array) for array in arrays] for name, arrays in baseline.items()}
@@ -295,8 +297,8 @@ class _Trial:
         """Returns limits on the SQNR that reject useless outputs, each with the candidate's score.
 
         The useless outputs are zeros and shuffled outputs. Zeros have an SQNR of 0 dB, so a limit above the
-        SQNR of shuffled outputs, and not below the default limit, rejects both. The case's candidate may miss
-        these limits, too.
+        SQNR of shuffled outputs, and not below the default limit, rejects both. The case's candidate may also
+        miss these limits.
         """
         scores = []
         for output in outputs:

@@ -63,8 +63,8 @@ _MIN_MEANING = 0.1
 #: variance may be a rounding error of the sums.
 _MAX_ROUNDING_RATIO = 1e-12
 #: A sample counts as small if its root mean square is more than this many times below that of the largest
-#: sample. Such a sample has less than a thousandth of the energy, so the SQNR of all samples does not show
-#: its error.
+#: sample. Such a sample has less than a 900th of the energy, so the SQNR of all samples does not show its
+#: error.
 _MIN_SIZE_RATIO = 30.0
 #: The report names the samples that together cause 90 % of the squared error (the first ratio), unless they
 #: are more than 25 % of all samples (the second ratio).
@@ -529,7 +529,8 @@ class OutputRows:
         Args:
             metric: The metric.
             options: The options of the criterion.
-            samples: Indices of the samples. An index that occurs twice counts twice. None: all samples.
+            samples: Indices of the samples. A sample whose index occurs twice is used twice. None: all
+                samples.
         """
         rows = self.rows(metric.measure.key(options))
         return metric(rows if samples is None else rows[list(samples)]) if len(rows) else math.nan
@@ -788,7 +789,7 @@ def _fit_line(s: Sums) -> LineFit | None:
         elif slope > 1 + _MIN_MEANING:
             meanings.append("large")
         # If the mean is far from 0, a slope of 0.99 alone makes a large offset. A shift is therefore reported
-        # only if the mean of the candidate has moved, too.
+        # only if the mean of the candidate has moved as well.
         if min(abs(offset), abs(shift)) > _MIN_MEANING * deviation:
             meanings.append("shifted")
     return LineFit(slope, offset, correlation, tuple(meanings), shift, deviation)

@@ -58,8 +58,8 @@ def cosine(row: F64) -> float:
     """Sum(b c) / (|b| |c|), in [-1, 1]: 1 is the same direction, whatever the length.
 
     All samples are taken as one vector, so large samples weigh more. The value is 1 if both vectors are zero,
-    and 0 if only one is zero, as in Polygraphy's CosineSimilarityCompareFunc. The metric does not see a
-    common factor, so use it together with ``sqnr_db``.
+    and 0 if only one is zero, as in Polygraphy's CosineSimilarityCompareFunc. A factor that all values have
+    in common does not change the cosine, so use it together with ``sqnr_db``.
     """
     bb, cc, be, ee = (float(row[AT[field]]) for field in ("bb", "cc", "be", "ee"))
     if ee == 0:
@@ -72,8 +72,8 @@ def cosine(row: F64) -> float:
 def sqnr_db(row: F64) -> float:
     """10 log10(sum b^2 / sum (b - c)^2), in dB: signal to quantization noise ratio.
 
-    inf where nothing differs; -inf where the baseline is all zero and the candidate is not. The formula of
-    ONNX Runtime's qdq_loss_debug and of Polygraphy's SnrCompareFunc.
+    The value is inf if nothing differs, and -inf if the baseline is all zero and the candidate is not. ONNX
+    Runtime's qdq_loss_debug and Polygraphy's SnrCompareFunc use the same formula.
     """
     return _decibels(row[AT["bb"]], row[AT["ee"]])
 
@@ -81,8 +81,8 @@ def sqnr_db(row: F64) -> float:
 def psnr_db(row: F64) -> float:
     """10 log10(peak^2 / mean (b - c)^2), in dB, with peak = max |b|: peak signal to noise ratio.
 
-    inf where nothing differs; -inf where the baseline is all zero and the candidate is not. Polygraphy's
-    PsnrCompareFunc takes max b for the peak, which fails where values are mostly negative.
+    The value is inf if nothing differs, and -inf if the baseline is all zero and the candidate is not.
+    Polygraphy's PsnrCompareFunc uses max b as the peak, which fails if values are mostly negative.
     """
     return _decibels(row[AT["peak"]] ** 2 * row[AT["elements"]], row[AT["ee"]])
 
@@ -119,9 +119,9 @@ def kl(row: F64) -> float:
     """Mean over class rows of KL(softmax(b) || softmax(c)) along the class axis, in nats; 0 is the same.
 
     A class row is one vector of class scores. The metric is made for logits. For probabilities its value is
-    too small, because it takes their softmax again. Kullback and Leibler (1951), as in
-    ``torch.nn.KLDivLoss(reduction="batchmean")`` for 2-D outputs. nan if no class row of the baseline has a
-    finite maximum.
+    too small, because it takes their softmax again. The definition is that of Kullback and Leibler (1951), as
+    in ``torch.nn.KLDivLoss(reduction="batchmean")`` for 2-D outputs. The value is nan if no class row of the
+    baseline has a finite maximum.
     """
     # nan must stay nan, which Python's max() does not guarantee
     return float(np.maximum(row[0] / row[COUNTED], 0.0))
@@ -130,8 +130,8 @@ def kl(row: F64) -> float:
 def top1_agreement(row: F64) -> float:
     """Share of class rows in which baseline and candidate have the same greatest class, 0 to 1.
 
-    A class row is one vector of class scores. It does not count as agreement if further classes tie with the
-    greatest class in the candidate alone, or if the candidate's class row holds NaN or +inf.
+    A class row is one vector of class scores. A class row disagrees if further classes tie with the greatest
+    class in the candidate alone, or if the candidate's class row holds NaN or +inf.
     """
     return float(row[0] / row[COUNTED])
 
@@ -189,7 +189,8 @@ class Metric:
     """Computes the value from one row, which stands for one sample or for several; nan if that is
     impossible."""
     share: Callable[[float, Options, Whole], Share]
-    """Creates an object for the search for a fix. It computes which share of a limit each sample uses up."""
+    """Creates an object that computes, for the search for a fix, which share of a limit each sample uses
+    up."""
     spared: float | None = None
     """The ratio of samples that may miss a limit, 0 to 1, if each sample is judged by itself; None if all
     samples are judged together."""
@@ -224,12 +225,13 @@ class Metric:
         return np.array([self.of_row(row) for row in rows[self.measure.compared(rows)]], np.float64)
 
     def worst_but_spared(self, values: F64) -> float:
-        """Returns the value of the worst sample, not counting spared samples; nan without samples.
+        """Returns the value of the worst sample that is not spared; nan without samples.
 
-        Spared samples may miss the limit. They are the worst ones. ``spared`` is their ratio to all samples.
+        The spared samples are the worst ones, which may miss the limit. ``spared`` is their ratio to all
+        samples.
 
         Args:
-            values: The value of each sample by itself, [samples]. nan counts as the worst.
+            values: The value of each sample by itself, [samples]. nan is worse than any number.
         """
         if not len(values):
             return math.nan

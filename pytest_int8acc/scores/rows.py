@@ -32,7 +32,7 @@ REL_FLOOR = 1e-3
 #: The index of the column that counts what was compared, for three kinds of rows: ``DIVERGENCE`` and top-k
 #: agreement count class rows (vectors of class scores), and ``UNEQUAL`` counts elements.
 COUNTED = 1
-#: Stands for a class that is not known.
+#: The class id for a class that is not known.
 NO_CLASS = -1
 
 
@@ -301,9 +301,9 @@ def _classes_before(b: Array, c: Array) -> NDArray[np.intp]:
 def changed_classes(b: Array, c: Array, axis: int) -> F64:
     """Returns the samples whose class differs, as top-1 agreement counts them, [changed samples, 4].
 
-    The columns are the index of the sample, its class in ``b``, its class in ``c``, and the margin by which
-    the first class led the second in ``b``. If the greatest value of ``c`` is not finite, its class is
-    ``NO_CLASS`` and the margin is inf. If the arrays hold class ids, the margin is nan.
+    The columns are the index of the sample, its class in ``b``, its class in ``c``, and the margin: the
+    difference of the scores of these two classes in ``b``. If the greatest value of ``c`` is not finite, its
+    class is ``NO_CLASS`` and the margin is inf. If the arrays hold class ids, the margin is nan.
 
     Args:
         b: Scores of classes, one class row for each sample, or class ids, [samples].
@@ -328,8 +328,8 @@ def flip_distance(k: int) -> RowsFunction:
     """Returns a function that measures how close the top class of each sample is to leaving the top k.
 
     The function reads the first class row of each sample. A class row is one vector of class scores. The
-    function returns the k-th greatest of ``class_gains``, clipped to 0 to 1, [samples, 1]. The value is above
-    1 only if the greatest class of the baseline has left the top k of the candidate.
+    function returns the k-th greatest of ``class_gains``, [samples, 1]. If the greatest class of the baseline
+    has left the top k of the candidate, the value is raised to above 1; otherwise it is clipped to 0 to 1.
     """
 
     def rows(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
@@ -392,7 +392,8 @@ DIVERGENCE = Measure("divergence", divergence, greatest=(), counted=COUNTED, rea
 TOP1 = Measure("top1", top_k(1), greatest=(), counted=COUNTED, reads=_CLASSES)
 TOP5 = Measure("top5", top_k(5), greatest=(), counted=COUNTED, reads=_CLASSES)
 UNEQUAL = Measure("unequal", unequal, greatest=(), counted=COUNTED)
-#: How close a sample's top class is to losing its place; see ``flip_distance``. Only the search for a fix
-#: reads these rows. It reads them sample by sample, so rows of several samples are never combined.
+#: The measures of how close a sample's top class is to losing its place; see ``flip_distance``. Only the
+#: search for a fix reads these rows. It reads them sample by sample, so rows of several samples are never
+#: combined.
 FLIP1 = Measure("flip1", flip_distance(1), greatest=(0,), counted=0, reads=_CLASSES)
 FLIP5 = Measure("flip5", flip_distance(5), greatest=(0,), counted=0, reads=_CLASSES)

@@ -6,8 +6,8 @@ depend on the scores alone.
 
 The search tries plans: a plan assigns a precision to each layer. It may reject a plan after some of the
 samples have run, by the shares of these samples. Shares must therefore never overstate the loss, and samples
-that did not run count as perfect. Sums are multiplied by a number just below 1, so that rounding rejects no
-plan.
+that did not run are assumed to be perfect. Sums are multiplied by a number just below 1, so that rounding
+rejects no plan.
 
 In this module ``b`` is an array of the float baseline, and ``c`` is the same array of the low-precision
 candidate. Both arrays hold ``samples`` samples along their first axis, or they are one sample.
@@ -53,7 +53,7 @@ _SAFE = 1 - 1e-9
 #: finite in float32.
 _MAX_ELEMENT = 1e15
 #: Cosine similarity ignores a change of scale, but an output that shrinks to 0 has no direction. If an output
-#: shrinks by more than this ratio, the excess counts as an error.
+#: shrinks by more than this ratio, the excess is treated as an error.
 _MAX_SHRINKAGE = 0.5
 #: An error is divided by the margin between two class scores, but at least by this ratio of the mean margin.
 _MIN_MARGIN = 0.01
@@ -257,7 +257,7 @@ class GreatestRelativeError(RelativeError):
 class Differing(Share):
     """Computes which share of a limit on the agreement of integers, booleans or strings each sample uses up.
 
-    The number of elements that differ is counted.
+    The loss is the number of elements that differ.
     """
 
     def _budget(self) -> float:
@@ -313,7 +313,7 @@ class Flips(Share):
     def _may_flip(self, limit: float) -> int:
         """Returns how many class rows may change their top class within the limit.
 
-        A number is tried by computing the score that it leads to. So rounding errors are those of the score.
+        Each number is tested by computing the score from it, so that rounding acts as it does in the score.
         """
         allowed = min(int((1 - limit) * self.class_rows) + 1, self.class_rows)
         while allowed > 0 and (self.class_rows - allowed) / self.class_rows < limit:

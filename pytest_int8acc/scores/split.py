@@ -20,7 +20,7 @@ from pytest_int8acc.tensors import Array, Feed, Part
 #: Maximum ratio between the greatest magnitudes of two parts that are judged together. Beyond it, with one
 #: INT8 scale for both, all values of the smaller part would be about one quantization step.
 UNLIKE = 100.0
-#: By how many dB the SQNR of FP16, which has 11 significant bits, exceeds that of INT8, which has 7.
+#: The SQNR of FP16, which has 11 significant bits, minus that of INT8, which has 7, in dB.
 _FP16_AHEAD_DB = 24.0
 #: Minimum number of values in a channel. The greatest magnitude of fewer values is no good estimate of the
 #: channel's size.
@@ -222,7 +222,7 @@ def _kinds(segments: Sequence[Segment]) -> list[str]:
 
 
 def _unlike(output: str, axis: int, segments: Sequence[Segment], array: Array) -> list[Part]:
-    """Returns the parts of an output that differ in kind or magnitude; none if fewer than 2, or too many.
+    """Returns the parts of an output that differ in kind or magnitude; none if 1 or above ``_MAX_PARTS``.
 
     Neighbouring segments of the same kind and of similar magnitude become one part.
     """

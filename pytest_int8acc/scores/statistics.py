@@ -38,8 +38,8 @@ Groups = NDArray[np.integer[Any]]
 #: The normalized loss is the loss divided by the loss at the limit. A score with a lower loss would meet the
 #: limit on other samples, too.
 _MIN_LOSS = 0.1
-#: Correcting an interval for skewness may move its end at most this many times as far from the value. A
-#: larger skewness comes mostly from the single sample with the largest error.
+#: Maximum factor by which a correction for skewness increases the distance of an interval's end from the
+#: value. A larger skewness comes mostly from the single sample with the largest error.
 _MAX_SKEWED = 2.0
 #: Maximum number of units of a jackknife. A unit is a sample, or a group of samples that belong together. If
 #: there are more units, several are joined at random into one.
@@ -173,8 +173,8 @@ def share_interval(hits: int, trials: int, confidence: float = CONFIDENCE) -> tu
 def share_below(hits: float, trials: int, allowed: float) -> float:
     """Returns the one-sided confidence, 0 to 1, that the true ratio of hits is at most ``allowed``.
 
-    It is 1 minus the mid-p-value of the binomial test, which counts the observed outcome half (Lancaster,
-    1961). It is 0 if the observed ratio is above ``allowed``.
+    It is 1 minus the mid-p-value of the binomial test, which includes half of the probability of the observed
+    outcome (Lancaster, 1961). It is 0 if the observed ratio is above ``allowed``.
     """
     if allowed >= 1 or hits / trials > allowed:
         return float(allowed >= 1)
@@ -278,7 +278,7 @@ def of_drop(
     kept = NormalDist(drop, spread).cdf(allowed + 0.5 / samples) if spread else float(drop <= allowed)
     reach = high - drop if drop <= allowed else drop - low
     needed = _needed(samples, reach, allowed - drop)
-    # here the interval shrinks with the number of samples, not with its square root
+    # Without lost and gained samples, the interval shrinks as 1 / samples, not as 1 / sqrt(samples).
     if not lost and not gained and allowed > 0:
         decides = partial(_shows_no_drop, allowed=allowed, confidence=confidence)
         needed = math.ceil(_bisected(decides, 1.0, float(_MOST_NEEDED)))
@@ -385,7 +385,7 @@ def interval(
         confidence: The confidence of the interval.
         groups: The group of each sample; None: no samples belong together.
         rare: Whether to allow for rare large errors that these samples do not show. Sums and means far from
-            their limit then have intervals, too. Their limit counts as met only if it is still met with one
+            their limit then also have intervals. Their limit is called met only if it is still met with one
             more sample that is worse than all others. Proofs of a fix set this argument.
     """
     if score.limit is None or not math.isfinite(score.value):
@@ -658,7 +658,7 @@ def least_of_others(losses: F64, confidence: float = CONFIDENCE) -> float:
     """Returns the lower end of the interval of the greatest loss in an equal number of other samples.
 
     The end is at least 0, and valid for any distribution. It is the k-th greatest loss. k is the least number
-    for which this is improbable: if both sets of samples are joined, the k greatest losses are all in this
+    for which it is improbable that the k greatest losses of both sets of samples together are all in this
     set.
 
     Args:
@@ -726,7 +726,7 @@ def in_samples(found: Interval | None, each: float) -> Interval | None:
 
 
 def _needed(samples: int, reach: float, distance: float) -> int | None:
-    """Returns with how many samples the interval's end would reach the limit; None if this is impossible.
+    """Returns the number of samples with which the interval would end at the limit; None if impossible.
 
     The width of an interval shrinks with the square root of the number of samples.
 

@@ -23,8 +23,8 @@ from pytest_int8acc.spec.criteria import TaskName
 from pytest_int8acc.tensors import Array, Dim, Feed, TensorInfo, did_you_mean
 
 Integers = NDArray[np.integer[Any]]
-#: The data that a metric stores for one sample, such as counts of hits, or boxes. Only this metric reads
-#: them.
+#: The data that a metric stores for one sample, such as counts of hits, or boxes. Only this metric reads the
+#: data.
 Record = Any
 #: Labels are one array, or several by name. Axis 0 counts the samples.
 Labels = Array | Mapping[str, Array] | None
@@ -42,19 +42,19 @@ class Task:
     """Turns outputs into predictions: a user's function, or the name of a layout of boxes. None if the output
     holds the predictions."""
     label: str | None = None
-    """The name of the array of labels that the metric takes; None if there is only one array."""
+    """The name of the array of labels that the metric reads; None if there is only one array."""
     axis: int | None = None
     """The axis of the classes, or for ssim of the channels. With None, the class axis is found from the
     shapes."""
     ignore: int | None = None
-    """A class id whose labels do not count."""
+    """A class id. The metric leaves out the labels of this class."""
     average: str = "macro"
     """How F1 is averaged over classes, as in scikit-learn."""
     data_range: float | None = None
     """The range of the values of an image: the greatest possible value minus the least. None means 255 for
     labels in uint8, otherwise 1."""
     place: str = ""
-    """Where the spec names the labels, as ``file:line:col``."""
+    """The place in the spec that names the labels, as ``file:line:col``."""
 
     def records(self, outputs: Feed, labels: Array, samples: Sequence[int]) -> list[Record]:
         """Returns the records of a batch, one per sample.
@@ -124,7 +124,7 @@ class Task:
         )
 
     def labels_of(self, labels: Labels) -> Array:
-        """Returns the array of the labels that the metric takes.
+        """Returns the array of the labels that the metric reads.
 
         Raises:
             CriterionError: There are no labels.
@@ -246,7 +246,7 @@ class TaskRun:
 
     @property
     def right(self) -> F64 | None:
-        """Whether each sample is right (1) or wrong (0), [samples]; nan where its label does not count.
+        """Whether each sample is right (1) or wrong (0), [samples]; nan if its label is left out.
 
         None if the metric is not a ratio of right samples, or if a sample has several labels.
         """
@@ -261,7 +261,8 @@ class TaskRun:
         """Returns the metric's value over some samples.
 
         Args:
-            samples: Indices of the samples. An index that occurs twice counts twice. None: all samples.
+            samples: Indices of the samples. A sample whose index occurs twice is used twice. None: all
+                samples.
         """
         order = sorted(self._records) if samples is None else samples
         return self._task.value([self._records[sample] for sample in order])
@@ -285,7 +286,7 @@ class Kind(NamedTuple):
     slow: bool = False
     """Whether one value takes too long to be repeated for dozens of subsets of the samples."""
     is_share: bool = False
-    """Whether the value is a ratio: the right predictions divided by all labels that count."""
+    """Whether the value is a ratio: the right predictions divided by all labels that are not left out."""
 
 
 def _class_axes(shape: Sequence[Dim], labels: Sequence[int], axis: int | None) -> list[int]:
@@ -341,7 +342,7 @@ def _top(k: int) -> Kind:
     """Returns the top-k accuracy as a metric, defined as in ``sklearn.metrics.top_k_accuracy_score``."""
 
     def records(task: Task, given: Array, labels: Integers) -> Sequence[F64]:
-        """Returns for each sample the counts of correct labels and of all labels that count, [samples, 2].
+        """Returns for each sample the counts of correct labels and of labels not left out, [samples, 2].
 
         A label is correct if its class is among the k greatest. A class with the same score as the label's
         class ranks above it, so outputs of zeros are never correct. Scores with NaN or +inf are never
@@ -358,7 +359,7 @@ def _top(k: int) -> Kind:
                 raise CriterionError(f"top{k} of {scores.shape[-1]} classes is always right")
             ids = np.where(counted, labels, 0)[..., None]
             own = np.take_along_axis(scores, ids, axis=-1)
-            as_high = np.count_nonzero(scores >= own, axis=-1)  # The class of the label counts, too.
+            as_high = np.count_nonzero(scores >= own, axis=-1)  # This includes the label's class.
             found = (as_high <= k) & np.isfinite(scores.max(axis=-1))
         columns = (found & counted), counted
         counts = [column.reshape(len(labels), -1).sum(axis=1) for column in columns]
@@ -380,7 +381,7 @@ def _ratio_of_sums(task: Task, records: Sequence[Any]) -> float:
 def _confusions(task: Task, given: Array, labels: Integers) -> list[Integers]:
     """Returns for each sample the pairs of label and prediction that occur, and their counts, [pairs, 3].
 
-    A prediction counts as wrong if it has several greatest classes, NaN or +inf. Its class is then -1.
+    A prediction is taken as wrong if it has several greatest classes, NaN or +inf. Its class is then -1.
     """
     if _are_ids(given, labels):
         predicted = given.astype(np.int64)

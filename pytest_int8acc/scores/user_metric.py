@@ -85,8 +85,8 @@ def _interval(
         right = own.right[~np.isnan(own.right)]
         lost, gained = (int((right == 0).sum()), 0) if other is None else flips(own, other)
         units = len(right) if groups is None else len(np.unique(groups))
-        # If both models are right on the same samples, the exact interval is valid for groups, too. Each
-        # group then counts as one sample.
+        # If both models are right on the same samples, the exact interval is also valid for groups. Each
+        # group is then one sample.
         if groups is None or not lost + gained:
             found = of_drop(score, lost, gained, units, confidence)
             if other is None:
@@ -224,8 +224,8 @@ class MetricRun:
 class _UserRun:
     """Calls a user's metric for the outputs of one model, baseline or candidate.
 
-    The metric gets copies of the outputs. It gets the labels, too, if it takes them. There are three kinds of
-    metrics:
+    The metric gets copies of the outputs. It also gets the labels if it has a parameter for them. There are
+    three kinds of metrics:
 
     - A function is called once, with all samples along the first axis of each array. If shapes differ between
       batches, an output is a list of arrays, one per batch. All outputs are kept for this call.
@@ -268,7 +268,7 @@ class _UserRun:
         return run_user(self._ref, called, error=CriterionError)
 
     def _labels_of(self, samples: Sequence[int] | None) -> list[object]:
-        """Returns a list of one argument, a copy of the labels; an empty list if the metric takes none.
+        """Returns a list of one argument, a copy of the labels; an empty list if the metric gets none.
 
         Args:
             samples: The indices of the samples; None: all samples.

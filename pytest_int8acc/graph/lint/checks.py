@@ -82,7 +82,7 @@ def check_numbers(
     Args:
         subject: The node or the tensor that has the scale.
         scale: The scale, of any shape and float dtype.
-        reader: Ends the text on numbers that cannot be a scale, such as ``, read by 'conv1'``.
+        reader: The end of the text about numbers that cannot be a scale, such as ``, read by 'conv1'``.
         is_bias: Whether ``scale`` is the scale of an INT32 bias. Small scales are usual for biases.
     """
     values = np.asarray(scale, np.float64).ravel()
@@ -242,7 +242,8 @@ def _put_types(node: onnx.NodeProto, formals: Signature | None, types: dict[str,
 _POINTWISE = frozenset({"Relu", "Clip", "LeakyRelu"})
 #: Activation functions that TensorRT fuses with the layer before them only if no Q/DQ pair lies between.
 _ACTIVATIONS = frozenset({"Sigmoid", "HardSwish", "Gelu", "Mish", "Swish"})
-#: Maximum relative difference of two scales that are taken for equal. Rounding to FP32 makes less difference.
+#: Maximum relative difference of two scales that are taken for equal. Rounding to FP32 changes a scale by
+#: less.
 _EQUAL = 1e-6
 #: Minimum cosine similarity, as the median over channels, of a quantized weight and the float model's weight.
 #: Below this number, they are reported as different weights. Rounding to 8 bits alone leaves 0.999.

@@ -1,4 +1,4 @@
-"""The rules of lint. A rule has the consequence of breaking it, a remedy and its source.
+"""The rules of lint. A rule has a severity, the consequence of breaking the rule, a remedy and a source.
 
 The source *header* is the documentation of IQuantizeLayer, IDequantizeLayer and IConvolutionLayer in
 TensorRT's NvInfer.h. *guide* is the chapter on explicit quantization of TensorRT's developer guide. *ONNX*

@@ -144,10 +144,10 @@ class TrtBackend:
             read_content(form.cache)
 
     def begin(self, form: Form, role: Role, inputs: Dataset) -> None:
-        """Start a build in the background, if there are several GPUs.
+        """Start a build in the background, on the second GPU if there is one.
 
-        The next build gets another GPU. On a single GPU, one builder does all builds in turn, so that
-        TensorRT starts only once.
+        Nothing happens if there is a single GPU or a single core. On a single GPU, one builder does all
+        builds in turn, so that TensorRT starts only once.
         """
         alone = len(self.platform.devices) == 1 or (share_of_cores() or os.cpu_count()) == 1
         if alone or isinstance(form, EngineForm):
@@ -200,7 +200,7 @@ class TrtBackend:
         return form.showing(fit_model(form.original, self.platform)), True
 
     def measure_latency(self, roles: Sequence[Role], inputs: Dataset) -> None:
-        """Measure the engines of these roles in turn on the first batch; ``engines`` has the times."""
+        """Measure the engines of these roles in turn on the first batch. ``engines`` then has the times."""
         engines = {role: self._running[role] for role in roles if role in self._running}
         for role, latency in measure_latency(engines, next(inputs.batches()).feed).items():
             self._infos[role] = replace(self._infos[role], latency=latency)
@@ -337,9 +337,10 @@ class TrtBackend:
         self.calibration_cache.write_bytes(content)
 
     def _unrun(self, built: Built) -> Engine:
-        """A stand-in for an engine that cannot run here.
+        """A stand-in for the baseline's engine, which cannot run here.
 
-        Raises an error when the candidate is built as well.
+        Raises:
+            MissingBackendError: The engine is not the baseline's, so baseline and candidate are both built.
         """
         layers = len(built.network)
         logger.info("%s: %s builds it, %d layers", built.name, self.platform.name, layers)

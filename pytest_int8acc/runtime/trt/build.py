@@ -2,7 +2,7 @@
 
 TensorRT's builder may crash, hang or take all memory. Then an EngineError with the last messages of the log
 is raised for this one engine, and the session goes on. An incomplete result of a child is never used: an
-engine counts only after its process has answered.
+engine is stored only after its process has answered.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ Held = Literal["fp16", "fp32"]
 #: Outputs of an engine. ``own``: the model's outputs. ``debug``: also all unfused tensors, as TensorRT's
 #: debug tensors. A tuple of names: also these inner tensors.
 Outputs = Literal["own", "debug"] | tuple[str, ...]
-#: Version of the engine store's key. It must be raised by a change that makes equal requests give other
-#: engines.
+#: Version of the engine store's key. A change of the code after which equal requests give other engines must
+#: raise this number.
 _FORMAT = 3
 #: A note on an engine in which layers that are held in a higher precision read the results of INT8 layers.
 UNFED = "held layers read INT8 results: TensorRT has no kernels that give the layers before them another type"
@@ -132,7 +132,7 @@ class BuildRequest:
     def key(self, platform: Platform) -> str:
         """The digest of all that the engine depends on, in hexadecimal digits.
 
-        All fields count except the role. The model's name and the time limit do not count.
+        The digest depends on all fields except the role, the model's name and the time limit.
 
         Raises:
             EngineError: A plugin library cannot be read.
@@ -196,8 +196,8 @@ def make_profiles(
 ) -> dict[str, Range]:
     """The optimization profile of each input, by name: its smallest, usual and largest shape.
 
-    The profile of an input that is not given follows from the shapes in the data. It reaches from the
-    smallest to the largest size of each dimension, and its usual shape is the most frequent one.
+    The profile of an input that is not given follows from the shapes in the data. Its bounds are the smallest
+    and the largest size of each dimension, and its usual shape is the most frequent one.
 
     Args:
         inputs: The model's inputs.

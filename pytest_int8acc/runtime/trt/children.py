@@ -119,9 +119,10 @@ class Workers:
         Args:
             job: The job as JSON values.
             folder: Folder for the job and its results.
-            timeout: Number of seconds after which the child's process group is killed. Time in which the
-                child waits for the GPU does not count.
-            environment: Added to the environment of this process. A child gets jobs of one environment only.
+            timeout: Number of seconds after which the child's process group is killed. The limit does not
+                include the time in which the child waits for the GPU.
+            environment: Variables that are added to the environment of this process. A child gets jobs of one
+                environment only.
             kind: Any value. A child gets jobs of one kind only, because it keeps loaded libraries.
             waiting: Called repeatedly with the number of seconds since the start. If this function raises an
                 error, the child is ended.
@@ -308,5 +309,5 @@ def messages(log: str) -> Iterator[str]:
 
 
 def ran_out_of_memory(log: str) -> bool:
-    """Whether an error in a log is about missing memory. Warnings about skipped tactics do not count."""
+    """Whether an error in a log is about missing memory. Warnings about skipped tactics are ignored."""
     return any(_MEMORY.search(line) for line in log.splitlines() if _ERROR.match(line))

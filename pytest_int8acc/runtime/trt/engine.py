@@ -352,9 +352,9 @@ def _examine(
 
 
 def _why(header: PlanHeader, platform: Platform, log: str, problem: str) -> str:
-    """Why an engine does not load.
+    """Why an engine does not load: another TensorRT version, another GPU, damage, or a missing plugin.
 
-    The text names another version or GPU, even if TensorRT's messages do not.
+    Another version is recognized by the engine's header, because TensorRT's messages may not name it.
     """
     if header.version is not None and header.version[:3] != platform.version[:3]:
         return f"it was built by {header}; engines run on the version that built them, so build it again"

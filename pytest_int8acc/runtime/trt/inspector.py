@@ -32,7 +32,7 @@ _WORDS = re.compile("|".join(sorted(_TYPES, key=len, reverse=True)))
 
 #: Pairs of a pattern of a kernel's name, and the precision in which such a kernel multiplies. Examples of
 #: such names are ``xmma_gemm_i8i8_i8i32_f32``, ``i16832cudnn_int8``, ``tensorop_s8_``, ``f16f16_f16f32``,
-#: ``h16816gemm`` and ``f32f32_tf32f32``. The first pattern that matches counts.
+#: ``h16816gemm`` and ``f32f32_tf32f32``. The first pattern that matches decides.
 _TACTICS: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"(?<![a-z])i8|(?<!u)int8|imma|igemm|(?<![a-z0-9])s8(?![a-z0-9])|i16832|i8816"), "int8"),
     (re.compile(r"e4m3|e5m2|fp8"), "fp8"),
@@ -67,9 +67,10 @@ _EXPECTED = "expected the text of IEngineInspector.get_engine_information in the
 def read_layers(text: str, nodes: Collection[str] = ()) -> tuple[EngineLayer, ...]:
     """The layers of an engine.
 
-    A weighted layer is a convolution or a matrix product. A product of two activations counts, too, because
-    the inspector does not distinguish them. A weighted layer ran in INT8 if an input is INT8, and its
-    weights, its kernel or a second input is INT8 as well. The output may be floating point.
+    A weighted layer is a convolution or a matrix product. A product of two activations is called weighted as
+    well, because the inspector does not distinguish it from a product with weights. A weighted layer ran in
+    INT8 if an input is INT8, and its weights, its kernel or a second input is INT8 as well. The output may be
+    floating point.
 
     Args:
         text: JSON of ``IEngineInspector.get_engine_information``. Raw control characters are accepted, since

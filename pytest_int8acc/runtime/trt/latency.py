@@ -37,7 +37,8 @@ def measure_latency(
     Args:
         engines: Engines by role. All run on ``feed``.
         feed: The inputs, which are copied to the GPU once.
-        seconds: Minimum duration of all measurements. Each engine runs at least ``LEAST_RUNS`` times.
+        seconds: Minimum duration of the measurements of all engines together. Each engine runs at least
+            ``LEAST_RUNS`` times.
         runs: The number of executions of each engine, in place of ``seconds``.
 
     Returns:

@@ -1,7 +1,7 @@
 """Finds the installed TensorRT, its features and the GPU, and asks TensorRT's parser about a model.
 
-A child process does this. Importing a broken TensorRT may end a process, and so does TensorRT 8.6 if it finds
-no GPU. A process that asks CUDA for devices can no longer change CUDA_VISIBLE_DEVICES.
+A child process does this work. Importing a broken TensorRT may end a process, and TensorRT 8.6 ends a process
+if it finds no GPU. A process that asks CUDA for devices can no longer change CUDA_VISIBLE_DEVICES.
 """
 
 from __future__ import annotations
@@ -197,14 +197,14 @@ def find_platform(prefer: Flavor = "tensorrt") -> tuple[Platform | None, str]:
 
 
 def may_have_gpu() -> bool:
-    """False if this machine certainly has no NVIDIA GPU. Only a few files are looked up for it."""
+    """False if this machine certainly has no NVIDIA GPU. Only the existence of a few files is checked."""
     if sys.platform != "linux":
         return sys.platform == "win32"
     return any(os.path.exists(device) for device in _DEVICES)
 
 
 def is_installed(module: str) -> bool:
-    """Whether ``module`` is an installed package. A folder without an ``__init__.py`` does not count."""
+    """Whether ``module`` is an installed package. It is False for a folder without an ``__init__.py``."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -271,7 +271,7 @@ class Refusal(NamedTuple):
 def refusal(model: Path) -> Refusal | None:
     """Why the parser of TensorRT-RTX refuses a model file.
 
-    It is None if the parser accepts the model, or if TensorRT-RTX is not installed or does not load.
+    The result is None if the parser accepts the model, or if TensorRT-RTX is not installed or does not load.
 
     Raises:
         OSError: The file does not exist.

@@ -175,9 +175,9 @@ def _load_plugins(plugins: list[str]) -> None:
 def _build(job: dict[str, Any]) -> dict[str, Any]:
     """Parse the model, build the engine, and write it.
 
-    In implicit quantization, a job may hold layers in FP16 or FP32. Then the INT8 layers before them should
-    give their results in that type, too. If TensorRT has no kernels for this, the engine is built once more,
-    and the held layers may read INT8 results.
+    In implicit quantization, a job may hold layers in FP16 or FP32. Then the layers that feed a held layer
+    should give their results in the held type. If TensorRT has no kernels for this, the engine is built once
+    more, and the held layers may read INT8 results.
     """
     from polygraphy.exception import PolygraphyException
 
@@ -318,7 +318,7 @@ def _layers(network: Any) -> Iterator[dict[str, Any]]:
 def _hold_precisions(network: Any, precisions: dict[str, str], *, fed: bool) -> list[str]:
     """Set the precisions of the layers of nodes; returns the nodes that have no layer.
 
-    With ``fed``, the layers before them must give their results in the same precision.
+    With ``fed``, the layers that feed these layers must give their results in the same precision.
     """
     if not precisions:
         return []
@@ -343,7 +343,7 @@ def _hold_precisions(network: Any, precisions: dict[str, str], *, fed: bool) -> 
 def _feed_in_type(network: Any, requested: dict[str, Any]) -> None:
     """Set the types of the inputs of all layers whose precision was set.
 
-    Otherwise the layers before them could give INT8 results as these inputs.
+    Otherwise the layers that produce these inputs could give INT8 results.
     """
     layers = [network.get_layer(i) for i in range(network.num_layers)]
     makers = {layer.get_output(i).name: (layer, i) for layer in layers for i in range(layer.num_outputs)}
