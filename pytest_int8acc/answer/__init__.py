@@ -20,13 +20,14 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
 
     Args:
         measured: The case, from ``measure``.
-        folder: The folder for the files of the fix; None writes none.
+        folder: The folder for the files of the fix; with None no files are written.
         root: The report folder. No symbolic link may lead out of it. With None, links are followed.
 
     Raises:
         DataError: The inputs differ between two passes over the data, so that no measurement is valid.
     """
-    measured = replace(measured, resumes=True)  # ``records.forget`` below removes the recorded results
+    # Results of trials may be recorded here, because ``records.forget`` below removes the records.
+    measured = replace(measured, resumes=True)
     clock, settings, passed = measured.clock, measured.settings, measured.int8_passed
     searches = settings.search == "always" or (settings.search == "auto" and not passed)
     explained = is_explained(measured.case, settings, int8_passed=passed)
@@ -43,7 +44,8 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
             steps.run(searches=searches, explained=explained)
         except KeyboardInterrupt:
             clock.interrupt()
-            if searches and (steps is None or steps.found is None):  # ``Steps`` has not called ``leave``
+            # An interrupted search has no result. It is noted here as left out.
+            if searches and (steps is None or steps.found is None):
                 clock.leave("search")
     result = timed(measured.result if steps is None else steps.result, clock)
     records: Records | None = vars(measured).get("records")  # None if nothing was tried

@@ -24,8 +24,8 @@ _MOST = 0.9
 #: An ablation confirms a symptom if it removes at least this share of the loss that the best ablation
 #: removes.
 _PART = 0.5
-#: Trials of a layer that causes less than this share of the model's loss show nothing. Each change of the
-#: layer also changes the rounding in the other layers, and their loss hides what the change does.
+#: Ablations are run only for a layer that causes at least this share of the model's loss. With a smaller
+#: share, changes in the rounding of other layers would hide the effect of an ablation.
 _LEAST_LOSS = 0.5
 #: If an ablation removes more than this many times the loss that a layer causes, it has changed the rounding
 #: of other layers, too. Its result is then not reliable.
@@ -70,8 +70,9 @@ def established(
     """The reason why a layer at fault loses accuracy, shown by an ablation; None if no ablation shows one.
 
     In the first ablations the other layers at fault are in high precision, and all remaining layers in INT8.
-    If these ablations contradict the symptoms, or show nothing, ablations with only this layer in INT8
-    decide. The first ones show nothing, for example, where the remaining layers cause most of the loss.
+    If these ablations show nothing, for example because the remaining layers cause most of the loss, the
+    ablations are repeated with only this layer in INT8. They are also repeated if the first ones contradict
+    the symptoms. The second result then counts only if it confirms the symptoms.
 
     Args:
         trials: Runs the ablations.
@@ -160,8 +161,8 @@ class _Tests:
     def conclusion(self, suspects: Sequence[Suspect], likely: Cause, placed: Placed) -> Cause | None:
         """The cause that the ablations show: the symptom whose ablation removes most loss.
 
-        If no symptom is confirmed, it is the tensor that costs most accuracy. None if no ablation removes a
-        noticeable part of the loss.
+        If no symptom is confirmed, it is the cause that the tensor with the greatest effect suggests. None if
+        no ablation removes a noticeable part of the loss.
         """
         most, wide = self.most, self.tried.get(("", "fp32"))
         if most < _LEAST:
@@ -194,7 +195,11 @@ class _Tests:
         return self._with_trial(self._alone(self._of_activation(guilty, placed), taken), taken)
 
     def _of_activation(self, guilty: Suspect, placed: Placed) -> Cause:
-        """The cause if no other scale of an activation helps: the operators around it, or its values."""
+        """The cause of an activation at fault if no ablation confirmed its symptom.
+
+        The cause is outliers if a range that fits the data helps. Otherwise the operators around the
+        activation are the cause, or the activation's own values.
+        """
         cause = guilty.cause
         if guilty.trial is not None and self._remedy(guilty) is not None:
             cause = replace(cause, kind="accumulated-noise", symptom="noise-adds-up")
@@ -203,7 +208,7 @@ class _Tests:
         return placed(cause, [guilty.tensor]) or cause
 
     def _alone(self, cause: Cause, taken: Ablation) -> Cause:
-        """``cause``, with ``rounding`` for ``accumulated-noise`` if one tensor causes half of all loss."""
+        """``cause``, with the kind ``rounding`` if it is noise of a tensor that causes half of all loss."""
         if cause.kind != "accumulated-noise" or not self.trials.may_go_on:
             return cause
         if taken.share * self.trials.loss(self.group) < _PART * self.trials.whole:
@@ -259,7 +264,7 @@ def _fitting(suspect: Suspect) -> TensorScale | None:
 
 
 def _of_large_channels(suspect: Suspect) -> TensorScale | None:
-    """A scale for each channel: each large channel has its own, and all other channels have the same."""
+    """A scale for each channel: each large channel has its own scale, and all other channels share one."""
     scales = _of_each_channel(suspect)
     if scales is None:
         return None

@@ -58,7 +58,7 @@ class Diagnostic(Generic[_F]):
     recognise: Callable[[_F], Shown | None] | None = None
     """Returns the fields of a ``Cause`` that the symptom fills in, or None if the symptom is not there.
 
-    ``recognise`` is None for symptoms of a whole case, which ``explain`` recognises.
+    The field is None for symptoms of a whole case: ``explain``, ``narrow_cause`` or ablations recognise them.
     """
     trial: TakenKind | None = None
     """The ablation that proves the symptom, because it removes this fault and no other.
@@ -189,8 +189,8 @@ def explain(
         trials: Runs the ablations. With None, no ablations are run, and the symptoms decide.
 
     Returns:
-        Layer to cause. Left out are layers in high precision for another reason than a missing scale, and
-        layers inside an If, Loop or Scan that read an activation whose values cannot be shown.
+        A mapping of layer to cause. Layers in high precision for another reason than a missing scale are left
+        out, as are layers inside an If, Loop or Scan that read an activation whose values are not known.
 
     Raises:
         Int8accError: A name is unknown, the float model does not run, or the inputs cannot be read.
@@ -246,9 +246,9 @@ def _first_shown(rows: Iterable[Diagnostic[_F]], facts: _F, cause: Cause) -> Cau
 def _all_shown(
     rows: Iterable[Diagnostic[_F]], facts: _F, cause: Cause
 ) -> Iterator[tuple[Cause, Diagnostic[_F]]]:
-    """Yields each symptom that is recognised: ``cause`` with what the symptom shows, and the table's row.
+    """Yields ``cause`` with the fields of each symptom that is recognised, and the symptom's row.
 
-    A row may be a guess, which a trial must confirm. The first row that is no guess ends the list.
+    A row may be a guess, which an ablation must confirm. The first row that is no guess ends the list.
     """
     for row in rows:
         shown = None if row.recognise is None else row.recognise(facts)

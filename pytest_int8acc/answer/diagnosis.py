@@ -50,8 +50,9 @@ from pytest_int8acc.tensors import Feed
 logger = logging.getLogger("pytest_int8acc")
 #: Causes that need no ablation, because the verdict itself is their evidence.
 _SHOWN_BY_VERDICT: tuple[CauseKind, ...] = ("missing-scale", "engine-only", "non-determinism")
-#: Maximum cost of all ablations, in runs over all samples. It is raised for small models, but not beyond the
-#: cost of the search, or beyond so many runs for each culprit: two measure its loss, the others change it.
+#: Maximum cost of all ablations, in runs over all samples. For small models it is raised up to the cost of
+#: the search, or up to the second number times the number of culprits, whichever is greater. Two of the runs
+#: for a culprit measure its loss. The others are ablations.
 _RUNS, _RUNS_EACH = 6.0, 5.0
 
 
@@ -108,7 +109,7 @@ def diagnose(
 
 
 def _other_model(measured: Measured) -> OtherModel | None:
-    """How the user's quantized model differs from the float model; None if ONNX Runtime cannot tell."""
+    """How the user's quantized model differs from the float model; None if they cannot be compared."""
     try:
         return measured.clock.attempt("causes", lambda: other_model(measured), None)
     except (EngineError, ModelError) as error:
@@ -157,7 +158,7 @@ def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
 
 
 def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: float) -> tuple[Culprit, ...]:
-    """The layers at fault with their causes. If the verdict itself shows a cause, it is the evidence."""
+    """The layers at fault with their causes. The verdict is the evidence of a cause that it shows itself."""
     found = _causes(measured, lab, culprits, cost)
     verdict = timed(measured.result, measured.clock).evidence
     for layer, cause in found.items():
@@ -167,7 +168,7 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: 
 
 
 def _causes(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: float) -> dict[str, Cause]:
-    """Name of each layer at fault to its cause."""
+    """Maps the name of each layer at fault to its cause."""
     engine_only = _is_engine_only(measured)
     if lab.is_narrow:
         return {c.layer: narrow_cause(lab, c, engine_only=engine_only) for c in culprits}
@@ -194,9 +195,9 @@ def _is_engine_only(measured: Measured) -> bool:
 
 
 def _layers(measured: Measured, lab: Lab | None) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:
-    """The error of every layer, and notes.
+    """The errors of all layers, and notes on how their errors in engines were measured.
 
-    Errors of layers in engines are measured if the settings ask for them, or if only the engine is at fault.
+    Errors in engines are measured if the settings ask for them, or if only the engine is at fault.
     """
     asked = measured.settings.layers
     if lab is None or lab.is_narrow or (measured.int8_passed and not asked):
@@ -265,15 +266,15 @@ def write_pieces(
     Args:
         measured: The case.
         layers: The names of the layers at fault.
-        folder: Gets a folder for each of these layers.
-        root: The report folder, out of which no link may lead; None follows links.
+        folder: The folder in which each of these layers gets a folder.
+        root: The report folder. No symbolic link may lead out of it. With None, links are followed.
 
     Returns:
         The paths of the folders.
 
     Raises:
         Int8accError: A part does not show the error, or cannot be written.
-        OutOfTime: Before the first part is written.
+        OutOfTime: The time is up before the first part is written.
     """
     assert measured.int8 is not None
     measured.clock.check()
@@ -352,7 +353,7 @@ def survey(meter: EdgeMeter) -> tuple[Range, ...]:
 
 
 def _odd_ranges(lab: Lab) -> OddRanges | None:
-    """The wrong ranges of a case, compared with the calibration data if the spec has the case calibrated.
+    """The wrong ranges of a case, compared with the calibration data if the spec has the key ``calibrate``.
 
     None if other ranges do not remove half of the loss: then another fault counts for more.
     """
@@ -422,13 +423,13 @@ def _other_samples_help(lab: Lab) -> bool:
 
 
 def _other_scales_help(lab: Lab, scales: Mapping[str, float]) -> bool:
-    """Whether these scales of activations remove half of the loss with all layers in the low format."""
+    """Whether the given scales of activations remove half of the loss with all layers in the low format."""
     chosen = {tensor: symmetric(scales[tensor]) for tensor in activations(lab.network) if tensor in scales}
     loss = lab.simulator.normalized_loss
     return loss(Plan(scales=chosen)) <= loss(Plan()) / 2
 
 
-#: The drawing of a layer at fault shows at most this many of its inputs, and as many of its outputs.
+#: Maximum number of inputs, and of outputs, that the drawing of a layer at fault shows.
 _MOST = 5
 
 

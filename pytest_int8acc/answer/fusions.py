@@ -22,7 +22,7 @@ from pytest_int8acc.runtime.forms import ModelForm
 def fewest_outputs(
     lab: Lab, plan: Plan, culprits: Collection[str], spent: Callable[[], bool]
 ) -> tuple[tuple[str, ...], str]:
-    """The fewest tensors that, as outputs, make the engine of a plan meet the criteria; and a note.
+    """The fewest tensors that, as outputs, make an engine meet the criteria, and a note on the trials.
 
     Args:
         lab: Builds and judges the models of the case.
@@ -106,7 +106,7 @@ def fewest_that(passes: Callable[[tuple[str, ...]], bool], enough: Sequence[str]
 
 
 def _sets(lab: Lab, culprits: Collection[str]) -> Iterator[tuple[str, ...]]:
-    """Yield growing sets of tensors to try as outputs: next to ``culprits``, then all quantized, then all."""
+    """Yield growing sets of tensors: those next to ``culprits``, then all quantized tensors, then all."""
     network, index = lab.int8.every, lab.int8.every.model.index
     nodes = [index.nodes[node] for group in network.groups if group.name in culprits for node in group.nodes]
     readers = [reader for node in nodes for name in node.output for reader, _ in index.readers(name)]

@@ -128,7 +128,7 @@ def engine_errors(
 
 
 def _chains(network: Network) -> dict[str, tuple[str, ...]]:
-    """For each group, the tensors that an engine may compute in its kernel, in order.
+    """For each group, the tensors that an engine may compute in the kernel of the group, in order.
 
     These are the output of the group's last node, and outputs of nodes after it. Each of these nodes is the
     only reader of the tensor before it, and belongs to no group.

@@ -14,7 +14,7 @@ from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.tensors import Array
 
 #: Migration strengths that are tried: the share of the differences between an activation's channels that is
-#: moved into the weights. SmoothQuant takes 0.5.
+#: moved into the weights. SmoothQuant uses 0.5.
 ALPHAS = (0.5, 0.75, 0.25)
 #: Range is moved only if the noise of the product is predicted to fall by at least this many dB.
 GAIN_DB = 3.0

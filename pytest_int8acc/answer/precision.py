@@ -1,4 +1,4 @@
-"""Searches the layers that must leave the low format by simulation, and proves the result by building it.
+"""Searches by simulation for the layers that must leave the low format, and proves the result by building.
 
     lab.simulated ──→ strategy ──→ plan ──→ lab.prove ──→ verified
     (samples that choose)                   (all samples, and those that choose nothing)
@@ -48,20 +48,20 @@ from pytest_int8acc.search.types import SearchResult
 
 logger = logging.getLogger("pytest_int8acc")
 #: Maximum number of samples on which each layer at fault runs alone in FP16 or BF16. In INT8 the screening
-#: subset is used instead, a few random samples.
+#: subset is used instead; see ``Simulator.few``.
 _ALONE_NARROW = 8
 #: Maximum cost of running each layer at fault alone in the low format, in runs over all samples.
 _ALONE_RUNS = 2.0
 #: Maximum cost of refining a plan that passes, in runs over all samples. The remaining time is kept for the
 #: search for causes and fixes.
 REFINES = 14.0
-#: How often the search is repeated with a smaller error budget, to find a plan that meets the limits with a
-#: safety margin.
+#: Maximum number of further searches, each with a smaller error budget, for a plan that meets the limits with
+#: a safety margin.
 STRICTER = 3
-#: Factor by which the error budget shrinks each time that the search is repeated for a safety margin.
+#: Factor by which the error budget shrinks with each further search for a safety margin.
 SPARE = 0.9
-#: A fix may meet the limits with a margin and still not be verified, because rare large errors could miss
-#: them on other samples. The error that the search then allows is multiplied by this factor, about -5 dB.
+#: Additional factor, about -5 dB, by which the error budget shrinks if a fix meets the limits with a margin,
+#: but is not verified. Then rare large errors may miss the limits on other samples.
 _LESS = 0.3
 #: Minimum error budget, as a share of the error that the limits allow.
 _LEAST_ROOM = 0.05
@@ -105,7 +105,7 @@ class Found:
 
 
 def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
-    """Search the cheapest plan, build its model, and judge it on all samples.
+    """Search for the cheapest plan, build its model, and judge it on all samples.
 
     Raises:
         Int8accError: A model of the search does not build or run.
@@ -127,7 +127,7 @@ def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
 
 
 def _find(lab: Lab) -> Found:
-    """Search a plan on the samples that choose plans, and judge its built model on all samples.
+    """Search for a plan on the samples that choose plans, and judge its built model on all samples.
 
     If the simulation and the built model disagree, the search goes on with built models. They disagree if
     the built model fails on the samples on which the simulation passes.
@@ -238,7 +238,7 @@ def _built(lab: Lab, plan: Plan) -> Proof | None:
 def _joined(lab: Lab, found: Found) -> Found:
     """The result with further layers in high precision, if this saves Cast nodes and the plan passes.
 
-    These are layers between the layers at fault.
+    The further layers lie between the layers at fault.
     """
     joined = fewer_casts(lab.network, found.result.high)
     if not joined or len(joined) + len(found.result.high) == len(lab.network.groups):
@@ -254,7 +254,7 @@ def _joined(lab: Lab, found: Found) -> Found:
 
 
 def _casts(lab: Lab, found: Found) -> int | None:
-    """How many Casts the fixed model has more than the float model; None for INT8, FP8 and without a fix."""
+    """How many more Casts the fixed model has than the float model; None for INT8, FP8 or without a fix."""
     if found.fix is None or not lab.is_narrow:
         return None
     models = (found.fix.form.model, lab.network.model)
@@ -265,7 +265,7 @@ def _casts(lab: Lab, found: Found) -> int | None:
 def _with_reserve(lab: Lab, found: Found) -> Found:
     """The result with a plan that has a safety margin, so that it would also pass on other samples.
 
-    If possible the margin is so large that the number of samples suffices to prove this.
+    If possible, the margin is so large that the samples of the case are enough to verify the plan.
     """
     proof, too_large, spent = found.proof, found.room, found.result.cost
     room, reserved = too_large if proof is None else too_large * _next_room(proof), None
@@ -299,8 +299,8 @@ def _next_room(proof: Judgement) -> float:
 def room_of(proof: Judgement) -> float:
     """The error budget with which enough bootstrap resamples would meet the limits, as a share of the limits.
 
-    For each score it is the ratio of the score's error to its error in an unfavourable resample. If the score
-    misses its limit, it is the ratio of the limit to the error in the resample. The least ratio counts.
+    The share is the least of one ratio for each score: the ratio of the score's error to its error in an
+    unfavourable resample. If the score misses its limit, the limit replaces the score's error in the ratio.
 
     The error in the resample is computed from the end of the score's confidence interval. On a logarithmic
     scale a normal distribution is assumed. At a confidence of 0.95, the end lies 1.96 standard deviations
@@ -349,7 +349,7 @@ def _certified(lab: Lab, found: Found) -> Found:
 def _as_layer_precisions(lab: Lab, result: SearchResult) -> str:
     """A sentence that says whether the plan also passes under TensorRT's implicit quantization.
 
-    There the plan sets the precisions of layers.
+    Under implicit quantization, the plan sets the precisions of the engine's layers.
     """
     m = lab.measured
     held = {n: m.keep for g in lab.network.groups if g.name in result.high for n in g.nodes}
@@ -410,7 +410,7 @@ def keeps_low(lab: Lab, outcome: SearchOutcome) -> bool:
 
 
 def _price_ms(lab: Lab) -> float | None:
-    """How many ms longer the fixed engine takes than the INT8 engine; None if they are not timed."""
+    """How many ms longer the fixed engine takes than the INT8 engine; None if the engines are not timed."""
     backend = lab.measured.backend
     if not backend.times_engines:
         return None
@@ -424,7 +424,8 @@ def _price_ms(lab: Lab) -> float | None:
 def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
     """The layers at fault: the groups of the plan.
 
-    Each has its share of the MACs, and its worst score if it alone is in the low format.
+    Each layer has its share of the MACs, and the worst score of the model with only this layer in the low
+    format.
     """
     result, seen = found.result, found.evaluator.seen.samples
     most = _ALONE_NARROW if lab.is_narrow else len(lab.simulator.few)
@@ -448,7 +449,7 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
 
 
 def _quantizer(model: Model, group: Group) -> Quantizer | None:
-    """The Q/DQ pair of a group whose quantized tensors are only read by nodes that move values; else None."""
+    """The Q/DQ pair of a group in which only nodes like Reshape read the quantized tensors; else None."""
     nodes, producer = model.everywhere.nodes, model.everywhere.producer
     readers = [nodes[edge.node] for edge in group.edges]
     if not readers or not all(map(moves_values, readers)):
@@ -486,11 +487,11 @@ def _worst_of(proof: Proof) -> str:
     return "is not comparable" if missed is None else f"misses {missed.subject} {missed.metric}"
 
 
-#: Scores are measured with more and more layers in high precision. These are the shares of
-#: multiply-accumulates in high precision at which they are measured.
+#: Shares of the multiply-accumulates in high precision at which scores are measured, to show how scores
+#: improve with more layers in high precision.
 _SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
-#: Maximum cost of measuring the scores at all ``_SHARES``, in runs over all samples. If the screening subset,
-#: a few random samples, costs more, only a part of it runs.
+#: Maximum cost of measuring the scores at all ``_SHARES``, in runs over all samples. If the screening subset
+#: costs more, only a part of the subset runs.
 _RUNS = 2.0
 
 
@@ -501,7 +502,7 @@ def adds_up(outcome: SearchOutcome) -> bool:
 
 
 def tradeoff(lab: Lab, found: Found) -> Tradeoff | None:
-    """How scores improve with more layers in high precision. They are added in the order of the search.
+    """How scores improve with more layers in high precision. Layers are added in the order of the search.
 
     None if the search gives no order of layers, or if fewer than three plans would be compared.
 

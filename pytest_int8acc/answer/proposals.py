@@ -129,7 +129,7 @@ class Known:
 
     @cached_property
     def unmasked(self) -> Mapping[str, float]:
-        """Activation to its scale without the values of a mask, if the activation holds a mask."""
+        """Maps each activation that seems to hold a mask to its scale for the other values."""
         return unmasked_scales(self.lab.network, self.lab.meter.measured)
 
     def chooser(self, base: Base) -> Chooser:
@@ -209,8 +209,9 @@ def _fewest_high_with_norms(known: Known, norms: tuple[str, ...], error_budget: 
 def calibrate_otherwise(known: Known) -> Iterator[Proposal]:
     """Plans that give every activation the range of one other calibration method, best first.
 
-    The ranges are those of the case's own calibration data, so that the spec's key ``method`` does the same.
-    Slow methods are left out, because the search for fixes runs them with fewer bins than a calibration.
+    The ranges come from the case's own calibration data, so that the spec's key ``method`` gives the same
+    ranges. Slow methods are left out, because the search for fixes runs them with fewer bins than a
+    calibration.
     """
     source = known.lab.sources[0]
     if not source.description:
@@ -304,7 +305,7 @@ def recalibrate(known: Known) -> Iterator[Proposal]:
 def migrate_ranges(known: Known) -> Iterator[Proposal]:
     """Plans that move range from uneven channels of activations into the weights that read them.
 
-    Several migration strengths (alpha) are tried until one is good enough. If none is, the best one is taken.
+    Several migration strengths (alpha) are tried until one is good enough. If none is, the best one is used.
     Activations whose range the case's own plan moves already are left as they are.
     """
     base, lab = known.best, known.lab
@@ -343,7 +344,7 @@ def widen(known: Known) -> Iterator[Proposal]:
     """The plan that passes by too small a margin, with ranges so wide that other samples hardly exceed them.
 
     A value beyond its range is clipped, and the error grows with the distance. So a single sample with such a
-    value may miss the limits. Samples without such a value cannot prove that this does not happen.
+    value may miss the limits. Samples without such a value cannot prove that no other sample has one.
     """
     lab, proposal = known.lab, known.unproved
     if proposal is None:
@@ -372,8 +373,8 @@ def widen(known: Known) -> Iterator[Proposal]:
 def mix(known: Known) -> Iterator[Proposal]:
     """Plans with other scales for some layers at fault, and high precision for the others.
 
-    The scales of each of these layers are chosen while the others are in high precision. Then as many of them
-    as possible return to INT8.
+    The scales of each layer at fault are chosen while the other layers at fault are in high precision. Then
+    as many of these layers as possible return to INT8.
     """
     base, high_format = known.best, known.lab.measured.keep
     if base is None:
@@ -437,7 +438,7 @@ def _all_rescaled(known: Known, base: Base) -> Iterator[Proposal]:
 
 
 def _confirmed(known: Known, base: Base, choice: Choice, high: Mapping[str, Precision]) -> Iterator[Proposal]:
-    """The plan with the chosen scales, without needless ones; nothing if the plan fails in the simulation."""
+    """The plan with the chosen scales that are needed; nothing if the plan fails in the simulation."""
     simulator, chooser = known.lab.simulator, known.chooser(base)
     plan = chooser.plan(choice, high)
     if not simulator.trial(plan).passed:

@@ -40,8 +40,8 @@ from pytest_int8acc.results.causes import RemedyKind, ScaleTrials
 
 #: Maximum cost of the search for fixes, in runs over all samples.
 RUNS = 8.0
-#: For the whole search for fixes: the maximum number of trials of scales on the screening subset, a few
-#: random samples, and the number to which it is raised if runs take very little time.
+#: Maximum number of trials of scales on the screening subset in the whole search for fixes, and the number to
+#: which this maximum may be raised if runs take very little time.
 TRIALS, MAX_TRIALS = 60, 400
 
 
@@ -56,7 +56,7 @@ def _fuses(known: Known) -> bool:
 
 
 def _calibrates(known: Known) -> bool:
-    """Whether the spec has the case calibrated, so that the spec can name another calibration method."""
+    """Whether the spec has the key ``calibrate``, so that the spec can name another method."""
     return _quantizes(known) and known.lab.measured.case.source.calibrate is not None
 
 
@@ -199,7 +199,7 @@ class _Loop:
         """Build and judge the plans of one remedy until one meets the criteria with a safety margin.
 
         Raises:
-            OutOfTime: The time was up before.
+            OutOfTime: The time is up, and no plan has met the criteria with a safety margin.
         """
         known, clock = self.known, self.known.lab.clock
         spent = (known.budget.empty and not remedy.is_late) or self._is_built_out()
@@ -236,7 +236,7 @@ class _Loop:
         return False
 
     def _is_built_out(self) -> bool:
-        """Whether the budget of builds is spent; if so, a note says it."""
+        """Whether the budget of builds is spent. If so, a note is added."""
         max_builds = self.known.lab.measured.settings.max_builds
         spent = self.known.lab.builds >= self.max_builds
         if spent:
@@ -249,7 +249,7 @@ class _Loop:
         if not repair.layers and proof.needs_margin and (proof.holds or known.unproved is None):
             known.unproved = proposal
         if remedy.is_for_proof and proof.is_verified:
-            self.shown.clear()  # it replaces the plan that it improves
+            self.shown.clear()  # this plan is verified, and the earlier plans are not
         if proof.holds or proof is self.known.found.fix:
             self.shown.append((repair, proof))
         elif remedy.is_searched or not self.unsteady:
@@ -309,9 +309,9 @@ class _Loop:
         return Remedied(repairs, tuple(proof for _, proof in ordered), tuple(notes), self._scales())
 
     def _scales(self) -> ScaleTrials | None:
-        """How much of the loss other scales remove; None if none were tried, or if the time is up.
+        """How much of the loss other scales remove; None if no other scales were tried, or the time is up.
 
-        It is also None if the cause of a layer at fault is known, because the cause tells more.
+        The result is also None if the cause of a layer at fault is known, because the cause explains more.
         """
         known, lab = self.known, self.known.lab
         if any(culprit.cause is not None or culprit.inside for culprit in known.outcome.culprits):

@@ -31,8 +31,8 @@ from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.rows import errors
 from pytest_int8acc.tensors import Array, Feed, did_you_mean
 
-#: A cut-out part of a model shows a layer's error if its SQNR is at most this many dB above the SQNR in the
-#: whole model. 3 dB is half the noise power.
+#: A cut-out part of a model shows a layer's error if the SQNR of the part is at most this many dB above the
+#: SQNR in the whole model. 3 dB is half the noise power.
 CLOSE_DB = 3.0
 
 
@@ -57,7 +57,7 @@ class Piece:
     """The layer at fault, whose error the part shows."""
     rest: Precision
     samples: range
-    """The samples that run together, as indices into the case's data."""
+    """The samples in the batch that runs, as indices into the case's data."""
     worst: int
     """The index of the sample with the lowest SQNR."""
     whole: float
@@ -70,7 +70,7 @@ class Piece:
 
 
 def shows(sqnr: float, whole: float) -> bool:
-    """Whether the SQNR of a cut-out part shows the error in the whole model; both are in dB."""
+    """Whether a part with this SQNR shows the error of a whole model with the SQNR ``whole``, both in dB."""
     return sqnr <= whole + CLOSE_DB
 
 
@@ -203,11 +203,11 @@ own kernels.
 
 
 logger = logging.getLogger("pytest_int8acc")
-#: At the end, up to this many nodes or groups of the cut-out part are left out, one at a time. A run tests
-#: whether the part still shows the error.
+#: Maximum number of attempts to leave a node or a group out of the cut-out part. Each attempt runs the part
+#: once, to test whether it still shows the error.
 _SPARED = 16
-#: One run of the whole model reads about this many tensors that are computed before the cut-out part. So few
-#: runs are needed while the part grows.
+#: Approximate number of tensors before the cut-out part that one run of the whole model reads. Reading many
+#: tensors at once saves runs while the part grows.
 _AHEAD = 64
 
 
@@ -231,12 +231,13 @@ def reduce(
     ``int8.npz``, and ``README.md``.
 
     Args:
-        model: The case's float model. If its nodes and tensors are those of the network, it is the baseline.
+        model: The case's float model. It is the baseline if it has the nodes and tensors of the network.
+            Otherwise the float model of the network is the baseline.
         network: The candidate's network in FP32.
         group: The name of the layer at fault.
         feed: The inputs of one run of the whole model.
         rest: The precision of nodes that are not quantized.
-        folder: Is created if it does not exist; files with these names are replaced.
+        folder: The folder. It is created if it does not exist. Files with these names are replaced.
         samples: The indices of the samples in ``feed``, for the README.
         worst: The index of the worst sample, for the README.
         sessions: Opens the models.
@@ -259,9 +260,9 @@ def reduce(
 
 
 def _by_main_nodes(network: Network) -> Network:
-    """The network with a changed node in each group inside an If, Loop or Scan.
+    """The network, in which a group inside an If, Loop or Scan has the If, Loop or Scan as its only node.
 
-    The node is the If, Loop or Scan of the main graph, because a cut-out part contains it as a whole.
+    A cut-out part consists of nodes of the main graph, so it contains an If, Loop or Scan as a whole.
     """
     around = holders(network.model.graph)
     groups = (
@@ -311,7 +312,7 @@ class _Whole:
         return [name for name in dict.fromkeys(read) if name in known and name not in made]
 
     def closed(self, nodes: AbstractSet[str]) -> set[str]:
-        """The nodes, and earlier nodes whose results cannot become inputs, because the type is not known."""
+        """The nodes, and earlier nodes whose results cannot become inputs, because their type is unknown."""
         grown = set(nodes)
         while untyped := [name for name in self.borders(grown) if name not in self.types]:
             grown.update(self.producer[name].name for name in untyped)
@@ -369,7 +370,7 @@ class _Search:
             )
 
     def smallest(self) -> _Cut:
-        """The smallest part found: grown until it shows the error, then reduced as long as it still does.
+        """The smallest part found: it grows until it shows the error, then shrinks while it still shows it.
 
         Raises:
             EngineError: The part does not show the error even with everything that is computed before the
@@ -398,7 +399,7 @@ class _Search:
         return self._trimmed(parts, cut)
 
     def _growth(self) -> Iterator[set[str]]:
-        """Sets of nodes by which the part around the layer at fault grows: one node, or all of one group."""
+        """Yield the nodes that are added to the part in each step: a single node, or all nodes of a group."""
         nodes = self.whole.closed(set(self.group.nodes))
         while grown := self._before(nodes):
             yield grown
@@ -423,7 +424,7 @@ class _Search:
     def _before(self, nodes: AbstractSet[str]) -> set[str]:
         """The nodes to add next: the group of the node that computes the input with the greatest error.
 
-        It is the node alone if the node belongs to no group.
+        If that node belongs to no group, only the node is added. Empty if no node is left.
         """
         made = [name for name in self.whole.borders(nodes) if name in self.whole.producer]
         harmed = {name: worst_sqnr(*self._value(name, made)) for name in made}

@@ -20,22 +20,22 @@ from pytest_int8acc.tensors import Array, Feed
 _SAMPLES = 3
 #: Maximum number of inputs of a sample that are shown.
 _INPUTS = 2
-#: Maximum number of pixels of a picture, and of pixels in its width.
+#: Maximum number of pixels of a picture, and maximum width of a picture in pixels. Larger images are reduced.
 _PIXELS, _WIDTH = 4096, 96
 #: Maximum number of points of a curve in the report; a longer curve is thinned out.
 _VALUES = 256
-#: Maximum number of base64 characters for all pictures of a case.
+#: Maximum number of base64 characters for all pictures of a case. Samples beyond this number are not shown.
 _CHARACTERS = 90_000
-#: Minimum height and width of an input that is shown as a picture.
+#: Minimum height and width, in elements, of an input or output that is shown as a picture.
 _LEAST_SIDE = 8
-#: Minimum length of an input that is shown as a curve, and the maximum number of its channels.
+#: Minimum length, in elements, of an input that is shown as a curve, and maximum number of its channels.
 _LEAST_LENGTH, _SIGNAL_CHANNELS = 16, 8
 
 
 def worst_samples(measured: Measured) -> tuple[WorstSample, ...]:
     """The worst sample of each output that fails, or of all outputs if none fails; at most three samples.
 
-    The inputs of a sample are shown for outputs that have a row for each sample.
+    The inputs of a sample are shown only if the output has a row for each sample.
 
     Raises:
         DataError: The inputs cannot be read.
@@ -62,7 +62,7 @@ def worst_samples(measured: Measured) -> tuple[WorstSample, ...]:
 
 
 def _inputs(measured: Measured, samples: set[int]) -> dict[int, Feed]:
-    """The batched inputs of each sample. The data are read again, up to the last of these samples."""
+    """The batched inputs of each sample, or all inputs if none is batched. The data are read again."""
     layout, found, start = read_layout(measured.model.inputs), dict[int, Feed](), 0
     for batch in measured.clock.bounded(measured.inputs.batches()):
         for sample in samples & set(range(start, start + batch.rows)):
@@ -94,7 +94,7 @@ def _input_view(name: str, array: Array) -> View | None:
 
 
 def _of_outputs(name: str, worst: Worst) -> Iterator[View]:
-    """The views of the baseline's and the candidate's output; two pictures have the same scale."""
+    """The views of the baseline's and the candidate's output. Two pictures share one range of grey levels."""
     arrays: dict[SampleRole, Array] = {"baseline": worst.baseline, "INT8": worst.int8}
     pictures = {role: _picture_of(array) for role, array in arrays.items()}
     drawn = [picture for picture in pictures.values() if picture is not None]

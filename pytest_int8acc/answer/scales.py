@@ -1,8 +1,8 @@
-"""Chooses scales of activations by the error of the model's outputs, and scales of weights by their products.
+"""Chooses scales of activations by the error of the model's outputs, and of weights by that of their layer.
 
 The candidates for an activation are the ranges that the calibration methods choose from its histogram. First
 all activations get the range of the same method. Then activations are changed one at a time, as long as the
-outputs get better. A trial runs a few random samples, the screening subset.
+outputs get better. A trial runs a few of the samples, the screening subset.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ ENOUGH = 0.5
 #: The choice of scales for some layers also ends if the loss is at most this many times the loss with these
 #: layers in high precision.
 NO_MORE = 1.05
-#: If a plan has a greater normalized loss than this on the screening subset, a few random samples, it is
-#: taken to fail on all samples.
+#: A plan with a greater normalized loss than this on the screening subset counts as failing, and is not tried
+#: on all samples.
 NEAR = 1.6
 #: Maximum number of rounds in which the scales of all tensors are changed one by one.
 _SWEEPS = 2
 #: Maximum number of tensors for which slow calibration methods are tried.
 _MANY = 8
-#: Scales whose relative difference is at most this number count as equal.
+#: A chosen scale counts as the tensor's own scale if their relative difference is at most this number.
 _SAME = 1e-6
 #: SQNR in dB above which differences between scales are ignored.
 _SILENT_DB = 300.0
@@ -58,8 +58,8 @@ UNMASKED = "without the mask"
 #: beyond all other values. The Softmax then gives a masked position at most exp(-8) of the weight of any
 #: other position.
 MASK_ROOM = 8.0
-#: The lowest values of a tensor are taken for a mask if their magnitude is at least this many times that of
-#: all other values.
+#: The lowest values of a tensor count as a mask if their magnitude is at least this many times the magnitude
+#: of all other values.
 _MASK_RATIO = 8.0
 #: Maximum number of nodes through which a mask may pass from a quantized input to a Softmax.
 _STEPS_TO_SOFTMAX = 4
@@ -80,9 +80,9 @@ WITH_MARGIN = "with a margin"
 _FRESH_DB = 1.0
 #: A weight gets scales that clip it only if the SQNR of its products gains at least this many dB.
 _CUT_DB = 3.0
-#: Operators whose constant weights tell which channels of their input matter.
+#: Operators whose constant weights show which channels of their input matter.
 _READERS = frozenset({"Conv", "Gemm", "MatMul"})
-#: Operator whose weights may be clipped, to the index of the input that is the weight.
+#: Maps each operator whose weights may be clipped to the index of the input that is the weight.
 _WEIGHTS = {
     **dict.fromkeys(("Conv", "Gemm", "MatMul", "ConvTranspose", "LSTM", "GRU", "RNN"), 1),
     "Gather": 0,
@@ -126,7 +126,7 @@ class Ranges:
         return self._known[key]
 
     def like(self, other: Ranges) -> bool:
-        """Whether both datasets have the same tensors, with values in about the same ranges."""
+        """Whether both objects have ranges for the same tensors, and the ranges are about equal."""
         return self.held.keys() == other.held.keys() and all(
             1 / _LIKE < self.scale(tensor, method) / other.scale(tensor, method) < _LIKE
             for tensor in self.held
@@ -134,7 +134,7 @@ class Ranges:
         )
 
     def reaches(self, others: Mapping[str, TensorValues]) -> bool:
-        """Whether the greatest magnitudes of all tensors are about the same as in another dataset."""
+        """Whether the greatest magnitudes of all tensors are about equal to those in another dataset."""
         return all(1 / _LIKE < others[tensor].amax / held.amax < _LIKE for tensor, held in self.held.items())
 
     def loss_db(self, tensor: str, scale: float) -> float:
@@ -176,7 +176,7 @@ class Unit:
     tensors: tuple[str, ...]
     ranges: Ranges
     own: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Method that applies only to some of the tensors, such as ``IN_USE``, to the scales of these tensors."""
+    """Maps a method that applies only to some tensors, like ``IN_USE``, to the scales of these tensors."""
 
     @property
     def methods(self) -> Iterator[str]:
@@ -198,7 +198,7 @@ class Unit:
         return min(map(self.scale, self.own)) if self.own else MARGIN * self.scale("minmax")
 
     def choice(self, method: str) -> Choice:
-        """The choice that gives the unit's tensors their scale by one method; empty if there is none."""
+        """The choice that gives the unit's tensors the scale of a method; empty if the method gives none."""
         if method not in self.methods:
             return Choice()
         return Choice(dict.fromkeys(self.tensors, self.scale(method)), dict.fromkeys(self.tensors, method))
@@ -348,7 +348,7 @@ def units(network: Network, tensors: Iterable[str], ranges: Ranges) -> list[Unit
 
 
 def scales_in_use(network: Network, held: Mapping[str, TensorValues]) -> dict[str, float]:
-    """Activation to the scale for those channels that matter, if the other channels have larger values.
+    """Maps activations to the scale for the channels that matter, if other channels have larger values.
 
     A channel matters if its products with the weights of a node that reads it are large enough. Activations
     are left out if such a node has no constant weights.
@@ -377,7 +377,7 @@ def scales_in_use(network: Network, held: Mapping[str, TensorValues]) -> dict[st
 
 
 def unmasked_scales(network: Network, measured: Mapping[str, Measurement]) -> dict[str, float]:
-    """Activation to its scale without the values of a mask, if it seems to hold a mask."""
+    """Maps each activation that seems to hold a mask to its scale for the other values."""
     found, index = {}, network.model.everywhere
     for edge in network.edges:
         if edge.tensor not in measured or edge.quantization.values is not None:
@@ -457,7 +457,7 @@ def weight_scales(
         network: The network.
         groups: The names of the groups whose constants are examined; None for all groups.
         held: The values of activations. Weights whose input is missing are not clipped.
-        lookups: Gather to how often each row of its table is read; see ``EdgeMeter.lookups``.
+        lookups: Name of a Gather to how often each row of its table is read; see ``EdgeMeter.lookups``.
     """
     fresh = fresh_weights(network, worse_weights(network, groups))
     return {**fresh, **_cut_scales(network, groups, held, lookups)}
@@ -518,7 +518,7 @@ def _cut_scales(
 def _least_error(weight: Array, power: Array, axis: int | None, own: Quantization) -> TensorScale | None:
     """The scales, one for each channel, with the least error of products; None if they gain too little.
 
-    As in AIMET's SeqMSE, the clipping range is chosen by the error of the layer's products. Here it is
+    As in AIMET's SeqMSE, the clipping range is chosen by the error of the layer's products. Here the error is
     computed from ``power``, the mean square of each input channel, which broadcasts with the weight.
     """
     others = tuple(i for i in range(weight.ndim) if i != axis)

@@ -4,9 +4,9 @@
                                   └→ engine FP16 ─→ engine INT8 by implicit quantization
 
 Each form is called a stage. A stage is compared, by the case's own criteria, with a stage that should give
-equal outputs. An INT8 engine is compared with the same Q/DQ model run exactly, so that TensorRT causes the
-difference. The difference is a fault only if the model meets the limits and the engine does not. Under
-implicit quantization there is no such model, because the builder chooses what runs in INT8.
+equal outputs. An INT8 engine is compared with the same Q/DQ model in ONNX Runtime, so that only TensorRT can
+cause a difference. The difference is a fault only if the Q/DQ model meets the limits and the engine does not.
+Under implicit quantization there is no Q/DQ model, because TensorRT chooses the layers that run in INT8.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ENGINE_FP16: Stage = "engine FP16"
 ENGINE_FP32: Stage = "engine FP32"
 IMPLICIT: Stage = "implicit INT8"
 
-#: For each stage, a form of the model, the earlier stages with which it may be compared. The first one that
-#: was run is taken. Stages without quantization come first: if they are wrong, the stages after them are
-#: compared with a wrong baseline.
+#: For each stage, the earlier stages with which it may be compared. The first of them that was run is used.
+#: Stages without quantization stand before INT8 stages, which are compared with them: an error of a baseline
+#: must be found first.
 STAGES: Mapping[Stage, tuple[Stage, ...]] = {
     FRAMEWORK: (),
     FP32: (FRAMEWORK,),
@@ -101,7 +101,7 @@ def _matters(stages: Collection[Stage], compare: Callable[[Stage, Stage], Verdic
 def stages_of(
     roles: Collection[Role], *, engines: bool, half: bool, implicit: bool = False, narrow: bool = False
 ) -> dict[Stage, Role]:
-    """The stages (forms of the model) that a case has run, for ``place``. Each has the role that it played.
+    """Maps each stage (form of the model) that a case has run to the role of its model, for ``place``.
 
     Args:
         roles: The roles of the models and engines that were run.
@@ -139,10 +139,10 @@ def _line(name: Stage, against: Stage, verdict: Verdict, evidence: Evidence) -> 
 def _together(
     lines: Sequence[StageLine], stages: Collection[Stage], compare: Callable[[Stage, Stage], Verdict]
 ) -> tuple[tuple[StageLine, ...], Stage | None]:
-    """The lines of the table where no stage misses a limit by itself, and the stage to blame, or None.
+    """The lines if no stage misses a limit in its own comparison, and the stage that fails, or None.
 
-    The last INT8 stage is to blame if it misses a limit when it is compared with the baseline: the errors of
-    all stages add up.
+    The last INT8 stage fails if it misses a limit against the baseline, because the errors of all stages add
+    up. Its line then names the baseline's stage.
     """
     last = next((s for s in (IMPLICIT, ENGINE_INT8, QDQ) if s in stages), None)
     order = (FP16, FP32) if last == QDQ else (ENGINE_FP16, ENGINE_FP32, FP16, FP32)

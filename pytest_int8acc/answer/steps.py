@@ -36,7 +36,7 @@ class Steps:
 
     measured: Measured
     folder: Path | None
-    """The folder for the files of the fix; None writes none."""
+    """The folder for the files of the fix; with None no files are written."""
     result: CaseResult
     """The result with everything that the steps have added so far."""
     root: Path | None = None
@@ -45,10 +45,10 @@ class Steps:
     remedied: Remedied | None = None
 
     def run(self, *, searches: bool, explained: bool) -> None:
-        """Take the steps in order.
+        """Run the steps in order.
 
         Args:
-            searches: Whether to search the groups that must leave the low format.
+            searches: Whether to search for the groups that must leave the low format.
             explained: Whether to look for causes and fixes.
         """
         measured, lab = self.measured, None
@@ -83,10 +83,10 @@ class Steps:
             self._take("repair", "repair", self.repair, lab)
 
     def _is_refuted(self, lab: Lab) -> bool:
-        """Whether the held-out samples may contradict the result of the search, which used other samples.
+        """Whether the search must be repeated on all samples, because the held-out samples may refute it.
 
-        They contradict it if the plan of the search fails on them: the plan then lacks layers. They may
-        contradict it if the other samples miss the criteria with all layers in high precision.
+        They refute the search if its plan fails on them: the plan then lacks layers. They may also refute it
+        if the criteria fail on the choosing samples even with all layers in high precision.
         """
         if not lab.split.held_out or self.found is None:
             return False
@@ -95,7 +95,8 @@ class Steps:
             return not holds
         if proof is None or proof.passed:
             return False
-        return proof.chosen.passed or not holds  # otherwise the built model contradicts the simulation
+        # If the built model fails on the choosing samples, too, the search is repeated only if no fix holds.
+        return proof.chosen.passed or not holds
 
     def _answer_anew(self, lab: Lab, *, explained: bool) -> None:
         """Search again on all samples, none of them held out. Fixes that were built and passed are kept."""
@@ -113,7 +114,7 @@ class Steps:
         self.result = replace(self.result, diagnosis=diagnosis)
 
     def _take(self, what: str, part: Part, step: Callable[..., CaseResult], *facts: object) -> None:
-        """Take one step; if it ends with an error, the result gets a warning.
+        """Run one step. If the step ends with an error, the result gets a warning.
 
         A step begins even after the time is up, because the step itself checks the clock before each trial
         and build.
@@ -167,9 +168,9 @@ class Steps:
         return replace(self.result, search=outcome, diagnosis=diagnosis)
 
     def run_by_default(self) -> CaseResult:
-        """Add how the recommended fix differs in a default session of ONNX Runtime.
+        """Add to the result how the recommended fix behaves in a default session of ONNX Runtime.
 
-        If users deploy the default session, this was measured when the fix was built.
+        If users deploy the default session, the fix already ran in that session when it was built.
         """
         proof = next(iter(self._proofs()), None)
         if proof is None:
@@ -179,7 +180,7 @@ class Steps:
             note = f"the fix is written in another form, which ONNX Runtime's optimizer {names} leaves alone"
             return replace(self.result, notes=(*self.result.notes, note))
         found = proof.by_default
-        # otherwise the fix was already judged in the default session
+        # If users deploy the default session, the fix was already judged in that session.
         if not (self.measured.deploys_default and proof.has_reserve):
             found = self.measured.default_session(proof.form)
         return replace(self.result, fixed_session=found)
@@ -204,7 +205,7 @@ class Steps:
     def _proofs(self) -> tuple[Proof, ...]:
         """The plans whose built models met the criteria, the recommended plan first.
 
-        Before the search for fixes, it is the plan that the search for layers found.
+        Before the search for fixes, the only such plan is the one that the search for layers found.
         """
         if self.remedied is not None:
             return self.remedied.proofs

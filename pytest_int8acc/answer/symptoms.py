@@ -62,18 +62,18 @@ _SENSITIVE = frozenset(
     {"Softmax", "LogSoftmax", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "Gelu"}
     | {"SimplifiedLayerNormalization", "RMSNormalization", "Erf", "Exp", "Log", "Pow", "Sqrt", "ReduceMean"}
 )
-#: Values with at least this SQNR in INT8, in dB, are taken for a mask, which has only a few distinct values.
-#: Other values have at most about 50 dB.
+#: Values count as a mask if their SQNR in INT8 is at least this many dB, because a mask has only a few
+#: distinct values. Other values have at most about 50 dB.
 _MASKED_DB = 60.0
 #: Operators after a Concat that do not mix the tensors that the Concat joins.
 _AFTER_CONCAT = frozenset({"Slice", "Split", "Mul", "Div", "Add", "Sub", "Cast", "Reshape", "Transpose"})
 #: Operators that detectors use to decode boxes and classes.
 _DECODING = frozenset({"Mul", "Add", "Sub", "Div", "Concat", "Sigmoid", "Tanh", "Clip", "Split", "Slice"})
-#: This share of a tensor's values, the smallest ones, counts as usual. Values at least the second number
-#: times as large are perhaps not needed by the nodes that read the tensor.
+#: The greatest usual value of a tensor is this quantile of its magnitudes. Values of at least the second
+#: number times the greatest usual value may have no effect on the nodes that read the tensor.
 _USUAL, _FAR_BEYOND = 0.9, 64.0
-#: A scale counts as computed from the greatest magnitude of a channel if its range differs from that by at
-#: most this share.
+#: A scale counts as computed from the greatest magnitude of a channel if its range differs from this
+#: magnitude by at most this share.
 _EQUAL = 0.02
 #: If the float weights are not known, and a weight uses less than this share of the INT8 codes, its scale
 #: counts as too wide.
@@ -82,7 +82,8 @@ _FEW_CODES = 0.4
 _HISTOGRAM_BINS = 64
 #: Rounding errors count as a shift of the results if the shift is at least this share of the squared error.
 _MOSTLY = 0.5
-#: A subtraction counts as cancelling if it loses at least this many times the rounding error of its operands.
+#: A subtraction counts as cancelling if the relative error of its result is more than this many times the
+#: relative error of rounding a number to the low format.
 _CANCELS = 16.0
 
 
@@ -99,14 +100,14 @@ class ActivationFacts:
     """The precision of nodes that are not quantized. FP16 cannot hold some scales that FP32 can."""
     graph: Surroundings
     measured: Mapping[str, Measurement]
-    """Tensor to its measurement, for all activations."""
+    """Maps the name of each activation to its measurement."""
     weights_use: float | None = None
-    """A scale for the channels whose weights in later layers are not near 0, if other channels are larger.
+    """The scale for the channels that matter to the nodes that read the activation; see ``scales_in_use``.
 
-    None if there are no such channels, or if they are not known.
+    None if no other channel is larger, or if the channels that matter are not known.
     """
     unmasked: float | None = None
-    """The scale without the values that look like a mask; None if there are none."""
+    """The scale for all values except those of a mask; None if the activation seems to hold no mask."""
 
     @cached_property
     def numbers(self) -> dict[NumberName, float]:
@@ -144,9 +145,9 @@ class ActivationFacts:
 
     @cached_property
     def uneven(self) -> tuple[Array, Array]:
-        """The greatest magnitudes of channels, in two arrays: of all channels but zeros, and of small ones.
+        """The greatest magnitudes of all nonzero channels, and those of the small channels alone.
 
-        Small channels are far below the largest one. Both arrays are empty if the channels are not known.
+        Small channels are far below the largest channel. Both arrays are empty if the channels are not known.
         """
         known = self.values.channel_amax
         amax: Array = np.zeros(0) if known is None else known[known > 0].astype(np.float64)
@@ -154,7 +155,7 @@ class ActivationFacts:
 
     @property
     def has_weights(self) -> bool:
-        """Whether the reader multiplies the activation by weights, which tell the channels that it uses."""
+        """Whether the node that reads the activation multiplies it by weights."""
         return self.graph.index.nodes[self.edge.node].op_type in WEIGHTED
 
     @cached_property
@@ -174,7 +175,7 @@ class ActivationFacts:
 
     @property
     def has_wrong_range(self) -> bool:
-        """Whether another range would lose far less, and the calibration did not clip on purpose."""
+        """Whether another range would lose far less accuracy, and the calibration did not clip on purpose."""
         return self.numbers["lost_db"] >= LOST_DB and not self.stats.clips_wisely
 
 
@@ -214,7 +215,7 @@ def masked_values(facts: ActivationFacts) -> Shown | None:
 
 
 def ignored_channels(facts: ActivationFacts) -> Shown | None:
-    """Recognises channels that widen the range, but have no effect on later nodes, as far as can be seen."""
+    """Recognises channels that widen the range, but seem to have no effect on the nodes that read them."""
     amax, extent = facts.values.channel_amax, reach(facts.edge.quantization)
     if amax is None:
         return None
@@ -315,13 +316,13 @@ class WeightFacts:
     shares: NDArray[np.float64]
     """How errors in each input channel are weighted: by the energy, the sum of squares, of the inputs.
 
-    Its shape broadcasts with ``weight``.
+    The array broadcasts with ``weight``.
     """
     sqnr_db: float
     best_db: float
     """The SQNR, in dB, with scales computed from the constant's own values."""
     channels_db: NDArray[np.float64]
-    """The SQNR, in dB, of each output channel without channels of zeros, [channels]; [0] without an axis."""
+    """The SQNR, in dB, of each output channel that is not all zeros, [channels]; empty without an axis."""
     best_channels_db: NDArray[np.float64]
     """Like ``channels_db``, but with scales computed from the constant's own values, [channels]."""
     shift_share: float = 0.0
@@ -331,7 +332,7 @@ class WeightFacts:
     axes: tuple[int, ...] = ()
     """The axes along which the constant may have scales."""
     room: float = 0.0
-    """How far below all other values a mask must reach; 0 for constants that do not go to a Softmax."""
+    """The minimum distance of a mask below all other values; 0 for constants that do not go to a Softmax."""
 
     @cached_property
     def factors(self) -> NDArray[np.float64]:
@@ -352,7 +353,7 @@ class WeightFacts:
 
     @property
     def has_wrong_scales(self) -> bool:
-        """Whether scales computed from the constant's own values would lose far less."""
+        """Whether scales computed from the constant's own values would lose far less accuracy."""
         return self.best_db - self.sqnr_db >= LOST_DB
 
     @property
@@ -362,9 +363,10 @@ class WeightFacts:
 
     @cached_property
     def along_better_axis(self) -> dict[NumberName, float] | None:
-        """Numbers on the axis along which scales would fit the median slice far better; None if none does.
+        """Numbers on the axis along which scales would fit the median slice far better; None without one.
 
-        The result is None, too, if new scales along the given axis fit far better than the given ones.
+        The result is also None if new scales along the present axis would fit far better than the present
+        scales, because then the axis is not at fault.
         """
         own, weight = self.quantization.axis, self.weight
         fresh = self._fresh(own)
@@ -379,7 +381,7 @@ class WeightFacts:
         return None if best is None or best["gain_db"] < LOST_DB else best
 
     def compared(self, quantized: Array, axis: int) -> dict[NumberName, float]:
-        """Numbers on the median slice along an axis: its SQNR in ``quantized``, and with its own scale."""
+        """Numbers on slices along an axis: the median SQNR in ``quantized``, and with one scale per slice."""
         before, after = (self._usual_db(form, axis) for form in (quantized, self._fresh(axis)))
         amax, own = _amax(self.weight, axis), self.quantization.axis
         usual = float(np.median(amax[amax > 0])) if amax.any() else 1.0
@@ -480,7 +482,8 @@ def weight_facts(
         inputs: Statistics of the inputs that the constant multiplies; None if they are not known, so that all
             errors count alike.
         is_bias: Whether the constant is added to the products of a layer.
-        room: How far below all other values a mask must reach; 0 for constants that do not go to a Softmax.
+        room: The minimum distance of a mask below all other values; 0 for constants that do not go to a
+            Softmax.
     """
     quantization = edge.quantization
     given = quantization.dequantize().astype(np.float64)
@@ -554,7 +557,7 @@ def shifted_bias(facts: WeightFacts) -> Shown | None:
 
 
 def coarse_bias(facts: WeightFacts) -> Shown | None:
-    """Recognises a bias that loses much in 8 bits."""
+    """Recognises a bias in 8 bits whose usual values have a low SQNR."""
     is_coarse = bias_of_eight_bits(facts) is not None
     return {} if is_coarse and facts.cause().numbers["usual_channel_db"] < CEILING_DB else None
 
@@ -574,7 +577,7 @@ def shifted_mean(facts: WeightFacts) -> Shown | None:
 
 
 def few_codes(facts: WeightFacts) -> Shown | None:
-    """Recognises weights that use few of the INT8 codes, if the float weights are not known."""
+    """Recognises weights that use few of the INT8 codes. Applies only if the float weights are not known."""
     if not (np.isinf(facts.sqnr_db) and facts.weight.any()):
         return None
     quantization = facts.quantization
@@ -649,7 +652,7 @@ def weight_scales_off(facts: WeightFacts) -> Shown | None:
 
 
 def coarse_channels(facts: WeightFacts) -> Shown | None:
-    """Recognises output channels whose weights have a low SQNR, while that of the whole weight is high."""
+    """Recognises output channels with a low SQNR, in a weight whose SQNR as a whole is high."""
     lost = facts.best_channels_db - facts.channels_db >= LOST_DB
     coarse = lost & (facts.channels_db < facts.quantization.format.symmetric.sound_db)
     if not coarse.any():
@@ -697,7 +700,7 @@ def _amax(weight: NDArray[np.float64], axis: int | None) -> NDArray[np.float64]:
 
 
 def _axis_of_scales(facts: WeightFacts) -> int | None:
-    """The axis along which the scales were computed, if it is not that of the output channels; else None."""
+    """The axis along which the scales were computed if it is not the axis of output channels; else None."""
     given, weight = facts.quantization.axis, facts.weight
     if given is None or facts.axis is None:
         return None
@@ -723,7 +726,7 @@ class Surroundings:
         for edge in (e for e in network.edges if e.quantization.values is None):
             self._quantized[self.root(edge.tensor)].add(edge.tensor)
         self._joins: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-        """For each tensor, the Concat and Add nodes that read its values, for instance after a Reshape."""
+        """For each tensor, the Concat, Add and Sum nodes that read its values, perhaps after a Reshape."""
         for node in self.index.nodes.values():
             if node.op_type in ("Concat", "Add", "Sum"):
                 for root in {self.root(name) for name in node.input}:
@@ -751,9 +754,10 @@ class Surroundings:
     def shares_with(
         self, edge: Edge, measured: Mapping[str, Measurement]
     ) -> tuple[onnx.NodeProto, str, float] | None:
-        """A node that joins the tensor with another one of the same range, and the other's name and amax.
+        """A node that joins the tensor with another tensor that has the same range and fits it.
 
-        None if there is no such tensor.
+        The result is the node, and the name and the greatest magnitude of the other tensor. It is None if
+        there is no such tensor.
         """
         extent = reach(edge.quantization)
         for node, others in self._meetings(edge.tensor):
@@ -820,7 +824,7 @@ class PlaceFacts:
 
     @cached_property
     def is_noisy(self) -> bool:
-        """Whether the inputs of the layer keep less SQNR in INT8 than usual."""
+        """Whether the layer's noisiest tensor has a lower SQNR than usual in INT8, or is a mask."""
         sound = self.group.edges[0].quantization.format.symmetric.sound_db
         return self.cause.numbers["sqnr_db"] < sound or self.is_masked
 
@@ -1015,5 +1019,5 @@ def needs_digits(facts: NarrowFacts) -> Shown | None:
 
 
 def rank_db(cause: Cause) -> float:
-    """The SQNR, in dB, by which tensors are ranked; the median channel's SQNR if that is lower."""
+    """The SQNR, in dB, of the tensor or of its median channel, whichever is lower. It ranks tensors."""
     return min(cause.numbers["sqnr_db"], cause.numbers.get("usual_channel_db", math.inf))

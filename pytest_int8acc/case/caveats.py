@@ -111,7 +111,7 @@ def nothing_compared(zero: Iterable[str]) -> Iterator[str]:
 
 
 def shown_inside(model: Model, backend: Backend) -> Iterator[str]:
-    """Yields a note if criteria name inner tensors: as outputs of an engine, these change its fusion."""
+    """Yields a note if criteria name inner tensors, as further outputs change the fusion of an engine."""
     if model.extra_outputs and backend.builds_engines:
         named = listed([output.name for output in model.outputs if output.name in model.extra_outputs])
         yield (

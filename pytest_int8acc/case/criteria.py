@@ -138,7 +138,7 @@ def _check_detectable(criterion: MetricCriterion, labels: Array, ignore: int | N
 def _splitter(case: Case, model: Model) -> Splitter:
     """Finds the parts of outputs, such as boxes and scores, that are judged separately.
 
-    The criteria name the parts, or the graph joins them.
+    Criteria name the parts. Otherwise the parts are the tensors that the graph concatenates to an output.
     """
     named: dict[str, NamedParts | None] = {}
     for index, criterion in enumerate(case.criteria):
@@ -207,7 +207,7 @@ def check_outputs(case: Case, model: Model) -> None:
                     )
                 known = list(names)
                 if any(criterion.output.startswith(f"{name}[") for name in names):
-                    known.append(criterion.output)  # a part: it is checked after the baseline ran
+                    known.append(criterion.output)  # a part of an output is checked after the baseline ran
                 check_patterns([_output_limits(criterion)], known)
     for index, name in enumerate(case.unjudged):
         with case.at(f"unjudged.{index}"):

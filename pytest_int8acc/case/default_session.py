@@ -1,4 +1,4 @@
-"""Compares a default session of ONNX Runtime with an exact one, and finds out which optimizer is to blame.
+"""Compares a default session of ONNX Runtime with an exact one, and finds the optimizer that changes results.
 
 An exact session computes Q/DQ nodes as they stand. A default session optimizes the graph, fuses Q/DQ into
 INT8 kernels and quantizes biases. If a model gives other results in a default session, the optimization level
@@ -23,7 +23,8 @@ from pytest_int8acc.tensors import Feed
 
 #: The optimizers that fuse Q/DQ into INT8 kernels, which saturate on a processor without VNNI.
 INT8_KERNELS = ("QDQSelectorActionTransformer", "QDQS8ToU8Transformer")
-#: Maximum time in seconds to find the optimizer to blame. A trial runs one batch in a new session.
+#: Maximum time, in seconds, to find the optimizer that causes a difference. A trial runs one batch in a new
+#: session.
 _MAX_SECONDS = 60.0
 #: Optimization levels with fewer optimizers than a default session has, in ascending order.
 _LOWER_LEVELS: tuple[Level, ...] = ("none", "basic", "extended")
@@ -98,8 +99,7 @@ def compare_default(
 def refused_file(model: Model, samples: int, sessions: Sessions) -> DefaultSession | None:
     """How a default session fails to open the user's own file; None if it opens the file.
 
-    The result is also None if no optimizer is to blame, so that the file fails to open without optimizers,
-    too.
+    The result is also None if no optimizer is found without which the file opens.
 
     Args:
         model: The user's file, unchanged. The candidate is made of this file, but may have another graph.
@@ -138,7 +138,7 @@ def _located(
     Args:
         result: How a default session differs.
         model: The model.
-        sessions: Opens it.
+        sessions: Opens the model.
         same: Returns whether a session with this optimization level and without these optimizers agrees with
             the exact one.
         kernels: The optimizers that are switched off in each session, because they fuse saturating kernels.
@@ -159,10 +159,11 @@ def saturating_kernels() -> tuple[str, ...]:
 def _culprits(changed: Sequence[str], agrees: Callable[..., bool]) -> tuple[str, ...]:
     """The optimizers that must be off for agreement; empty if none helps, or if time is up.
 
-    The optimizers are tried from the last one that changed the graph to the first. Only the last one whose
-    absence helps is named, because an earlier one may merely have prepared the graph for it.
+    The optimizers are tried from the last one that changed the graph to the first. If the absence of one
+    helps, only the last such optimizer is named, because an earlier one may merely have prepared the graph
+    for it. Otherwise all are switched off, and then each one that is not needed is switched on again.
     """
-    # If the log names no optimizer, one of these rules may have raised an error, which is not logged.
+    # If the log names no optimizer, one of ``QUANTIZER_RULES`` may have raised an error, which is not logged.
     names = list(dict.fromkeys(reversed(changed))) or list(QUANTIZER_RULES)
     for name in names:
         if agrees(disabled=(name,)):
@@ -179,7 +180,7 @@ def _culprits(changed: Sequence[str], agrees: Callable[..., bool]) -> tuple[str,
 
 
 class _Agreement:
-    """Tells whether a session agrees with the exact one. After the time limit the answer is always False."""
+    """Returns whether a session agrees with the exact one; always False after the time limit."""
 
     def __init__(self, same: Callable[..., bool]) -> None:
         self._same = same
@@ -193,7 +194,7 @@ class _Agreement:
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """Runs the first batch in a default session, and compares the result with that of the exact session."""
+    """Runs the first batch in a default session, and compares the outputs with those of the exact session."""
 
     model: Model
     batch: FirstBatch

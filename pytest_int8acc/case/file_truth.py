@@ -32,14 +32,14 @@ _MAX_RMS_RATIO = {2: 2e-2, 4: 1e-4, 8: 1e-4}
 #: The maximum error of one element, relative to the tensor's greatest value, is this factor times
 #: ``_MAX_RMS_RATIO``.
 _MAX_ELEMENT_FACTOR = 10
-#: If all values of a tensor are 0 in the user's model, the rewritten model may have values up to this
-#: magnitude. They count as rounding.
+#: If all values of a tensor are 0 in the user's model, values of up to this magnitude in the rewritten model
+#: count as rounding.
 _MAX_IN_PLACE_OF_0 = 1e-7
 #: Key: bytes per number. Value: maximum relative perturbation of inputs and weights, a few units in the last
 #: place.
 _PERTURBATION = {2: 2e-3, 4: 2e-6, 8: 2e-6}
-#: Number of runs of the user's model with perturbed inputs and weights. They find nodes like TopK that choose
-#: between nearly equal values. One run would miss half of these nodes.
+#: Number of runs of the user's model with perturbed inputs and weights. The runs find nodes like TopK that
+#: choose between nearly equal values. One run would miss half of these nodes.
 _PERTURBED_RUNS = 8
 
 
@@ -193,7 +193,7 @@ class FileTruth:
     def _unsteady(self) -> set[str]:
         """Tensors that differ from run to run, or after tiny perturbations of inputs and weights.
 
-        They are random numbers, or results of operators that amplify the last bit, like TopK or Round.
+        They hold random numbers, or results of operators that amplify the last bit, like TopK or Round.
         """
         every = _giving_all(self._file)
         run = self._opened(every)  # a new session would draw the same random numbers again

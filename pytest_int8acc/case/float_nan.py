@@ -30,7 +30,7 @@ def find_float_nan(
     Args:
         model: The float model.
         outputs: The judged outputs.
-        runs: The runs of the case. They know whether FP32 gave NaN.
+        runs: The runs of the case, which have recorded whether FP32 gave NaN.
         inputs: The samples. The first one runs in FP32 to find the node that gives NaN.
         sessions: Opens the float model.
         half: Whether the baseline computes in FP16.
@@ -53,8 +53,8 @@ def find_float_nan(
 def _first_node(model: Model, output: str, inputs: Dataset, sessions: Sessions) -> tuple[str, str]:
     """Name and operator of the first node whose output holds NaN, while its computed inputs hold none.
 
-    The model runs on the first sample. Both are empty if the output holds no NaN on this sample, or if a
-    model input holds NaN.
+    The model runs on the first sample. Name and operator are empty if the output holds no NaN on this sample,
+    or if a model input holds NaN.
 
     Raises:
         EngineError: The model does not run with all its tensors as outputs.

@@ -4,8 +4,8 @@
          └── groups + scales ── Q/DQ ──→ candidate ─┴─ same inputs → outputs → scores
 
 An FP32 run shows whether FP16 is already inaccurate, or only INT8. A second run of the baseline shows the
-noise; a limit below the noise is useless. These two extra runs take a few samples first, and all samples only
-if the few leave a doubt.
+noise; a limit below the noise is useless. These two extra runs are made on a few samples first, and on all
+samples only if the few samples leave a doubt.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Verdicts(NamedTuple):
     chosen: Verdict
     """The verdict on the inputs by which the search chooses candidates, without intervals.
 
-    It equals ``verdict`` if all inputs choose, or if the candidate passes on all inputs and on the held-out
-    samples."""
+    It is ``verdict`` itself, with intervals, if all inputs choose, or if the candidate passes on all inputs
+    and on the held-out samples."""
     held_out: Verdict | None
     """The verdict on the held-out samples, which no choice was based on; None if there are none."""
 
@@ -141,8 +141,8 @@ class Measured(_Prepared):
     _perturbed: PerturbedOutputs = field(default_factory=dict)
     """The baseline's outputs for perturbed inputs, with FP32 in place of FP16."""
     resumes: bool = False
-    """Whether the results of trials and proofs are recorded, so that the next run can continue a search that
-    was cut off."""
+    """Whether the results of trials and proofs are recorded, so that the next run can continue an interrupted
+    search."""
 
     @property
     def half(self) -> bool:
@@ -159,7 +159,7 @@ class Measured(_Prepared):
 
     @cached_property
     def records(self) -> Records:
-        """The results of the case's trials and proofs, including those of an earlier run that was cut off."""
+        """The results of the case's trials and proofs, including those of an earlier, interrupted run."""
         if self.int8 is None or not self.resumes:
             return Records()
         return open_records(
@@ -294,7 +294,7 @@ class Measured(_Prepared):
         INT8 kernels that saturate on this processor are left out.
 
         Raises:
-            EngineError: The candidate does not load or run there.
+            EngineError: The candidate does not load or run in a default session.
         """
         if self.sessions.crashes(form.model):
             raise EngineError(CRASH)
@@ -322,8 +322,8 @@ def measure(
         case: The case.
         settings: The settings of the run.
         goldens: The folder of the case's golden, its stored outputs, and whether this run writes the golden.
-            None: the golden is next to the spec, and is only read.
-        clock: Lets other threads see the progress.
+            With None, the golden is next to the spec, and is only read.
+        clock: Measures the time of the case, and shows the progress to other threads.
         builders: Child processes that build engines; None starts new ones.
 
     Raises:
@@ -359,7 +359,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
     golden_key = "golden" if case.golden else "baseline"
     with case.at(golden_key):
         golden_store = golden_store.check(inputs)
-    if case.labels is not None and inputs.samples is None:  # counts the samples: each needs a label
+    if case.labels is not None and inputs.samples is None:  # the samples are counted, as each needs a label
         inputs.read_once()
     own_judge = load_judge(case, settings.but(samples=golden_store.limit), inputs.samples or 0, model)
     reference = read_reference(case, model)
@@ -470,7 +470,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
 def _candidate(
     case: Case, settings: Settings, backend: Backend, model: Model
 ) -> tuple[Form, Int8Form | None, tuple[Finding, ...]]:
-    """The candidate, its network if that is known before the build, and the findings on its scales.
+    """The candidate, its network if the network is known before the build, and the findings on its scales.
 
     Raises Int8accError if the candidate does not fit the model or cannot run.
     """

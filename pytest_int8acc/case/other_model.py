@@ -19,7 +19,7 @@ from pytest_int8acc.tensors import Array, Feed
 
 #: Minimum error of a weight or a tensor, as a ratio of root mean squares, that counts as a difference.
 #: Rounding of weights that are stored in INT8 causes errors of a few percent, in weights and in the tensors
-#: behind them.
+#: that depend on them.
 _MIN_RATIO = 0.1
 #: Maximum relative difference of an element that counts as rounding.
 _ROUNDING = 1e-3
@@ -188,7 +188,7 @@ def _first_difference(measured: Measured, own: Model, other: Model) -> tuple[str
 def _renamed_difference(
     measured: Measured, own: Model, other: Model, tensor: str, off: float, same: Collection[str]
 ) -> tuple[str, str, float]:
-    """The first tensor that differs, if tensors before ``tensor`` have other names in the other model.
+    """The first tensor that differs, also among tensors whose names in the two models differ.
 
     A converter of opsets renames the outputs of the nodes that it replaces. So the nodes before ``tensor``
     are compared without names: the inputs of a node are compared by position with the inputs of the node in

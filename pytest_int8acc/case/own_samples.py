@@ -76,7 +76,7 @@ def open_proving(case: Case, model: Model, judge: Judge) -> Proving | None:
     groups_source = wish.groups or case.groups  # ``case.groups`` names an array of the labels
     if wish.labels is None and groups_source is None:
         return Proving(inputs, judge)
-    if inputs.samples is None:  # counts the samples: each needs a label or group
+    if inputs.samples is None:  # the samples are counted, as each needs a label or group
         inputs.read_once()
     samples, limited, labels = inputs.samples or 0, wish.samples is not None, None
     if wish.labels is not None:
@@ -99,12 +99,12 @@ def run_baseline(
     """Run the baseline on the samples under ``prove``.
 
     Samples that equal one of the inputs are left out, because plans are chosen on the inputs. Batches are as
-    large as those of the inputs, because engines are built for these.
+    large as the batches of the inputs, because engines are built for this size.
 
     Args:
         case: The case.
-        proving: Its samples under ``prove``.
-        inputs: Its inputs.
+        proving: The samples under ``prove``.
+        inputs: The inputs of the case.
         baseline: The engine of the baseline.
         noise: The baseline compared with its second run.
 

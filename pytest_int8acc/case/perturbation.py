@@ -30,19 +30,20 @@ PERTURBATIONS = 5
 STEP = 2.0**-10
 #: A normalized loss is a score's loss divided by the loss that its limit allows. A score is near its limit if
 #: its normalized loss lies between this number and its inverse. Inputs are perturbed only if a score is near
-#: its limit, because no perturbation moves another score across its limit.
+#: its limit, because no perturbation moves a score across its limit from farther away.
 _NEAR = 0.1
 #: No more perturbations are tried if the distance from the score to its limit exceeds this factor times the
 #: scatter. The scatter is the greatest distance from the mean among the score and its values for perturbed
 #: inputs. Distances are differences of logarithms of normalized losses. The first factor is for one
 #: perturbation, the second for two or more.
 _FAR_LIMIT = (300.0, 20.0)
-#: No more perturbations are tried if an interval lies within the interval of the bootstrap, even if it is
-#: widened by this many times the factor in ``_FARTHER``.
+#: No more perturbations are tried if the scores for perturbed inputs lie within the interval of the
+#: bootstrap, even after their range was widened by this many times the factor in ``_FARTHER``.
 _MAX_SPREAD = 2.0
-#: Factors by which an interval is widened beyond the scores of perturbed inputs, after one to five
-#: perturbations. The two to six scores are assumed to be normally distributed. On average they reach 0.56,
-#: 0.85, 1.03, 1.16 and 1.27 standard deviations from their mean. The widened interval reaches 3.3 of them.
+#: After one to five perturbations, the interval is widened beyond the farthest score by this many times the
+#: distance of that score from the mean of the scores. The two to six scores are assumed to be normally
+#: distributed. On average the farthest score lies 0.56, 0.85, 1.03, 1.16 and 1.27 standard deviations from
+#: the mean. The widened interval ends 3.3 standard deviations from the mean.
 _FARTHER = (4.9, 2.9, 2.2, 1.8, 1.6)
 #: Maximum size, in bytes, of the baseline's outputs for perturbed inputs that are kept for later candidates.
 _KEPT_BYTES = 32 << 20
@@ -61,8 +62,8 @@ def with_perturbed_inputs(
 ) -> Verdict:
     """Return ``verdict`` with confidence intervals that include the scores for perturbed inputs.
 
-    Inputs are perturbed only if there are few samples, a score is near its limit, and all intervals lie on
-    one side of their limits.
+    Inputs are perturbed only if there are few samples, a score is near its limit, and each score is clear:
+    its interval lies on one side of its limit, or enough resamples meet the limit.
 
     Args:
         verdict: The verdict on the inputs without perturbation, with intervals.
@@ -113,7 +114,7 @@ def repeated(score: Score, others: Sequence[float], farther: float = 0.2) -> Int
     """Returns the interval of a score that was measured several times; None if a value is nan.
 
     The interval is wider than the range of the values. On a logarithmic scale of the normalized loss, the
-    distance of each end from the mean grows by the ratio ``farther``.
+    distance of each end from the mean is multiplied by ``1 + farther``.
     """
     values = np.array([score.value, *others])
     if np.isnan(values).any():
@@ -149,8 +150,8 @@ def _values(score: Score, others: Sequence[Mapping[object, Score]]) -> list[floa
 def _is_settled(score: Score, values: Sequence[float]) -> bool:
     """Whether more perturbations would change nothing about a score.
 
-    Either the limit is so far that no perturbation carries the score across it, or the scores for perturbed
-    inputs do not widen the interval of the bootstrap.
+    Either the limit is so far that no perturbation moves the score across the limit, or the scores for
+    perturbed inputs do not widen the interval of the bootstrap.
     """
     logs = _logs(score, (score.value, *values))
     if not np.isfinite(logs).all():

@@ -47,8 +47,8 @@ from pytest_int8acc.tensors import Array, did_you_mean
 
 #: Maximum length, in characters, of a line of the plan file that holds numbers.
 _COLUMNS = 100
-#: Maximum length, in characters, of a plain key in YAML. A longer key is written with a '?' in front. YAML
-#: 1.2 allows at most 1024 characters (https://yaml.org/spec/1.2.2/, 7.4.3).
+#: Maximum length, in characters, of a key that is written without a '?' in front. YAML 1.2 allows at most
+#: 1024 characters (https://yaml.org/spec/1.2.2/, 7.4.3).
 _MAX_KEY = 1000
 
 _HEAD = """\
@@ -213,8 +213,8 @@ def _number(value: np.generic) -> str:
     return digits + ("" if "." in digits or not e else ".0") + e + exponent
 
 
-#: Maximum size of a plan file in bytes. A plan has a number for each channel, so it may be larger than a
-#: spec.
+#: Maximum size of a plan file, in bytes. A plan may have a number for each channel, so it may be larger than
+#: a spec.
 _MAX_BYTES = 1 << 26
 _EXPECTED = f"a plan is a mapping like {{version: {PLAN_VERSION}, high: {{/conv1/Conv: fp16}}}}"
 #: Advice in error messages on a plan that does not fit the model or the version.

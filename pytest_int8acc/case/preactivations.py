@@ -1,9 +1,9 @@
 """Compares the inputs of Softmax and Sigmoid at the end of a model, because the outputs hide their errors.
 
 The sigmoid of -8 and that of -6 are both nearly 0. So an output near 0 meets a limit on its error, whatever
-noise its input has. No extra runs are needed: the models get these inputs as further outputs, which nothing
-else reads. In TensorRT engines further outputs would change the fusion. So in place of the engines, the FP32
-model and the simulation of the candidate's engine are compared. Both run in ONNX Runtime.
+noise its input has. No extra runs are needed: the inputs become further outputs of the models, for this
+comparison alone. In TensorRT engines further outputs would change the fusion. So in place of the engines, the
+FP32 model and the simulation of the candidate's engine are compared. Both run in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _Compared:
     read: OutputRows
     """Compares the tensor that the operator reads."""
     unquantized: OutputRows
-    """Compares the tensor before the Q/DQ pair; no rows without such a pair."""
+    """Compares the tensor before the Q/DQ pair; compares nothing if there is no such pair."""
 
 
 class Preactivations:
@@ -188,10 +188,10 @@ class Preactivations:
                 compared.unquantized.add(baseline, theirs.cut(after.unquantized, output, rows))
 
     def added_to(self, output: OutputResult) -> OutputResult:
-        """Returns the result of an output with its preactivation, if that was compared.
+        """Returns the result of an output with its preactivation, if the preactivation was compared.
 
-        A preactivation that is judged by itself is left out. It is kept if only the Q/DQ pair behind it
-        causes the errors.
+        A preactivation that is judged by itself is left out, unless only the Q/DQ pair after it causes the
+        errors.
         """
         compared, engine = self._outputs.get(output.name), self._engines.get(self._candidate)
         if compared is None or engine is None or not (scores := _scores(compared.read)):

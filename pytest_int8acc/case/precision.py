@@ -39,7 +39,7 @@ _LEAST_OF_FILES = 0.5
 _LEAST = 0.05
 #: Maximum number of layers that a report names.
 _NAMED = 5
-#: A share of MACs below this number is taken for a rounding error of sums, and counts as 0.
+#: A share of MACs below this number is a rounding error of sums, and counts as 0.
 _ROUNDING = 1e-9
 
 

@@ -2,7 +2,8 @@
 
 These runs show whether two runs of the baseline are equal, and whether FP16 may be at fault. FP16 may be at
 fault if the baseline misses a limit against FP32, if an output is not finite or only zeros, or if a tensor
-comes near the greatest FP16 number. FP32 then runs on all samples, and otherwise only if INT8 fails.
+comes near the greatest FP16 number. FP32 then runs on all samples. Otherwise FP32 runs on all samples only if
+INT8 fails, or if details of a passing case are requested.
 """
 
 from __future__ import annotations
@@ -233,7 +234,8 @@ def _stays_within(node: onnx.NodeProto) -> bool:
 
 #: Maximum number of overflowing tensors that an error message names.
 _MAX_NAMED = 3
-#: Maximum number of tensors that are rounded to FP16 one by one, to find those whose overflow breaks a limit.
+#: Maximum number of tensors that are rounded to FP16 one by one, to find those whose overflow makes the case
+#: miss a limit.
 _TRIED = 16
 
 

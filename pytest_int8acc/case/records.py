@@ -1,8 +1,8 @@
-"""Records of what a case has tried and proved, so that a search that was cut off goes on in the next run.
+"""Records the trials and proofs of a case, so that an interrupted search continues in the next run.
 
 A record is kept in the engine store under the digest of everything that decides its result. The next run uses
 a recorded result like one of its own, so the search takes the same steps to the same answer. The records of a
-case are removed when the case has its answer. So a case that ended is always tried anew.
+case are removed when the case has its answer. So the next run of a case that has its answer starts anew.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Records:
         """Open the records of a case.
 
         Args:
-            store: The store. None: nothing is kept.
+            store: The store. With None, nothing is kept.
             case: The digest of everything that decides the results of the case, apart from the plan.
         """
         self._store, self._case = store, case
@@ -68,7 +68,7 @@ class Records:
         return other
 
     def find(self, *key: object) -> Mapping[str, Any] | None:
-        """The values of a record that an earlier run has left; None if there is none, or a damaged one."""
+        """The values of a record that an earlier run has left; None if it is missing or damaged."""
         if self._store is None:
             return None
         name = digest_of(self._part, key)

@@ -38,13 +38,13 @@ class Preflight:
     candidate: Engine | None = None
     """The engine of the candidate; None if the candidate is not calibrated yet."""
     fp32: Callable[[], Engine] | None = None
-    """Opens the FP32 model; None if the baseline is the FP32 model itself, or ONNX Runtime cannot run it."""
+    """Opens the FP32 model; None if the FP32 model is the baseline, or does not run in ONNX Runtime."""
     steady: Comparison | None = None
     """The comparison of two runs of the baseline; None if they were not equal bit for bit."""
     doubtful: bool = False
     """Whether FP32 must run on all samples, even if the INT8 candidate passes."""
     settled: bool = False
-    """Whether runs on all samples, not only on the first, have shown that FP16 does not overflow."""
+    """Whether runs on all samples, not only on the first samples, have shown that FP16 does not overflow."""
     notes: tuple[str, ...] = ()
 
 
@@ -139,7 +139,7 @@ class Runs:
     """Maps the indices of some samples to the first comparison on these samples. Later comparisons on them
     reuse the metrics of the baseline."""
     spread: Spread = field(default_factory=Spread)
-    """Some samples of the baseline's outputs. Useless outputs are made of them to test the criteria."""
+    """Some samples of the baseline's outputs, to make useless outputs that the criteria should reject."""
     decisions: Decisions = field(init=False)
     """The samples whose class differs between baseline and candidate."""
     first: dict[Role, Feed] = field(default_factory=dict)
@@ -179,7 +179,7 @@ class Runs:
         return known
 
     def compare_fp32(self) -> None:
-        """Compare the baseline with FP32, unless that was done before.
+        """Compare the baseline with FP32, unless they were compared before.
 
         Raises EngineError if FP32 does not run.
         """
@@ -324,7 +324,7 @@ def _opened(
     *,
     staged: bool,
 ) -> tuple[dict[Role, Engine], tuple[str, ...]]:
-    """The engines of all models that a verdict needs, and notes. With ``staged`` these include FP32."""
+    """The engines of all models that a verdict needs, and notes. With ``staged``, FP32 is one of them."""
     with blaming(candidate.place):
         tested = early.candidate or watch.open_form(backend, candidate, Role.INT8, inputs)
     engines: dict[Role, Engine] = {}

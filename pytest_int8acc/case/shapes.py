@@ -48,7 +48,7 @@ def tensor_shapes(
 def group_shapes(network: Network, shapes: Mapping[str, Sequence[int]]) -> dict[str, str]:
     """The shape of each layer's output, by layer name, as text; empty if unknown.
 
-    It is the first output of the layer's main node, such as a convolution.
+    The output is the first output of the layer's main node, such as a convolution.
     """
     leading = leading_outputs(network)
     found = {group.name: shapes.get(leading.get(group.name, "")) for group in network.groups}

@@ -122,7 +122,7 @@ class Built(Simulated):
         """Build, run and judge a plan on all samples; ``order`` and ``enough`` are ignored.
 
         Raises:
-            Int8accError: Whatever ``build`` raises, or a user's function fails.
+            Int8accError: ``build`` fails, or a user's function fails.
         """
         if high in self._known:
             return replace(self._known[high], cost=0.0)

@@ -19,8 +19,8 @@ MEMORY_BYTES = 256 << 20
 #: Approximate size, in bytes, of the inputs of one run. It is small, because a model in which inputs select
 #: the precisions holds more activations in memory than the plain model.
 _RUN_BYTES = 1 << 20
-#: The first run takes the number of samples divided by this number. It is short, because many plans are
-#: rejected after the first run. Later runs take more samples.
+#: The first run has the number of all samples divided by this number. The first run is short, because many
+#: plans are rejected after it. Later runs have more samples.
 _RUNS = 16
 #: Minimum number of samples in one run. The overhead of a run is too large for fewer samples.
 _LEAST_ROWS = 4
@@ -29,8 +29,8 @@ _LEAST_ROWS = 4
 class Inputs:
     """The inputs of a case, sample by sample.
 
-    A sample is a row of the batched inputs if every output has a row for it, too. If outputs cannot be cut
-    into rows, a whole batch is one sample.
+    A sample is a row of the batched inputs if every output has a row for each row of the inputs. If outputs
+    cannot be cut into rows, a whole batch is one sample.
     """
 
     def __init__(self, dataset: Dataset, inputs: Sequence[TensorInfo], baseline: Outputs) -> None:
@@ -145,7 +145,7 @@ class Inputs:
     def _as_table(self) -> Feed | None:
         """All samples as one array for each input.
 
-        The result is None if they are not kept in memory, or differ in shape.
+        The result is None if the samples are not kept in memory, or differ in shape.
         """
         if not self._by_row or not self._kept:
             return None

@@ -22,7 +22,7 @@ from pytest_int8acc.tensors import Array
 class Interventions:
     """Ablations of one culprit at a time, with the other culprits in high precision, on the screening subset.
 
-    The screening subset is a few random samples. Trials of a whole culprit run in the simulator of the case.
+    The screening subset is ``Simulator.few``. Trials of a whole culprit run in the simulator of the case.
     Trials of one tensor run in a second simulator, which can switch and rescale each tensor of a culprit by
     itself.
     """
@@ -37,7 +37,7 @@ class Interventions:
         """
         self.budget, self._case = budget, lab
         self.is_alone = False
-        """True if trials keep all other layers in high precision, False if only the other culprits."""
+        """Whether trials keep all other layers in high precision, not only the other culprits."""
         self._high = frozenset(culprits)
         network, self.pieces = split_groups(lab.network, culprits, lab.shapes)
         self._simulator = lab.simulator.on(network)
@@ -100,7 +100,7 @@ class Interventions:
         return self._known[group]
 
     def loss(self, group: str) -> float:
-        """The increase of the model's loss by this culprit in INT8."""
+        """The increase of the model's loss if this culprit is in INT8 instead of high precision."""
         if "" not in self._known:
             self._known[""] = self._tried(self._case.simulator, self._high)
         return self.as_it_is(group) - self._known[""]

@@ -68,19 +68,19 @@ class Judgement:
 
     @property
     def holds(self) -> bool:
-        """Whether the criteria are met with a reserve, so that other samples would meet them, too."""
+        """Whether the criteria are met with a safety margin, also in a default session that users deploy."""
         return self.has_reserve and self.survives
 
     @property
     def has_reserve(self) -> bool:
-        """Whether the criteria are met with a reserve in the session of the case."""
+        """Whether the criteria are met with a safety margin for other samples, in the case's session."""
         return self.verdict.holds and (self.held_out is None or self.held_out.holds_at(self.confidence))
 
     @property
     def is_verified(self) -> bool:
-        """Whether the criteria are met with a reserve on held-out samples, which no choice was based on.
+        """Whether the criteria are met with a safety margin on held-out samples, which chose nothing.
 
-        All samples together must be enough for a proof, too.
+        The number of all samples must also be large enough to prove each score.
         """
         return self.holds and self.held_out is not None and not self.verdict.unproved
 
@@ -102,7 +102,7 @@ class Proof(Judgement):
     """How the model's results differ in the default session that users deploy. None if the results agree, or
     if users deploy no default session."""
     rewritten_for: tuple[str, ...] = ()
-    """``form`` was rewritten so that these optimizers of ONNX Runtime do not change its results."""
+    """The optimizers of ONNX Runtime for which ``form`` was rewritten, because they changed its results."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class _ProofRecord:
 
 @cache
 def _proof_adapter() -> TypeAdapter[_ProofRecord]:
-    """Converts the fields of a proof to JSON types and back. It is made once, because that is slow."""
+    """Converts the fields of a proof to JSON types and back. It is made once, because making it is slow."""
     return TypeAdapter(_ProofRecord)
 
 
@@ -165,7 +165,7 @@ class Lab:
         self.unbuilt: list[str] = []
         """Why models of plans that a search chose do not build or run."""
         self.failed_proofs = 0
-        """The number of models that had a reserve on all samples, but not on the held-out ones."""
+        """The number of models that had a safety margin on all samples, but not on the held-out samples."""
         self.mended: dict[str, TensorScale] = {}
         """Maps a tensor to the scale with which an ablation confirmed the cause of a culprit."""
         self._proofs: dict[object, Proof] = {}
@@ -282,8 +282,8 @@ class Lab:
         Args:
             runs: Maximum number of runs over all samples. It is raised if runs take very little time.
             most: Maximum to which ``runs`` may be raised.
-            trials: Maximum number of trials on the screening subset, a few random samples. The second number
-                is the maximum to which the first may be raised, if runs take very little time.
+            trials: Maximum number of trials on the screening subset, and the number to which this maximum may
+                be raised if runs take very little time.
         """
         simulator, (usual, at_most) = self.simulator, trials
         each = len(simulator.few) / len(simulator.inputs)
@@ -348,7 +348,7 @@ class Lab:
 
     @property
     def _proving(self) -> HeldOutSamples:
-        """The samples that prove plans, if there are enough."""
+        """The samples that prove plans; empty if there are too few."""
         if self.own is None:
             return self.split.held_out
         return self.own if self.own.units >= LEAST_HELD_OUT else ()
@@ -365,7 +365,7 @@ class Lab:
 
     @property
     def suspects(self) -> tuple[int, ...] | None:
-        """All groups by index, those with the greatest loss first.
+        """The indices of all groups, the group with the greatest loss first.
 
         None for INT8 and FP8, where errors of groups add up.
         """
@@ -397,9 +397,9 @@ class Lab:
     def judged(self, form: Form) -> Judgement:
         """Build a model, run it on all samples and return the verdicts on it.
 
-        The more models failed on the held-out samples alone, the higher is the required confidence
+        The more models failed only on the held-out samples, the higher is the required confidence
         (Bonferroni, 1936). Otherwise one of many models would meet the limits by chance. A proof that
-        succeeds does not raise it (fixed-sequence testing; Maurer, Hothorn and Lehmacher, 1995).
+        succeeds does not raise the confidence (fixed-sequence testing; Maurer, Hothorn and Lehmacher, 1995).
 
         Raises:
             EngineError: The model does not build or run.
@@ -412,7 +412,7 @@ class Lab:
         return found
 
     def _count(self, found: Judgement) -> None:
-        """Count a model that failed on the held-out samples alone."""
+        """Count a model that failed only on the held-out samples; it raises the required confidence."""
         if found.verdict.holds and not found.has_reserve:
             self.failed_proofs += 1
 
@@ -446,7 +446,7 @@ class Lab:
         return proof
 
     def _recorded(self, plan: Plan, form: Form) -> Proof | None:
-        """The recorded proof of a plan; None if there is none. It counts like a proof that is made now."""
+        """The recorded proof of a plan; None if there is none. It counts as a build, like a new proof."""
         found = self.measured.records.find(*self._record_name(plan))
         if found is None:
             return None
@@ -466,8 +466,8 @@ class Lab:
         """The proof in the default session that users deploy. It may be of an equivalent, rewritten model.
 
         Args:
-            proof: A proof in an exact session, in which the criteria are met with a reserve.
-            form: Its model.
+            proof: A proof in an exact session, in which the criteria are met with a safety margin.
+            form: The model of the plan.
         """
         measured = self.measured
         missed = self._missed_by_default(proof, form)
@@ -485,7 +485,7 @@ class Lab:
     def _missed_by_default(self, proof: Proof, form: ModelForm) -> DefaultSession | None:
         """How a proved model misses the criteria in a default session.
 
-        The result is None if it meets them with a reserve there.
+        The result is None if the model meets the criteria with a safety margin in a default session.
         """
         samples = self.measured.inputs.samples or 0
         try:
@@ -618,7 +618,7 @@ def _split_lab(measured: Measured, int8: Int8Form) -> Lab | None:
 def _errors(measured: Measured, samples: int) -> F64:
     """For each sample, the candidate's ratio of error power to signal power, [samples].
 
-    If there are several outputs, it is the greatest of their ratios.
+    If there are several outputs, the greatest of their ratios is used.
     """
     errors = np.zeros(samples)
     for output in measured.runs.comparisons[Role.BASELINE, Role.INT8].outputs.values():
@@ -634,7 +634,7 @@ def _is_same(one: Dataset, other: Dataset) -> bool:
 
 
 def _latency_prices(measured: Measured, network: Network, work: Mapping[str, float]) -> Mapping[str, float]:
-    """For each group, how many ms it takes longer in the baseline's engine than in the INT8 engine.
+    """For each group, its time in ms in the baseline's engine minus its time in the INT8 engine.
 
     If the engines do not report times of layers, ``work`` is returned. Layers are timed one by one, which is
     exact enough to rank groups. The price of a fix is measured on the whole engine.
@@ -655,8 +655,8 @@ def _latency_prices(measured: Measured, network: Network, work: Mapping[str, flo
 def surviving_form(form: ModelForm, optimizers: Collection[str]) -> ModelForm | None:
     """An equivalent model, written so that the optimizers do not change its results.
 
-    It has the same layers in low precision, scales and quantized values. An exact session gives the same
-    results, except for rounding in the last bit of FP32. Whether a default session agrees must be proved, see
+    It has the same layers in low precision, scales and quantized values. In an exact session its results
+    differ only by rounding in the last bit of FP32. Whether a default session agrees must be proved, see
     ``Measured.default_session``.
 
     Args:

@@ -33,7 +33,7 @@ class TensorLoss:
 
     @property
     def share(self) -> float:
-        """The root mean square of the error divided by that of the signal; inf if the error is not finite."""
+        """The ratio of the root mean squares of error and signal; inf if the error is not finite."""
         ratio = self.noise / self.signal if self.signal else (math.inf if self.noise else 0.0)
         return math.sqrt(ratio) if math.isfinite(ratio) else math.inf
 

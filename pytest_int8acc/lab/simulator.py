@@ -32,12 +32,13 @@ FEW, _LEAST = 32, 8
 #: Maximum number of multiply-accumulates in one run of the screening subset. For large networks the subset is
 #: therefore smaller, but never smaller than its minimum.
 _WORK = 8e9
-#: Runs with fewer multiply-accumulates in total are allowed even beyond a limit on runs. They take a few
-#: seconds on one core.
+#: A limit on runs is raised until the runs have this many multiply-accumulates in total. The runs still take
+#: only a few seconds on one core.
 _LITTLE = 100e9
 #: Maximum total size, in bytes, of error vectors that are kept in memory.
 _REMEMBERED = 64 << 20
-#: Maximum number of ONNX Runtime sessions that are kept in addition to the first. Each holds all weights.
+#: Maximum number of ONNX Runtime sessions that are kept in addition to that of the unmodified network. Each
+#: session holds all weights in memory.
 _BOARDS = 3
 #: The fields of a trial that its record holds.
 _TRIAL_FIELDS = ("passed", "losses", "scores", "parts", "cost", "confirmed")
@@ -94,7 +95,7 @@ class Simulator:
             macs: The multiply-accumulates of one sample.
             errors: The error of each sample with all groups in INT8, by any measure, [samples]; None if it is
                 not known.
-            records: The results of an earlier run that was cut off; new results are added. If None, no
+            records: The results of an earlier run that was interrupted; new results are added. If None, no
                 results are recorded.
 
         Raises:
@@ -168,10 +169,10 @@ class Simulator:
 
     @cached_property
     def few(self) -> tuple[int, ...]:
-        """The screening subset: indices of a few samples, always the same, to compare plans on.
+        """The screening subset: the indices of a few samples on which plans are compared, always the same.
 
-        The subset has the samples that together carry half of the error, unless these would be more than half
-        of it. Its other samples are random.
+        The worst samples, which together have half of the error, belong to the subset if they are at most
+        half of it. All other samples of the subset are random.
         """
         order = np.random.default_rng(0).permutation(len(self.inputs)).tolist()
         errors = np.zeros(0) if self._errors is None else np.nan_to_num(self._errors, nan=_FAR, posinf=_FAR)
@@ -257,7 +258,7 @@ class Simulator:
         chosen: Sequence[int],
         enough: Enough | None,
     ) -> Trial:
-        """Run a plan on the samples in ``seen``, in the order ``chosen``, until it is decided."""
+        """Run a plan on the samples in ``seen``, in the order ``chosen``, until ``enough`` ends the trial."""
         run, comparison = self._running(plan), SampleComparison(seen.judge)
         place = {sample: i for i, sample in enumerate(seen.samples)}
         runs = self.inputs.runs([seen.samples[i] for i in chosen], len(seen.samples))
@@ -295,7 +296,7 @@ class Simulator:
         return probe
 
     def normalized_loss(self, plan: Plan) -> float:
-        """The normalized loss of a plan on the screening subset, a few random samples; about 1 at the limit.
+        """The normalized loss of a plan on the screening subset; about 1 at the limit of the criteria.
 
         For each criterion, the squared error is divided by the squared error that its limit allows. The
         result is the greatest of these ratios plus 1 % of their mean, so that an improvement by other
@@ -442,7 +443,7 @@ class _Activations:
     network: Network
     """The network after the moves of range."""
     known: Mapping[str, Quantization]
-    """The quantization of each activation that all its readers quantize symmetrically and in the same way."""
+    """The quantization of each activation whose readers quantize it symmetrically along the same axis."""
     odd: frozenset[str]
     """The activations that are not quantized to symmetric INT8 with one scale."""
     inherited_scales: Mapping[str, str]

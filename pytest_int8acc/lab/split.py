@@ -15,11 +15,11 @@ from pytest_int8acc.scores.rows import F64
 from pytest_int8acc.scores.statistics import Groups
 from pytest_int8acc.tensors import Array, Outputs
 
-#: Minimum number of samples for a split. With fewer samples all choose, and nothing is proved.
+#: Minimum number of samples for a split. With fewer samples, all of them choose plans, and no plan is proved.
 LEAST = 24
 #: One of this many samples proves plans; the others choose them.
 _ONE_IN = 3
-#: Minimum number of samples that prove a plan. It also holds for samples that a user gives for the proof.
+#: Minimum number of samples that prove a plan, also if a user names these samples under ``prove``.
 LEAST_HELD_OUT = LEAST // _ONE_IN
 #: Samples are sorted into this number of classes by their margin. Each class is split in the same ratio.
 _CLASSES = 3
@@ -83,7 +83,8 @@ def margins(outputs: Outputs, samples: int) -> F64:
 
     If several outputs have classes, it is the least difference.
 
-    An output has classes if its arrays have the shape [rows, classes]. Without such an output all are 0.
+    An output has classes if its arrays have the shape [rows, classes]. Without such an output all differences
+    are 0.
 
     Args:
         outputs: Outputs, batch by batch. Outputs without a row for each sample are ignored.

@@ -24,8 +24,8 @@ from pytest_int8acc.tensors import Array
 ELEMENTS = 4096
 #: Approximate number of output elements that are held in memory at a time.
 _TOGETHER = 1 << 20
-#: Nan and infinity in an output are replaced by this many times the greatest magnitude in the baseline's
-#: output.
+#: Where only the candidate's output is nan or infinite, it is replaced by minus this many times the greatest
+#: magnitude in the baseline's output.
 _FAR = 10.0
 
 Vectors = NDArray[np.float32]
@@ -79,7 +79,7 @@ class Prober:
     def _all_vectors(
         self, samples: Sequence[int], some: Sequence[int], outputs: SampleOutputs
     ) -> list[Vectors]:
-        """The error vectors for each target, of those ``samples`` that one run computed."""
+        """The error vectors of the samples ``some``, which one run computed, one array for each target."""
         vectors = []
         for limit in self._baseline.limits:
             output, cut = limit.output.output, limit.output.cut
@@ -116,9 +116,9 @@ class Prober:
         return np.concatenate(vectors, axis=1)
 
     def _tamed(self, name: str, b: Array, c: Array) -> Array:
-        """The candidate's output ``c`` with finite values.
+        """The candidate's output ``c`` with nan and infinity replaced where the baseline is finite.
 
-        The result is zeros if shape or dtype differ from the baseline's.
+        The result is zeros if the shape or the kind of values differs from the baseline's.
         """
         if c.shape != b.shape or kind_of(c) != kind_of(b):
             return np.zeros_like(b)

@@ -57,8 +57,8 @@ class Samples:
     def order(self) -> list[int]:
         """All samples in the order in which they should run.
 
-        The hardest come first. The others follow in bit-reversed order of their rank, so that each prefix is
-        spread evenly over all hardnesses.
+        The hardest samples come first. The others follow in bit-reversed order of their rank, so that each
+        prefix is spread evenly over all hardnesses.
         """
         ranked = self.ranked()
         rest = ranked[self._lead :]
@@ -123,9 +123,10 @@ class Samples:
     def _extrapolate(self, parts: Floats, reference: Trial | None, least: int) -> tuple[Floats, Floats]:
         """The estimated mean loss over all samples, and its margin of error; nan if too few samples ran.
 
-        The hardest samples, which run first, are counted as they are. For the other samples a ratio estimator
-        (Cochran, Sampling Techniques, ch. 6) assumes that the loss exceeds the loss in ``reference`` in
-        proportion to hardness. The margin is three standard errors, and more if few samples ran.
+        The measured losses of the hardest samples, which run first, are used. For the other samples a ratio
+        estimator (Cochran, Sampling Techniques, ch. 6) assumes that the loss exceeds the loss in
+        ``reference`` in proportion to hardness. The margin is three standard errors, and more if few samples
+        ran.
         """
         mean, margin = np.full((2, len(parts)), np.nan)
         rest = np.ones(self.count, dtype=np.bool_)
@@ -234,7 +235,7 @@ class Ledger:
     def result(self, ending: Ending) -> SearchResult:
         """The passing plan of least weight, and the cost of the search.
 
-        If no plan passes, it is the plan with all groups in high precision.
+        If no plan passes, the result has the plan with all groups in high precision.
         """
         best = self.best or self._trials.get(self.everything)
         high = self.everything if best is None else best.high

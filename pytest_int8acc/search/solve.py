@@ -13,8 +13,8 @@ from pytest_int8acc.search.surrogate import Bools, Floats, Surrogate
 
 #: Maximum number of groups of layers for which all plans are enumerated.
 EXHAUSTIVE = 12
-#: A swap may exchange two groups of layers for one. This is the maximum number of groups that are considered
-#: for each side of such a swap.
+#: Maximum number of groups that are considered for each side of a swap that exchanges two groups of layers
+#: for one.
 _POOL = 32
 
 
@@ -43,7 +43,7 @@ class Solver:
 
         Args:
             surrogate: Predicts the loss of a plan.
-            weights: The weight of each group of layers: what it costs to put the group into high precision.
+            weights: The weight of each group of layers: the cost of high precision for the group.
             free: True for groups that may be put into high precision; other groups stay in the low format.
         """
         self.surrogate, self.weights, self.free = surrogate, weights, free
@@ -116,7 +116,7 @@ class Solver:
             yield plan
 
     def _improve(self, plan: Bools, limit: float) -> Bools:
-        """The plan after swaps that save weight, until no further swap does.
+        """The plan after swaps that save weight, until no further swap saves weight.
 
         Each step takes the swap that saves most weight without a predicted loss beyond the limit.
         """

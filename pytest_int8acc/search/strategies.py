@@ -48,7 +48,7 @@ def certify(evaluator: Evaluator, high: frozenset[int], *, budget: Budget | None
 
 
 def fewest(evaluator: Evaluator, order: Sequence[int], *, budget: Budget | None = None) -> SearchResult:
-    """Find a plan that passes and needs each of its groups, if the errors of groups do not add up.
+    """Find a plan that passes and needs each of its groups, for formats in which errors do not add up.
 
     In FP16 an overflow is cured only if all groups through which the large values pass are in high precision.
     So the number of groups in high precision is doubled until a plan passes. Then that plan is divided by
@@ -57,7 +57,7 @@ def fewest(evaluator: Evaluator, order: Sequence[int], *, budget: Budget | None 
     Args:
         evaluator: Judges plans.
         order: All groups by index, the most suspicious first.
-        budget: When to stop early.
+        budget: The budget of the search; None for no limit.
     """
 
     def body(ledger: Ledger) -> Ending:
@@ -99,9 +99,9 @@ def _shrink(
 ) -> frozenset[int]:
     """Remove groups from a passing plan until it fails without any one of its groups.
 
-    Groups with a high price and a low predicted loss are removed first. After each success twice as many
-    groups are removed at once, as long as the predicted loss is within the limit. If ``budget.once`` is set,
-    a group is not tried again after the plan failed without it.
+    A group is removed early if its price is high, and the predicted loss without the group is low. After each
+    success twice as many groups are removed at once, as long as the predicted loss is within the limit. If
+    ``budget.once`` is set, a group is not tried again after the plan failed without it.
 
     Args:
         ledger: Judges plans.
@@ -138,8 +138,8 @@ def _shrink(
 def _minimal(ledger: Ledger) -> Ending:
     """Find a plan of low price that passes and is proven to need each of its groups.
 
-    First the groups that break a criterion alone are tried in high precision, if that is cheaper than the
-    cheapest plan that the surrogate predicts to pass. Then the cheapest predicted plans are tried. Each
+    First, the plan with those groups in high precision that alone miss a criterion is tried, if it is cheaper
+    than all plans that the surrogate predicts to pass. Then the cheapest predicted plans are tried. Each
     measurement corrects the surrogate. Cheaper plans are tried as long as this costs little. In the end each
     group of the plan is returned to the low format in a trial of its own, which must fail.
     """
@@ -203,7 +203,7 @@ class _Minimal:
     def improve(self) -> None:
         """Try cheaper plans, the most promising first.
 
-        Two costs are limited, in runs over all samples: that of failures in a row, and that of all tries.
+        The cost of failures in a row and the cost of all tries are limited, in runs over all samples.
         With few groups the limits are higher, because a run is quick and the prediction is good.
         """
         most_in_a_row, most, screen = 1.0, max(3.0, 0.5 * math.log2(len(self.ledger.groups))), 1.05
@@ -279,7 +279,7 @@ class _Minimal:
         return None
 
     def _attempt(self, plan: frozenset[int], why: str, screen: float) -> bool:
-        """Try a plan on a few samples, and then on all samples if the loss was at most ``screen``."""
+        """Try a plan on a few samples, then on all samples if the predicted loss is at most ``screen``."""
         measured = self.ledger.probe([plan], self._probed.samples)[0]
         self.model.anchor(plan, measured)
         passed = False

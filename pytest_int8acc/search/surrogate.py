@@ -16,22 +16,23 @@ from pytest_int8acc.search.types import Probe, Target, Trial
 Floats = NDArray[np.float64]
 Vectors = NDArray[np.float32]
 Bools = NDArray[np.bool_]
-#: Maximum factor by which the measurement of one plan may scale the predictions for other plans.
+#: Maximum factor, in either direction, by which the measurement of one plan may scale other predictions.
 _STRETCH = 100.0
 #: Minimum number of pairs of groups from which the typical angle between their error vectors is estimated.
+#: With fewer pairs a right angle is assumed.
 _MANY_PAIRS = 20
 #: Number of plans that the evaluator measures in one call: enough to share runs, few enough to stop in time.
 _AT_ONCE = 16
-#: Maximum ratio, in either direction, between the loss on all samples and that on the few samples that were
-#: measured.
+#: Maximum ratio, in either direction, between the loss on all samples and the loss on the few measured
+#: samples. A greater ratio is set to this number.
 _APART = 1e3
 #: Maximum number of samples on which error vectors are measured.
 _MOST = 8
 #: Maximum cost of measuring each group of layers alone, as a number of trials over all samples. If it would
 #: cost more, blocks of neighbouring groups are measured first.
 _CHEAP = 0.5
-#: The groups of a block are measured one by one if the block matters. The blocks that do not matter may
-#: together cause at most this share of the allowed error. They stay in INT8.
+#: Maximum share of the allowed error that may come from all blocks together whose groups are not measured one
+#: by one. These groups stay in INT8.
 _NEGLIGIBLE = 0.1
 
 
@@ -43,8 +44,8 @@ class Surrogate:
     . d_j``. Its cross terms show which groups interact or cancel. On few samples many cross terms arise by
     chance. So an angle within three standard deviations of the typical angle is set to the typical angle.
 
-    There is one quadratic form, called a row, for each target. A target is an error that one criterion
-    measures. If the criterion is on the worst samples, the target has a row for each sample. ``scale`` is the
+    A quadratic form is called a row. A target is an error that one criterion measures. A target has one row.
+    If the criterion is on the worst samples, the target has one row for each sample instead. ``scale`` is the
     ratio of true to predicted loss for each target, learnt from trials. ``anchor`` sets the ratio of measured
     to predicted loss for each row.
     """
@@ -191,8 +192,7 @@ def probe(ledger: Ledger, trial: Trial, *, closely: bool = False) -> Probed:
     """Measure the error that each group alone in INT8 adds, on a few samples.
 
     If that would cost too much, blocks of neighbouring groups are measured first. Only groups of blocks with
-    a considerable error are measured one by one. The error of the other blocks is counted in every
-    prediction.
+    a considerable error are measured one by one. Every prediction includes the error of the other blocks.
 
     Args:
         ledger: Measures the plans.
@@ -228,11 +228,11 @@ def probe(ledger: Ledger, trial: Trial, *, closely: bool = False) -> Probed:
 
 
 def _choose(ledger: Ledger, trial: Trial) -> list[int]:
-    """The samples on which error vectors are measured. There are as many as can be measured at a low cost.
+    """The samples on which error vectors are measured. Their number is limited so that this costs little.
 
-    They are taken from the samples that ran in a trial. If a mean decides, they are spread evenly over all
-    hardnesses. If the worst samples decide, they are spread over the harder half of the samples that must
-    pass.
+    They are taken from the samples that ran in the trial, sorted by their loss. If means decide, they are
+    spread evenly over all these samples. If the worst samples decide, they are spread over that half of the
+    samples that must pass which has the greater losses.
     """
     criteria, shares = ledger.evaluator.criteria, ledger.samples.shares(trial)
     seen = np.flatnonzero(~np.isnan(shares))
