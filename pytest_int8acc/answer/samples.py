@@ -24,7 +24,7 @@ _INPUTS = 2
 _PIXELS, _WIDTH = 4096, 96
 #: Maximum number of points of a curve in the report; a longer curve is thinned out.
 _VALUES = 256
-#: Maximum number of base64 characters for all pictures of a case. Samples beyond this number are not shown.
+#: Maximum number of base64 characters for all pictures of a case. A sample that does not fit is left out.
 _CHARACTERS = 90_000
 #: Minimum height and width, in elements, of an input or output that is shown as a picture.
 _LEAST_SIDE = 8
@@ -54,8 +54,9 @@ def worst_samples(measured: Measured) -> tuple[WorstSample, ...]:
     for name, worst in chosen.items():
         feed = inputs.get(worst.sample, {}) if statistics[name].samples == measured.result.samples else {}
         views = [*_of_inputs(feed), *_of_outputs(name, worst)]
-        size += sum(len(row) for view in views for row in view.rows)
-        if views and size <= _CHARACTERS:
+        characters = sum(len(row) for view in views for row in view.rows)
+        if views and size + characters <= _CHARACTERS:
+            size += characters
             sqnr = decibels(worst.ratio, 1.0)
             found.append(WorstSample(name, worst.sample, sqnr, tuple(views)))
     return tuple(found)
