@@ -496,7 +496,7 @@ _RUNS = 2.0
 
 
 def adds_up(outcome: SearchOutcome) -> bool:
-    """Whether a layer at fault loses accuracy by mere rounding, of this layer or of many layers together."""
+    """Whether a layer at fault loses accuracy by rounding alone, either its own or that of many layers."""
     causes = (culprit.cause for culprit in outcome.culprits)
     return any(cause is not None and cause.symptom in ("noise-adds-up", "too-coarse") for cause in causes)
 

@@ -80,7 +80,8 @@ _EQUAL = 0.02
 _FEW_CODES = 0.4
 #: Number of bins of the histogram of a weight in a report.
 _HISTOGRAM_BINS = 64
-#: Rounding errors count as a shift of the results if the shift is at least this share of the squared error.
+#: Rounding errors count as a shift of the results if the squared mean error is at least this share of the
+#: mean squared error.
 _MOSTLY = 0.5
 #: A subtraction counts as cancelling if the relative error of its result is more than this many times the
 #: relative error of rounding a number to the low format.

@@ -214,9 +214,9 @@ def _file_feeds(
 
 
 def _with_axis(arrays: Feed, layout: Layout) -> Feed:
-    """Return ``arrays``, each with a new axis 0 if it is one sample without a batch axis.
+    """Return ``arrays``, each with a new axis 0 if it is a single sample without a batch axis.
 
-    If the model has no batch axis, the arrays get a new axis 0 if they are one whole feed.
+    If the model has no batch axis, axis 0 counts feeds. It is added if the arrays are a single feed.
     """
     ranks = {t.name: len(t.shape) for t in layout.inputs if t.shape is not None}
     if layout.batched:

@@ -171,7 +171,7 @@ class Ablation:
     met: bool
     """Whether the model met the criteria with this change, on the samples of the trial."""
     samples: int | None = None
-    """The number of samples of the screening subset, on which the trial ran; None if it ran on all samples."""
+    """The size of the screening subset, on which the trial ran; None if it ran on all samples."""
     beyond: bool = False
     """Whether the change removes far more error than the culprit adds.
 

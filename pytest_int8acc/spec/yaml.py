@@ -17,7 +17,7 @@ import yaml
 
 #: The loader class: libyaml's parser if PyYAML was built with it (8 times as fast), otherwise PyYAML's own.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-#: Maximum size of a file in bytes.
+#: Maximum size of a YAML file in bytes.
 MAX_BYTES = 1 << 20
 #: Maximum nesting depth of lists and mappings. A spec needs 6 levels.
 MAX_DEPTH = 32
@@ -192,7 +192,7 @@ class _Converter:
         """The collections around the current node, the outermost first."""
 
     def node(self, node: yaml.Node) -> Node:
-        """Return ``node`` and its children. An alias is converted, and counted, each time it is used."""
+        """Convert ``node`` and its children. Each use of an alias is converted anew, and counts for the limit."""
         mark = _mark(node.start_mark)
         self.count += 1
         if self.count > self.max_nodes:
