@@ -379,7 +379,7 @@ class _Edit:
     def scale_weights(self, site: Site, factors: Array) -> None:
         """Multiply the weights of the nodes that read a site's activation by ``factors``.
 
-        If the activation has a partner, there are no such weights.
+        Nothing changes if the activation has a partner: its readers are products of two activations.
         """
         for reader in () if site.partner else site.readers:
             node = self.nodes[reader]

@@ -415,7 +415,7 @@ def _same_as_before(
         if node.domain not in ("", "ai.onnx") or node.op_type in _CHANGED or subgraphs(node):
             continue
         new, old = (schema_of(node.op_type, version) for version in (opset, older))
-        # The converter refuses operators that the older opset lacks.
+        # A node is kept if both opsets have the same schema, and if one has none: the converter refuses it.
         if new is None or old is None or new.since_version == old.since_version:
             continue
         if "axes" in old.attributes and "axes" not in new.attributes:

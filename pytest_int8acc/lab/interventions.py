@@ -138,7 +138,7 @@ class Interventions:
         return lab.simulator.normalized_loss(Plan(high, floats=floats))
 
     def in_fp32(self, group: str) -> float:
-        """The model's loss if nodes that are not quantized run in FP32 in place of FP16."""
+        """The model's loss with ``group`` in INT8, if nodes that are not quantized run in FP32, not FP16."""
         self.budget.pay()
         return self._wide.normalized_loss(Plan(high=dict.fromkeys(sorted(self._high - {group}), "fp32")))
 

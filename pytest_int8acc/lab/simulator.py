@@ -29,8 +29,8 @@ from pytest_int8acc.tensors import Array, Outputs
 #: Maximum and minimum number of samples in the screening subset. Plans with different scales are compared on
 #: this subset. A plan that is chosen there is confirmed on all samples.
 FEW, _LEAST = 32, 8
-#: Maximum number of multiply-accumulates in one run of the screening subset. For large networks the subset is
-#: therefore smaller, but never smaller than its minimum.
+#: Maximum number of multiply-accumulates in one run of the screening subset. For large networks the subset
+#: therefore has fewer samples, but at least ``_LEAST``.
 _WORK = 8e9
 #: A limit on runs is raised until the runs have this many multiply-accumulates in total. The runs still take
 #: only a few seconds on one core.
@@ -154,7 +154,7 @@ class Simulator:
         return max(runs, _LITTLE / max(self._macs * len(self.inputs), 1.0))
 
     def seen(self, samples: Iterable[int] | None = None) -> Seen:
-        """Some of the samples, by index, with a judge of their own; None for all samples.
+        """Some of the samples, by index, with a judge for these samples alone; None for all samples.
 
         Raises:
             CriterionError: A criterion does not fit the outputs.
@@ -445,7 +445,7 @@ class _Activations:
     known: Mapping[str, Quantization]
     """The quantization of each activation whose readers quantize it symmetrically along the same axis."""
     odd: frozenset[str]
-    """The activations that are not quantized to symmetric INT8 with one scale."""
+    """The quantized activations that are not in symmetric INT8 with one scale."""
     inherited_scales: Mapping[str, str]
     """For each activation that moves of range created, the activation whose scale it inherits."""
 

@@ -21,7 +21,8 @@ LEAST = 24
 _ONE_IN = 3
 #: Minimum number of samples that prove a plan, also if a user names these samples under ``prove``.
 LEAST_HELD_OUT = LEAST // _ONE_IN
-#: Samples are sorted into this number of classes by their margin. Each class is split in the same ratio.
+#: Samples are sorted into this number of classes by their margin. Each class is split in the same ratio into
+#: samples that choose plans and samples that prove them.
 _CLASSES = 3
 
 

@@ -91,7 +91,10 @@ class Surrogate:
         return np.asarray(self.scale[self.target_of_row] * self._anchor)
 
     def rows(self, int8: NDArray[np.generic]) -> Floats:
-        """The predicted losses, [plans, rows], from 0/1 vectors of groups in INT8, [plans, groups]."""
+        """The predicted losses, [plans, rows], from 0/1 vectors of groups in INT8, [plans, groups].
+
+        A row is a target, or one sample of a target whose criterion is on the worst samples.
+        """
         q = np.asarray(int8, dtype=np.float64)
         forms = [((q @ g) * q).sum(axis=1) + 2 * (q @ b) for g, b in zip(self.gram, self.linear, strict=True)]
         return np.asarray(np.maximum(np.stack(forms, axis=1) + self.constant, 0.0) * self.row_scale)

@@ -192,7 +192,7 @@ class _Converter:
         """The collections around the current node, the outermost first."""
 
     def node(self, node: yaml.Node) -> Node:
-        """Convert ``node`` and its children. Each use of an alias is converted anew, and counts for the limit."""
+        """Convert ``node`` and its children. Each use of an alias is converted and counted anew."""
         mark = _mark(node.start_mark)
         self.count += 1
         if self.count > self.max_nodes:
