@@ -60,7 +60,7 @@ def problems(result: CaseResult) -> list[str]:
     if result.precision is not None and result.precision.is_broken:
         found.append(_refuted(result.precision))
     if result.is_undecided:
-        found.append(_undecided(result, result.unsteady[0], needed=None))
+        found.append(_undecided(result, result.unsteady[0], needed=None, heavy=False))
     return [*found, *_blind_problems(result)]
 
 
@@ -101,7 +101,10 @@ def _deployed(result: CaseResult) -> Iterator[str]:
     The judged session, which is exact, meets them.
     """
     if result.default_session is not None and result.default_session.is_caution:
-        yield default_session_text(result.default_session)
+        # With ONNX Runtime as the target, a fix is verified only if it passes in a default session, too.
+        repair = None if result.passed or result.fixed_session is not None else result.answer
+        start = Caution.FIX_RUNS if repair is not None and repair.verified else ""
+        yield start + default_session_text(result.default_session)
 
 
 def default_session_text(found: DefaultSession) -> str:
@@ -113,7 +116,7 @@ def default_session_text(found: DefaultSession) -> str:
     elif found.level != "none":
         level = Caution.DEFAULT_FROM.format(level=found.level)
     texts = {
-        "refused": Caution.DEFAULT_REFUSES,
+        "refused": Caution.DEFAULT_REFUSES_BY if found.optimizers else Caution.DEFAULT_REFUSES,
         "fails": Caution.DEFAULT_FAILS if found.optimizers else Caution.DEFAULT_FAILS_SOMEHOW,
         "passes": Caution.DEFAULT_PASSES,
         "differs": Caution.DEFAULT_DIFFERS,
@@ -189,8 +192,15 @@ def stop_text(stop: Stop, low_format: str) -> str:
     return STOPS[stop.kind].sentence.format(seconds=number(stop.max_seconds), left=left or "nothing")
 
 
-def _undecided(result: CaseResult, score: Score, needed: int | None) -> str:
-    """Returns why other samples might reverse the verdict, and which samples carry most of the error."""
+def _undecided(result: CaseResult, score: Score, needed: int | None, *, heavy: bool = True) -> str:
+    """Returns why other samples might reverse the verdict.
+
+    Args:
+        result: The case.
+        score: The score that other samples might change.
+        needed: How many samples would decide; None if it is not known, or told elsewhere.
+        heavy: Whether the text names the samples that carry most of the error, if they are few.
+    """
     facts = {
         "score": name_of(score, NAME),
         "interval": interval_text(score),
@@ -198,7 +208,7 @@ def _undecided(result: CaseResult, score: Score, needed: int | None) -> str:
         "unmended": "" if result.passed or result.answer is None else Caution.UNMENDED,
     }
     for output in result.outputs:
-        if output.name == score.subject and output.heavy:
+        if heavy and output.name == score.subject and output.heavy:
             return Caution.UNDECIDED_SAMPLES.format(
                 **facts,
                 heavy=len(output.heavy),

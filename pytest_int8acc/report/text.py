@@ -43,7 +43,7 @@ _ROWS, _MORE_CULPRITS, _TRIALS, _LAYERS = 20, 20, 40, 40
 def failure(view: CaseView, verbosity: int = 0, width: int | None = None) -> str:
     """Returns the text of a failed case: at most ``LINES`` lines; more with -v, everything with -vv.
 
-    ``verbosity`` below 0, as with -q, gives what 0 gives. If ``width`` is given, longer lines are wrapped. Then
+    A negative ``verbosity``, as with -q, counts as 0. If ``width`` is given, longer lines are wrapped. Then
     there may be more than ``LINES`` lines.
     """
     verbosity = max(verbosity, 0)
