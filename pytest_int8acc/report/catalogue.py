@@ -869,8 +869,8 @@ class Caution:
     NEEDED = "; give about {needed} samples in all to decide"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
     FIX_UNDECIDED = (
-        "{samples} held-out samples tell little of {score} with the fix: on others it may be {interval}, "
-        "limit {limit}{needed}"
+        "{samples} held-out samples alone do not decide {score} with the fix: on others it may be "
+        "{interval}, limit {limit}{needed}"
     )
     FIX_FROM_INPUTS = "the fix has its scales from these very inputs: before you ship, run it on others"
     NAN_IN_BOTH = "{output} is NaN in both forms in {share:.2%} of its elements, which are left out"
@@ -947,7 +947,7 @@ class Caution:
     FIX_FAILS = "in a default session of ONNX Runtime the fix fails: {score}"
     FIX_REFUSED = "a default session of ONNX Runtime does not run the fix"
     #: Added to how the unchanged model differs in a default session, if the fix was verified there.
-    FIX_RUNS = "the fix passes in a default session, too; without it "
+    FIX_RUNS = "the fix passes in ONNX Runtime's default session, too; without it "
 
     LOST = "{output} is lost in {format} (sqnr_db {sqnr_db}), and no criterion notices"
     TOO_WEAK = "the criteria are too weak: {outputs} would pass"
