@@ -1086,13 +1086,13 @@ class Remedy:
     STAYS = "{file}{share} of the MACs stay in {format}{time}: "
     NOT_WORTH_IT = (
         "no {format} fix worth shipping, {share} of the MACs would stay in {format}{time}: ship {high}, or "
-        "try {others}. Else{file}: "
+        "try {others}. Or{file}: "
     )
     #: Which data gave the ranges, if the fix has other scales.
     RANGES_FROM_DATA = "; ranges from the calibration data, {data}"
     RANGES_FROM_INPUTS = "; ranges from the compared inputs themselves"
 
-    VERIFIED_SCORE = ", verified on {samples} samples that it has not seen, {score}, by {backend}"
+    VERIFIED_SCORE = ", verified on {samples} samples that it has not seen: {score}, by {backend}"
     VERIFIED_BY = ", verified on {samples} samples that it has not seen, by {backend}"
     VERIFIED = ", verified on {samples} samples that it has not seen"
     VERIFIED_BRIEFLY = ", verified on {samples} held-out samples"

@@ -282,7 +282,7 @@ def _priced(share: float, added_ms: float | None, precision: str, low_format: st
     time = "" if added_ms is None else f", {added_ms:+.2g} ms"
     facts = {"share": percent(share), "time": time, "format": low_format, "high": precision.upper()}
     if share < WORTH_SHIPPING:
-        file = " (fixed.onnx)" if written else ""
+        file = " use fixed.onnx" if written else ""
         return Remedy.NOT_WORTH_IT.format(**facts, others=INSTEAD[low_format], file=file)
     return Remedy.STAYS.format(**facts, file="use fixed.onnx, " if written else "")
 
