@@ -927,6 +927,7 @@ class Caution:
     DEFAULT_REFUSES_BY = (
         "open ONNX Runtime with disabled_optimizers=[{optimizers}]: by default it does not run this model"
     )
+    DEFAULT_REFUSES_WHY = " ({score})"
     DEFAULT_PASSES = (
         "ONNX Runtime's default session keeps the limits: {score}, and {exact} as judged; {level}"
     )

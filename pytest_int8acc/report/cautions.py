@@ -100,15 +100,23 @@ def _deployed(result: CaseResult) -> Iterator[str]:
 
     The judged session, which is exact, meets them.
     """
-    if result.default_session is not None and result.default_session.is_caution:
-        # With ONNX Runtime as the target, a fix is verified only if it passes in a default session, too.
-        repair = None if result.passed or result.fixed_session is not None else result.answer
-        start = Caution.FIX_RUNS if repair is not None and repair.verified else ""
-        yield start + default_session_text(result.default_session)
+    found = result.default_session
+    if found is None or not found.is_caution:
+        return
+    # With ONNX Runtime as the target, a fix is verified only if it passes in a default session, too.
+    repair = None if result.passed or result.fixed_session is not None else result.answer
+    if repair is not None and repair.verified:
+        yield Caution.FIX_RUNS + default_session_text(found, why=False)
+    else:
+        yield default_session_text(found)
 
 
-def default_session_text(found: DefaultSession) -> str:
-    """Returns how a default session of ONNX Runtime differs, and which optimizers make the difference."""
+def default_session_text(found: DefaultSession, *, why: bool = True) -> str:
+    """Returns how a default session of ONNX Runtime differs, and which optimizers make the difference.
+
+    Without ``why`` the text does not say for which reason ONNX Runtime refuses the model, if it says with
+    which optimizers.
+    """
     optimizers = ", ".join(map(repr, found.optimizers))
     level = Caution.DEFAULT_ALWAYS
     if found.optimizers:
@@ -116,13 +124,15 @@ def default_session_text(found: DefaultSession) -> str:
     elif found.level != "none":
         level = Caution.DEFAULT_FROM.format(level=found.level)
     texts = {
-        "refused": Caution.DEFAULT_REFUSES_BY if found.optimizers else Caution.DEFAULT_REFUSES,
+        "refused": Caution.DEFAULT_REFUSES,
         "fails": Caution.DEFAULT_FAILS if found.optimizers else Caution.DEFAULT_FAILS_SOMEHOW,
         "passes": Caution.DEFAULT_PASSES,
         "differs": Caution.DEFAULT_DIFFERS,
         "saturates": Caution.DEFAULT_SATURATES,
     }
     exact = "a pass" if found.exact is None else number(found.exact.value)
+    if found.kind == "refused" and found.optimizers:
+        texts["refused"] = Caution.DEFAULT_REFUSES_BY + Caution.DEFAULT_REFUSES_WHY * why
     text = texts[found.kind].format(score=_by_default(found), exact=exact, level=level, optimizers=optimizers)
     return text + (Caution.DEFAULT_WITHOUT_KERNELS if found.without_kernels else "")
 
