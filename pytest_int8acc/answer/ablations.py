@@ -98,7 +98,11 @@ def _shown(
     trials: Interventions, group: str, ordered: Sequence[Suspect], likely: Cause, placed: Placed
 ) -> Cause | None:
     """The cause that ablations show; None if they show none. Tensors are tried in the given order."""
-    if not trials.may_go_on or not trials.loss(group) >= _LEAST_LOSS * trials.as_it_is(group):
+    if not trials.may_go_on:
+        return None
+    # A layer may cause no loss here, for example where an output is the index of the greatest value.
+    loss = trials.loss(group)
+    if not loss > 0 or loss < _LEAST_LOSS * trials.as_it_is(group):
         return None
     tests = _Tests(trials, group)
     for suspect in ordered:

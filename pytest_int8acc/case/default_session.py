@@ -117,7 +117,9 @@ def refused_file(model: Model, samples: int, sessions: Sessions) -> DefaultSessi
     try:
         sessions.default(model)
     except EngineError as error:
-        result = DefaultSession("refused", is_target=True, samples=samples, problem=str(error))
+        result = DefaultSession(
+            "refused", is_target=True, samples=samples, problem=_without_name(error, model)
+        )
         found = _located(result, model, sessions, loads)
         return found if found is not None and found.optimizers else None
     return None
@@ -208,7 +210,7 @@ class _Trial:
             engine = self.sessions.default(self.model, level=level, disabled=disabled)
             outputs = self.batch.cut(engine(self.batch.feed))
         except EngineError as error:
-            return _Found("refused", problem=str(error))
+            return _Found("refused", problem=_without_name(error, self.model))
         exact = self.batch.exact
         if all(np.array_equal(exact[name], outputs[name], equal_nan=True) for name in exact):
             return None
@@ -257,6 +259,11 @@ def _worst(verdict: Verdict) -> Score | None:
     """The score that misses its limit by most; None if all limits are met."""
     missed = [score for score in verdict.scores if not score.passed]
     return max(missed, key=lambda score: score.normalized_loss, default=None)
+
+
+def _without_name(error: EngineError, model: Model) -> str:
+    """The text of an error without the model's file, which the report names elsewhere."""
+    return str(error).removeprefix(f"{model.name}: ")
 
 
 def _problem(verdict: Verdict) -> str:

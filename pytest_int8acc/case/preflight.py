@@ -319,7 +319,7 @@ def refuse_overflow(
             f"{model.name}: in FP16 {worst}, by {how} inside the model; quantization is not the problem.\n"
             + "".join(f"  {sentence}\n" for sentence in where[:_MAX_NAMED])
             + f"Mend the model: {remedy}. 'candidate: fp16' finds what must stay in FP32; 'baseline: fp32'\n"
-            "compares quantization alone, and an engine in FP16 is lost all the same."
+            "compares quantization alone, and an engine in FP16 would overflow all the same."
         )
 
 

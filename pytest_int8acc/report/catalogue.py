@@ -419,11 +419,8 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
     ),
     "needs-digits": SymptomWords(
         family="rounding",
-        clause="loses digits that its readers need",
-        sentence=(
-            "nothing of it overflows or vanishes; '{tensor}' loses digits in {precision} that its "
-            "readers need"
-        ),
+        clause="{precision} keeps too few digits of it",
+        sentence="{precision} keeps too few digits of '{tensor}'; none of its values overflows or vanishes",
     ),
 }
 
@@ -531,8 +528,8 @@ CAUSES: Mapping[CauseKind, CauseWords] = {
 #: The beginning of a clause about a trial that undid one part of a culprit's quantization. The clause ends
 #: with the share of the loss that the change removed.
 ABLATIONS: Mapping[TakenKind, str] = {
-    "activation": "{it} unquantized gives back",
-    "constants": "{it} unquantized gives back",
+    "activation": "leaving {it} unquantized gives back",
+    "constants": "leaving {it} unquantized gives back",
     "range": "a range that fits {it} gives back",
     "channels": "{channels}{of_it} {explain}",
     "per-channel": "{scales}{of_it} gives back",
@@ -663,7 +660,7 @@ CHANGES: Mapping[ChangeKind, ChangeWords] = {
         sentence="{outputs} of the engine, to be left unread ({names}), breaks a wrong fusion",
     ),
     "method": ChangeWords(
-        clause="write '{method}' under 'calibrate:'",
+        clause="calibrated with '{method}' under 'calibrate:'",
         sentence="all activations calibrated by '{method}', under 'calibrate:' of the spec",
     ),
     "rescales": ChangeWords(
@@ -826,16 +823,19 @@ class Why:
     NO_CAUSE = "{layer}: no cause is known"
     NO_CAUSES = "no cause is known of {layers} in the body of {node}"
     TOGETHER = "no step leaves its limit alone; together they do, against {stage}"
-    CHOICE = "{op_type} '{node}'{more} chooses among values: small errors before it are jumps behind it"
+    CHOICE = "{op_type} '{node}'{more} chooses among values: small errors before it become jumps behind it"
     PAIRS = "{pairs}: no plan takes them off"
-    UNEQUAL_PAIR = "Q and DQ disagree at '{node}': {finding}{more}; no plan takes that off"
+    UNEQUAL_PAIR = "Q and DQ disagree at '{node}': {finding}{more}; no plan can change this pair"
     WIDE_RANGES = "{many} ranges are {span} times what the data reaches"
     NARROW_RANGES = "{many} ranges cut values off that reach {span} times as far"
     RANGES_BY_HAND = "{ranges}: the tensors share {few} ({values}), {fault}"
     RANGES_OF_OTHERS = (
         "{ranges}: the dynamic ranges are {fault}; which data and method made them is not known here"
     )
-    CLIPPED_RANGES = "{ranges}: method '{method}' clips them, the calibration data reach as far as the inputs"
+    CLIPPED_RANGES = (
+        "{ranges}: method '{method}' clips them; the calibration data are not at fault, they reach as far as "
+        "the inputs"
+    )
     OTHER_DATA = "{ranges}: the calibration data reach {span} times as far as the inputs there"
     IDENTICAL = "the outputs are the baseline's bit for bit, so nothing was rounded to {format}"
     OTHER_FORMAT = "the scores say little about {format}: {layers}"
@@ -870,8 +870,8 @@ class Caution:
     NEEDED = "; give about {needed} samples in all to decide"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
     FIX_UNDECIDED = (
-        "beyond the {samples} samples of the proof {score} may be {interval} with the fix, limit {limit}"
-        "{needed}"
+        "{samples} held-out samples alone do not decide {score} with the fix: on others it may be "
+        "{interval}, limit {limit}{needed}"
     )
     FIX_FROM_INPUTS = "the fix has its scales from these very inputs: before you ship, run it on others"
     NAN_IN_BOTH = "{output} is NaN in both forms in {share:.2%} of its elements, which are left out"
@@ -924,6 +924,10 @@ class Caution:
         "ONNX Runtime's default session misses limits: {score}, and {exact} as judged; {level}"
     )
     DEFAULT_REFUSES = "ONNX Runtime's default session does not run this model: {score}; {level}"
+    DEFAULT_REFUSES_BY = (
+        "open ONNX Runtime with disabled_optimizers=[{optimizers}]: by default it does not run this model"
+    )
+    DEFAULT_REFUSES_WHY = " ({score})"
     DEFAULT_PASSES = (
         "ONNX Runtime's default session keeps the limits: {score}, and {exact} as judged; {level}"
     )
@@ -943,6 +947,8 @@ class Caution:
     FIX_FAILS_BY = "in a default session the fix fails without disabled_optimizers=[{optimizers}]"
     FIX_FAILS = "in a default session of ONNX Runtime the fix fails: {score}"
     FIX_REFUSED = "a default session of ONNX Runtime does not run the fix"
+    #: Added to how the unchanged model differs in a default session, if the fix was verified there.
+    FIX_RUNS = "the fix passes in ONNX Runtime's default session, too; without it "
 
     LOST = "{output} is lost in {format} (sqnr_db {sqnr_db}), and no criterion notices"
     TOO_WEAK = "the criteria are too weak: {outputs} would pass"
@@ -983,7 +989,7 @@ class Advice:
         "report these layers to NVIDIA, or judge them with 'backend: onnxruntime'; or accept the engine as "
         "it is: 'realized: warn'"
     )
-    DECIDE = "give {samples}, or a limit that these decide; 'undecided: score' lets the score decide"
+    DECIDE = "give {samples}, or a limit that these can decide; 'undecided: score' lets the score decide"
     LOOK_AT_PAIRS = (
         "look at the Q/DQ around these layers (both inputs, one scale per activation), raise "
         "'optimization_level', allow more 'tactic_sources'; or accept the engine as it is: 'realized: warn'"
@@ -1058,6 +1064,8 @@ class NoFix:
         "{{calibrate: {{}}}}' in the spec"
     )
     ENGINE = "an engine cannot be searched: name the model it was made from, 'int8: {{model: FILE}}'"
+    #: Advice that no trial has shown to help.
+    NOT_TRIED = "{advice} (not tried)"
     NOT_SEARCHED = (
         "layers were not searched; run again with --int8acc-search=auto: it names the layers at fault, and "
         "tries fixes"
@@ -1076,21 +1084,23 @@ class Remedy:
     SPARE_BRIEFLY = ", {spare} of them for a reserve"
     SYMMETRIC = "symmetric {format} throughout"
     #: The beginning of the sentence that recommends a fix.
-    STAYS = "{share} of the MACs stay in {format}{time}{file}: "
+    STAYS = "{file}{share} of the MACs stay in {format}{time}: "
     NOT_WORTH_IT = (
         "no {format} fix worth shipping, {share} of the MACs would stay in {format}{time}: ship {high}, or "
-        "try {others}. Else{file}: "
+        "try {others}. Or{file}: "
     )
     #: Texts on the data that gave the ranges, if the fix has other scales.
     RANGES_FROM_DATA = "; ranges from the calibration data, {data}"
     RANGES_FROM_INPUTS = "; ranges from the compared inputs themselves"
 
-    VERIFIED_SCORE = ", verified on {samples} samples that it has not seen, {score}, by {backend}"
+    VERIFIED_SCORE = ", verified on {samples} samples that it has not seen: {score}, by {backend}"
     VERIFIED_BY = ", verified on {samples} samples that it has not seen, by {backend}"
     VERIFIED = ", verified on {samples} samples that it has not seen"
     VERIFIED_BRIEFLY = ", verified on {samples} held-out samples"
     NOT_PROVED_MORE = "; passes on the samples compared, not proved: give {more} more"
     NOT_PROVED_MORE_OWN = "; passes on the samples compared, not proved: give 'prove' {more} more"
+    NOT_PROVED_MORE_BRIEFLY = "; passes, not proved: give {more} more samples"
+    NOT_PROVED_MORE_OWN_BRIEFLY = "; passes, not proved: give 'prove' {more} more"
     FAILS_PROOF_SCORE = "; fails on {samples} samples that it has not seen, {score}"
     FAILS_PROOF = "; fails on {samples} samples that it has not seen"
     NOT_PROVED = "; passes on the samples compared, not proved"

@@ -61,7 +61,7 @@ def problems(result: CaseResult) -> list[str]:
     if result.precision is not None and result.precision.is_broken:
         found.append(_refuted(result.precision))
     if result.is_undecided:
-        found.append(_undecided(result, result.unsteady[0], needed=None))
+        found.append(_undecided(result, result.unsteady[0], needed=None, heavy=False))
     return [*found, *_blind_problems(result)]
 
 
@@ -101,12 +101,23 @@ def _deployed(result: CaseResult) -> Iterator[str]:
 
     It fails if it misses limits that the judged session meets, or if it does not run.
     """
-    if result.default_session is not None and result.default_session.is_caution:
-        yield default_session_text(result.default_session)
+    found = result.default_session
+    if found is None or not found.is_caution:
+        return
+    # With ONNX Runtime as the target, a fix is verified only if it passes in a default session, too.
+    repair = None if result.passed or result.fixed_session is not None else result.answer
+    if repair is not None and repair.verified:
+        yield Caution.FIX_RUNS + default_session_text(found, why=False)
+    else:
+        yield default_session_text(found)
 
 
-def default_session_text(found: DefaultSession) -> str:
-    """Returns how a default session of ONNX Runtime differs, and which optimizers make the difference."""
+def default_session_text(found: DefaultSession, *, why: bool = True) -> str:
+    """Returns how a default session of ONNX Runtime differs, and which optimizers make the difference.
+
+    Without ``why`` the text does not say for which reason ONNX Runtime refuses the model, if it says with
+    which optimizers.
+    """
     optimizers = ", ".join(map(repr, found.optimizers))
     level = Caution.DEFAULT_ALWAYS
     if found.optimizers:
@@ -121,6 +132,8 @@ def default_session_text(found: DefaultSession) -> str:
         "saturates": Caution.DEFAULT_SATURATES,
     }
     exact = "a pass" if found.exact is None else number(found.exact.value)
+    if found.kind == "refused" and found.optimizers:
+        texts["refused"] = Caution.DEFAULT_REFUSES_BY + Caution.DEFAULT_REFUSES_WHY * why
     text = texts[found.kind].format(score=_by_default(found), exact=exact, level=level, optimizers=optimizers)
     return text + (Caution.DEFAULT_WITHOUT_KERNELS if found.without_kernels else "")
 
@@ -190,8 +203,15 @@ def stop_text(stop: Stop, low_format: str) -> str:
     return STOPS[stop.kind].sentence.format(seconds=number(stop.max_seconds), left=left or "nothing")
 
 
-def _undecided(result: CaseResult, score: Score, needed: int | None) -> str:
-    """Returns why other samples might reverse the verdict, and which samples cause most of the error."""
+def _undecided(result: CaseResult, score: Score, needed: int | None, *, heavy: bool = True) -> str:
+    """Returns why other samples might reverse the verdict.
+
+    Args:
+        result: The case.
+        score: The score that other samples might change.
+        needed: How many samples would decide; None if it is not known, or told elsewhere.
+        heavy: Whether the text names the samples that carry most of the error, if they are few.
+    """
     facts = {
         "score": name_of(score, NAME),
         "interval": interval_text(score),
@@ -199,7 +219,7 @@ def _undecided(result: CaseResult, score: Score, needed: int | None) -> str:
         "unmended": "" if result.passed or result.answer is None else Caution.UNMENDED,
     }
     for output in result.outputs:
-        if output.name == score.subject and output.heavy:
+        if heavy and output.name == score.subject and output.heavy:
             return Caution.UNDECIDED_SAMPLES.format(
                 **facts,
                 heavy=len(output.heavy),

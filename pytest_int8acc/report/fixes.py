@@ -92,8 +92,7 @@ def fixes(result: CaseResult) -> list[Fix]:
     if not sentences and not found:
         sentences = list(_no_fix(result))
     if sentences:
-        lines = 1 if found else _LINES
-        found.append(Fix(label, first_fitting(sentences, lines * (WIDTH - _FREE))))
+        found.append(Fix(label, first_fitting(sentences, _LINES * (WIDTH - _FREE))))
     return found
 
 
@@ -279,9 +278,9 @@ def _priced(share: float, added_ms: float | None, precision: str, low_format: st
     time = "" if added_ms is None else f", {added_ms:+.2g} ms"
     facts = {"share": percent(share), "time": time, "format": low_format, "high": precision.upper()}
     if share < WORTH_SHIPPING:
-        file = " (fixed.onnx)" if written else ""
+        file = " use fixed.onnx" if written else ""
         return Remedy.NOT_WORTH_IT.format(**facts, others=INSTEAD[low_format], file=file)
-    return Remedy.STAYS.format(**facts, file=" with fixed.onnx" if written else "")
+    return Remedy.STAYS.format(**facts, file="use fixed.onnx, " if written else "")
 
 
 def _added_ms(result: CaseResult, repair: Repair) -> float | None:
@@ -353,9 +352,12 @@ class _Proof:
             return [proof.format(**facts) for proof in proofs]
         if self.holds:
             missing = held_out.missing
-            text = Remedy.NOT_PROVED_MORE if held_out.key == "inputs" else Remedy.NOT_PROVED_MORE_OWN
-            more = [text.format(more=missing)] if missing else []
-            return [*more, Remedy.NOT_PROVED]
+            if not missing:
+                return [Remedy.NOT_PROVED]
+            more = [Remedy.NOT_PROVED_MORE_OWN, Remedy.NOT_PROVED_MORE_OWN_BRIEFLY]
+            if held_out.key == "inputs":
+                more = [Remedy.NOT_PROVED_MORE, Remedy.NOT_PROVED_MORE_BRIEFLY]
+            return [text.format(more=missing) for text in more]
         missed = [score for score in worst_first(held_out.scores) if not score.passed]
         if missed and all(score.passed for score in self.scores):
             facts = {"samples": held_out.count, "score": relation(missed[0], NAME)}
@@ -455,7 +457,11 @@ def _no_fix(result: CaseResult) -> Iterator[str]:
         advice = NoFix.OTHER_WEIGHTS if other.differing else NoFix.OTHER_MODEL
         yield advice.format(model=other.model, file=other.file, key=other.key)
     elif search is not None:
-        lint = [f.remedy for f in result.findings if f.source == "lint" and f.severity != "note" and f.remedy]
+        lint = [
+            NoFix.NOT_TRIED.format(advice=finding.remedy)
+            for finding in result.findings
+            if finding.source == "lint" and finding.severity != "note" and finding.remedy
+        ]
         yield "; ".join([*lint[:1], NoFix.ENDED.format(ending=reason(search, result.low_format))])
         if search.fixed_pairs:
             yield lint[0] if lint else NoFix.FIXED_PAIRS

@@ -43,8 +43,10 @@ _ROWS, _MORE_CULPRITS, _TRIALS, _LAYERS = 20, 20, 40, 40
 def failure(view: CaseView, verbosity: int = 0, width: int | None = None) -> str:
     """Returns the text of a failed case: at most ``LINES`` lines; more with -v, everything with -vv.
 
-    If ``width`` is given, longer lines are wrapped. Then there may be more than ``LINES`` lines.
+    A negative ``verbosity``, as with -q, counts as 0. If ``width`` is given, longer lines are wrapped. Then
+    there may be more than ``LINES`` lines.
     """
+    verbosity = max(verbosity, 0)
     inner = None if width is None else width - 2
     if verbosity >= 2:
         lines = [view.failure_line, "", *filter(None, [view.why]), *map(str, view.fixes), ""]

@@ -251,10 +251,9 @@ class CaseView(VerdictView):
         briefly = f"{self.low_format} against {result.baseline}"
         return [
             f"{start}, {forms}; {result.backend}",
-            f"{start}, {forms}",
             f"{start}, {briefly}; {result.backend}",
-            f"{start}, {briefly}",
             f"{count(result.samples, 'sample')}, {briefly}; {result.backend}",
+            f"{start}, {briefly}",
             f"{count(result.samples, 'sample')}, {briefly}",
         ]
 

@@ -347,6 +347,8 @@ def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[
     for layer in layers:
         yield "; ".join(filter(None, [*parts, layer, fit])) or unknown
         yield "; ".join(filter(None, [*parts, layer])) or unknown
+    if mismatches:
+        yield mismatches[0]
 
 
 def _of_quantization(result: CaseResult, diagnosis: Diagnosis, line: StageLine) -> Iterator[str]:

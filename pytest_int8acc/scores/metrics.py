@@ -222,7 +222,24 @@ class Metric:
 
     def each(self, rows: F64) -> F64:
         """Returns the value of each sample by itself, without the samples that have nothing to compare."""
-        return np.array([self.of_row(row) for row in rows[self.measure.compared(rows)]], np.float64)
+        return self.of_rows(rows[self.measure.compared(rows)])
+
+    def of_rows(self, rows: F64) -> F64:
+        """Returns the value of each row by itself, [rows]; nan where it cannot be computed."""
+        with np.errstate(all="ignore"):  # inf and nan are valid results here
+            return np.array([self.value(row) for row in rows], np.float64)
+
+    def losses(self, values: F64) -> F64:
+        """Returns the distance of each value from the best, at least 0; for decibels the ratio of powers."""
+        if self.name.endswith("_db"):
+            return np.asarray(10 ** (-np.clip(values, -3000, 3000) / 10))
+        return np.maximum(1 - values, 0.0) if self.bound == "min" else np.maximum(values, 0.0)
+
+    def at_loss(self, loss: float) -> float:
+        """Returns the value that has this loss in ``losses``; the loss is from 0 to inf."""
+        if self.name.endswith("_db"):
+            return -10 * math.log10(loss) if loss > 0 else math.inf
+        return 1 - loss if self.bound == "min" else loss
 
     def worst_but_spared(self, values: F64) -> float:
         """Returns the value of the worst sample that is not spared; nan without samples.

@@ -103,6 +103,26 @@ class Measure(NamedTuple):
                 pooled[column] = rows[:, column].max()
         return pooled
 
+    def pool_each(self, rows: F64, order: NDArray[np.intp], starts: NDArray[np.intp]) -> F64:
+        """Returns one row for each group of samples, [groups, columns], from a row for each sample.
+
+        Args:
+            rows: A row for each sample, [samples, columns].
+            order: The indices of the samples, sorted by group.
+            starts: The position in ``order`` where each group starts.
+        """
+        pooled = np.add.reduceat(rows[order], starts, axis=0)
+        for column in self.greatest:
+            pooled[:, column] = np.maximum.reduceat(rows[order, column], starts)
+        return np.asarray(pooled)
+
+    def pool_up_to(self, rows: F64) -> F64:
+        """Returns for each row one that combines it with all rows before it: cumulative sums and maxima."""
+        pooled = np.cumsum(rows, axis=0)
+        for column in self.greatest:
+            pooled[:, column] = np.maximum.accumulate(rows[:, column])
+        return pooled
+
 
 #: The key under which the rows of an output are kept: a measure, and the options that the measure reads.
 Key = tuple[Measure, Options]

@@ -167,7 +167,7 @@ def share_interval(hits: int, trials: int, confidence: float = CONFIDENCE) -> tu
         low = _bisected(lambda p: 1 - binomial_cdf(hits - 1, trials, p) >= error, 0.0, low)
     if hits < trials:
         high = _bisected(lambda p: binomial_cdf(hits, trials, p) <= error, high, 1.0)
-    return (low if hits else 0.0), (high if hits < trials else 1.0)
+    return low, high
 
 
 def share_below(hits: float, trials: int, allowed: float) -> float:
@@ -276,8 +276,7 @@ def of_drop(
     drop, allowed = (lost - gained) / samples, score.baseline - score.limit
     spread = math.sqrt(max(lost + gained - samples * drop * drop, 0.0)) / samples
     kept = NormalDist(drop, spread).cdf(allowed + 0.5 / samples) if spread else float(drop <= allowed)
-    reach = high - drop if drop <= allowed else drop - low
-    needed = _needed(samples, reach, allowed - drop)
+    needed = _needed(samples, drop, (low, high), allowed)
     # Without lost and gained samples, the interval shrinks as 1 / samples, not as 1 / sqrt(samples).
     if not lost and not gained and allowed > 0:
         decides = partial(_shows_no_drop, allowed=allowed, confidence=confidence)
@@ -397,13 +396,13 @@ def interval(
     if metric.spared is not None or metric.takes_worst(rows):
         if not is_open:
             return None
-        losses = _losses(metric, _values(metric, rows[is_compared]))
+        losses = metric.losses(metric.each(rows))
         if metric.spared:
             units = len(np.unique(groups[is_compared]))
             return _of_quantile(score, metric, losses, units, confidence)
         order, starts = _sorted(groups[is_compared])
         return _of_worst(score, metric, np.maximum.reduceat(losses[order], starts), confidence)
-    pooled = _pooled(rows, metric, *_sorted(groups))
+    pooled = metric.measure.pool_each(rows, *_sorted(groups))
     found = _of_sum(score, pooled, metric, confidence, is_open=is_open or rare, rare=rare)
     return in_samples(found, len(rows) / max(len(pooled), 1))
 
@@ -432,32 +431,11 @@ def _sorted(groups: Groups) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return order, np.unique(groups[order], return_index=True)[1]
 
 
-def _pooled(rows: F64, metric: Metric, order: NDArray[np.intp], starts: NDArray[np.intp]) -> F64:
-    """Returns one row for each group of samples, [groups, columns], combined from the rows of its samples.
-
-    Args:
-        rows: The rows of the metric's measure, [samples, columns].
-        metric: The metric.
-        order: The indices of the samples, sorted by group.
-        starts: The position in ``order`` where each group starts.
-    """
-    pooled = np.add.reduceat(rows[order], starts, axis=0)
-    for column in metric.measure.greatest:
-        pooled[:, column] = np.maximum.reduceat(rows[order, column], starts)
-    return np.asarray(pooled)
-
-
-def _values(metric: Metric, rows: F64) -> F64:
-    """Returns the value of each row by itself."""
-    with np.errstate(all="ignore"):  # inf and nan are valid results here
-        return np.array([metric.value(row) for row in rows], np.float64)
-
-
 def _lots(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
     """Returns at most ``_MAX_UNITS`` rows. If there are more, several are joined at random into one."""
     order = rng.permutation(len(rows))
     starts = np.arange(min(len(rows), _MAX_UNITS)) * len(rows) // min(len(rows), _MAX_UNITS)
-    return _pooled(rows, metric, order, starts)
+    return metric.measure.pool_each(rows, order, starts)
 
 
 def resampled(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
@@ -476,7 +454,7 @@ def resampled(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
         pooled = times @ rows
     for column in metric.measure.greatest:
         pooled[:, column] = rows[:, column][choices].max(axis=1)
-    return _values(metric, pooled)
+    return metric.of_rows(pooled)
 
 
 def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, rare: bool) -> Interval | None:
@@ -486,13 +464,12 @@ def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, ra
     """
     samples, rng = len(rows), np.random.default_rng(0)
     rows = _lots(rows, metric, rng)
-    before, after = _summed(rows, metric), _summed(rows[::-1], metric)[::-1]
+    before, after = metric.measure.pool_up_to(rows), metric.measure.pool_up_to(rows[::-1])[::-1]
     without = np.concatenate([after[1:2], before[:-2] + after[2:], before[-2:-1]])
     for column in metric.measure.greatest:
         without[1:-1, column] = np.maximum(before[:-2, column], after[2:, column])
-    losses = _losses(metric, _values(metric, without))
-    loss = float(_losses(metric, np.array([score.value]))[0])
-    limit = float(_losses(metric, np.array([score.limit]))[0])
+    losses = metric.losses(metric.of_rows(without))
+    loss, limit = metric.losses(np.array([score.value, score.limit])).tolist()
     if not np.isfinite(losses).all() or not math.isfinite(loss) or loss <= 0 or limit <= 0:
         return None
     # The scale is logarithmic: a relative change of the loss is a difference of logarithms.
@@ -502,9 +479,8 @@ def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, ra
     # Other samples may lack any one of these units. So the interval contains each score without one unit.
     with np.errstate(divide="ignore"):
         low, high = min(low, float(np.log(losses.min()))), max(high, float(np.log(losses.max())))
-    ends = [_value(metric, math.exp(min(end, 700.0))) for end in (low, high)]
-    reach = high - loss if loss <= limit else loss - low
-    needed = _needed(samples, reach, limit - loss)
+    ends = [metric.at_loss(math.exp(min(end, 700.0))) for end in (low, high)]
+    needed = _needed(samples, loss, (low, high), limit)
     values = np.append(resampled(rows, metric, rng), score.value)
     kept = float(np.mean(values >= score.limit if score.bound == "min" else values <= score.limit))
     found = _around(score, min(ends), max(ends), kept, confidence, needed)
@@ -537,28 +513,6 @@ def _with_rare_unit(loss: float, influence: F64) -> tuple[float, float]:
     moved = (units + 1) * np.append(shares, rare) / (shares.sum() + rare)
     error = math.sqrt(float(np.var(moved)) / units)
     return loss + math.log((1 + rare) * units / (units + 1)), max(error, 1e-12)
-
-
-def _summed(rows: F64, metric: Metric) -> F64:
-    """Returns for each row one that combines this row and all rows before it: cumulative sums and maxima."""
-    summed = np.cumsum(rows, axis=0)
-    for column in metric.measure.greatest:
-        summed[:, column] = np.maximum.accumulate(rows[:, column])
-    return summed
-
-
-def _losses(metric: Metric, values: F64) -> F64:
-    """Returns the distance of each value from the best one, at least 0; for decibels the ratio of powers."""
-    if metric.name.endswith("_db"):
-        return np.asarray(10 ** (-np.clip(values, -3000, 3000) / 10))
-    return np.maximum(1 - values, 0.0) if metric.bound == "min" else np.maximum(values, 0.0)
-
-
-def _value(metric: Metric, loss: float) -> float:
-    """Returns the value of a metric that has this loss in ``_losses``."""
-    if metric.name.endswith("_db"):
-        return -10 * math.log10(loss) if loss > 0 else math.inf
-    return 1 - loss if metric.bound == "min" else loss
 
 
 def of_labels(
@@ -598,10 +552,7 @@ def of_labels(
     influence = (len(units) - 1) * (score.value - without)
     low, high, below = mean_interval(score.value, influence, confidence)
     kept = below(score.limit) if score.bound == "max" else 1 - below(score.limit)
-    towards_high = score.value < score.limit
-    needed = _needed(
-        samples, high - score.value if towards_high else score.value - low, score.limit - score.value
-    )
+    needed = _needed(samples, score.value, (low, high), score.limit)
     return _around(score, low, high, kept, confidence, needed)
 
 
@@ -624,10 +575,10 @@ def _of_quantile(score: Score, metric: Metric, losses: F64, units: int, confiden
     most = next(k for k in ranks if binomial_cdf(k, units, spared) >= 1 - error)
     worst = ranked[fewest * samples // units - 1] if fewest else math.inf
     best = ranked[-(-most * samples // units)] if most < units else 0.0
-    missing = sum(not replace(score, value=_value(metric, loss)).kept_by_value for loss in ranked.tolist())
+    missing = sum(not replace(score, value=metric.at_loss(loss)).kept_by_value for loss in ranked.tolist())
     kept = binomial_cdf(int(spared * samples), samples, missing / samples)
     needed = needed_for_share(missing, samples, spared, confidence)
-    ends = [_value(metric, float(loss)) if loss < math.inf else _endless(metric) for loss in (best, worst)]
+    ends = [metric.at_loss(float(loss)) for loss in (best, worst)]
     found = _around(score, min(ends), max(ends), kept, confidence, needed)
     return replace(found, enough=share_below(missing * units / samples, units, spared) >= LIKELY)
 
@@ -647,10 +598,10 @@ def _of_worst(score: Score, metric: Metric, losses: F64, confidence: float) -> I
     units = len(losses)
     if not units or np.isnan(losses).any():
         return None
-    limit = float(_losses(metric, np.array([score.limit]))[0])
+    limit = float(metric.losses(np.array([score.limit]))[0])
     kept = float((1 - np.mean(losses > limit)) ** units)
-    best, worst = least_of_others(losses, confidence), most_of_others(losses, confidence)
-    ends = [_value(metric, best), _value(metric, worst) if worst < math.inf else _endless(metric)]
+    others = least_of_others(losses, confidence), most_of_others(losses, confidence)
+    ends = [metric.at_loss(loss) for loss in others]
     return _around(score, min(ends), max(ends), kept, confidence, MIN_TAIL if units < MIN_TAIL else None)
 
 
@@ -708,10 +659,6 @@ def most_of_others(losses: F64, confidence: float = CONFIDENCE) -> float:
     return threshold * math.exp(min(_bisected(is_beyond, -farthest, farthest), 700.0))
 
 
-def _endless(metric: Metric) -> float:
-    return -math.inf if metric.bound == "min" else math.inf
-
-
 # --- Parts of all intervals
 
 
@@ -725,16 +672,19 @@ def in_samples(found: Interval | None, each: float) -> Interval | None:
     return replace(found, needed=math.ceil(found.needed * each))
 
 
-def _needed(samples: int, reach: float, distance: float) -> int | None:
+def _needed(samples: int, value: float, interval: tuple[float, float], limit: float) -> int | None:
     """Returns the number of samples with which the interval would end at the limit; None if impossible.
 
     The width of an interval shrinks with the square root of the number of samples.
 
     Args:
         samples: The number of samples now.
-        reach: The distance of the interval's end from the value.
-        distance: The distance of the limit from the value, in the same unit.
+        value: The value of all samples.
+        interval: Both ends of the interval.
+        limit: The limit, in the unit of the value.
     """
+    low, high = interval
+    distance, reach = limit - value, high - value if value < limit else value - low
     if not distance or not math.isfinite(reach):
         return None
     needed = samples * (reach / distance) ** 2

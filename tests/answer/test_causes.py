@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_int8acc.answer.ablations import established
 from pytest_int8acc.answer.causes import explain
 from pytest_int8acc.data import Dataset, open_dataset
 from pytest_int8acc.graph.layout import find_groups, quantize
@@ -18,6 +19,7 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network, Quantization
 from pytest_int8acc.observers.edges import EdgeMeter
 from pytest_int8acc.observers.methods import calibrate
+from pytest_int8acc.results.causes import Cause
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,3 +93,22 @@ def test_engine_and_noise_are_named_only_where_told(network: Network) -> None:
     wide = with_scale(network, CONV, 60)
     assert cause_of(wide, CONV, unstable=True).kind == "scale-too-wide"
     assert cause_of(wide, CONV, engine_only=True).kind == "engine-only"
+
+
+def test_a_layer_that_causes_no_loss_has_no_cause_by_a_trial() -> None:
+    """So it is where the output is the index of the greatest value, which no single layer changes."""
+
+    class NoLoss:
+        halved = may_go_on = True
+        cost = None
+
+        def loss(self, group: str) -> float:
+            return 0.0
+
+        as_it_is = in_fp32 = loss
+
+        def alone(self) -> NoLoss:
+            return self
+
+    likely = Cause("accumulated-noise", "noise-adds-up")
+    assert established(NoLoss(), "conv", [], likely, lambda *_: None) is None

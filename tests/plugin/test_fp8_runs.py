@@ -61,7 +61,7 @@ def test_reports_and_fixtures_speak_of_fp8(project: pytest.Pytester, workers: tu
     result.stdout.fnmatch_lines_random(
         [
             "FP8 accuracy: * sqnr_db * < 15",
-            "Fix: 100 % of the MACs stay in FP8 with fixed.onnx: other scales for '*",
+            "Fix: use fixed.onnx, 100 % of the MACs stay in FP8: other scales for '*",
         ]
     )
     page = re.sub(

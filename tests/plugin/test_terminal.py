@@ -53,6 +53,7 @@ def test_lines_fit_the_terminal(
     summary = " ".join(result.outlines[end:])
     assert f"FAILED {LONG}.int8acc.yaml::rich-bad" in summary
     assert re.search(r"FAILED a.int8acc.yaml::rich-bad - .*0.8741 < 0.999", summary)
+    assert ("Stages: " in result.stdout.str()) == (verbosity in ("-v", "-vv"))
     if verbosity == "-vv":
         assert "of the MACs stay in INT8" in " ".join(result.stdout.str().split())
 

@@ -1,4 +1,4 @@
-"""How ten failing cases read, kept word for word; ``REWRITE_GOLDEN=1`` keeps what is told now."""
+"""How twenty failing cases and two refused ones read; ``REWRITE_GOLDEN=1`` keeps what is told now."""
 
 from __future__ import annotations
 
@@ -9,32 +9,17 @@ from pathlib import Path
 
 import case_files  # noqa: F401  # imports all of the package, which no run inside a test then imports anew
 import pytest
+from failing_cases import CASES
 from plugin_support import LOAD
-
-from benchmarks.regressions.corpus import corpus
-from benchmarks.regressions.entry import write
 
 KEPT = Path(__file__).with_name("failures.txt")
 #: Lines of a failure without -v, and characters of each.
 LINES, WIDTH = 15, 110
-#: Entries of the corpus; the last two are refused, under ``auto``.
-ENTRIES = (
-    "by_hand_cnn_50",
-    "wide_resnet_x30",
-    "mixed_inception",
-    "data_black_cnn",
-    "outlier_cnn_x60",
-    "accumulated_cnn",
-    "weight_dead_mlp_x20",
-    "unequal_pair_cnn",
-    "asymmetric_cnn",
-    "fp16_overflow_cnn",
-)
 
 
 def told(name: str, pytester: pytest.Pytester) -> list[str]:
-    """What pytest shows of an entry without ``-v``, its folder left out."""
-    path = write(corpus()[name], corpus()[name].plant(), pytester.path)
+    """What pytest shows of a case without ``-v``, its folder left out."""
+    path = CASES[name](pytester.path)
     done = pytester.runpytest(*LOAD, "--int8acc", "--runxfail", "--int8acc-report=report", path)
     lines = [line.replace(f"{pytester.path}/", "") for line in done.stdout.lines]
     start = next(
@@ -45,7 +30,7 @@ def told(name: str, pytester: pytest.Pytester) -> list[str]:
 
 
 def kept() -> Iterator[tuple[str, str]]:
-    """Name and text of each entry kept."""
+    """Name and text of each case kept."""
     for part in KEPT.read_text(encoding="utf-8").split("=== ")[1:]:
         name, _, text = part.partition("\n")
         yield name.strip(), text.strip("\n")
@@ -63,7 +48,7 @@ def steady(text: str) -> str:
     return re.sub(r"\d[\d.e+-]*", "#", _CHANCE.sub("", text))
 
 
-@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("name", CASES)
 def test_a_failure_reads_as_it_did(
     name: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,7 +59,7 @@ def test_a_failure_reads_as_it_did(
     if "REWRITE_GOLDEN" in os.environ:
         plain = re.sub(r"(?<= more in )\S*(?=report/)", "", "\n".join(lines))  # no folder of this machine
         texts = (dict(kept()) if KEPT.exists() else {}) | {name: plain}
-        KEPT.write_text("\n".join(f"=== {n}\n{texts[n]}\n" for n in ENTRIES if n in texts), encoding="utf-8")
+        KEPT.write_text("\n".join(f"=== {n}\n{texts[n]}\n" for n in CASES if n in texts), encoding="utf-8")
     assert [steady(line) for line in lines] == [steady(line) for line in dict(kept())[name].split("\n")]
     if lines[0].startswith("INT8 accuracy: "):
         assert max(map(len, lines)) <= WIDTH
