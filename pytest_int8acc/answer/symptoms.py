@@ -82,6 +82,9 @@ _FEW_CODES = 0.4
 _HISTOGRAM_BINS = 64
 #: Rounding errors count as a shift of the results if the shift is at least this share of the squared error.
 _MOSTLY = 0.5
+#: Slices of a constant are compared with each other along axes of at most this length. Their number of
+#: comparisons grows with its square.
+_MAX_SLICES = 1024
 #: A subtraction counts as cancelling if it loses at least this many times the rounding error of its operands.
 _CANCELS = 16.0
 
@@ -350,6 +353,14 @@ class WeightFacts:
         noise = float((self.shares * (self.weight - nearest) ** 2).sum())
         return min(decibels(float((self.shares * self.weight**2).sum()), noise), CEILING_DB)
 
+    @cached_property
+    def refitted_db(self) -> float:
+        """The SQNR, in dB, of the given codes with the scales that fit the float values best."""
+        given, axis = self.quantization.dequantize().astype(np.float64), self.quantization.axis
+        products, squares = _by_channel(given * self.weight, axis), _by_channel(given**2, axis)
+        left = _by_channel(self.weight**2, axis) - products**2 / np.where(squares > 0, squares, 1.0)
+        return min(decibels(float((self.weight**2).sum()), max(float(left.sum()), 0.0)), CEILING_DB)
+
     @property
     def has_wrong_scales(self) -> bool:
         """Whether scales computed from the constant's own values would lose far less."""
@@ -571,6 +582,46 @@ def shifted_mean(facts: WeightFacts) -> Shown | None:
     if not fits or facts.shift_share < _MOSTLY or facts.nearest_db - facts.sqnr_db < LOST_DB:
         return None
     return {"numbers": {"shift_share": facts.shift_share, "best_sqnr_db": facts.nearest_db}}
+
+
+def other_order(facts: WeightFacts) -> Shown | None:
+    """Recognises values that are those of the float constant with the slices along an axis reordered."""
+    weight = facts.weight
+    if not facts.has_wrong_scales:
+        return None
+    given = facts.quantization.dequantize().astype(np.float64)
+    for axis in range(weight.ndim):
+        if not 1 < weight.shape[axis] <= _MAX_SLICES:
+            continue
+        order = _nearest_slices(given, weight, axis)
+        is_reordered = np.array_equal(np.sort(order), np.arange(order.size))
+        reordered = weight.take(order, axis)
+        ordered_db = min(
+            decibels(float((weight**2).sum()), float(((given - reordered) ** 2).sum())), CEILING_DB
+        )
+        if is_reordered and facts.best_db - ordered_db < LOST_DB:
+            return {"numbers": {"axis": axis, "best_sqnr_db": ordered_db}}
+    return None
+
+
+def _nearest_slices(given: NDArray[np.float64], weight: NDArray[np.float64], axis: int) -> NDArray[np.intp]:
+    """For each slice of ``given`` along ``axis``, the nearest slice of ``weight``, [slices]."""
+    ours, theirs = (np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1) for array in (given, weight))
+    distances = (theirs**2).sum(1) - 2 * ours @ theirs.T
+    return np.asarray(distances.argmin(1))
+
+
+def other_codes(facts: WeightFacts) -> Shown | None:
+    """Recognises codes that hold other values than the float constant, whatever their scales are.
+
+    Scales that are too wide or too narrow do not explain such an error. With these scales, the nearest codes
+    would lose far less, and with scales that fit the codes, the codes would still lose much.
+    """
+    if not facts.has_wrong_scales or facts.nearest_db - facts.sqnr_db < LOST_DB:
+        return None
+    if facts.refitted_db >= facts.quantization.format.symmetric.sound_db:
+        return None
+    return {"numbers": {"best_sqnr_db": facts.nearest_db}}
 
 
 def few_codes(facts: WeightFacts) -> Shown | None:
