@@ -628,7 +628,7 @@ RESULTS: dict[str, Plain] = {
         blamed(RANGES[0], preprocessing_mismatch="data-factor", repairs=REPAIRS[2:3]),
         findings=(SLIP, FINDINGS[2]),
     ),
-    "remedies": blamed(*RANGES[:2], repairs=REPAIRS),
+    "remedies": blamed(*RANGES[:2], repairs=(*REPAIRS, repair("high", layers=("a", "b", "c"), price=0.9))),
     **{
         f"remedy-{kept['kind']}": replace(
             blamed(*RANGES[:2], repairs=(kept,)), written=("out/fixed.onnx",) * (kept["kind"] == "mixed")
