@@ -74,7 +74,7 @@ _BY_NONE = frozenset(
 )
 #: Those of a weight that say that other scales mend it.
 _WEIGHT_BY_SCALES = frozenset(
-    {"few-codes", "weight-scales-off", "coarse-channels", "vanishing-weight-scale"} | {"other-order"}
+    {"few-codes", "weight-scales-off", "coarse-channels", "vanishing-weight-scale", "other-order"}
 )
 _BY_AXIS = frozenset({"one-scale-for-channels", "scales-of-other-axis"})
 

@@ -82,8 +82,8 @@ _FEW_CODES = 0.4
 _HISTOGRAM_BINS = 64
 #: Rounding errors count as a shift of the results if the shift is at least this share of the squared error.
 _MOSTLY = 0.5
-#: Slices of a constant are compared with each other along axes of at most this length. Their number of
-#: comparisons grows with its square.
+#: The slices of a constant along an axis are compared with each other if there are at most this many. The
+#: number of comparisons grows with the square of their number.
 _MAX_SLICES = 1024
 #: A subtraction counts as cancelling if it loses at least this many times the rounding error of its operands.
 _CANCELS = 16.0
@@ -594,13 +594,16 @@ def other_order(facts: WeightFacts) -> Shown | None:
         if not 1 < weight.shape[axis] <= _MAX_SLICES:
             continue
         order = _nearest_slices(given, weight, axis)
-        is_reordered = np.array_equal(np.sort(order), np.arange(order.size))
-        reordered = weight.take(order, axis)
-        ordered_db = min(
-            decibels(float((weight**2).sum()), float(((given - reordered) ** 2).sum())), CEILING_DB
+        if np.unique(order).size < order.size:
+            continue  # not every slice occurs once
+        found = weight.take(order, axis)
+        signal, noise = (
+            float((facts.shares * found**2).sum()),
+            float((facts.shares * (given - found) ** 2).sum()),
         )
-        if is_reordered and facts.best_db - ordered_db < LOST_DB:
-            return {"numbers": {"axis": axis, "best_sqnr_db": ordered_db}}
+        found_db = min(decibels(signal, noise), CEILING_DB)
+        if found_db > facts.best_db - LOST_DB and found_db >= facts.sqnr_db + LOST_DB:
+            return {"numbers": {"axis": axis, "best_sqnr_db": found_db}}
     return None
 
 
