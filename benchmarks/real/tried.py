@@ -73,7 +73,9 @@ _BY_NONE = frozenset(
     | {"product-of-activations", "decoding"}
 )
 #: Those of a weight that say that other scales mend it.
-_WEIGHT_BY_SCALES = frozenset({"few-codes", "weight-scales-off", "coarse-channels", "vanishing-weight-scale"})
+_WEIGHT_BY_SCALES = frozenset(
+    {"few-codes", "weight-scales-off", "coarse-channels", "vanishing-weight-scale", "other-order"}
+)
 _BY_AXIS = frozenset({"one-scale-for-channels", "scales-of-other-axis"})
 
 
@@ -475,7 +477,7 @@ def _implied_changes(
         return _changes("in-use", cause, places, shares)
     if symptom in ("coarse-bias", "corrected-bias"):
         return dict.fromkeys(places)
-    if symptom in ("shifted-bias", "shifted-mean"):
+    if symptom in ("shifted-bias", "shifted-mean", "other-codes"):
         pairs = shares.trials.quantized.pairs
         return {place: pairs[place].own(pairs[place].weight) for place in places}  # type: ignore[arg-type]
     return None

@@ -52,13 +52,7 @@ class Ground:
     @cached_property
     def values(self) -> Feed:
         """Every float tensor on the calibration samples."""
-        proto = onnx.ModelProto()
-        proto.CopyFrom(self.model.edit().done().proto)
-        own = {output.name for output in proto.graph.output}
-        made = [name for node in proto.graph.node for name in node.output if name and name not in own]
-        proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
-        found = judge.run(replace(self.model, proto=proto), self.calibration)
-        return {**found, **self.calibration}
+        return judge.values(self.model, self.calibration)
 
     def amax(self, tensor: str) -> float:
         """The greatest magnitude of an activation."""

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
+import onnx
 import onnxruntime
 
 from pytest_int8acc.graph.model import Model
@@ -34,6 +36,16 @@ def run(model: Model | bytes, feed: Feed) -> Feed:
     )
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(feed)), strict=True))
+
+
+def values(model: Model, feed: Feed) -> Feed:
+    """Every tensor on all samples, the inputs too."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.edit().done().proto)
+    own = {output.name for output in proto.graph.output}
+    made = [name for node in proto.graph.node for name in node.output if name and name not in own]
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
+    return {**run(replace(model, proto=proto), feed), **feed}
 
 
 def scores(baseline: Feed, candidate: Feed, limits: Limits) -> dict[tuple[str, str], float]:

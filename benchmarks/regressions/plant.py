@@ -12,15 +12,20 @@ import numpy as np
 import onnx
 
 from benchmarks.faults import activation, in_axis, misscale, outlier_channel
+from benchmarks.regressions import judge
 from benchmarks.regressions.data import samples
 from benchmarks.regressions.entry import Planted, Truth
 from benchmarks.regressions.networks import VALIDATION, Net
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network, Quantization
 from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.tensors import Array
 
 WIDE, NARROW = frozenset({"scale-too-wide"}), frozenset({"saturation"})
 Change = Callable[[Quantization], Quantization]
+#: A scale this many times as wide makes the square of this many times the noise.
+_OFF = 1.5
 
 
 def planted(
@@ -57,15 +62,33 @@ def from_scales(
 def causes_of(
     net: Net, scales: Mapping[str, float], honest: Mapping[str, float] | None = None
 ) -> dict[str, frozenset[str]]:
-    """Group to the causes that ``scales`` give it, by tensors whose scale is off by a factor above 1.5."""
+    """Group to the causes that ``scales`` give it, by tensors whose scale is off.
+
+    A scale is off if it differs by a factor above ``_OFF``, or cuts values off and so makes as much noise as
+    a scale that many times as wide.
+    """
     honest = net.scales if honest is None else honest
+    ratios = {tensor: scale / honest[tensor] for tensor, scale in scales.items() if tensor in honest}
+    cut_off = {tensor for tensor, ratio in ratios.items() if ratio < 1 / _OFF}
+    near = [tensor for tensor, ratio in ratios.items() if 1 / _OFF <= ratio < 1]
+    if near and net.low is INT8:
+        values = judge.values(net.model, samples(net.name, "validation", VALIDATION))
+        noises = {t: [_noise(values[t], s) for s in (scales[t], honest[t])] for t in near}
+        cut_off |= {tensor for tensor, (given, right) in noises.items() if given >= _OFF**2 * right}
     found: dict[str, frozenset[str]] = {}
     for group, slots in net.layout.slots.items():
-        ratios = [scales[s.tensor] / honest[s.tensor] for s in slots if not s.constant and s.tensor in scales]
-        kinds = {kind for r in ratios for kind in (WIDE if r > 1.5 else NARROW if r < 1 / 1.5 else ())}
-        if kinds:
-            found[group] = frozenset(kinds)
+        read = [s.tensor for s in slots if not s.constant and s.tensor in ratios]
+        wide = WIDE if any(ratios[tensor] > _OFF for tensor in read) else frozenset()
+        narrow = NARROW if cut_off.intersection(read) else frozenset()
+        if wide or narrow:
+            found[group] = wide | narrow
     return found
+
+
+def _noise(values: Array, scale: float) -> float:
+    """The squared error of values in INT8 with this scale, summed."""
+    values = values.astype(np.float64)
+    return float(np.square(values - np.clip(np.rint(values / scale), -127, 127) * scale).sum())
 
 
 def mistaken(net: Net, factors: Mapping[str, float]) -> Planted:

@@ -421,7 +421,7 @@ def _swapped_means() -> Planted:
         assert old.values is not None
         return replace(old, scale=old.scale[::-1].copy(), values=old.values[:, ::-1].copy())
 
-    return _changed(known, "normal/Sub", 1, swap, "bias-shift")
+    return _changed(known, "normal/Sub", 1, swap, "bias-shift", "other-values")
 
 
 def _variance() -> Planted:

@@ -99,6 +99,7 @@ ACTIVATIONS: tuple[Diagnostic[ActivationFacts], ...] = (
 WEIGHTS: tuple[Diagnostic[WeightFacts], ...] = (
     Diagnostic("vanishing-weight-scale", "zero-scale", symptoms.vanishing_weight_scale, "constants"),
     Diagnostic("corrected-bias", "bias-shift", symptoms.corrected_bias, "constants"),
+    Diagnostic("other-order", "other-values", symptoms.other_order, "constants"),
     Diagnostic("shifted-bias", "bias-shift", symptoms.shifted_bias, "constants"),
     Diagnostic("coarse-bias", "int8-bias", symptoms.coarse_bias, "constants"),
     Diagnostic("few-codes", "weight-scale", symptoms.few_codes, "constants"),
@@ -119,6 +120,7 @@ WEIGHTS: tuple[Diagnostic[WeightFacts], ...] = (
     Diagnostic("scales-of-other-axis", "wrong-axis", symptoms.mislabelled_axis, "constants"),
     Diagnostic("shifted-mean", "bias-shift", symptoms.shifted_mean, "bias"),
     Diagnostic("one-scale-for-channels", "weight-outliers", symptoms.one_scale_for_channels, "constants"),
+    Diagnostic("other-codes", "other-values", symptoms.other_codes, "constants"),
     Diagnostic("weight-scales-off", "weight-scale", symptoms.weight_scales_off, "constants"),
     Diagnostic("large-weights", "weight-outliers", symptoms.large_weights, "constants"),
 )

@@ -83,6 +83,9 @@ _HISTOGRAM_BINS = 64
 #: Rounding errors count as a shift of the results if the squared mean error is at least this share of the
 #: mean squared error.
 _MOSTLY = 0.5
+#: The slices of a constant along an axis are compared with each other if there are at most this many. The
+#: number of comparisons grows with the square of their number.
+_MAX_SLICES = 1024
 #: A subtraction counts as cancelling if the relative error of its result is more than this many times the
 #: relative error of rounding a number to the low format.
 _CANCELS = 16.0
@@ -352,6 +355,14 @@ class WeightFacts:
         noise = float((self.shares * (self.weight - nearest) ** 2).sum())
         return min(decibels(float((self.shares * self.weight**2).sum()), noise), CEILING_DB)
 
+    @cached_property
+    def refitted_db(self) -> float:
+        """The SQNR, in dB, of the given codes with the scales that fit the float values best."""
+        given, axis = self.quantization.dequantize().astype(np.float64), self.quantization.axis
+        products, squares = _by_channel(given * self.weight, axis), _by_channel(given**2, axis)
+        left = _by_channel(self.weight**2, axis) - products**2 / np.where(squares > 0, squares, 1.0)
+        return min(decibels(float((self.weight**2).sum()), max(float(left.sum()), 0.0)), CEILING_DB)
+
     @property
     def has_wrong_scales(self) -> bool:
         """Whether scales computed from the constant's own values would lose far less accuracy."""
@@ -575,6 +586,49 @@ def shifted_mean(facts: WeightFacts) -> Shown | None:
     if not fits or facts.shift_share < _MOSTLY or facts.nearest_db - facts.sqnr_db < LOST_DB:
         return None
     return {"numbers": {"shift_share": facts.shift_share, "best_sqnr_db": facts.nearest_db}}
+
+
+def other_order(facts: WeightFacts) -> Shown | None:
+    """Recognises values that are those of the float constant with the slices along an axis reordered."""
+    weight = facts.weight
+    if not facts.has_wrong_scales:
+        return None
+    given = facts.quantization.dequantize().astype(np.float64)
+    for axis in range(weight.ndim):
+        if not 1 < weight.shape[axis] <= _MAX_SLICES:
+            continue
+        order = _nearest_slices(given, weight, axis)
+        if np.unique(order).size < order.size:
+            continue  # not every slice occurs once
+        found = weight.take(order, axis)
+        signal, noise = (
+            float((facts.shares * found**2).sum()),
+            float((facts.shares * (given - found) ** 2).sum()),
+        )
+        found_db = min(decibels(signal, noise), CEILING_DB)
+        if found_db > facts.best_db - LOST_DB and found_db >= facts.sqnr_db + LOST_DB:
+            return {"numbers": {"axis": axis, "best_sqnr_db": found_db}}
+    return None
+
+
+def _nearest_slices(given: NDArray[np.float64], weight: NDArray[np.float64], axis: int) -> NDArray[np.intp]:
+    """For each slice of ``given`` along ``axis``, the nearest slice of ``weight``, [slices]."""
+    ours, theirs = (np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1) for array in (given, weight))
+    distances = (theirs**2).sum(1) - 2 * ours @ theirs.T
+    return np.asarray(distances.argmin(1))
+
+
+def other_codes(facts: WeightFacts) -> Shown | None:
+    """Recognises codes that hold other values than the float constant, whatever their scales are.
+
+    Scales that are too wide or too narrow do not explain such an error. With these scales, the nearest codes
+    would lose far less, and with scales that fit the codes, the codes would still lose much.
+    """
+    if not facts.has_wrong_scales or facts.nearest_db - facts.sqnr_db < LOST_DB:
+        return None
+    if facts.refitted_db >= facts.quantization.format.symmetric.sound_db:
+        return None
+    return {"numbers": {"best_sqnr_db": facts.nearest_db}}
 
 
 def few_codes(facts: WeightFacts) -> Shown | None:

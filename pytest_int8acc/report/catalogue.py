@@ -299,6 +299,23 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
             "the results, and it keeps {sqnr_db:.3g} dB, rounded to the nearest code {best_sqnr_db:.3g}"
         ),
     ),
+    "other-order": SymptomWords(
+        family="other-values",
+        clause="a constant has the float values in another order along axis {axis:g}",
+        sentence=(
+            "the values of '{tensor}' stand in another order along axis {axis:g} than in the float model: it "
+            "keeps {sqnr_db:.3g} dB, in the float model's order {best_sqnr_db:.3g}"
+        ),
+        advice="quantize the constant again, in the float model's order; RGB and BGR are often confused",
+    ),
+    "other-codes": SymptomWords(
+        family="other-values",
+        clause="a constant holds other values than the float model: {sqnr_db:.3g} dB are kept",
+        sentence=(
+            "'{tensor}' holds other values than the float model: it keeps {sqnr_db:.3g} dB, rounded to the "
+            "nearest codes {best_sqnr_db:.3g}"
+        ),
+    ),
     "ignored-channels": SymptomWords(
         family="ignored-channel",
         clause="{many_channels} that nothing needs up to {channel_amax:.3g}, the others {amax_in_use:.3g}",
@@ -497,6 +514,10 @@ CAUSES: Mapping[CauseKind, CauseWords] = {
     "bias-shift": CauseWords(
         plural="shifted means",
         advice="round the weights to the nearest code, or correct the bias by the mean error",
+    ),
+    "other-values": CauseWords(
+        plural="constants with other values than the float model's",
+        advice="quantize the constant again from the float model, to the nearest codes",
     ),
     "ignored-channel": CauseWords(
         plural="channels that no weight reads",

@@ -275,12 +275,25 @@ def _priced(share: float, added_ms: float | None, precision: str, low_format: st
         low_format: The format that the case is about, like ``INT8``.
         written: Whether the fix was written as ``fixed.onnx``.
     """
-    time = "" if added_ms is None else f", {added_ms:+.2g} ms"
-    facts = {"share": percent(share), "time": time, "format": low_format, "high": precision.upper()}
-    if share < WORTH_SHIPPING:
-        file = " use fixed.onnx" if written else ""
-        return Remedy.NOT_WORTH_IT.format(**facts, others=INSTEAD[low_format], file=file)
-    return Remedy.STAYS.format(**facts, file="use fixed.onnx, " if written else "")
+    if share >= WORTH_SHIPPING:
+        return _staying(share, added_ms, low_format, file="use fixed.onnx, " if written else "")
+    return Remedy.NOT_WORTH_IT.format(
+        share=percent(share),
+        time=_slower(added_ms),
+        format=low_format,
+        high=precision.upper(),
+        others=INSTEAD[low_format],
+        file=" use fixed.onnx" if written else "",
+    )
+
+
+def _staying(share: float, added_ms: float | None, low_format: str, file: str = "") -> str:
+    """Returns the beginning of a fix: the share that stays in the low format, and the time that it costs."""
+    return Remedy.STAYS.format(share=percent(share), time=_slower(added_ms), format=low_format, file=file)
+
+
+def _slower(added_ms: float | None) -> str:
+    return "" if added_ms is None else f", {added_ms:+.2g} ms"
 
 
 def _added_ms(result: CaseResult, repair: Repair) -> float | None:
@@ -430,13 +443,8 @@ def alternatives(result: CaseResult) -> list[str]:
     for repair in repairs:
         scores = [relation(score) for score in worst_first(repair.scores)[:1]]
         verified = "verified" if repair.verified else "not proved" if repair.holds else "not verified"
-        start = _priced(
-            share_that_stays(result, 1 - repair.price),
-            _added_ms(result, repair),
-            repair.precision,
-            result.low_format,
-            written=False,
-        )
+        share = share_that_stays(result, 1 - repair.price)
+        start = _staying(share, _added_ms(result, repair), result.low_format)
         change = _changes(repair, result.low_format, (), _pairs(result.search))[0]
         lines.append("; ".join([start + change, *scores, verified]))
     return lines

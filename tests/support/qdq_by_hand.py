@@ -38,7 +38,8 @@ def quantized(
 
     ``weights``: faults by weight. ``times``: its scales are so many times too large; ``codes``: False leaves
     the codes as they were for the right scales; ``axis``: scales along another axis; ``one``: one scale;
-    ``lowered``: all codes are so many too low.
+    ``lowered``: all codes are so many too low; ``strayed``: each is up to so many too high or too low;
+    ``reversed``: the slices along this axis stand in reverse order, their scales too.
     ``activations``: by tensor, ``scale``, ``zero`` (zero point) and ``type`` in place of what is right.
     ``unread``: tensors with a pair that no node reads.
     ``biases``: biases in INT8 with one scale. ``added``: what a tool has added to all elements of a bias.
@@ -186,7 +187,12 @@ def _weight(node: onnx.NodeProto, array: Array, fault: Mapping[str, Any]) -> tup
     codes = np.clip(np.rint(array / (wrong if fault.get("codes", True) else right)), -127, 127).astype(
         np.int8
     )
-    codes = np.clip(codes.astype(np.int16) - fault.get("lowered", 0), -128, 127).astype(np.int8)
+    strayed = fault.get("strayed", 0)
+    moved = np.random.default_rng(0).integers(-strayed, strayed + 1, codes.shape) - fault.get("lowered", 0)
+    codes = np.clip(codes + moved, -128, 127).astype(np.int8)
+    if "reversed" in fault:
+        codes = np.flip(codes, fault["reversed"])
+        wrong = np.flip(wrong, fault["reversed"])
     scale = wrong.astype(np.float32).reshape(() if fault.get("one") else -1)
     return codes, scale, np.zeros(scale.shape, np.int8), axis
 

@@ -208,6 +208,8 @@ WEIGHTS = (
     taken(cause("int8-bias", "coarse-bias", {"usual_channel_db": 11.3}), "constants"),
     taken(cause("bias-shift", "corrected-bias", {"share": 0.42}), "constants"),
     taken(cause("bias-shift", "shifted-mean", {"shift_share": 0.91}), "bias"),
+    taken(cause("other-values", "other-order", {"axis": 1, "best_sqnr_db": 42.0}), "constants"),
+    taken(cause("other-values", "other-codes", {"best_sqnr_db": 42.0}), "constants"),
     taken(cause("bias-shift", "shifted-bias", {"shift_share": 0.99}), "constants"),
 )
 #: What no scale explains, and other formats.
@@ -626,7 +628,7 @@ RESULTS: dict[str, Plain] = {
         blamed(RANGES[0], preprocessing_mismatch="data-factor", repairs=REPAIRS[2:3]),
         findings=(SLIP, FINDINGS[2]),
     ),
-    "remedies": blamed(*RANGES[:2], repairs=REPAIRS),
+    "remedies": blamed(*RANGES[:2], repairs=(*REPAIRS, repair("high", layers=("a", "b", "c"), price=0.9))),
     **{
         f"remedy-{kept['kind']}": replace(
             blamed(*RANGES[:2], repairs=(kept,)), written=("out/fixed.onnx",) * (kept["kind"] == "mixed")
