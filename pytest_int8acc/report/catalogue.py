@@ -891,8 +891,8 @@ class Caution:
     NEEDED = "; give about {needed} samples in all to decide"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
     FIX_UNDECIDED = (
-        "{samples} held-out samples alone do not decide {score} with the fix: on others it may be "
-        "{interval}, limit {limit}{needed}"
+        "the fix is verified on these {samples} samples alone: on others {score} may be {interval}, "
+        "limit {limit}{needed}"
     )
     FIX_FROM_INPUTS = "the fix has its scales from these very inputs: before you ship, run it on others"
     NAN_IN_BOTH = "{output} is NaN in both forms in {share:.2%} of its elements, which are left out"
@@ -1010,7 +1010,10 @@ class Advice:
         "report these layers to NVIDIA, or judge them with 'backend: onnxruntime'; or accept the engine as "
         "it is: 'realized: warn'"
     )
-    DECIDE = "give {samples}, or a limit that these can decide; 'undecided: score' lets the score decide"
+    DECIDE = (
+        "give {samples}, or a limit that these can decide; or write 'undecided: score' in the spec, to "
+        "let the score decide"
+    )
     LOOK_AT_PAIRS = (
         "look at the Q/DQ around these layers (both inputs, one scale per activation), raise "
         "'optimization_level', allow more 'tactic_sources'; or accept the engine as it is: 'realized: warn'"

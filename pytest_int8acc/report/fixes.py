@@ -111,7 +111,9 @@ def _before_layers(result: CaseResult) -> str:
         return _fix_of_criteria(result.blind, result.low_format)
     if result.is_undecided:
         needed = needed_samples(result.unsteady)
-        return Advice.DECIDE.format(samples="more samples" if needed is None else f"about {needed} samples")
+        return Advice.DECIDE.format(
+            samples="more samples" if needed is None else f"about {needed} samples in all"
+        )
     return "" if result.float_nan is None else _fix_of_nan(result.float_nan)
 
 
@@ -247,9 +249,10 @@ def recommended(result: CaseResult) -> Iterator[str]:
         starts.insert(0, _priced(share, added_ms, precision, low, written=True))
     quoted = _quoted(result, proof.scores)
     proofs = proof.texts(result, quoted)
+    mends_more = sum(not score.passed for score in result.scores) > 1 and all(s.passed for s in proof.scores)
     for start in starts:
         for text in texts:
-            for score in _reached(quoted):
+            for score in _reached(quoted, more=mends_more):
                 yield from (f"{start}{text}{score}{how}" for how in proofs)
     yield from (f"{starts[-1]}{texts[-1]}{how}" for how in proofs)
 
@@ -326,11 +329,18 @@ def _quoted(result: CaseResult, scores: Sequence[Score]) -> Score | None:
     return judged[0] if judged else None
 
 
-def _reached(quoted: Score | None) -> list[str]:
-    """Returns texts with a fix's score and its limit, the longest first; one empty text without a score."""
+def _reached(quoted: Score | None, *, more: bool = False) -> list[str]:
+    """Returns texts with a fix's score and its limit, the longest first; one empty text without a score.
+
+    Args:
+        quoted: The score.
+        more: Whether the candidate misses other limits, too. Then a text says that the fix keeps all.
+    """
     if quoted is None:
         return [""]
     texts = [f"; {relation(quoted, most)}" for most in (NAME, 16)]
+    if more:
+        texts.insert(0, f"{texts[0]}, and all other limits kept")
     if quoted.name != quoted.subject:
         texts.append(f"; {quoted.metric}{relation(quoted).removeprefix(name_of(quoted))}")
     return texts
