@@ -125,27 +125,36 @@ def supported(trials: Interventions, hints: Sequence[Hint]) -> set[str]:
 
 
 def _is_supported(trials: Interventions, hints: Sequence[Hint]) -> bool:
-    """Whether a common trial supports hints of the same symptom.
+    """Whether common trials support hints of the same symptom.
 
     Without quantization of the tensors that the hints name, most of the loss of the layers must vanish. If
-    the symptom says that other scales help, they must remove most of that; otherwise they must not.
+    the symptom says that other scales help, they must remove most of that, also if they are a little wider;
+    if it says that none helps, they must not.
     """
-    before = trials.of_several(dict.fromkeys(hint.group for hint in hints))
     pieces = {hint.group: _piece(trials, hint.group, hint.suspect) for hint in hints}
-    free = trials.of_several({group: Change(piece) for group, piece in pieces.items()})
-    if not before - free >= _PART * (before - trials.least) > 0:
+    before = trials.of_several(dict.fromkeys(pieces))
+    at_fault = before - trials.of_several({group: Change(piece) for group, piece in pieces.items()})
+    if not at_fault >= _PART * (before - trials.least) > 0:
         return False
-    kind: TakenKind = hints[0].trial or "range"
-    scales = {hint.group: SCALES[kind](hint.suspect) for hint in hints} if kind in SCALES else {}
-    changes = {
-        group: Change(pieces[group], scale)
+    trial = hints[0].trial
+    if trial is not None and trial not in SCALES:
+        return True  # such a symptom is proved by not quantizing the tensor
+    scales = {hint.group: SCALES[trial or "range"](hint.suspect) for hint in hints}
+    known = {
+        group: scale
         for group, scale in scales.items()
         if scale is not None and scale.scale.size in (1, pieces[group].channels)
     }
-    if not changes:
-        return hints[0].trial is None or kind not in SCALES
-    helped = before - trials.of_several({**dict.fromkeys(pieces), **changes})
-    return (helped >= _PART * (before - free)) == (hints[0].trial is not None)
+    if not known:
+        return trial is None
+    helped = []
+    for factor in (1.0, _WIDER):
+        changes = dict[str, Change | None](dict.fromkeys(pieces))
+        for group, scale in known.items():
+            wider = np.asarray(scale.scale * factor, np.float32)
+            changes[group] = Change(pieces[group], replace(scale, scale=wider))
+        helped.append(before - trials.of_several(changes) >= _PART * at_fault)
+    return all(helped) if trial is not None else not any(helped)
 
 
 def _is_shown(cause: Cause, likely: Cause) -> bool:
