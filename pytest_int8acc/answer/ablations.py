@@ -34,9 +34,9 @@ _BEYOND = 1.25
 #: If an ablation removes less than this share of the loss that a layer causes, it shows nothing about the
 #: cause.
 _LEAST = 0.05
-#: A trial with other scales of an activation is repeated with scales that are this many times as wide, which
-#: adds a fifth to the rounding noise at most. If the second trial removes far less loss, the first removed
-#: its share by chance: the rounding in later layers came out otherwise.
+#: A trial with other scales of an activation is repeated with scales that are this many times as wide. The
+#: power of the rounding noise grows by a fifth then. If far more loss is left, chance has a part in the first
+#: trial, because the rounding in later layers came out otherwise. Then the smaller share counts.
 _WIDER = 1.1
 #: Minimum ratio of the largest channel to the median channel for channels to count as outliers. At this ratio
 #: the median channel has 16 of 127 INT8 codes. In networks without faults the ratio stays below 6.
@@ -302,7 +302,7 @@ class _Tests:
             share = self._removed(normalized_loss)
             if suspect is not None and suspect.held is not None and kind in SCALES and share >= _LEAST:
                 wider = _rescaled(kind, self.trials, self.group, suspect, _WIDER)
-                if wider is not None and self._removed(wider) < _PART * share:
+                if wider is not None and 1 - self._removed(wider) > _WIDER**2 * (1 - share) + _LEAST:
                     normalized_loss, share = wider, self._removed(wider)
             tensor = "" if suspect is None else suspect.cause.tensor
             met, beyond = normalized_loss <= 1.0, share > _BEYOND
