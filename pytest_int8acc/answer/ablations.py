@@ -237,7 +237,11 @@ class _Tests:
             return None
         guesses = [guess for suspect in suspects for guess in suspect.guesses if self._is_met(guess)]
         mended = [(self._remedy(s), s) for s in (*guesses, *suspects)]
-        shown = [(t, s) for t, s in mended if t is not None and t.share >= _PART * most]
+        shown = [
+            (t, s)
+            for t, s in mended
+            if t is not None and t.share >= _PART * most and not self._is_chance(t, s)
+        ]
         if shown:
             taken, guilty = max(shown, key=lambda pair: pair[0].share)
             self._keep(guilty, taken)
@@ -261,6 +265,11 @@ class _Tests:
         if guilty.by_channel is not None and self.share("per-channel", guilty) >= _PART * taken.share:
             return self._with_trial(guilty.by_channel, self._known(guilty, "per-channel"))
         return self._with_trial(self._alone(self._of_activation(guilty, placed), taken), taken)
+
+    def _is_chance(self, taken: Ablation, suspect: Suspect) -> bool:
+        """Whether another scale removed far more loss than no quantization of the tensor at all."""
+        freed = self._known(suspect, "activation", "constants")
+        return taken.kind in SCALES and freed is not None and freed.share < _PART * taken.share
 
     def _of_activation(self, guilty: Suspect, placed: Placed) -> Cause:
         """The cause if no other scale of an activation helps: the operators around it, or its values."""
