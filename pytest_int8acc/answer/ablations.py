@@ -5,6 +5,7 @@ The layers at fault are called culprits, and the tensors that may be the reason 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,7 +14,7 @@ import numpy as np
 
 from pytest_int8acc.graph.instrument import Piece
 from pytest_int8acc.graph.network import TensorScale, symmetric
-from pytest_int8acc.lab.interventions import Interventions
+from pytest_int8acc.lab.interventions import Change, Interventions
 from pytest_int8acc.observers.values import TensorValues
 from pytest_int8acc.results.causes import Ablation, Cause, TakenKind
 from pytest_int8acc.tensors import Array
@@ -33,6 +34,10 @@ _BEYOND = 1.25
 #: If an ablation removes less than this share of the loss that a layer causes, it shows nothing about the
 #: cause.
 _LEAST = 0.05
+#: A trial with other scales of an activation is repeated with scales that are this many times as wide. The
+#: power of the rounding noise grows by a fifth then. If far more loss is left, chance has a part in the first
+#: trial, because the rounding in later layers came out otherwise. Then the smaller share counts.
+_WIDER = 1.1
 #: Minimum ratio of the largest channel to the median channel for channels to count as outliers. At this ratio
 #: the median channel has 16 of 127 INT8 codes. In networks without faults the ratio stays below 6.
 OUTLIER_RATIO = 8.0
@@ -87,6 +92,70 @@ def established(
         return found
     alone = _shown(trials.alone(), group, ordered, likely, placed)
     return alone if found is None or (alone is not None and _is_shown(alone, likely)) else found
+
+
+@dataclass(frozen=True, eq=False)
+class Hint:
+    """A cause that the symptoms of a layer suggest, and that no trial of this layer has shown."""
+
+    group: str
+    cause: Cause
+    suspect: Suspect
+    """The tensor that the cause names."""
+
+    @property
+    def trial(self) -> TakenKind | None:
+        """The ablation that proves the cause; None if it has none, as where no other scale would help."""
+        return self.suspect.trial if self.suspect.cause.symptom == self.cause.symptom else None
+
+
+def supported(trials: Interventions, hints: Sequence[Hint]) -> set[str]:
+    """The layers whose hints common trials support.
+
+    Where no trial of a layer was left, or none showed its cause, all layers with the same symptom are changed
+    at once. So a symptom costs up to four trials, however many layers have it. They run even if the budget is
+    spent.
+    """
+    found, by_symptom = set[str](), defaultdict[str, list[Hint]](list)
+    for hint in hints:
+        by_symptom[hint.cause.symptom].append(hint)
+    for same in by_symptom.values():
+        if not trials.budget.clock.over and _is_supported(trials, same):
+            found |= {hint.group for hint in same}
+    return found
+
+
+def _is_supported(trials: Interventions, hints: Sequence[Hint]) -> bool:
+    """Whether common trials support hints of the same symptom.
+
+    Without quantization of the tensors that the hints name, most of the loss of the layers must vanish. If
+    the symptom says that other scales help, they must remove most of that, also if they are a little wider;
+    if it says that none helps, they must not.
+    """
+    pieces = {hint.group: _piece(trials, hint.group, hint.suspect) for hint in hints}
+    before = trials.of_several(dict.fromkeys(pieces))
+    at_fault = before - trials.of_several({group: Change(piece) for group, piece in pieces.items()})
+    if not at_fault >= _PART * (before - trials.least) > 0:
+        return False
+    trial = hints[0].trial
+    if trial is not None and trial not in SCALES:
+        return True  # such a symptom is proved by not quantizing the tensor
+    scales = {hint.group: SCALES[trial or "range"](hint.suspect) for hint in hints}
+    known = {
+        group: scale
+        for group, scale in scales.items()
+        if scale is not None and scale.scale.size in (1, pieces[group].channels)
+    }
+    if not known:
+        return trial is None
+    helped = []
+    for factor in (1.0, _WIDER):
+        changes = dict[str, Change | None](dict.fromkeys(pieces))
+        for group, scale in known.items():
+            wider = np.asarray(scale.scale * factor, np.float32)
+            changes[group] = Change(pieces[group], replace(scale, scale=wider))
+        helped.append(before - trials.of_several(changes) >= _PART * at_fault)
+    return all(helped) if trial is not None else not any(helped)
 
 
 def _is_shown(cause: Cause, likely: Cause) -> bool:
@@ -173,7 +242,11 @@ class _Tests:
             return None
         guesses = [guess for suspect in suspects for guess in suspect.guesses if self._is_met(guess)]
         mended = [(self._remedy(s), s) for s in (*guesses, *suspects)]
-        shown = [(t, s) for t, s in mended if t is not None and t.share >= _PART * most]
+        shown = [
+            (t, s)
+            for t, s in mended
+            if t is not None and t.share >= _PART * most and not self._is_chance(t, s)
+        ]
         if shown:
             taken, guilty = max(shown, key=lambda pair: pair[0].share)
             self._keep(guilty, taken)
@@ -197,6 +270,11 @@ class _Tests:
         if guilty.by_channel is not None and self.share("per-channel", guilty) >= _PART * taken.share:
             return self._with_trial(guilty.by_channel, self._known(guilty, "per-channel"))
         return self._with_trial(self._alone(self._of_activation(guilty, placed), taken), taken)
+
+    def _is_chance(self, taken: Ablation, suspect: Suspect) -> bool:
+        """Whether another scale removed far more loss than no quantization of the tensor at all."""
+        freed = self._known(suspect, "activation", "constants")
+        return taken.kind in SCALES and freed is not None and freed.share < _PART * taken.share
 
     def _of_activation(self, guilty: Suspect, placed: Placed) -> Cause:
         """The cause of an activation at fault if no ablation confirmed its symptom.
@@ -239,13 +317,21 @@ class _Tests:
                 normalized_loss = TRIALS[kind](self.trials, self.group, suspect)
             if normalized_loss is None:
                 return 0.0
-            before = self.trials.as_it_is(self.group)
-            share = max((before - normalized_loss) / self.trials.loss(self.group), 0.0)
+            share = self._removed(normalized_loss)
+            if suspect is not None and suspect.held is not None and kind in SCALES and share >= _LEAST:
+                wider = _rescaled(kind, self.trials, self.group, suspect, _WIDER)
+                if wider is not None and 1 - self._removed(wider) > _WIDER**2 * (1 - share) + _LEAST:
+                    normalized_loss, share = wider, self._removed(wider)
             tensor = "" if suspect is None else suspect.cause.tensor
             met, beyond = normalized_loss <= 1.0, share > _BEYOND
             samples, alone = self.trials.samples, self.trials.is_alone
             self.tried[key] = Ablation(kind, tensor, min(share, 1.0), met, samples, beyond, alone)
         return self.tried[key].share
+
+    def _removed(self, normalized_loss: float) -> float:
+        """The share of the layer's loss that is gone if the model has this loss."""
+        before = self.trials.as_it_is(self.group)
+        return max((before - normalized_loss) / self.trials.loss(self.group), 0.0)
 
     def _keep(self, guilty: Suspect, taken: Ablation) -> None:
         """Keep the scale that an ablation tried, for the search for fixes.
@@ -312,7 +398,10 @@ def _unquantized(trials: Interventions, group: str, suspect: Suspect | None) -> 
     return None if suspect is None else trials.without(group, _piece(trials, group, suspect))
 
 
-def _rescaled(kind: TakenKind, trials: Interventions, group: str, suspect: Suspect | None) -> float | None:
+def _rescaled(
+    kind: TakenKind, trials: Interventions, group: str, suspect: Suspect | None, factor: float = 1.0
+) -> float | None:
+    """The model's loss with other scales of a tensor: those of ``SCALES``, times ``factor``."""
     if suspect is None:
         return None
     piece, found = _piece(trials, group, suspect), SCALES[kind](suspect)
@@ -320,7 +409,8 @@ def _rescaled(kind: TakenKind, trials: Interventions, group: str, suspect: Suspe
         return None
     if suspect.held is None:
         return trials.requantized(group, suspect.tensor, found)
-    return trials.rescaled(group, piece, found.scale) if found.scale.size in (1, piece.channels) else None
+    scale = np.asarray(found.scale * factor, np.float32)
+    return trials.rescaled(group, piece, scale) if scale.size in (1, piece.channels) else None
 
 
 def _piece(trials: Interventions, group: str, suspect: Suspect) -> Piece:

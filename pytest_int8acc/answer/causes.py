@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import onnx
 
 from pytest_int8acc.answer import symptoms
-from pytest_int8acc.answer.ablations import Suspect, established
+from pytest_int8acc.answer.ablations import Hint, Suspect, established, supported
 from pytest_int8acc.answer.scales import MASK_ROOM, goes_to_softmax, scales_in_use, unmasked_scales
 from pytest_int8acc.answer.symptoms import (
     ActivationFacts,
@@ -192,7 +192,8 @@ def explain(
 
     Returns:
         A mapping of layer to cause. Layers in high precision for another reason than a missing scale are left
-        out, as are layers inside an If, Loop or Scan that read an activation whose values are not known.
+        out, as are layers inside an If, Loop or Scan that read an activation whose values are not known, and
+        layers whose symptoms trials contradict.
 
     Raises:
         Int8accError: A name is unknown, the float model does not run, or the inputs cannot be read.
@@ -216,7 +217,16 @@ def explain(
             break
         clock.count("layer", done, len(groups_with_edges))
         found[group.name] = explainer.cause(group, engine_only, unstable, trials)
+    if trials is not None:
+        hints = [Hint(n, c, explainer.suspect(n, c)) for n, c in found.items() if _is_hint(c)]
+        kept = supported(trials, hints)
+        found = {n: c for n, c in found.items() if n in kept or not _is_hint(c)}
     return {name: found[name] for name in groups if name in found}
+
+
+def _is_hint(cause: Cause) -> bool:
+    """Whether a cause needs a trial and has none. A scale that is missing, or that vanishes, is a fact."""
+    return cause.evidence is None and cause.kind not in ("missing-scale", "zero-scale", "non-determinism")
 
 
 def narrow_cause(lab: Lab, culprit: Culprit, *, engine_only: bool) -> Cause:
@@ -291,6 +301,11 @@ class _Explainer:
         held = {tensor: values for tensor, (values, _) in self.measured.items()}
         self.in_use = scales_in_use(meter.network, held)
         self.unmasked = unmasked_scales(meter.network, self.measured)
+        self._suspects: dict[str, list[Suspect]] = {}
+
+    def suspect(self, group: str, cause: Cause) -> Suspect:
+        """The tensor that the cause of a layer names."""
+        return next(suspect for suspect in self._suspects[group] if suspect.cause.tensor == cause.tensor)
 
     def knows(self, group: Group) -> bool:
         """Whether the values of all activations of a group are known. Zeros stand for unknown values."""
@@ -301,6 +316,7 @@ class _Explainer:
         """The reason why one layer loses accuracy."""
         suspects = [self._suspect(edge, group) for edge in group.edges]
         suspects.sort(key=lambda suspect: rank_db(suspect.cause))
+        self._suspects[group.name] = suspects
         edges = [suspect.cause for suspect in suspects]
         worst = edges[0]
         if engine_only:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from copy import copy
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
@@ -17,6 +18,16 @@ from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.results import Cost, Evidence
 from pytest_int8acc.tensors import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """A change of one tensor of a culprit."""
+
+    piece: Piece
+    """The tensor."""
+    scale: TensorScale | None = None
+    """Its other scale; None if the tensor is not quantized."""
 
 
 class Interventions:
@@ -101,13 +112,34 @@ class Interventions:
 
     def loss(self, group: str) -> float:
         """The increase of the model's loss if this culprit is in INT8 instead of high precision."""
+        return self.as_it_is(group) - self.least
+
+    @property
+    def least(self) -> float:
+        """The model's loss with all culprits in high precision; 1 is at the limit of the criteria."""
         if "" not in self._known:
             self._known[""] = self._tried(self._case.simulator, self._high)
-        return self.as_it_is(group) - self._known[""]
+        return self._known[""]
 
     def without(self, group: str, piece: Piece) -> float:
         """The model's loss if one tensor of the culprit is not quantized."""
-        return self._trial_of_edges(group, frozenset(p.given for p in self.pieces[group] if p != piece))
+        left = frozenset(p.given for p in self.pieces[group] if p != piece)
+        return self._trial_of_edges(left) if left else self.least
+
+    def of_several(self, changes: Mapping[str, Change | None]) -> float:
+        """The model's loss with several culprits in INT8, and with a change of one tensor of each.
+
+        ``changes`` maps each of these culprits to its change; None leaves the culprit as it is.
+        """
+        int8, scales = set[str](), dict[str, TensorScale]()
+        for group, change in changes.items():
+            for piece in self.pieces[group]:
+                if change is None or piece != change.piece:
+                    int8.add(piece.given)
+                elif change.scale is not None:
+                    int8.add(piece.other or piece.given)
+                    scales[piece.scaled or piece.tensor] = _for_piece(piece, change.scale)
+        return self._trial_of_edges(frozenset(int8), scales)
 
     def rescaled(self, group: str, piece: Piece, scale: Array) -> float:
         """The model's loss if an activation of the culprit has another symmetric scale.
@@ -118,9 +150,7 @@ class Interventions:
             scales = {piece.tensor: TensorScale(scale)}
             return self._tried(self._case.simulator, self._high - {group}, scales)
         int8 = frozenset(p.other if p == piece else p.given for p in self.pieces[group])
-        given = scale if piece.axis is None else np.broadcast_to(scale, (piece.channels,))
-        taken = TensorScale(np.asarray(given, np.float32), piece.axis)
-        return self._trial_of_edges(group, int8, {piece.scaled: taken})
+        return self._trial_of_edges(int8, {piece.scaled: _for_piece(piece, TensorScale(scale))})
 
     def requantized(self, group: str, constant: str, scale: TensorScale) -> float:
         """The model's loss if a constant of the culprit is quantized anew from its float values."""
@@ -154,9 +184,9 @@ class Interventions:
         return len(alike) == 1 and all(name in self._high and q.is_plain for name, q in readers)
 
     def _trial_of_edges(
-        self, group: str, int8: frozenset[str], scales: Mapping[str, TensorScale] = MappingProxyType({})
+        self, int8: frozenset[str], scales: Mapping[str, TensorScale] = MappingProxyType({})
     ) -> float:
-        """The model's loss with some tensors of one culprit in INT8.
+        """The model's loss with some tensors of the culprits in INT8.
 
         ``int8`` has the names of the groups into which these tensors were split.
         """
@@ -171,3 +201,11 @@ class Interventions:
     ) -> float:
         self.budget.pay()
         return simulator.normalized_loss(Plan(dict.fromkeys(sorted(high), self._case.measured.keep), scales))
+
+
+def _for_piece(piece: Piece, scale: TensorScale) -> TensorScale:
+    """The scale in the shape that a tensor takes from a plan: [] or [channels] for an activation."""
+    if not piece.scaled:
+        return scale
+    given = scale.scale if piece.axis is None else np.broadcast_to(scale.scale, (piece.channels,))
+    return TensorScale(np.asarray(given, np.float32), piece.axis)

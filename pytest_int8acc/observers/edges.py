@@ -171,8 +171,8 @@ def lost_db(stats: TensorValues, edge: EdgeStats) -> float:
 _REWRITTEN = 0.5
 #: Maximum number of samples on which activations are measured. More samples hardly change their ranges.
 _SAMPLES = 64
-#: Maximum size, in bytes, of all activations that are read for histograms and errors. This limit reduces the
-#: number of samples for large networks.
+#: Maximum size, in bytes, of all small activations that are read for histograms and errors, and of all large
+#: ones. It reduces the number of samples on which large activations are read.
 _COUNTED_BYTES = 1 << 25
 #: Minimum number of samples that are read for histograms and errors, even if they exceed ``_COUNTED_BYTES``.
 _MIN_COUNTED = 8
@@ -228,7 +228,7 @@ def measure_edges(
         edges: Quantized inputs of nodes; all of them are activations.
         readers: Name to node. The node that reads a tensor decides which axis holds channels.
         few: The samples. Maxima are measured on all samples. Errors and histograms are measured on the first
-            samples only, if the activations are large.
+            samples only, for activations that are large.
         sessions: Opens the model.
 
     Raises:
@@ -245,11 +245,7 @@ def measure_edges(
     unmasked = dict.fromkeys(first, 0.0)
     for edge in edges:
         stats[edge.tensor].setdefault(id(edge.quantization), EdgeStats(edge.quantization))
-    run_rows = max(values.run_rows for values in held.values())
-    row_bytes = max(sum(values.run_bytes for values in held.values()) // run_rows, 1)
-    counted = FirstSamples(few, model, max(_MIN_COUNTED, min(_SAMPLES, _COUNTED_BYTES // row_bytes)))
-    what = f"measuring {len(first)} tensors"
-    for tensor, values in tensor_batches(model, held, counted, what, sessions):
+    for tensor, values in _counted_values(model, held, few, sessions):
         edge = first[tensor]
         axis = summed_axis(readers[edge.node].op_type, edge.index, values.ndim, edge.node in mixes)
         if tensor in bins:
@@ -267,6 +263,28 @@ def measure_edges(
             own = replace(own, bins=bins[tensor])
         found[tensor] = own, stats[tensor]
     return found
+
+
+def _counted_values(
+    model: Model, held: Mapping[str, TensorValues], few: Dataset, sessions: Sessions
+) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yields each tensor with its values, batch by batch: small tensors on all samples, large ones on some.
+
+    Tensors are small if all of them, the smallest first, take at most ``_COUNTED_BYTES`` on all samples.
+    Numbers of a few samples may be far from those of all samples, where a single sample has the large values.
+    """
+    rows, large, total = few.samples or _SAMPLES, dict(held), 0
+    sizes = {tensor: values.run_bytes / values.run_rows for tensor, values in held.items()}
+    for tensor in sorted(sizes, key=lambda tensor: sizes[tensor]):
+        total += int(sizes[tensor] * rows)
+        if total <= _COUNTED_BYTES:
+            del large[tensor]
+    small = {tensor: values for tensor, values in held.items() if tensor not in large}
+    row_bytes = max(int(sum(sizes[tensor] for tensor in large)), 1)
+    some = FirstSamples(few, model, max(_MIN_COUNTED, min(_SAMPLES, _COUNTED_BYTES // row_bytes)))
+    for part, samples in ((small, few), (large, some)):
+        if part:
+            yield from tensor_batches(model, part, samples, f"measuring {len(part)} tensors", sessions)
 
 
 def _chunks(values: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:

@@ -843,6 +843,7 @@ class Why:
     )
     NO_CAUSE = "{layer}: no cause is known"
     NO_CAUSES = "no cause is known of {layers} in the body of {node}"
+    UNSHOWN = "no trial shows the cause in {layers}"
     TOGETHER = "no step leaves its limit alone; together they do, against {stage}"
     CHOICE = "{op_type} '{node}'{more} chooses among values: small errors before it become jumps behind it"
     PAIRS = "{pairs}: no plan takes them off"

@@ -595,6 +595,8 @@ def _of_culprits(culprits: Sequence[Culprit], low_format: str) -> Iterator[str]:
         parts.append(f"{CAUSES[kind].plural.format(format=low_format)} in {count(n, 'layer')}")
     inside = Counter(culprit.inside for culprit in culprits if culprit.inside and culprit.cause is None)
     parts += [Why.NO_CAUSES.format(layers=count(n, "layer"), node=node) for node, n in inside.items()]
+    unshown = sum(culprit.cause is None and not culprit.inside for culprit in culprits)
+    parts += [Why.UNSHOWN.format(layers=count(unshown, "layer"))] if unshown else []
     yield "; ".join(parts)
 
 

@@ -304,6 +304,20 @@ def test_of_large_tensors_the_first_samples_are_counted(case: Any, monkeypatch: 
         assert [own.values for own in stats.values()] == [own.values for own in known]
 
 
+def test_small_tensors_are_counted_on_all_samples(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = lab_of(case).network
+    measured = EdgeMeter(network, case.model, case.inputs).measured
+    sizes = {tensor: held.run_bytes // held.run_rows for tensor, (held, _) in measured.items()}
+    tensor = min(sizes, key=lambda name: sizes[name])
+    assert sizes[tensor] < max(sizes.values())
+    monkeypatch.setattr(sweep, "_COUNTED_BYTES", 40 * sizes[tensor])
+    few = EdgeMeter(network, case.model, case.inputs).measured
+    counts = {n: sum(s.values for s in stats.values()) for n, (_, stats) in measured.items()}
+    found = {n: sum(s.values for s in stats.values()) / counts[n] for n, (_, stats) in few.items()}
+    assert found[tensor] == 1
+    assert min(found.values()) < 0.5
+
+
 def test_what_calibration_measured_on_the_same_samples_is_not_measured_again(case: Any) -> None:
     assert case.int8 is not None
     network = case.int8.network

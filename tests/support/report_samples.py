@@ -269,12 +269,12 @@ def another_model(**facts: Any) -> Plain:
 # --- stages, remedies
 
 
-def without_cause(*layers: str, causes: tuple[Plain, ...] = ()) -> Plain:
-    """A case whose culprits lie in bodies of a Loop and have no cause, and others with causes."""
+def without_cause(*layers: str, causes: tuple[Plain, ...] = (), inside: str = "Loop") -> Plain:
+    """A case with culprits that have no cause, by default in bodies of a Loop, and others with causes."""
     result = blamed(*causes)
     known = result["search"]["culprits"] if causes else ()
-    inside = [replace(FOUND["culprits"][0], layer=name, cause=None, inside="Loop") for name in layers]
-    return replace(result, search=replace(result["search"], culprits=[*inside, *known]))
+    found = [replace(FOUND["culprits"][0], layer=name, cause=None, inside=inside) for name in layers]
+    return replace(result, search=replace(result["search"], culprits=[*found, *known]))
 
 
 def stage(name: str, passed: bool, score: Plain, against: str, **facts: Any) -> Plain:
@@ -623,6 +623,7 @@ RESULTS: dict[str, Plain] = {
     "in-a-body": without_cause("loop/linear"),
     "in-bodies": without_cause("loop/linear", "loop/choice/linear"),
     "in-a-body-too": without_cause("loop/linear", causes=(RANGES[0],)),
+    "in-no-body": without_cause("layer2", "layer3", causes=(RANGES[0],), inside=""),
     "no-cause": output(blamed(), fit=LARGE),
     "data-first": replace(
         blamed(RANGES[0], preprocessing_mismatch="data-factor", repairs=REPAIRS[2:3]),
