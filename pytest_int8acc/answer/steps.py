@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_int8acc.answer.diagnosis import diagnose, write_pieces
+from pytest_int8acc.answer.latency import find_faster
 from pytest_int8acc.answer.precision import Found, adds_up, find_precision, keeps_low, tradeoff
 from pytest_int8acc.answer.remedies import Remedied, find_remedies
 from pytest_int8acc.answer.samples import worst_samples
@@ -24,6 +25,7 @@ _PHASES: Mapping[Part, PhaseName] = {
     "search": "search",
     "causes": "causes",
     "repair": "repair",
+    "speed": "speed",
     "fix": "files",
     "reproducer": "files",
     "worst-samples": "causes",
@@ -44,12 +46,13 @@ class Steps:
     found: Found | None = None
     remedied: Remedied | None = None
 
-    def run(self, *, searches: bool, explained: bool) -> None:
+    def run(self, *, searches: bool, explained: bool, hurries: bool = False) -> None:
         """Take the steps in order.
 
         Args:
             searches: Whether to search the groups that must leave the low format.
             explained: Whether to look for causes and fixes.
+            hurries: Whether to search a faster plan. The candidate then meets its limits on accuracy.
         """
         measured, lab = self.measured, None
         if measured.int8 is not None:
@@ -64,7 +67,9 @@ class Steps:
         if lab is not None and not measured.clock.over and self._is_refuted(lab):
             lab = Lab(measured, lab.int8)
             self._answer_anew(lab, explained=explained)
-        if explained and searches and lab is not None:
+        if hurries and lab is not None:
+            self._take("search for a faster plan", "speed", self.hurry, lab)
+        if lab is not None and ((explained and searches) or hurries):
             self._take("comparison of the fix with a default session", "repair", self.run_by_default)
             if self.folder is not None:
                 self._take("fix as files", "fix", self.write_fix, lab, self.folder)
@@ -165,6 +170,19 @@ class Steps:
         if outcome.culprits and not keeps_low(lab, outcome) and not remedied.repairs:
             outcome = outcome.without_plan()
         return replace(self.result, search=outcome, diagnosis=diagnosis)
+
+    def hurry(self, lab: Lab) -> CaseResult:
+        """Add the search for a faster plan to the result, and the plan as the recommended fix."""
+        faster = find_faster(lab)
+        if faster is None:
+            return self.result
+        diagnosis = self.result.diagnosis or Diagnosis()
+        repairs, notes = diagnosis.repairs, (*diagnosis.notes, *faster.notes)
+        if faster.repair is not None and faster.proof is not None:
+            repairs = (faster.repair, *repairs)
+            self.remedied = Remedied(repairs, (faster.proof, *self._proofs()), notes)
+        diagnosis = replace(diagnosis, repairs=repairs, notes=notes, speed=faster.search)
+        return replace(self.result, diagnosis=diagnosis, engines=self.measured.backend.engines)
 
     def run_by_default(self) -> CaseResult:
         """Add how the recommended fix differs in a default session of ONNX Runtime.

@@ -717,6 +717,7 @@ PARTS: Mapping[Part, str] = {
     "ranges": "a look at all ranges",
     "calibrations": "calibration methods",
     "repair": "cheaper fixes",
+    "speed": "faster plans",
     "fix": "files of the fix",
     "reproducer": "reproducers",
     "worst-samples": "a look at the worst samples",
@@ -733,6 +734,7 @@ PHASES: Mapping[PhaseName, str] = {
     "proof": "building and running the fix",
     "causes": "looking for causes",
     "repair": "looking for cheaper fixes",
+    "speed": "looking for a faster plan",
     "files": "writing files",
     "waiting": "waiting for the GPU",
 }
@@ -790,6 +792,9 @@ class Why:
     OTHER_ATTRIBUTE = ": its {name} is {theirs}, in {model} {own}"
     OTHER_MAKER = ": {file} has {op_type} there"
     OTHER_MAKER_WITH = ": {file} has {op_type} there, with {name} {theirs}, not {own}"
+    #: Why an engine is not fast enough.
+    SLOW = "{format} takes {ms} ms, {baseline} {baseline_ms} ms; {layers} lose time in {format}, {most} most"
+    SLOW_ALIKE = "{format} takes {ms} ms, {baseline} {baseline_ms} ms; no layer is slower in {format}"
     #: What gives NaN, if the baseline's outputs hold NaN.
     FLOAT_NAN = "the float model itself gives NaN there{where}, so {format} can be compared with nothing"
     FLOAT_NAN_IN_BOTH = (
@@ -1057,6 +1062,17 @@ class NoFix:
         "name under 'model:' the float model that {file} was made from; or quantize {model}: write '{key}: "
         "{{calibrate: {{}}}}' in the spec"
     )
+    #: Why no plan is fast enough. ``gain`` is one of the two phrases below it.
+    SHIP_BASELINE = "{format} gains {gain} here: ship {baseline} ({times})"
+    GAINS_NOTHING = "nothing"
+    GAINS_LITTLE = "less than {share}"
+    TOO_SLOW = (
+        "none found: {fastest} runs at {speedup} times the speed of {baseline}, limit {limit} ({times})"
+    )
+    #: What ran at which time.
+    TIMES = "{format} {candidate} ms{plans}, {baseline} {ms} ms"
+    BEST_OF = ", best of {count} {best} ms"
+    NONE_TIMED = ", {count} tried, none keeps the criteria"
     ENGINE = "an engine cannot be searched: name the model it was made from, 'int8: {{model: FILE}}'"
     NOT_SEARCHED = (
         "layers were not searched; run again with --int8acc-search=auto: it names the layers at fault, and "
@@ -1068,6 +1084,7 @@ class Remedy:
     """What a remedy does, and how it was proved. The changes of the model have words in ``CHANGES``."""
 
     HIGH = "{layers} in {precision}"
+    FASTER = "{layers} in {precision}, so that the engine is faster"
     SOME_HIGH = "{layers} of {culprits} in {precision}"
     NONE_HIGH = "no layer needs {precision}"
     KEEP = "keep {layers} in {precision}"
