@@ -62,9 +62,13 @@ def seeks_speed(measured: Measured) -> bool:
     It is not searched for a candidate that misses another limit, because a fix of that comes first.
     """
     scores, int8 = measured.result.scores, measured.int8
-    if measured.settings.search == "off" or int8 is None or not int8.low.takes_scales:
+    if measured.settings.search == "off" or not measured.backend.times_engines:
         return False
-    if not measured.int8_passed or all(score.metric != "speedup" for score in scores):
+    if int8 is None or not int8.low.takes_scales:
+        return False
+    if not measured.int8_passed or measured.result.is_misbuilt:
+        return False
+    if all(score.metric != "speedup" for score in scores):  # the engines were not timed
         return False
     missed = [score for score in scores if not score.passed]
     if missed:

@@ -9,6 +9,7 @@ in turn with the baseline's engine, once to choose the fastest plan and once mor
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,6 @@ from functools import partial
 
 from pytest_int8acc.case.precision import engine_limits, speedup_score
 from pytest_int8acc.errors import EngineError
-from pytest_int8acc.graph.macs import leading_outputs
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.lab.lab import Lab, Proof
@@ -85,17 +85,15 @@ def group_works(
     """
     own = {node: group.name for group in network.groups for node in group.nodes}
     before, pairs = _before(network.model, own), _pairs(candidate, own)
-    leading = leading_outputs(network)
     found = []
     for group in network.groups:
         read = {edge.tensor for edge in group.edges if edge.quantization.values is None}
-        moved = {*read, leading.get(group.name, "")} & shapes.keys()
         found.append(
             GroupWork(
                 group.name,
                 frozenset(group.nodes),
                 macs[group.name],
-                float(sum(math.prod(shapes[tensor]) for tensor in moved)),
+                float(sum(math.prod(shapes[tensor]) for tensor in read & shapes.keys())),
                 frozenset(before[group.name]),
                 frozenset(node for node, name in pairs.items() if name == group.name),
             )
@@ -159,7 +157,8 @@ class _Search:
 
     def run(self, sets: Sequence[frozenset[str]]) -> Faster:
         """Build the plan of each set, and choose the fastest."""
-        lab, clock, began = self.lab, self.lab.clock, self.lab.cost
+        lab, clock = self.lab, self.lab.clock
+        began, built = time.monotonic(), lab.builds
         trials: list[SpeedTrial] = []
         timed: list[tuple[Latency, SpeedTrial, Proof]] = []
         for number, names in enumerate(sets):
@@ -177,7 +176,9 @@ class _Search:
                 break
             again = clock.attempt("speed", partial(self._timed, proof), None)
             if again is not None and self._reaches(*again):
-                repair = self._repair(trial, proof, again[0], lab.cost - began)
+                builds = lab.builds - built  # each engine runs once on all samples
+                cost = Cost(float(builds), time.monotonic() - began, builds)
+                repair = self._repair(trial, proof, again[0], cost)
                 return Faster(search, repair, proof, tuple(self.notes))
         return Faster(search, notes=tuple(self.notes))
 

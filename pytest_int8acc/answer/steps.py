@@ -18,7 +18,7 @@ from pytest_int8acc.fix import FixFiles, write_fix
 from pytest_int8acc.graph.interface import with_own_interface
 from pytest_int8acc.graph.model import without_extra_outputs
 from pytest_int8acc.lab.lab import Lab, Proof, open_lab
-from pytest_int8acc.results import CaseResult, Diagnosis, Part, PhaseName, SearchOutcome
+from pytest_int8acc.results import CaseResult, Diagnosis, Part, PhaseName, Role, SearchOutcome
 
 #: For each step after the verdict, the phase whose time includes the step.
 _PHASES: Mapping[Part, PhaseName] = {
@@ -69,14 +69,19 @@ class Steps:
             self._answer_anew(lab, explained=explained)
         if hurries and lab is not None:
             self._take("search for a faster plan", "speed", self.hurry, lab)
-        if lab is not None and ((explained and searches) or hurries):
+        repaired = explained and searches
+        if repaired and lab is not None:
             self._take("comparison of the fix with a default session", "repair", self.run_by_default)
-            if self.folder is not None:
-                self._take("fix as files", "fix", self.write_fix, lab, self.folder)
-            if self.folder is not None and measured.settings.reduce and self.result.search is not None:
-                self._take("reproducer", "reproducer", self.write_pieces, self.result.search, self.folder)
+        if (repaired or hurries) and lab is not None and self.folder is not None:
+            self._write(lab, self.folder)
         if explained and self.folder is not None and not measured.int8_passed:
             self._take("worst samples", "worst-samples", self.show_samples)
+
+    def _write(self, lab: Lab, folder: Path) -> None:
+        """Write the files of the fix, and the reproducers if the settings ask for them."""
+        self._take("fix as files", "fix", self.write_fix, lab, folder)
+        if self.measured.settings.reduce and self.result.search is not None:
+            self._take("reproducer", "reproducer", self.write_pieces, self.result.search, folder)
 
     def _answer(self, lab: Lab | None, *, searches: bool, explained: bool) -> None:
         """Search for layers at fault, for causes and for fixes, on the samples that ``lab`` uses."""
@@ -176,13 +181,15 @@ class Steps:
         faster = find_faster(lab)
         if faster is None:
             return self.result
-        diagnosis = self.result.diagnosis or Diagnosis()
+        diagnosis, engines = self.result.diagnosis or Diagnosis(), self.result.engines
         repairs, notes = diagnosis.repairs, (*diagnosis.notes, *faster.notes)
         if faster.repair is not None and faster.proof is not None:
             repairs = (faster.repair, *repairs)
             self.remedied = Remedied(repairs, (faster.proof, *self._proofs()), notes)
+            fixed = (info for info in self.measured.backend.engines if info.role == Role.FIXED)
+            engines = (*engines, *(replace(info, latency=faster.repair.latency) for info in fixed))
         diagnosis = replace(diagnosis, repairs=repairs, notes=notes, speed=faster.search)
-        return replace(self.result, diagnosis=diagnosis, engines=self.measured.backend.engines)
+        return replace(self.result, diagnosis=diagnosis, engines=engines)
 
     def run_by_default(self) -> CaseResult:
         """Add how the recommended fix differs in a default session of ONNX Runtime.

@@ -793,8 +793,8 @@ class Why:
     OTHER_MAKER = ": {file} has {op_type} there"
     OTHER_MAKER_WITH = ": {file} has {op_type} there, with {name} {theirs}, not {own}"
     #: Why an engine is not fast enough.
-    SLOW = "{format} takes {ms} ms, {baseline} {baseline_ms} ms; {layers} lose time in {format}, {most} most"
-    SLOW_ALIKE = "{format} takes {ms} ms, {baseline} {baseline_ms} ms; no layer is slower in {format}"
+    SLOW = "{format} takes {ms} ms, {baseline} {baseline_ms} ms; {layers} seem to lose time, {most} most"
+    SLOW_ALIKE = "{format} takes {ms} ms, {baseline} {baseline_ms} ms; no layer seems to lose time"
     #: What gives NaN, if the baseline's outputs hold NaN.
     FLOAT_NAN = "the float model itself gives NaN there{where}, so {format} can be compared with nothing"
     FLOAT_NAN_IN_BOTH = (
@@ -1066,9 +1066,9 @@ class NoFix:
     SHIP_BASELINE = "{format} gains {gain} here: ship {baseline} ({times})"
     GAINS_NOTHING = "nothing"
     GAINS_LITTLE = "less than {share}"
-    TOO_SLOW = (
-        "none found: {fastest} runs at {speedup} times the speed of {baseline}, limit {limit} ({times})"
-    )
+    TOO_SLOW = "none found: {fastest} is {speedup} times as fast as {baseline}, limit {limit} ({times})"
+    #: The same for a case that passes.
+    NONE_FASTER = "no plan is faster ({times})"
     #: What ran at which time.
     TIMES = "{format} {candidate} ms{plans}, {baseline} {ms} ms"
     BEST_OF = ", best of {count} {best} ms"

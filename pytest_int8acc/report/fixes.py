@@ -52,8 +52,8 @@ from pytest_int8acc.results.search import Quantizer
 #: compute INT8 and FP8 at most twice as fast as FP16. A fifth of the work in INT8 therefore saves a tenth of
 #: the time at most, and copies between the formats take time, too.
 WORTH_SHIPPING = 0.2
-#: An engine must be faster than the baseline's by at least this share of the baseline's speed. With less gain,
-#: the baseline is recommended: it needs no calibration and loses no accuracy.
+#: An engine must be faster than the baseline's by at least this share. With less gain, the baseline is
+#: recommended: it needs no calibration and loses no accuracy.
 LEAST_GAIN = 0.05
 #: The maximum number of layers that a fix names. More layers are counted.
 _NAMED_LAYERS = 2
@@ -477,6 +477,15 @@ def _no_fix(result: CaseResult) -> Iterator[str]:
         yield NoFix.NOT_SEARCHED
 
 
+def speed_note(result: CaseResult) -> str:
+    """Returns what came of the search for a faster plan, for a case that passes; empty without a search."""
+    if not result.passed or result.diagnosis is None or result.diagnosis.speed is None:
+        return ""
+    answer = result.answer
+    found = recommended(result) if answer is not None and answer.kind == "faster" else iter(())
+    return next(found, "") or next(_not_faster(result, result.diagnosis.speed))
+
+
 def _not_faster(result: CaseResult, speed: SpeedSearch) -> Iterator[str]:
     """Yields that no plan is fast enough, with the times that show it."""
     timed = [trial.latency.median_ms for trial in speed.trials if trial.latency is not None]
@@ -498,6 +507,9 @@ def _not_faster(result: CaseResult, speed: SpeedSearch) -> Iterator[str]:
     if speedup < 1 + LEAST_GAIN:
         gain = NoFix.GAINS_LITTLE.format(share=percent(LEAST_GAIN)) if speedup > 1 else NoFix.GAINS_NOTHING
         yield NoFix.SHIP_BASELINE.format(**facts, gain=gain, times=times)
+        return
+    if result.passed:
+        yield NoFix.NONE_FASTER.format(times=times)
         return
     fastest = "the best plan" if best in timed else result.low_format
     yield NoFix.TOO_SLOW.format(

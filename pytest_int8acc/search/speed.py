@@ -28,7 +28,7 @@ class GroupWork:
     macs: float = 0.0
     """Its multiply-accumulates."""
     elements: float = 0.0
-    """The number of elements of the activations that it reads in INT8, and of its result."""
+    """The number of elements of the activations that are converted to INT8 for it."""
     before: frozenset[str] = frozenset()
     """The groups whose results it reads."""
     pairs: frozenset[str] = frozenset()
@@ -42,9 +42,10 @@ def losses(
 
     One layer of an engine may compute several groups, in TensorRT 8.6 even a whole transformer. The time of
     such a layer is divided among its groups: in the baseline's engine by their multiply-accumulates, in the
-    INT8 engine by the elements that they read and write. INT8 makes products cheap, so that moving and
-    converting values is what remains. Of two groups with the same products, the one that moves more values
-    therefore loses more time. The losses of all groups add up to the difference of the layers' times.
+    INT8 engine by the elements that are converted for them. INT8 saves time in proportion to the products,
+    and costs time in proportion to the values that must be converted. So a product of two activations, like
+    that of queries and keys, loses more time than one with weights. The losses of all groups add up to the
+    difference of the times of the layers that compute groups.
 
     Args:
         groups: All groups of the network.
@@ -95,9 +96,10 @@ def sets_to_try(
 ) -> tuple[frozenset[str], ...]:
     """Sets of groups that should leave INT8 to save time, the most promising first, each once.
 
-    All groups that lose time come first, then the half of them that loses most, then all that lose together
-    with those that gain least, then smaller parts. Groups of equal loss stay together. Each set is also tried
-    with its gaps closed, see ``closed``: a short stretch in INT8 does not earn its conversions.
+    Groups are ordered by their loss, and each set is a beginning of this order: all groups that lose time,
+    then the half of them, then all that lose and those that gain least, then smaller parts. Groups of equal
+    loss leave INT8 together; parts of them are tried last. Each set is also tried with its gaps closed, see
+    ``closed``: a short stretch in INT8 does not earn its conversions.
 
     Args:
         groups: All groups of the network, in topological order.
@@ -109,17 +111,29 @@ def sets_to_try(
     losers = sum(lost[group.name] > 0 for group in groups)
     if not losers:
         return ()
-    rest = len(order) - losers
-    sizes = [losers, math.ceil(losers / 2), *(losers + math.ceil(rest * part / 4) for part in (1, 2, 3))]
+    sizes = [losers, math.ceil(losers / 2)]
+    sizes += [losers + _first(order[losers:], share) for share in (0.25, 0.5, 0.75)]
     sizes += [math.ceil(losers / 2**power) for power in range(2, losers.bit_length() + 1)]
+    bounds = [lost[order[size - 1].name] for size in sizes]
+    beginnings = [[group for group in order if lost[group.name] >= bound] for bound in bounds]
+    beginnings += [order[:size] for size in sizes]
     found: dict[frozenset[str], None] = {}
-    for size in sizes:
-        bound = lost[order[size - 1].name]
-        plain = frozenset(group.name for group in order if lost[group.name] >= bound)
+    for beginning in beginnings:
+        plain = frozenset(group.name for group in beginning)
         for names in (closed(groups, plain), plain):
             if _stays(groups, names) > least:
                 found[names] = None
     return tuple(found)[:most]
+
+
+def _first(groups: Sequence[GroupWork], share: float) -> int:
+    """How many of the groups, from the first on, have this share of the multiply-accumulates of all."""
+    total, done = math.fsum(group.macs for group in groups), 0.0
+    for number, group in enumerate(groups):
+        if done >= share * total:
+            return number
+        done += group.macs
+    return len(groups)
 
 
 def closed(groups: Sequence[GroupWork], names: Collection[str]) -> frozenset[str]:
@@ -128,7 +142,7 @@ def closed(groups: Sequence[GroupWork], names: Collection[str]) -> frozenset[str
     for group in groups:
         for name in group.before:
             after[name].add(group.name)
-    found, gaps = frozenset(names), frozenset[str]()
+    found = frozenset(names)
     while True:
         gaps = frozenset(g.name for g in groups if g.before & found and after[g.name] & found)
         if gaps <= found:
