@@ -1072,7 +1072,7 @@ class NoFix:
     #: What ran at which time.
     TIMES = "{format} {candidate} ms{plans}, {baseline} {ms} ms"
     BEST_OF = ", best of {count} {best} ms"
-    NONE_TIMED = ", {count} tried, none keeps the criteria"
+    NONE_TIMED = ", of {count} none builds and keeps the criteria"
     ENGINE = "an engine cannot be searched: name the model it was made from, 'int8: {{model: FILE}}'"
     NOT_SEARCHED = (
         "layers were not searched; run again with --int8acc-search=auto: it names the layers at fault, and "

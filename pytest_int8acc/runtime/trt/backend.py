@@ -52,8 +52,8 @@ from pytest_int8acc.runtime.trt.calibration import (
 )
 from pytest_int8acc.runtime.trt.children import Workers
 from pytest_int8acc.runtime.trt.engine import TrtEngine, open_built, open_engine, read_header
-from pytest_int8acc.runtime.trt.inspector import is_region, read_layers, untold_nodes
-from pytest_int8acc.runtime.trt.latency import layer_times, measure_latency
+from pytest_int8acc.runtime.trt.inspector import read_layers, untold_nodes
+from pytest_int8acc.runtime.trt.latency import layer_times, measure_latency, with_nodes
 from pytest_int8acc.runtime.trt.options import BUILDER_OPTIONS
 from pytest_int8acc.runtime.trt.platform import Device, Platform, require
 from pytest_int8acc.settings import Settings
@@ -222,21 +222,13 @@ class TrtBackend:
     def layer_times(self, role: Role, inputs: Dataset) -> tuple[LayerTime, ...]:
         """The time of each layer in ms; empty if the engine does not run or does not tell its layers.
 
-        A copy that TensorRT added, such as a reformat, counts for the next layer that names nodes, because
-        TensorRT copies a tensor right before the layer that reads it. Behind the last such layer it counts
-        for that one.
+        Raises:
+            EngineError: TensorRT fails.
         """
         if role not in self._running:  # a golden may replace the baseline
             return ()
-        layers = self._infos[role].layers
         times = layer_times(self._running[role], next(inputs.batches()).feed)
-        last = next((layer.nodes for layer in reversed(layers) if layer.nodes), ())
-        found: list[LayerTime] = []
-        for layer in reversed(layers):
-            last = layer.nodes or last
-            nodes = last if layer.kind in ("reformat", "qdq") else layer.nodes
-            found.append(LayerTime(nodes, times.get(layer.name, 0.0), is_region(layer)))
-        return tuple(reversed(found))
+        return with_nodes(self._infos[role].layers, times)
 
     def shows_tensors(self, form: Form) -> bool:
         """Whether the engine is built here. An engine from a file cannot return its inner tensors."""
