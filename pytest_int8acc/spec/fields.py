@@ -284,7 +284,7 @@ Share = Annotated[
 class Closed(BaseModel):
     """Base of all mappings in a spec: unknown keys are mistakes, and messages replace pydantic's."""
 
-    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, serialize_by_alias=True)
 
     where: ClassVar[str]
     """The dotted key in a case at which the mapping stands; empty for the case itself."""
