@@ -8,6 +8,7 @@ in turn with the baseline's engine, once to choose the fastest plan and once mor
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import defaultdict
@@ -25,6 +26,7 @@ from pytest_int8acc.results.causes import SpeedSearch, SpeedTrial
 from pytest_int8acc.results.engines import LayerTime
 from pytest_int8acc.search.speed import LEAST_SHARE, MAX_PLANS, GroupWork, losses, sets_to_try
 
+logger = logging.getLogger("pytest_int8acc")
 _QDQ = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -46,7 +48,7 @@ def find_faster(lab: Lab) -> Faster | None:
     If the candidate reaches the limit, or if there is none, a plan must be faster than the candidate.
 
     Raises:
-        EngineError: The float model does not run, or the layers of an engine cannot be timed.
+        EngineError: The float model does not run.
     """
     latencies = {info.role: info.latency for info in lab.measured.backend.engines}
     baseline, candidate = latencies.get(Role.BASELINE), latencies.get(Role.INT8)
@@ -84,7 +86,8 @@ def group_works(
         shapes: Tensor to its shape, as far as shapes are known.
     """
     own = {node: group.name for group in network.groups for node in group.nodes}
-    before, pairs = _before(network.model, own), _pairs(candidate, own)
+    before = _before(network.model, own)
+    around = {**_readers(network, own), **_pairs(candidate, own)}
     found = []
     for group in network.groups:
         read = {edge.tensor for edge in group.edges if edge.quantization.values is None}
@@ -95,7 +98,7 @@ def group_works(
                 macs[group.name],
                 float(sum(math.prod(shapes[tensor]) for tensor in read & shapes.keys())),
                 frozenset(before[group.name]),
-                frozenset(node for node, name in pairs.items() if name == group.name),
+                frozenset(node for node, name in around.items() if name == group.name),
             )
         )
     return tuple(found)
@@ -120,6 +123,21 @@ def _before(model: Model, own: Mapping[str, str]) -> Mapping[str, set[str]]:
     return found
 
 
+def _readers(network: Network, own: Mapping[str, str]) -> Mapping[str, str]:
+    """For each node in no group, the last group whose result it reads, also through nodes in no group."""
+    places = {group.name: place for place, group in enumerate(network.groups)}
+    sources: dict[str, int] = {}
+    found: dict[str, str] = {}
+    for node in network.model.graph.node:
+        last = max((sources.get(tensor, -1) for tensor in node.input), default=-1)
+        if node.name in own:
+            last = places[own[node.name]]
+        elif last >= 0:
+            found[node.name] = network.groups[last].name
+        sources.update(dict.fromkeys(node.output, last))
+    return found
+
+
 def _pairs(candidate: Model, own: Mapping[str, str]) -> Mapping[str, str]:
     """For each Q/DQ node of the candidate, the group that reads what it converts, by the node's name."""
     found: dict[str, str] = {}
@@ -138,7 +156,11 @@ def _layers(lab: Lab, role: Role, latency: Latency) -> Sequence[LayerTime]:
     A profiler takes time itself, and the more, the more layers there are. If the layers are not known, the
     whole engine counts as one layer.
     """
-    layers = lab.measured.backend.layer_times(role, lab.measured.inputs)
+    layers: Sequence[LayerTime] = ()
+    try:
+        layers = lab.measured.backend.layer_times(role, lab.measured.inputs)
+    except EngineError as error:  # the times are only a hint
+        logger.warning("%s: the layers of its engine are not timed: %s", lab.measured.case.name, error)
     total = math.fsum(layer.milliseconds for layer in layers)
     if not total:
         return (LayerTime((), latency.median_ms, is_region=True),)

@@ -31,8 +31,8 @@ class GroupWork:
     """The number of elements of the activations that are converted to INT8 for it."""
     before: frozenset[str] = frozenset()
     """The groups whose results it reads."""
-    pairs: frozenset[str] = frozenset()
-    """The Q/DQ nodes that convert its inputs."""
+    around: frozenset[str] = frozenset()
+    """Nodes in no group that convert its inputs, such as Q/DQ, or that read its result, such as a Softmax."""
 
 
 def losses(
@@ -63,25 +63,25 @@ def losses(
 def _times(
     groups: Sequence[GroupWork], layers: Sequence[LayerTime], weights: Mapping[str, float]
 ) -> dict[str, float]:
-    """The time of each group in ms. Layers that compute no group are left out, and groups without a layer.
+    """The time of each group in ms. Groups that no layer computes are left out.
 
-    Regions of which the runtime does not name all nodes are taken together. They compute the groups that no
-    other layer computes.
+    A layer that computes no group counts for the group around which its nodes lie. So it costs INT8 time if
+    the other engine fuses these nodes into a product. Regions of which the runtime does not name all nodes
+    are taken together: they compute the groups that no other layer computes.
     """
     own = {node: group.name for group in groups for node in group.nodes}
-    pairs = {node: group.name for group in groups for node in group.pairs}
+    around = {node: group.name for group in groups for node in group.around}
+    told = [node for layer in layers if not layer.is_region for node in layer.nodes]
+    untold = {group.name for group in groups} - {own[node] for node in told if node in own}
     parts: list[tuple[float, set[str]]] = []
-    named: set[str] = set()
-    regions = [layer for layer in layers if layer.is_region]
     for layer in layers:
-        if not layer.is_region:
-            computed = {own[node] for node in layer.nodes if node in own}
-            computed = computed or {pairs[node] for node in layer.nodes if node in pairs}
+        computed = {own[node] for node in layer.nodes if node in own}
+        computed = computed or {around[node] for node in layer.nodes if node in around}
+        if not (layer.is_region and untold):
             parts.append((layer.milliseconds, computed))
-            named |= computed
-    if regions:
-        unnamed = {group.name for group in groups} - named
-        parts.append((math.fsum(layer.milliseconds for layer in regions), unnamed))
+    if untold:
+        regions = [layer.milliseconds for layer in layers if layer.is_region]
+        parts += [(math.fsum(regions), untold)] if regions else []
     terms: dict[str, list[float]] = {}
     for milliseconds, computed in parts:
         total = math.fsum(weights[name] for name in computed)

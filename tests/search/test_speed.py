@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,9 +16,9 @@ from pytest_int8acc.search.speed import LEAST_SHARE, MAX_PLANS, GroupWork, close
 
 
 def group(name: str, macs: float = 1.0, elements: float = 1.0, before: str = "") -> GroupWork:
-    """A group of the nodes ``name`` and ``name.relu``, with the Q/DQ pair ``name.q``."""
-    nodes = frozenset({name, f"{name}.relu"})
-    return GroupWork(name, nodes, macs, elements, frozenset(before.split()), frozenset({f"{name}.q"}))
+    """A group of the nodes ``name`` and ``name.relu``, between the nodes ``name.q`` and ``name.softmax``."""
+    nodes, around = frozenset({name, f"{name}.relu"}), frozenset({f"{name}.q", f"{name}.softmax"})
+    return GroupWork(name, nodes, macs, elements, frozenset(before.split()), around)
 
 
 @st.composite
@@ -36,7 +37,7 @@ def networks(draw: st.DrawFn) -> tuple[GroupWork, ...]:
 @st.composite
 def engines(draw: st.DrawFn, groups: tuple[GroupWork, ...]) -> list[LayerTime]:
     """Layers of one or more groups, copies, layers of no group, and regions."""
-    nodes = [node for one in groups for node in (*one.nodes, *one.pairs)]
+    nodes = [node for one in groups for node in (*one.nodes, *one.around)]
     names = st.lists(st.sampled_from([*nodes, "softmax"]), max_size=3).map(tuple)
     times = st.floats(1e-3, 10)
     return draw(st.lists(st.builds(LayerTime, names, times, st.booleans()), max_size=12))
@@ -72,6 +73,16 @@ def test_times_go_to_the_groups_that_layers_compute() -> None:
     ]
     high = [LayerTime(("a", "a.relu", "b"), 4.0), LayerTime(("softmax",), 7.0), LayerTime(("c", "d"), 4.0)]
     assert losses(groups, low, high) == {"a": 0.5, "b": -2.0, "c": 1.0, "d": -1.0}
+
+
+def test_what_only_the_baseline_fuses_costs_time() -> None:
+    """The baseline computes attention in one layer; between the products in INT8 a Softmax is left alone."""
+    groups = (group("qk"), group("av", before="qk"))
+    low = [LayerTime(("qk",), 0.5), LayerTime(("qk.softmax",), 1.0), LayerTime(("av",), 0.5)]
+    high = [LayerTime(("qk", "qk.softmax", "av"), 1.5)]
+    assert losses(groups, low, high) == {"qk": 0.75, "av": -0.25}
+    regions = [replace(layer, is_region="." in layer.nodes[0]) for layer in low]
+    assert losses(groups, regions, [replace(high[0], is_region=True)]) == {"qk": 0.75, "av": -0.25}
 
 
 def test_what_one_engine_does_not_tell_loses_nothing() -> None:
