@@ -11,9 +11,11 @@ from timed_backends import Times, in_int8, products, use
 
 from pytest_int8acc import CaseResult, Settings, load_spec
 from pytest_int8acc.answer import conclude, seeks_speed
+from pytest_int8acc.answer.latency import group_works
 from pytest_int8acc.api import check
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.plan import activation_scales, apply
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.report.json import plain_result
 from pytest_int8acc.report.text import failure, remedies
@@ -206,6 +208,25 @@ def test_time_is_searched_only_where_speed_alone_is_missed(
     measured = measure(case, Settings(**settings))
     assert not seeks_speed(measured)
     measured.close()
+
+
+def test_groups_of_a_transformer_have_their_neighbours() -> None:
+    network = planted("vit")
+    macs = dict.fromkeys((group.name for group in network.groups), 1.0)
+    tensor = next(iter(activation_scales(network)))
+    works = {work.name: work for work in group_works(network, apply(network), macs, {tensor: (2, 3, 5)})}
+    block = "/blocks/blocks.1"
+    scores, mixed = works[f"{block}/MatMul"], works[f"{block}/MatMul_1"]
+    assert scores.before == {f"{block}/query/MatMul", f"{block}/key/MatMul"}
+    assert mixed.before == {scores.name, f"{block}/value/MatMul"}
+    assert scores.around == {
+        *(f"{block}/{name}" for name in ("Mul", "Softmax")),
+        *(f"{scores.name}_input{i}_{op}Linear" for i in (0, 1) for op in ("Quantize", "Dequantize")),
+    }
+    assert works[f"{block}/fc1/MatMul"].before == set()  # behind a sum, which runs in FP16
+    assert f"{block}/Erf" in works[f"{block}/fc1/MatMul"].around
+    assert works[network.groups[0].name].elements == 30
+    assert scores.elements == 0  # of tensors without a known shape
 
 
 def test_ctrl_c_keeps_what_was_timed(network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
