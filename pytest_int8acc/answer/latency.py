@@ -50,7 +50,7 @@ def find_faster(lab: Lab) -> Faster | None:
     Raises:
         EngineError: The float model does not run.
     """
-    latencies = {info.role: info.latency for info in lab.measured.backend.engines}
+    latencies = {info.role: info.latency for info in lab.measured.result.engines}
     baseline, candidate = latencies.get(Role.BASELINE), latencies.get(Role.INT8)
     if baseline is None or candidate is None:
         return None

@@ -186,8 +186,9 @@ class Steps:
         if faster.repair is not None and faster.proof is not None:
             repairs = (faster.repair, *repairs)
             self.remedied = Remedied(repairs, (faster.proof, *self._proofs()), notes)
+            others = (info for info in engines if info.role != Role.FIXED)
             fixed = (info for info in self.measured.backend.engines if info.role == Role.FIXED)
-            engines = (*engines, *(replace(info, latency=faster.repair.latency) for info in fixed))
+            engines = (*others, *(replace(info, latency=faster.repair.latency) for info in fixed))
         diagnosis = replace(diagnosis, repairs=repairs, notes=notes, speed=faster.search)
         return replace(self.result, diagnosis=diagnosis, engines=engines)
 

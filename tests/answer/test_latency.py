@@ -95,6 +95,16 @@ def test_the_layers_that_lose_time_leave_int8(
     assert concluded(network, "{speedup: 1.3}", more=plan).passed
 
 
+def test_a_search_that_always_runs_comes_first(network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, Times(dict.fromkeys(names(network)[1:4], 3.0)))
+    result = concluded(network, "{speedup: 1.3}", search="always", layers=True)
+    assert result.search is not None
+    assert result.answer is not None
+    assert result.answer.kind == "faster"
+    assert [engine.role for engine in result.engines] == ["baseline", "INT8", "fixed"]
+    assert CaseView(result).fixes[0].text.startswith("51 % of the MACs stay in INT8")
+
+
 def test_int8_that_gains_nothing_is_not_shipped(network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     times = use(monkeypatch, Times(dict.fromkeys(names(network), 1.5)))
     result = concluded(network, "{speedup: 1.05}", max_builds=3)
