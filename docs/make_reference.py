@@ -166,7 +166,8 @@ def _keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def _rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:
-    for name, field in model.model_fields.items():
+    for own_name, field in model.model_fields.items():
+        name = field.alias or own_name
         default = "required" if field.is_required() else _code(_default(field))
         said = field.description or ""
         yield f"`{prefix}{name}`", "" if "default:" in said else default, said

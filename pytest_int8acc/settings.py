@@ -20,6 +20,7 @@ When = Literal["auto", "always", "off"]
 Strategy = Literal[
     "minimal", "bisect", "bisect-reverse", "linear", "linear-reverse", "worst-first", "forward"
 ]
+Goal = Literal["accuracy", "latency"]
 Kind = Literal["choice", "count", "flag", "folder", "size"]
 #: The number of bytes in each unit of a size.
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

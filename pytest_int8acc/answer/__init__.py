@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,8 +32,9 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
     clock, settings, passed = measured.clock, measured.settings, measured.int8_passed
     searches = settings.search == "always" or (settings.search == "auto" and not passed)
     explained = is_explained(measured.case, settings, int8_passed=passed)
+    hurries = seeks_speed(measured)
     clock.limit(settings.max_seconds)
-    if not searches and not explained:
+    if not searches and not explained and not hurries:
         return timed(measured.result, clock)
     steps = None
     with clock.running():
@@ -41,7 +43,7 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
             from pytest_int8acc.answer.steps import Steps
 
             steps = Steps(measured, folder, measured.result, root)
-            steps.run(searches=searches, explained=explained)
+            steps.run(searches=searches, explained=explained, hurries=hurries)
         except KeyboardInterrupt:
             clock.interrupt()
             # An interrupted search has no result. It is noted here as left out.
@@ -54,3 +56,23 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
     if result.stopped is None:
         records.forget()
     return replace(result, notes=(*result.notes, *records.notes))
+
+
+def seeks_speed(measured: Measured) -> bool:
+    """Whether a faster plan is searched: the speedup alone misses its limit, or the spec asks for latency.
+
+    It is not searched for a candidate that misses another limit, because a fix of that comes first.
+    """
+    scores, int8 = measured.result.scores, measured.int8
+    if measured.settings.search == "off" or not measured.backend.times_engines:
+        return False
+    if int8 is None or not int8.low.takes_scales:
+        return False
+    if not measured.int8_passed or measured.result.is_misbuilt:
+        return False
+    if all(score.metric != "speedup" for score in scores):  # the engines were not timed
+        return False
+    missed = [score for score in scores if not score.passed]
+    if missed:
+        return [score.metric for score in missed] == ["speedup"] and not math.isnan(missed[0].value)
+    return measured.case.search.goal == "latency"

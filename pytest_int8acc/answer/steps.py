@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_int8acc.answer.diagnosis import diagnose, write_pieces
+from pytest_int8acc.answer.latency import find_faster
 from pytest_int8acc.answer.precision import Found, adds_up, find_precision, keeps_low, tradeoff
 from pytest_int8acc.answer.remedies import Remedied, find_remedies
 from pytest_int8acc.answer.samples import worst_samples
@@ -17,13 +18,14 @@ from pytest_int8acc.fix import FixFiles, write_fix
 from pytest_int8acc.graph.interface import with_own_interface
 from pytest_int8acc.graph.model import without_extra_outputs
 from pytest_int8acc.lab.lab import Lab, Proof, open_lab
-from pytest_int8acc.results import CaseResult, Diagnosis, Part, PhaseName, SearchOutcome
+from pytest_int8acc.results import CaseResult, Diagnosis, Part, PhaseName, Role, SearchOutcome
 
 #: For each step after the verdict, the phase whose time includes the step.
 _PHASES: Mapping[Part, PhaseName] = {
     "search": "search",
     "causes": "causes",
     "repair": "repair",
+    "speed": "speed",
     "fix": "files",
     "reproducer": "files",
     "worst-samples": "causes",
@@ -44,12 +46,13 @@ class Steps:
     found: Found | None = None
     remedied: Remedied | None = None
 
-    def run(self, *, searches: bool, explained: bool) -> None:
+    def run(self, *, searches: bool, explained: bool, hurries: bool = False) -> None:
         """Run the steps in order.
 
         Args:
             searches: Whether to search for the groups that must leave the low format.
             explained: Whether to look for causes and fixes.
+            hurries: Whether to search a faster plan. The candidate then meets its limits on accuracy.
         """
         measured, lab = self.measured, None
         if measured.int8 is not None:
@@ -64,14 +67,21 @@ class Steps:
         if lab is not None and not measured.clock.over and self._is_refuted(lab):
             lab = Lab(measured, lab.int8)
             self._answer_anew(lab, explained=explained)
-        if explained and searches and lab is not None:
+        if hurries and lab is not None:
+            self._take("search for a faster plan", "speed", self.hurry, lab)
+        repaired = explained and searches
+        if repaired and lab is not None:
             self._take("comparison of the fix with a default session", "repair", self.run_by_default)
-            if self.folder is not None:
-                self._take("fix as files", "fix", self.write_fix, lab, self.folder)
-            if self.folder is not None and measured.settings.reduce and self.result.search is not None:
-                self._take("reproducer", "reproducer", self.write_pieces, self.result.search, self.folder)
+        if (repaired or hurries) and lab is not None and self.folder is not None:
+            self._write(lab, self.folder)
         if explained and self.folder is not None and not measured.int8_passed:
             self._take("worst samples", "worst-samples", self.show_samples)
+
+    def _write(self, lab: Lab, folder: Path) -> None:
+        """Write the files of the fix, and the reproducers if the settings ask for them."""
+        self._take("fix as files", "fix", self.write_fix, lab, folder)
+        if self.measured.settings.reduce and self.result.search is not None:
+            self._take("reproducer", "reproducer", self.write_pieces, self.result.search, folder)
 
     def _answer(self, lab: Lab | None, *, searches: bool, explained: bool) -> None:
         """Search for layers at fault, for causes and for fixes, on the samples that ``lab`` uses."""
@@ -166,6 +176,22 @@ class Steps:
         if outcome.culprits and not keeps_low(lab, outcome) and not remedied.repairs:
             outcome = outcome.without_plan()
         return replace(self.result, search=outcome, diagnosis=diagnosis)
+
+    def hurry(self, lab: Lab) -> CaseResult:
+        """Add the search for a faster plan to the result, and the plan as the recommended fix."""
+        faster = find_faster(lab)
+        if faster is None:
+            return self.result
+        diagnosis, engines = self.result.diagnosis or Diagnosis(), self.result.engines
+        repairs, notes = diagnosis.repairs, (*diagnosis.notes, *faster.notes)
+        if faster.repair is not None and faster.proof is not None:
+            repairs = (faster.repair, *repairs)
+            self.remedied = Remedied(repairs, (faster.proof, *self._proofs()), notes)
+            others = (info for info in engines if info.role != Role.FIXED)
+            fixed = (info for info in self.measured.backend.engines if info.role == Role.FIXED)
+            engines = (*others, *(replace(info, latency=faster.repair.latency) for info in fixed))
+        diagnosis = replace(diagnosis, repairs=repairs, notes=notes, speed=faster.search)
+        return replace(self.result, diagnosis=diagnosis, engines=engines)
 
     def run_by_default(self) -> CaseResult:
         """Add to the result how the recommended fix behaves in a default session of ONNX Runtime.

@@ -18,6 +18,7 @@ from pytest_int8acc.graph.macs import low_products
 from pytest_int8acc.results import (
     EngineInfo,
     EngineLayer,
+    Latency,
     LayerShare,
     OutputResult,
     PrecisionContract,
@@ -169,6 +170,15 @@ def node_formats(layers: Iterable[EngineLayer], products: Collection[str]) -> di
     return {node: format for node, format in proven.items() if format != "other"}
 
 
+def engine_limits(case: Case) -> dict[str, float]:
+    """The limits of the case's engine criteria, by metric."""
+    limits: dict[str, float] = {}
+    for criterion in case.criteria:
+        if isinstance(criterion, EngineCriterion):
+            limits |= criterion.model_dump(exclude_none=True)
+    return limits
+
+
 def engine_scores(
     case: Case, backend: Backend, contract: PrecisionContract | None
 ) -> tuple[tuple[Score, ...], tuple[str, ...]]:
@@ -176,28 +186,32 @@ def engine_scores(
 
     The share of layers in INT8 and the speedup of an engine are also reported without a criterion.
     """
-    limits: dict[str, float] = {}
-    for criterion in case.criteria:
-        if isinstance(criterion, EngineCriterion):
-            limits |= criterion.model_dump(exclude_none=True)
+    limits = engine_limits(case)
     share = limits.pop("int8_share", None)
     scores = [] if share is None else [_work_share(contract, share)]
     if not backend.builds_engines:
         said = f"{', '.join(limits)} not judged: ONNX Runtime builds no engine (backend: tensorrt does)"
-        return tuple(scores), (said,) if limits else ()
+        warnings = [said] if limits else []
+        if case.search.goal == "latency":
+            warnings.append("no faster plan is searched: ONNX Runtime builds no engine that could be timed")
+        return tuple(scores), tuple(warnings)
     engines = {info.role: info for info in backend.engines}
     int8, baseline = engines.get(Role.INT8), engines.get(Role.BASELINE)
     if int8 is not None and (int8.weighted or "int8_layers" in limits):
         scores.append(_layer_share(int8, limits.get("int8_layers")))
     if int8 is not None and baseline is not None and int8.latency and baseline.latency:
-        fast, slow = int8.latency, baseline.latency
-        spread = slow.high_ms / max(fast.low_ms, 1e-9) - slow.low_ms / max(fast.high_ms, 1e-9)
-        speedup = slow.median_ms / max(fast.median_ms, 1e-9)
-        note = f"{slow.median_ms:.3g} ms to {fast.median_ms:.3g} ms; spread {spread / 2:.2g}"
-        scores.append(Score("engine", "speedup", speedup, limits.get("speedup"), note=note))
+        scores.append(speedup_score(baseline.latency, int8.latency, limits.get("speedup")))
     elif "speedup" in limits:
         scores.append(Score("engine", "speedup", math.nan, limits["speedup"], note="no latency known"))
     return tuple(scores), ()
+
+
+def speedup_score(slow: Latency, fast: Latency, limit: float | None) -> Score:
+    """The score of how many times as fast as the engine with the latency ``slow`` another engine is."""
+    spread = slow.high_ms / max(fast.low_ms, 1e-9) - slow.low_ms / max(fast.high_ms, 1e-9)
+    speedup = slow.median_ms / max(fast.median_ms, 1e-9)
+    note = f"{slow.median_ms:.3g} ms to {fast.median_ms:.3g} ms; spread {spread / 2:.2g}"
+    return Score("engine", "speedup", speedup, limit, note=note)
 
 
 def _layer_share(engine: EngineInfo, limit: float | None) -> Score:

@@ -235,17 +235,24 @@ class Lab:
         return self.clock.attempt("latency", lambda: self._latency(form), None)
 
     def _latency(self, form: Form) -> Latency | None:
-        backend, inputs = self.measured.backend, self.measured.inputs
-        usual = next((info.latency for info in backend.engines if info.role == Role.INT8), None)
-        backend.open(form, Role.FIXED, inputs)
-        backend.measure_latency((Role.INT8, Role.FIXED), inputs)
-        latencies = {info.role: info.latency for info in backend.engines}
+        engines = self.measured.backend.engines
+        usual = next((info.latency for info in engines if info.role == Role.INT8), None)
+        latencies = self.timed(form, (Role.INT8, Role.FIXED))
         fixed, now = latencies.get(Role.FIXED), latencies.get(Role.INT8)
         if fixed is None or now is None or usual is None:
             return fixed
-        drift = usual.median_ms / now.median_ms
-        low, median, high = (ms * drift for ms in (fixed.low_ms, fixed.median_ms, fixed.high_ms))
-        return Latency(median, low, high, fixed.runs)
+        return fixed.scaled(usual.median_ms / now.median_ms)
+
+    def timed(self, form: Form, roles: Sequence[Role]) -> Mapping[Role, Latency | None]:
+        """The latencies of engines that run in turn, by role. ``form`` is the model of ``Role.FIXED``.
+
+        Raises:
+            EngineError: The engine of ``form`` does not build or run.
+        """
+        backend, inputs = self.measured.backend, self.measured.inputs
+        backend.open(form, Role.FIXED, inputs)
+        backend.measure_latency(roles, inputs)
+        return {info.role: info.latency for info in backend.engines}
 
     @cached_property
     def simulator(self) -> Simulator:

@@ -736,6 +736,7 @@ PARTS: Mapping[Part, str] = {
     "ranges": "a look at all ranges",
     "calibrations": "calibration methods",
     "repair": "cheaper fixes",
+    "speed": "faster plans",
     "fix": "files of the fix",
     "reproducer": "reproducers",
     "worst-samples": "a look at the worst samples",
@@ -752,6 +753,7 @@ PHASES: Mapping[PhaseName, str] = {
     "proof": "building and running the fix",
     "causes": "looking for causes",
     "repair": "looking for cheaper fixes",
+    "speed": "looking for a faster plan",
     "files": "writing files",
     "waiting": "waiting for the GPU",
 }
@@ -809,6 +811,9 @@ class Why:
     OTHER_ATTRIBUTE = ": its {name} is {theirs} in {file}, and {own} in {model}"
     OTHER_MAKER = ": {file} has {op_type} there"
     OTHER_MAKER_WITH = ": {file} has {op_type} there, with {name} {theirs} in place of {own}"
+    #: Why an engine is not fast enough.
+    SLOW = "{format} takes {ms} ms, {baseline} {baseline_ms} ms; {layers} seem to lose time, {most} most"
+    SLOW_ALIKE = "{format} takes {ms} ms, {baseline} {baseline_ms} ms; no layer seems to lose time"
     #: Whether FP16 or the float model itself gives the NaN in the baseline's outputs.
     FLOAT_NAN = "the float model itself gives NaN there{where}, so {format} can be compared with nothing"
     FLOAT_NAN_IN_BOTH = (
@@ -1088,6 +1093,17 @@ class NoFix:
         "name under 'model:' the float model that {file} was made from; or quantize {model}: write '{key}: "
         "{{calibrate: {{}}}}' in the spec"
     )
+    #: Why no plan is fast enough. ``gain`` is one of the two phrases below it.
+    SHIP_BASELINE = "{format} gains {gain} here: ship {baseline} ({times})"
+    GAINS_NOTHING = "nothing"
+    GAINS_LITTLE = "less than {share}"
+    TOO_SLOW = "none found: {fastest} is {speedup} times as fast as {baseline}, limit {limit} ({times})"
+    #: The same for a case that passes.
+    NONE_FASTER = "no plan is faster ({times})"
+    #: What ran at which time.
+    TIMES = "{format} {candidate} ms{plans}, {baseline} {ms} ms"
+    BEST_OF = ", best of {count} {best} ms"
+    NONE_TIMED = ", of {count} none builds and keeps the criteria"
     ENGINE = "an engine cannot be searched: name the model it was made from, 'int8: {{model: FILE}}'"
     #: Advice that no trial has shown to help.
     NOT_TRIED = "{advice} (not tried)"
@@ -1101,6 +1117,7 @@ class Remedy:
     """Texts on what a remedy does, and on how it was proved. ``CHANGES`` has the words for its changes."""
 
     HIGH = "{layers} in {precision}"
+    FASTER = "{layers} in {precision}, so that the engine is faster"
     SOME_HIGH = "{layers} of {culprits} in {precision}"
     NONE_HIGH = "no layer needs {precision}"
     KEEP = "keep {layers} in {precision}"

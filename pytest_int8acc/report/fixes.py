@@ -46,7 +46,7 @@ from pytest_int8acc.results import (
     Score,
     SearchOutcome,
 )
-from pytest_int8acc.results.causes import Jump, Rescale
+from pytest_int8acc.results.causes import Jump, Rescale, SpeedSearch
 from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric, FittingMetric, FloatNan
 from pytest_int8acc.results.search import Quantizer
 
@@ -54,6 +54,9 @@ from pytest_int8acc.results.search import Quantizer
 #: compute INT8 and FP8 at most twice as fast as FP16. A fifth of the work in INT8 therefore saves a tenth of
 #: the time at most, and copies between the formats also take time.
 WORTH_SHIPPING = 0.2
+#: An engine must be faster than the baseline's by at least this share. With less gain, the baseline is
+#: recommended: it needs no calibration and loses no accuracy.
+LEAST_GAIN = 0.05
 #: The maximum number of layers that a fix names. More layers are counted.
 _NAMED_LAYERS = 2
 #: The maximum number of lines of a recommendation.
@@ -463,7 +466,9 @@ def alternatives(result: CaseResult) -> list[str]:
 def _no_fix(result: CaseResult) -> Iterator[str]:
     """Yields texts on why there is no fix and what to do, the longest first."""
     search, stopped = result.search, result.stopped
-    if stopped is not None:
+    if result.diagnosis is not None and result.diagnosis.speed is not None:
+        yield from _not_faster(result, result.diagnosis.speed)
+    elif stopped is not None:
         yield STOPS[stopped.kind].no_fix
     elif search is not None and search.ending.kind == "nothing-left":
         high, others = search.precision.upper(), INSTEAD[result.low_format]
@@ -490,6 +495,50 @@ def _no_fix(result: CaseResult) -> Iterator[str]:
         yield NoFix.ENGINE.format()
     else:
         yield NoFix.NOT_SEARCHED
+
+
+def speed_note(result: CaseResult) -> str:
+    """Returns what came of the search for a faster plan, for a case that passes; empty without a search."""
+    if not result.passed or result.diagnosis is None or result.diagnosis.speed is None:
+        return ""
+    answer = result.answer
+    found = recommended(result) if answer is not None and answer.kind == "faster" else iter(())
+    return next(found, "") or next(_not_faster(result, result.diagnosis.speed))
+
+
+def _not_faster(result: CaseResult, speed: SpeedSearch) -> Iterator[str]:
+    """Yields that no plan is fast enough, with the times that show it."""
+    timed = [trial.latency.median_ms for trial in speed.trials if trial.latency is not None]
+    best = min([speed.candidate.median_ms, *timed])
+    plans = count(len(timed), "plan")
+    facts = {"format": result.low_format, "baseline": result.baseline}
+    said = ""
+    if timed:
+        said = NoFix.BEST_OF.format(count=plans, best=number(min(timed), 3))
+    elif speed.trials:
+        said = NoFix.NONE_TIMED.format(count=count(len(speed.trials), "plan"))
+    times = NoFix.TIMES.format(
+        **facts,
+        candidate=number(speed.candidate.median_ms, 3),
+        plans=said,
+        ms=number(speed.baseline.median_ms, 3),
+    )
+    speedup = speed.baseline.median_ms / best
+    if speedup < 1 + LEAST_GAIN:
+        gain = NoFix.GAINS_LITTLE.format(share=percent(LEAST_GAIN)) if speedup > 1 else NoFix.GAINS_NOTHING
+        yield NoFix.SHIP_BASELINE.format(**facts, gain=gain, times=times)
+        return
+    if result.passed:
+        yield NoFix.NONE_FASTER.format(times=times)
+        return
+    fastest = "the best plan" if best in timed else result.low_format
+    yield NoFix.TOO_SLOW.format(
+        **facts,
+        fastest=fastest,
+        speedup=number(speedup, 3),
+        limit=number(speed.limit, 3),
+        times=times,
+    )
 
 
 def cheaper_fix(result: CaseResult) -> Repair | None:
@@ -567,8 +616,9 @@ def _tensors(rescales: Sequence[Rescale]) -> str:
 def repair_text(repair: Repair, low_format: str) -> str:
     """Returns what a remedy does in one or two sentences, the most important change first."""
     precision = repair.precision.upper()
-    if repair.kind == "high":
-        return Remedy.HIGH.format(layers=count(len(repair.layers), "layer"), precision=precision)
+    if repair.kind in ("high", "faster"):
+        words = Remedy.HIGH if repair.kind == "high" else Remedy.FASTER
+        return words.format(layers=count(len(repair.layers), "layer"), precision=precision)
     head = Remedy.NONE_HIGH.format(precision=precision)
     if repair.layers:
         culprits = count(repair.culprits, "layer")

@@ -33,6 +33,7 @@ from pytest_int8acc.report.fixes import (
     recommended,
     repair_text,
     share_that_stays,
+    speed_note,
 )
 from pytest_int8acc.report.search import (
     TradeoffView,
@@ -561,7 +562,7 @@ class CaseView(VerdictView):
     def remarks(self) -> list[str]:
         """All notes on the search and on the diagnosis."""
         notes = self.result.search.notes if self.result.search is not None else ()
-        return [*notes, *self.search_notes, *self._diagnosis.notes]
+        return [*notes, *self.search_notes, *self._diagnosis.notes, *filter(None, [speed_note(self.result)])]
 
     @property
     def stopped(self) -> str:

@@ -18,6 +18,7 @@ from pytest_int8acc.results.causes import (
     Jump,
     OddRanges,
     OtherModel,
+    SpeedSearch,
     Stage,
     Symptom,
 )
@@ -284,6 +285,9 @@ def _fit_facts(fit: LineFit) -> dict[str, float | str]:
 def why_texts(result: CaseResult) -> Iterator[str]:
     """Yields why the case fails in one sentence, the longest first; one empty text without a diagnosis."""
     diagnosis, low = result.diagnosis, result.low_format
+    if diagnosis is not None and diagnosis.speed is not None and not result.passed:
+        yield from _of_speed(result, diagnosis.speed)
+        return
     if diagnosis is None or diagnosis.met is None:
         yield ""
         return
@@ -304,6 +308,23 @@ def why_texts(result: CaseResult) -> Iterator[str]:
         yield f"{title}: {meaning}"
     else:
         yield from _faults(result, diagnosis, meaning)
+
+
+def _of_speed(result: CaseResult, speed: SpeedSearch) -> Iterator[str]:
+    """Yields which layers lose time, if the engine is accurate and not fast enough."""
+    facts = {
+        "format": result.low_format,
+        "ms": number(speed.candidate.median_ms, 3),
+        "baseline": result.baseline,
+        "baseline_ms": number(speed.baseline.median_ms, 3),
+    }
+    if not speed.losses:
+        yield Why.SLOW_ALIKE.format(**facts)
+        return
+    layers = count(len(speed.losses), "layer")
+    most = max(speed.losses, key=lambda name: speed.losses[name])
+    for room in (len(most), NAME):
+        yield Why.SLOW.format(**facts, layers=layers, most=f"'{middle(most, room)}'")
 
 
 def at_fault(result: CaseResult) -> tuple[Culprit, ...]:

@@ -333,8 +333,11 @@ class Migration:
 #: norm that consists of several nodes becomes one node. ``method``: another calibration method for all
 #: activations. ``biases``: biases without Q/DQ, or corrected. ``recalibrate``: new scales. ``migrate``: range
 #: is moved from activations into weights, with new scales. ``mixed``: new scales for some culprits, high
-#: precision for other culprits. ``high``: high precision for all culprits.
-RemedyKind = Literal["unfuse", "fuse", "method", "biases", "recalibrate", "migrate", "mixed", "high"]
+#: precision for other culprits. ``high``: high precision for all culprits. ``faster``: high precision for
+#: layers that lose time in the low format.
+RemedyKind = Literal[
+    "unfuse", "fuse", "method", "biases", "recalibrate", "migrate", "mixed", "high", "faster"
+]
 
 
 @dataclass(frozen=True)
@@ -488,6 +491,34 @@ class ScaleTrials:
 
 
 @dataclass(frozen=True)
+class SpeedTrial:
+    """One plan that was built to get a faster engine."""
+
+    layers: tuple[str, ...]
+    """The layers that leave the low format."""
+    share: float
+    """The share of the model's multiply-accumulates that stays in the low format, from 0 to 1."""
+    passed: bool | None
+    """Whether the engine meets the criteria apart from its speed; None if it does not build or run."""
+    latency: Latency | None = None
+    """The latency of the engine, timed in turn with the baseline; None if it was not timed."""
+
+
+@dataclass(frozen=True)
+class SpeedSearch:
+    """The search for a plan whose engine is faster than the candidate's."""
+
+    limit: float
+    """The minimum speedup against the baseline that a plan must reach."""
+    baseline: Latency
+    candidate: Latency
+    losses: Mapping[str, float]
+    """For each layer that takes longer in the low format than in the baseline, by how many ms, as told by the
+    layers of both engines. The time of a layer of an engine is divided among the layers that it computes."""
+    trials: tuple[SpeedTrial, ...] = ()
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """The result of a diagnosis: why the case fails, and which remedies meet its criteria."""
 
@@ -518,5 +549,7 @@ class Diagnosis:
     """
     scales: ScaleTrials | None = None
     """How much of the loss other scales remove; None if none were tried, or if a culprit has a cause."""
+    speed: SpeedSearch | None = None
+    """The search for a faster engine; None if the case is fast enough, or if nothing was searched."""
     worst: tuple[WorstSample, ...] = ()
     """The worst sample of each of a few failing outputs; empty if no report is written."""

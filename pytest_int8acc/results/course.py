@@ -7,9 +7,11 @@ from typing import Literal
 
 #: A phase of a case. ``setup`` reads model, data and golden. ``runs`` builds, runs and scores the baseline
 #: and the candidate. ``proof`` builds and runs the model that the search recommends. ``causes`` looks for the
-#: failing stage and the causes. ``repair`` tries remedies. ``waiting`` is the time in which other processes
-#: used the GPU.
-PhaseName = Literal["setup", "calibration", "runs", "search", "proof", "causes", "repair", "files", "waiting"]
+#: failing stage and the causes. ``repair`` tries remedies. ``speed`` tries plans that may run faster.
+#: ``waiting`` is the time in which other processes used the GPU.
+PhaseName = Literal[
+    "setup", "calibration", "runs", "search", "proof", "causes", "repair", "speed", "files", "waiting"
+]
 #: A step after the verdict, which is left out if the time limit is reached.
 Part = Literal[
     "search",
@@ -28,6 +30,7 @@ Part = Literal[
     "ranges",
     "calibrations",
     "repair",
+    "speed",
     "fix",
     "reproducer",
     "worst-samples",

@@ -46,6 +46,18 @@ class EngineLayer:
 
 
 @dataclass(frozen=True)
+class LayerTime:
+    """The time of one layer of an engine."""
+
+    nodes: tuple[str, ...]
+    """The ONNX nodes that the layer computes. For a copy that the runtime added, they are the nodes of the
+    layer for which it copies. Empty if they are not known."""
+    milliseconds: float
+    is_region: bool = False
+    """Whether the layer computes further nodes, which the runtime does not name."""
+
+
+@dataclass(frozen=True)
 class Latency:
     """The time, in milliseconds, of one inference on the device, without copies from and to the host."""
 
@@ -55,6 +67,10 @@ class Latency:
     high_ms: float
     """The 90th percentile over all timed runs, in milliseconds."""
     runs: int
+
+    def scaled(self, factor: float) -> Latency:
+        """Returns this latency with all times multiplied by ``factor``."""
+        return Latency(self.median_ms * factor, self.low_ms * factor, self.high_ms * factor, self.runs)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import EngineError, listed
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import EngineInfo, Role
+from pytest_int8acc.results.engines import LayerTime
 from pytest_int8acc.runtime.forms import Form
 from pytest_int8acc.tensors import Feed, TensorInfo, did_you_mean
 
@@ -114,6 +115,14 @@ class Backend(Protocol):
         The result is empty if times are not known.
         """
         return {}
+
+    def layer_times(self, role: Role, inputs: Dataset) -> tuple[LayerTime, ...]:
+        """The time of each layer in the engine of a role; empty if times are not known.
+
+        Raises:
+            EngineError: The runtime fails.
+        """
+        return ()
 
     def shows_tensors(self, form: Form) -> bool:
         """Whether ``inner_tensors`` can return tensors inside an engine of this kind."""

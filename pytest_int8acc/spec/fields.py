@@ -284,12 +284,17 @@ Share = Annotated[
 class Closed(BaseModel):
     """Base class of all mappings in a spec. It rejects unknown keys, and rewords pydantic's messages."""
 
-    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, serialize_by_alias=True)
 
     where: ClassVar[str]
     """The dotted key in a case at which the mapping stands; empty for the case itself."""
     expected: ClassVar[str]
     """The words after 'expected' in the message on a value that is no mapping."""
+
+    @classmethod
+    def written_keys(cls) -> list[str]:
+        """Return the keys as a spec has them. A key that is a word of Python is a field of another name."""
+        return [info.alias or name for name, info in cls.model_fields.items()]
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
@@ -355,7 +360,7 @@ def _unknown_key(model: type[Closed], key: str) -> str:
     section = model.where.partition(".")[0]
     inside = [home for home in homes if home.startswith(f"{model.where}.")]
     siblings = [home for home in homes if section and home.startswith(f"{section}.")]
-    near = closest(key, model.model_fields)
+    near = closest(key, model.written_keys())
     if model.where in homes:
         advice = f"it belongs in another item of '{model.where}'"
     elif homes:
@@ -365,13 +370,13 @@ def _unknown_key(model: type[Closed], key: str) -> str:
     elif near:
         advice = f"did you mean '{near}'?"
     else:
-        advice = f"known here: {', '.join(model.model_fields)}"
+        advice = f"known here: {', '.join(model.written_keys())}"
     return f"unknown key {found(key)} ({advice})"
 
 
 def _homes(key: str) -> list[str]:
     """Return the dotted keys of all mappings of a case that have ``key``."""
-    return list(dict.fromkeys(model.where for model in _mappings(Closed) if key in model.model_fields))
+    return list(dict.fromkeys(model.where for model in _mappings(Closed) if key in model.written_keys()))
 
 
 def _mappings(base: type[Closed]) -> Iterator[type[Closed]]:
@@ -399,6 +404,6 @@ def _meant(model: type[Closed], key: str) -> str | None:
     The result is None if no key of ``model`` is similar, or if any mapping of a case has ``key``. In the
     second case ``key`` is in the wrong place, and not misspelled.
     """
-    if key in model.model_fields or _homes(key):
+    if key in model.written_keys() or _homes(key):
         return None
-    return closest(key, model.model_fields)
+    return closest(key, model.written_keys())

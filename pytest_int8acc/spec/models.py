@@ -14,7 +14,7 @@ from pydantic import BaseModel, Discriminator, Field, PrivateAttr, Tag, model_va
 
 from pytest_int8acc.errors import blaming
 from pytest_int8acc.results.precision import Realized
-from pytest_int8acc.settings import Backend, Mode, Provider, Strategy, When, to_bytes
+from pytest_int8acc.settings import Backend, Goal, Mode, Provider, Strategy, When, to_bytes
 from pytest_int8acc.spec import fields
 from pytest_int8acc.spec.criteria import Criterion
 from pytest_int8acc.spec.fields import Closed, expect_list, one_of, option
@@ -107,6 +107,12 @@ class Search(Closed):
 
     when: Annotated[When, one_of(When)] | None = option(
         "auto: where the case fails; always; or off (default: auto)."
+    )
+    goal: Annotated[Goal, one_of(Goal)] = option(
+        "What is searched. accuracy: the layers that must leave INT8; a faster plan only where 'speedup' is "
+        "missed. latency: a faster plan for a case that passes, too. TensorRT alone times its engines.",
+        "accuracy",
+        alias="for",
     )
     strategy: Annotated[Strategy, one_of(Strategy)] | None = option(
         "How to search (default: minimal, the fewest and cheapest layers)."

@@ -12,7 +12,8 @@ from pytest_int8acc.results.causes import CauseKind, RemedyKind, Symptom, TakenK
 
 
 def test_every_kind_of_remedy_has_a_row() -> None:
-    assert {remedy.kind for remedy in REMEDIES} == set(get_args(RemedyKind))
+    """But for a faster plan, which mends no accuracy and is searched by answer/latency.py."""
+    assert {remedy.kind for remedy in REMEDIES} == set(get_args(RemedyKind)) - {"faster"}
 
 
 def test_every_symptom_and_every_cause_has_a_row() -> None:

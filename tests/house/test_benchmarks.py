@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from fake_backends import measured_wrong, weighted
 from repair_support import planted, write_case
+from timed_backends import Times, products, use
 
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.results import EngineInfo, Role
@@ -19,7 +20,8 @@ from pytest_int8acc.results import EngineInfo, Role
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
-from benchmarks import engines  # noqa: E402
+from benchmarks import engines, faster  # noqa: E402
+from benchmarks.architectures import csp_tiny  # noqa: E402
 from benchmarks.faults import outlier_channel  # noqa: E402
 from benchmarks.nets import digits, trained  # noqa: E402
 from pytest_int8acc.runtime.onnxruntime import OrtEngine  # noqa: E402
@@ -89,3 +91,21 @@ def test_engines_are_compared_with_the_simulation(tmp_path, monkeypatch):
     assert (slow["engine"], slow["build s"], slow["simulated"]) == ("FP16", "2", "")
     assert (fast["engine"], fast["layers in INT8"], fast["speedup"]) == ("INT8", "1 of 1", "nan")
     assert float(fast["SQNR dB"]) < 10 < float(fast["simulated"]) < float(slow["SQNR dB"])
+
+
+def test_faster_plans_are_rows_that_are_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(faster, "networks", lambda blocks: {"tiny": (lambda: csp_tiny(1), 4)})
+    slow = [name for name in products(csp_tiny(1)) if name.startswith("block0/conv0")]
+    times = use(monkeypatch, Times(dict.fromkeys(slow, 4.0)))
+    out = tmp_path / "faster.jsonl"
+    faster.main(["--out", str(out), "--tactic-sources"])
+    (row,) = faster.read(out)
+    assert (row["FP16 ms"], row["INT8 ms"], row["before"]) == ("9.000", "11.500", "0.78")
+    assert float(row["after"]) > faster.LIMIT
+    assert len(row["tried"]) == row["plans"] == len(times.built)
+    assert "stay in INT8" in row["answer"]
+    faster.main(["--out", str(out), "--tactic-sources"])
+    assert faster.read(out) == [row]
+    assert capsys.readouterr().out.count("| tiny ") == 2

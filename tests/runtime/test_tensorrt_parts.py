@@ -11,16 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from told_engines import DUMPS
 from zoo import ZOO
 
 from pytest_int8acc import EngineError
 from pytest_int8acc.graph.model import make_model
-from pytest_int8acc.results import Latency
+from pytest_int8acc.results import EngineLayer, Latency
+from pytest_int8acc.results.engines import LayerTime
 from pytest_int8acc.runtime.trt import engine, worker
 from pytest_int8acc.runtime.trt.build import explain
 from pytest_int8acc.runtime.trt.children import Ended, Outcome
 from pytest_int8acc.runtime.trt.engine import TrtEngine, open_engine, read_header, speaking_of
-from pytest_int8acc.runtime.trt.latency import summarize
+from pytest_int8acc.runtime.trt.inspector import read_layers
+from pytest_int8acc.runtime.trt.latency import summarize, with_nodes
 from pytest_int8acc.runtime.trt.platform import Platform
 from pytest_int8acc.tensors import TensorInfo
 
@@ -132,6 +135,29 @@ def test_layers_are_traced_to_their_nodes(layer: dict[str, Any], node: str | Non
 def test_latencies_are_medians_with_their_spread() -> None:
     found = summarize([5.0, 1.0, 2.0, 3.0, 4.0, 100.0, 2.0, 3.0, 4.0, 2.0, 3.0])
     assert found == Latency(median_ms=3.0, low_ms=2.0, high_ms=5.0, runs=11)
+
+
+def test_a_copy_counts_for_the_layer_that_reads_it() -> None:
+    """An engine of TensorRT 8.6: a standalone quantizer, a reformat in front of each of two layers."""
+    text = (DUMPS / "trt86_conv.json").read_text(encoding="utf-8")
+    layers = read_layers(text)
+    times = {layer.name: float(place) for place, layer in enumerate(layers)}
+    found = {layer.name: time for layer, time in zip(layers, with_nodes(layers, times), strict=True)}
+    assert [time.milliseconds for time in found.values()] == list(times.values())
+    assert found["Reformatting CopyNode for Input Tensor 0 to conv4"].nodes == ("conv4",)
+    assert found["x_conv1_QuantizeLinear"].nodes == ("x_conv1_QuantizeLinear",)
+
+
+def test_a_copy_in_front_of_a_region_belongs_to_the_region() -> None:
+    layers = (
+        EngineLayer("Reformatting CopyNode for Input Tensor 0", (), "reformat", "fp16"),
+        EngineLayer("{ForeignNode[norm...head]}", ("norm", "head"), "other", "other"),
+        EngineLayer("(Unnamed Layer* 7) [Shuffle]", (), "reformat", "fp16"),
+    )
+    region = LayerTime(("norm", "head"), 1.0, is_region=True)
+    assert with_nodes(layers, dict.fromkeys((layer.name for layer in layers), 1.0)) == (region,) * 3
+    (copy,) = with_nodes(layers[:1], {})
+    assert copy == LayerTime((), 0.0)
 
 
 def test_a_child_that_did_its_job_needs_no_explanation() -> None:

@@ -11,6 +11,10 @@ STAGES = SCHEMA["definitions"]["StageLine"]["properties"]["name"]["enum"]
 PARTS = SCHEMA["definitions"]["Stop"]["properties"]["left_out"]["items"]["enum"]
 
 
+def latency(ms: float) -> Plain:
+    return {"median_ms": ms, "low_ms": 0.99 * ms, "high_ms": 1.02 * ms, "runs": 200}
+
+
 def score(subject: str, metric: str, value: float, **more: Any) -> Plain:
     return {"subject": subject, "metric": metric, "value": value, **more}
 
@@ -362,6 +366,30 @@ REPAIRS = (
     repair("biases", biases=("b1", "b2")),
     repair("biases", corrected=("b1",), data="calibration.npz"),
 )
+#: A case that is accurate, and whose engine is not fast enough.
+SPEED = score("engine", "speedup", 0.943, limit=1.05, note="0.861 ms to 0.913 ms; spread 0.01")
+FASTER = repair("faster", layers=("qk", "av"), price=0.066, latency=latency(0.77), verified=False)
+FASTER["evidence"] = {
+    **FASTER["evidence"],
+    "scores": (*REACHED, replace(SPEED, value=1.118, note="0.861 ms to 0.77 ms; spread 0.01")),
+    "held_out": {"count": 0},
+}
+
+
+def too_slow(*trials: Plain, **changes: Any) -> Plain:
+    """A case whose engine is not fast enough, and what came of these plans."""
+    speed: Plain = {"limit": 1.05, "baseline": latency(0.861), "candidate": latency(0.913)}
+    speed |= {"losses": {"block0/qk": 0.0123, "block0/av": 0.0345}, "trials": trials}
+    found = {"speed": {**speed, **changes.pop("speed", {})}, "repairs": changes.pop("repairs", ())}
+    return case(KEPT, metrics=(SPEED,), diagnosis=found, **changes)
+
+
+def tried(ms: float | None, passed: bool | None = True) -> Plain:
+    """A plan of two layers, and the time of its engine."""
+    timed = None if ms is None else latency(ms)
+    return {"layers": ("qk", "av"), "share": 0.934, "passed": passed, "latency": timed}
+
+
 SLIP = replace(FINDINGS[2], rule="data-factor", text="255 times the inputs", remedy="divide by 255")
 JUMPS = (
     {"node": "nms", "op_type": "NonMaxSuppression", "tensors": ["boxes", "scores"], "outputs": ["chosen"]},
@@ -437,6 +465,8 @@ RESULTS: dict[str, Plain] = {
         ),
     ),
     "good-by-few-samples": output(case(UNSTEADY), heavy=(17, 3, 4, 5), samples=397),
+    "fast-and-faster": replace(too_slow(tried(0.77), repairs=(FASTER,)), metrics=()),
+    "fast-and-no-faster": replace(too_slow(speed={"candidate": latency(0.5)}), metrics=()),
     "good-without-limits": case(
         REPORTED,
         engines=(
@@ -655,6 +685,12 @@ RESULTS: dict[str, Plain] = {
             "first_stage": "engine INT8",
         }
     ),
+    "faster": too_slow(tried(0.77), repairs=(FASTER,), written=("out/fixed.onnx",)),
+    "not-faster": too_slow(tried(0.9), tried(0.88), tried(None, None)),
+    "hardly-faster": too_slow(tried(0.85), tried(None, False)),
+    "too-slow": too_slow(tried(0.7), speed={"limit": 1.5}),
+    "too-slow-untried": too_slow(speed={"losses": {}}),
+    "too-slow-untimed": too_slow(tried(None, None), tried(None, False)),
     "met": case(diagnosis={"met": True}),
     "met-but-for-a-stage": case(diagnosis={"met": True, "first_stage": "FP16"}),
     "jumps": replace(blamed(jumps=JUMPS), search=replace(FOUND, ending=ending("high-fails"), **NO_PLAN)),

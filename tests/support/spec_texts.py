@@ -52,7 +52,14 @@ tensorrt:
   optimization_level: 0
   tactic_sources: [CUBLAS, CUDNN]
   timeout: 600
-search: {when: always, strategy: bisect, keep: fp32, max_builds: 4, max_seconds: 60, certify: true}
+search:
+  when: always
+  for: latency
+  strategy: bisect
+  keep: fp32
+  max_builds: 4
+  max_seconds: 60
+  certify: true
 criteria:
   - {int8_layers: 0.9, speedup: 1.3}
   - {speedup: 2}

@@ -23,7 +23,7 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.graph.qdq import is_qdq
 from pytest_int8acc.results import EngineInfo, Role
-from pytest_int8acc.results.engines import Kind
+from pytest_int8acc.results.engines import Kind, LayerTime
 from pytest_int8acc.runtime.forms import EngineForm, Form, ImplicitForm, ModelForm
 from pytest_int8acc.runtime.onnxruntime import share_of_cores
 from pytest_int8acc.runtime.protocol import ENGINE, Engine
@@ -53,7 +53,7 @@ from pytest_int8acc.runtime.trt.calibration import (
 from pytest_int8acc.runtime.trt.children import Workers
 from pytest_int8acc.runtime.trt.engine import TrtEngine, open_built, open_engine, read_header
 from pytest_int8acc.runtime.trt.inspector import read_layers, untold_nodes
-from pytest_int8acc.runtime.trt.latency import layer_times, measure_latency
+from pytest_int8acc.runtime.trt.latency import layer_times, measure_latency, with_nodes
 from pytest_int8acc.runtime.trt.options import BUILDER_OPTIONS
 from pytest_int8acc.runtime.trt.platform import Device, Platform, require
 from pytest_int8acc.settings import Settings
@@ -218,6 +218,17 @@ class TrtBackend:
             for node in layer.nodes:
                 found[node] = found.get(node, 0.0) + times.get(layer.name, 0.0) / len(layer.nodes)
         return found
+
+    def layer_times(self, role: Role, inputs: Dataset) -> tuple[LayerTime, ...]:
+        """The time of each layer in ms; empty if the engine does not run or does not tell its layers.
+
+        Raises:
+            EngineError: TensorRT fails.
+        """
+        if role not in self._running:  # a golden may replace the baseline
+            return ()
+        times = layer_times(self._running[role], next(inputs.batches()).feed)
+        return with_nodes(self._infos[role].layers, times)
 
     def shows_tensors(self, form: Form) -> bool:
         """Whether the engine is built here. An engine from a file cannot return its inner tensors."""

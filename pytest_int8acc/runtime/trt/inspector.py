@@ -90,6 +90,11 @@ def read_layers(text: str, nodes: Collection[str] = ()) -> tuple[EngineLayer, ..
     return tuple(layer for layer in layers if not _PROFILE.search(layer.name))
 
 
+def is_region(layer: EngineLayer) -> bool:
+    """Whether a layer is a region of which TensorRT, up to version 9, names only the ends."""
+    return "ForeignNode[" in layer.name
+
+
 def untold_nodes(layers: Iterable[EngineLayer], weighted: Iterable[str]) -> tuple[str, ...]:
     """Convolutions and matrix products of the model that no layer of the engine names.
 
@@ -100,7 +105,7 @@ def untold_nodes(layers: Iterable[EngineLayer], weighted: Iterable[str]) -> tupl
         weighted: The model's convolutions and matrix products.
     """
     found = tuple(layers)
-    if not any("ForeignNode[" in layer.name for layer in found):
+    if not any(map(is_region, found)):
         return ()
     weighted_nodes = {node for layer in found if layer.kind == "weighted" for node in layer.nodes}
     return tuple(node for node in weighted if node not in weighted_nodes)

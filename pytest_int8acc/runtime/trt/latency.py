@@ -5,15 +5,17 @@ from __future__ import annotations
 import ctypes
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from pytest_int8acc.clock import current
 from pytest_int8acc.errors import EngineError
-from pytest_int8acc.results import Latency
+from pytest_int8acc.results import EngineLayer, Latency
+from pytest_int8acc.results.engines import LayerTime
 from pytest_int8acc.runtime.trt.engine import TrtEngine, backend, speaking_of, tensorrt
+from pytest_int8acc.runtime.trt.inspector import is_region
 from pytest_int8acc.runtime.trt.worker import alone, lock_of
 from pytest_int8acc.tensors import Feed
 
@@ -115,6 +117,28 @@ def layer_times(engine: TrtEngine, feed: Feed) -> dict[str, float]:
         for _ in range(LEAST_RUNS):
             runner.infer(arrays, check_inputs=False)
     return {name: float(np.median(times)) for name, times in profiler.times.items()}
+
+
+def with_nodes(layers: Sequence[EngineLayer], times: Mapping[str, float]) -> tuple[LayerTime, ...]:
+    """The time of each layer, with the nodes that it computes.
+
+    A copy that TensorRT added, such as a reformat, counts for the next layer that names nodes, because
+    TensorRT copies a tensor right before the layer that reads it. Behind the last such layer it counts for
+    that one.
+
+    Args:
+        layers: The layers of an engine, in the order in which they run.
+        times: Name of a layer to its time in ms.
+    """
+    reader = next((layer for layer in reversed(layers) if layer.nodes), None)
+    found: list[LayerTime] = []
+    for layer in reversed(layers):
+        reader = layer if layer.nodes or is_region(layer) else reader
+        is_copy = layer.kind in ("reformat", "qdq")
+        computed = reader if is_copy and reader is not None else layer
+        milliseconds = times.get(layer.name, 0.0)
+        found.append(LayerTime(computed.nodes, milliseconds, is_region(computed)))
+    return tuple(reversed(found))
 
 
 def summarize(times: list[float]) -> Latency:

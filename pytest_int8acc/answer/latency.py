@@ -1,0 +1,283 @@
+"""Searches a plan whose engine is faster: layers that lose time in INT8 leave it, and the rest stays.
+
+    times of both engines' layers → loss of each group → sets of groups → lab.prove → timed in turn → fastest
+
+The times only say which sets are worth a build. What counts is the time of each built engine. It is measured
+in turn with the baseline's engine, once to choose the fastest plan and once more to judge it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from pytest_int8acc.case.precision import engine_limits, speedup_score
+from pytest_int8acc.errors import EngineError
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Network, Plan
+from pytest_int8acc.lab.lab import Lab, Proof
+from pytest_int8acc.results import Cost, Evidence, Latency, Repair, Role
+from pytest_int8acc.results.causes import SpeedSearch, SpeedTrial
+from pytest_int8acc.results.engines import LayerTime
+from pytest_int8acc.search.speed import LEAST_SHARE, MAX_PLANS, GroupWork, losses, sets_to_try
+
+logger = logging.getLogger("pytest_int8acc")
+_QDQ = ("QuantizeLinear", "DequantizeLinear")
+
+
+@dataclass(frozen=True, eq=False)
+class Faster:
+    """The result of the search for a faster plan."""
+
+    search: SpeedSearch
+    repair: Repair | None = None
+    """The fastest plan that reaches the limit and keeps the other criteria; None if there is none."""
+    proof: Proof | None = None
+    """The built model of ``repair`` with its verdict."""
+    notes: tuple[str, ...] = ()
+
+
+def find_faster(lab: Lab) -> Faster | None:
+    """Search a plan that reaches the limit on the speedup. None if the case's engines were not timed.
+
+    If the candidate reaches the limit, or if there is none, a plan must be faster than the candidate.
+
+    Raises:
+        EngineError: The float model does not run.
+    """
+    latencies = {info.role: info.latency for info in lab.measured.result.engines}
+    baseline, candidate = latencies.get(Role.BASELINE), latencies.get(Role.INT8)
+    if baseline is None or candidate is None:
+        return None
+    limits = engine_limits(lab.measured.case)
+    usual = baseline.median_ms / candidate.median_ms
+    works = group_works(lab.network, lab.measured.candidate.model, lab.work, lab.shapes)
+    low, high = _layers(lab, Role.INT8, candidate), _layers(lab, Role.BASELINE, baseline)
+    lost = losses(works, low, high)
+    share = lab.measured.result.int8_macs or 1.0
+    least = max(LEAST_SHARE, limits.get("int8_share", 0.0)) / share
+    most = min(MAX_PLANS, lab.measured.settings.max_builds)
+    search = SpeedSearch(
+        limit=max(limits.get("speedup", 0.0), usual),
+        baseline=baseline,
+        candidate=candidate,
+        losses={name: ms for name, ms in lost.items() if ms > 0},
+    )
+    return _Search(lab, search, limits).run(sets_to_try(works, lost, least, most))
+
+
+def group_works(
+    network: Network,
+    candidate: Model,
+    macs: Mapping[str, float],
+    shapes: Mapping[str, Sequence[int]],
+) -> tuple[GroupWork, ...]:
+    """What each group of a network computes, in topological order.
+
+    Args:
+        network: The network.
+        candidate: The same model with Q/DQ nodes.
+        macs: The multiply-accumulates of each group, in any unit.
+        shapes: Tensor to its shape, as far as shapes are known.
+    """
+    own = {node: group.name for group in network.groups for node in group.nodes}
+    before = _before(network.model, own)
+    around = {**_readers(network, own), **_pairs(candidate, own)}
+    found = []
+    for group in network.groups:
+        read = {edge.tensor for edge in group.edges if edge.quantization.values is None}
+        found.append(
+            GroupWork(
+                group.name,
+                frozenset(group.nodes),
+                macs[group.name],
+                float(sum(math.prod(shapes[tensor]) for tensor in read & shapes.keys())),
+                frozenset(before[group.name]),
+                frozenset(node for node, name in around.items() if name == group.name),
+            )
+        )
+    return tuple(found)
+
+
+def _before(model: Model, own: Mapping[str, str]) -> Mapping[str, set[str]]:
+    """For each group, the groups whose results it reads, also through nodes in no group.
+
+    A node in no group that joins the results of several groups, such as an Add, ends the way: it computes in
+    high precision, so what lies behind it has no neighbour in INT8.
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    sources: dict[str, set[str]] = {}
+    for node in model.graph.node:
+        read = {name for tensor in node.input for name in sources.get(tensor, ())}
+        group = own.get(node.name)
+        if group is not None:
+            found[group] |= read - {group}
+            read = {group}
+        for tensor in node.output:
+            sources[tensor] = read if len(read) == 1 else set()
+    return found
+
+
+def _readers(network: Network, own: Mapping[str, str]) -> Mapping[str, str]:
+    """For each node in no group, the last group whose result it reads, also through nodes in no group."""
+    places = {group.name: place for place, group in enumerate(network.groups)}
+    sources: dict[str, int] = {}
+    found: dict[str, str] = {}
+    for node in network.model.graph.node:
+        last = max((sources.get(tensor, -1) for tensor in node.input), default=-1)
+        if node.name in own:
+            last = places[own[node.name]]
+        elif last >= 0:
+            found[node.name] = network.groups[last].name
+        sources.update(dict.fromkeys(node.output, last))
+    return found
+
+
+def _pairs(candidate: Model, own: Mapping[str, str]) -> Mapping[str, str]:
+    """For each Q/DQ node of the candidate, the group that reads what it converts, by the node's name."""
+    found: dict[str, str] = {}
+    for node in reversed(candidate.graph.node):
+        if node.op_type in _QDQ:
+            readers = [reader.name for reader, _ in candidate.index.readers(node.output[0])]
+            groups = [own.get(name) or found.get(name) for name in readers]
+            if groups and groups[0] is not None:
+                found[node.name] = groups[0]
+    return found
+
+
+def _layers(lab: Lab, role: Role, latency: Latency) -> Sequence[LayerTime]:
+    """The layers of an engine, with times that add up to its latency.
+
+    A profiler takes time itself, and the more, the more layers there are. If the layers are not known, the
+    whole engine counts as one layer.
+    """
+    layers: Sequence[LayerTime] = ()
+    try:
+        layers = lab.measured.backend.layer_times(role, lab.measured.inputs)
+    except EngineError as error:  # the times are only a hint
+        logger.warning("%s: the layers of its engine are not timed: %s", lab.measured.case.name, error)
+    total = math.fsum(layer.milliseconds for layer in layers)
+    if not total:
+        return (LayerTime((), latency.median_ms, is_region=True),)
+    return [replace(layer, milliseconds=layer.milliseconds * latency.median_ms / total) for layer in layers]
+
+
+@dataclass(eq=False)
+class _Search:
+    """Builds plans, judges them, and times those that keep the criteria."""
+
+    lab: Lab
+    search: SpeedSearch
+    limits: Mapping[str, float]
+    """The limits of the case's engine criteria, by metric."""
+    notes: list[str] = field(default_factory=list)
+
+    def run(self, sets: Sequence[frozenset[str]]) -> Faster:
+        """Build the plan of each set, and choose the fastest that reaches the limit twice."""
+        lab, clock = self.lab, self.lab.clock
+        began, built = time.monotonic(), lab.builds
+        trials: list[SpeedTrial] = []
+        timed: dict[int, tuple[Latency, Proof]] = {}
+        for place, names in enumerate(sets):
+            clock.count("plan", place, len(sets))
+            tried = clock.attempt("speed", partial(self._tried, names), None)
+            if tried is None:
+                break
+            trial, proof = tried
+            trials.append(trial)
+            if proof is not None and trial.latency is not None:
+                timed[place] = trial.latency, proof
+        builds = lab.builds - built  # each engine runs once on all samples
+        cost = Cost(float(builds), time.monotonic() - began, builds)
+        found = Faster(self.search)
+        for place, (latency, proof) in sorted(timed.items(), key=lambda item: item[1][0].median_ms):
+            if not self._reaches(latency, self.search.candidate):
+                break
+            again = clock.attempt("speed", partial(self._timed, proof), None, late=not clock.interrupted)
+            if again is None:
+                break
+            trials[place] = replace(trials[place], latency=again[0])
+            if self._reaches(*again):
+                repair = self._repair(trials[place], proof, again[0], cost)
+                found = Faster(self.search, repair, proof)
+                break
+        return replace(found, search=replace(self.search, trials=tuple(trials)), notes=tuple(self.notes))
+
+    def _tried(self, names: Collection[str]) -> tuple[SpeedTrial, Proof | None]:
+        """Build a plan that keeps these groups in high precision, and time it if it keeps the criteria."""
+        lab = self.lab
+        layers = tuple(group.name for group in lab.network.groups if group.name in names)
+        stays = (1.0 - lab.share(layers)) * (lab.measured.result.int8_macs or 1.0)
+        high = lab.measured.keep.upper()
+        try:
+            proof = lab.prove(Plan(high=dict.fromkeys(layers, lab.measured.keep)))
+            if not proof.passed:
+                self.notes.append(f"{len(layers)} layers in {high} for speed: the built model fails")
+                return SpeedTrial(layers, stays, passed=False), proof
+            latency, _ = self._timed(proof)
+        except EngineError as error:  # another plan may build
+            self.notes.append(f"{len(layers)} layers in {high} for speed: does not build or run: {error}")
+            return SpeedTrial(layers, stays, passed=None), None
+        if not self._keeps_layers():
+            self.notes.append(f"{len(layers)} layers in {high} for speed: the engine misses int8_layers")
+            return SpeedTrial(layers, stays, passed=False), proof
+        return SpeedTrial(layers, stays, passed=True, latency=latency), proof
+
+    def _keeps_layers(self) -> bool:
+        """Whether enough layers of the engine that was timed last run in INT8."""
+        (engine,) = (info for info in self.lab.measured.backend.engines if info.role == Role.FIXED)
+        return "int8_layers" not in self.limits or engine.int8_share[0] >= self.limits["int8_layers"]
+
+    def _timed(self, proof: Proof) -> tuple[Latency, Latency]:
+        """The latencies of a plan's engine and of the candidate's, which run in turn with the baseline's.
+
+        They are scaled by the ratio of the baseline's first latency to its latency now. So changes of the
+        GPU's clock between the measurements have no effect.
+
+        Raises:
+            EngineError: The engine does not run.
+        """
+        found = self.lab.timed(proof.form, (Role.BASELINE, Role.INT8, Role.FIXED))
+        baseline, candidate, fixed = (found.get(role) for role in (Role.BASELINE, Role.INT8, Role.FIXED))
+        assert baseline is not None  # the backend has timed this engine before
+        assert candidate is not None
+        assert fixed is not None
+        drift = self.search.baseline.median_ms / baseline.median_ms
+        return fixed.scaled(drift), candidate.scaled(drift)
+
+    def _reaches(self, latency: Latency, candidate: Latency) -> bool:
+        """Whether a plan is fast enough.
+
+        If the candidate is fast enough as well, 90 % of the plan's runs must be faster than 90 % of the
+        candidate's.
+        """
+        is_fast = self.search.baseline.median_ms / latency.median_ms >= self.search.limit
+        usual = self.search.baseline.median_ms / self.search.candidate.median_ms
+        return is_fast and (usual < self.search.limit or latency.high_ms < candidate.low_ms)
+
+    def _repair(self, trial: SpeedTrial, proof: Proof, latency: Latency, cost: Cost) -> Repair:
+        lab, result = self.lab, self.lab.measured.result
+        speedup = speedup_score(self.search.baseline, latency, self.limits.get("speedup"))
+        return Repair(
+            kind="faster",
+            layers=trial.layers,
+            rescales=(),
+            evidence=Evidence(
+                "plan",
+                result.place,
+                result.evidence.proved_on,
+                held_out=lab.held_out(proof),
+                scores=(*proof.verdict.scores, speedup),
+                cost=cost,
+            ),
+            verified=proof.is_verified,
+            holds=proof.holds,
+            price=lab.share(trial.layers),
+            precision=lab.measured.keep,
+            latency=latency,
+        )
