@@ -71,8 +71,8 @@ def _times(
     """
     own = {node: group.name for group in groups for node in group.nodes}
     around = {node: group.name for group in groups for node in group.around}
-    told = [node for layer in layers if not layer.is_region for node in layer.nodes]
-    untold = {group.name for group in groups} - {own[node] for node in told if node in own}
+    named = [node for layer in layers if not layer.is_region for node in layer.nodes]
+    untold = {group.name for group in groups} - {own[node] for node in named if node in own}
     parts: list[tuple[float, set[str]]] = []
     for layer in layers:
         computed = {own[node] for node in layer.nodes if node in own}
