@@ -69,6 +69,15 @@ def told(case: dict[str, Any]) -> str:
     return json.dumps(facts, indent=1, default=str)
 
 
+def words(printed: str, name: str, kind: str) -> str:
+    """What is printed of one case: its failure, or what -v shows of a case that passes, in one line."""
+    if kind == "fastest":
+        text = printed.rpartition(f"::{name} - ")[2].partition("\nPASSED")[0]
+    else:
+        text = printed.partition(f" int8acc: {name} _")[2].partition("\n____")[0]
+    return " ".join(text.split())
+
+
 def speedup(case: dict[str, Any]) -> float:
     """How many times as fast as FP16 the case's INT8 engine is."""
     return next(float(score["value"]) for score in case["scores"] if score["metric"] == "speedup")
@@ -80,7 +89,6 @@ def test_a_plan_is_faster_or_the_times_say_why_not(
     session: tuple[str, dict[str, Any]], name: str, kind: str
 ) -> None:
     printed, found = session
-    printed = " ".join(printed.split())  # lines are wrapped
     case = found[f"{name}_{kind}"]
     facts = told(case)
     print(facts)
@@ -95,13 +103,13 @@ def test_a_plan_is_faster_or_the_times_say_why_not(
     assert len(speed["trials"]) <= 3, facts
     assert all(trial["share"] > 0.2 for trial in speed["trials"]), facts
     assert all(trial["latency"] for trial in speed["trials"] if trial["passed"]), facts
-    assert speed["losses"] or speedup(case) > 1, facts
     repairs = diagnosis["repairs"]
     if kind == "fast":
         assert not repairs, facts
     if not repairs:
-        said = "none found: " if kind == "fast" else "no plan is faster" if kind == "fastest" else "ship FP16"
-        assert said in printed or "ship FP16" in printed, facts
+        text = words(printed, case["name"], kind)
+        said = "no plan is faster" if kind == "fastest" else "none found: "
+        assert said in text or "ship FP16" in text, f"{text}\n{facts}"
         return
     repair = repairs[0]
     assert repair["kind"] == "faster", facts
