@@ -78,7 +78,11 @@ def quantized_places(int8: onnx.ModelProto) -> dict[str, set[int]]:
 
 
 def in_fp16(plain: onnx.ModelProto, leave: Collection[str]) -> onnx.ModelProto:
-    """What nodes read rounded to FP16 and back by Casts; not what those to ``leave`` pass to each other."""
+    """What nodes read rounded to FP16 and back by Casts; not what those to ``leave`` pass to each other.
+
+    The statistics of a BatchNormalization stay in FP32: engines and converters fold them into a factor and an
+    offset for each channel, and a variance may lie far beyond FP16.
+    """
     made = onnx.shape_inference.infer_shapes(plain)
     infos = (*made.graph.value_info, *made.graph.output, *made.graph.input)
     types = {info.name: info.type.tensor_type.elem_type for info in infos}
@@ -98,7 +102,8 @@ def in_fp16(plain: onnx.ModelProto, leave: Collection[str]) -> onnx.ModelProto:
 
     for node in made.graph.node:
         copied = onnx.NodeProto.FromString(node.SerializeToString())
-        for index, name in enumerate(node.input):
+        read = node.input[:1] if node.op_type == "BatchNormalization" else node.input
+        for index, name in enumerate(read):
             if node.name not in leave or name in halved:
                 copied.input[index] = half(name)
         if node.name not in leave:
