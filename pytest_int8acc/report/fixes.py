@@ -89,14 +89,23 @@ def fixes(result: CaseResult) -> list[Fix]:
     found = [Fix("Fix", fitted(f"{text}, and run again", room)) for text in remedies[:1]]
     label = "Or" if found else "Fix"
     sentences = list(recommended(result))
-    # If only the data are at fault, a fix that keeps layers in high precision would hide the fault.
-    if found and not at_fault(result) and (result.answer is None or result.answer.layers):
+    if hides_fault(result):
         sentences = []
     if not sentences and not found:
         sentences = list(_no_fix(result))
     if sentences:
         found.append(Fix(label, first_fitting(sentences, _LINES * (WIDTH - _FREE))))
     return found
+
+
+def hides_fault(result: CaseResult) -> bool:
+    """Returns whether the fix only hides a fault of the data, and is therefore not recommended.
+
+    Such a fix keeps layers in high precision, although only the preprocessing of the data is at fault.
+    """
+    if at_fault(result) or not any(is_mismatch(result, found) and found.remedy for found in result.findings):
+        return False
+    return result.answer is None or bool(result.answer.layers)
 
 
 def _before_layers(result: CaseResult) -> str:

@@ -30,6 +30,7 @@ from pytest_int8acc.report.fixes import (
     alternatives,
     elsewhere,
     fixes,
+    hides_fault,
     recommended,
     repair_text,
     share_that_stays,
@@ -330,7 +331,7 @@ class CaseView(VerdictView):
         """Reasons to doubt the recommended fix."""
         repair, found = self.result.answer, self.result.fixed_session
         texts = [] if found is None else fix_by_default(found)
-        if self.result.passed or repair is None:
+        if self.result.passed or repair is None or hides_fault(self.result):
             return texts
         texts += fix_undecided(repair, self.result.samples)
         if repair.verified or repair.data or not repair.rescales:
