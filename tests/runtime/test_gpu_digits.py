@@ -23,7 +23,7 @@ def session(tmp_path_factory: pytest.TempPathFactory, gpu_store: Path) -> tuple[
     project = copy_example(tmp_path_factory.mktemp("digits"))
     text = (project / "digits.int8acc.yaml").read_text(encoding="utf-8")
     for name, criterion in (("layers", "int8_layers: 0.5"), ("speed", "speedup: 1000")):
-        spec = text.replace("criteria:", f"criteria:\n  - {{{criterion}}}", 1)
+        spec = text.replace("criteria:", f"search: {{max_builds: 1}}\ncriteria:\n  - {{{criterion}}}", 1)
         (project / f"{name}.int8acc.yaml").write_text(spec, encoding="utf-8")
     options = ("-vv", "--int8acc-report", "out", "--int8acc-layers", "--runxfail")
     return pytest_run(project, *options, *WAIT, store=gpu_store), cases(project)
