@@ -21,8 +21,8 @@ from pytest_int8acc.tensors import Array, Feed
 #: Maximum number of samples with which inputs are perturbed. With more samples the bootstrap is sufficient.
 _MAX_SAMPLES = 32
 #: The maximum is this many times as large for scores that few samples decide, and for fixes. A fix was chosen
-#: among many plans by its scores, which may be good by luck. For example, rounding may change the sign of a
-#: Tanh whose input was amplified 200 times, though it changes none on these samples.
+#: among many plans by its scores, which may be good by luck: for example where an input amplified 200 times
+#: decides the sign of a Tanh, and no sample of these lies close enough to the change of sign.
 _MORE_SAMPLES = 4
 #: Few samples decide a score if the normalized loss at one end of its confidence interval is more than this
 #: many times the normalized loss at the other end.
