@@ -31,9 +31,6 @@ _MIN_SCATTER = 3.0
 PERTURBATIONS = 5
 #: Size of a perturbation, divided by the range of the input: a quarter of one of 256 grey levels.
 STEP = 2.0**-10
-#: The range of a slice of an input, for instance of one channel, counts from this number of values on. With
-#: fewer values the range is too uncertain.
-_LEAST_VALUES = 32
 #: A normalized loss is a score's loss divided by the loss that its limit allows. A score is near its limit if
 #: its normalized loss lies between this number and its inverse. Inputs are perturbed only if a score is near
 #: its limit, because no perturbation moves a score across its limit from farther away.
@@ -205,7 +202,7 @@ def _outputs(engine: Engine, batch: Batch) -> Feed:
 
 
 def perturbed_batches(inputs: Dataset, seed: int) -> Iterator[Batch]:
-    """Yield the batches; float inputs are perturbed by at most half of ``STEP`` of their ranges."""
+    """Yield the batches; float inputs are perturbed by at most half of ``STEP`` of their range."""
     rng = np.random.default_rng(seed)
     for batch in inputs.batches():
         feed = {name: _perturbed(array, batch.rows, rng) for name, array in batch.feed.items()}
@@ -215,25 +212,12 @@ def perturbed_batches(inputs: Dataset, seed: int) -> Iterator[Batch]:
 def _perturbed(array: Array, rows: int, rng: np.random.Generator) -> Array:
     if array.dtype.kind != "f" or not array.size or not np.isfinite(array).all():
         return array
-    steps = rng.uniform(-0.5, 0.5, array.shape) * STEP * _ranges(array)
-    perturbed = np.clip(array + steps, array.min(), array.max()).astype(array.dtype)
+    low, high = float(array.min()), float(array.max())
+    steps = rng.uniform(-0.5, 0.5, array.shape) * STEP * (high - low)
+    perturbed = np.clip(array + steps, low, high).astype(array.dtype)
     if array.ndim and len(array) > rows:  # padding repeats the last sample of the batch
         perturbed[rows:] = perturbed[rows - 1]
     return perturbed
-
-
-def _ranges(array: Array) -> Array:
-    """The range that bounds the perturbation of each value; its shape broadcasts with ``array``.
-
-    It is the least range of the slices that the value lies in, for instance of its channel and of its row,
-    over all samples of the batch. So a channel with values up to 3000 leaves other channels as they are.
-    """
-    least: Array = np.asarray(np.ptp(array))
-    for axis in range(1, array.ndim):
-        others = tuple(other for other in range(array.ndim) if other != axis)
-        if array.size >= _LEAST_VALUES * array.shape[axis]:
-            least = np.minimum(least, np.ptp(array, axis=others, keepdims=True))
-    return least
 
 
 def _both(one: Interval | None, other: Interval | None) -> Interval | None:

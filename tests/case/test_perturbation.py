@@ -57,15 +57,6 @@ def test_inputs_move_by_less_than_half_a_step_and_stay_in_their_range() -> None:
     assert (other.feed["x"] != moved.feed["x"]).any()
 
 
-def test_channels_move_by_their_own_range() -> None:
-    x = np.random.default_rng(0).uniform(-1, 1, (8, 3, 10)).astype(np.float32)
-    x[:, 2] *= 1000
-    (perturbed,) = perturbed_batches(Inputs({"x": x}, 8), seed=1)
-    most = np.abs(perturbed.feed["x"] - x).max((0, 2))
-    assert most[0] < most[1] * 1.5 < 2 / 1024
-    assert most[2] > 0.5
-
-
 def edge(project: Project, samples: int) -> None:
     """A model whose output jumps where its input, near the middle between two INT8 codes, moves a little."""
     proto = parser.parse_model(
