@@ -19,11 +19,8 @@ from pytest_int8acc.scores.judge import Comparison, Judge, Verdict
 from pytest_int8acc.tensors import Array, Feed
 
 #: Maximum number of samples with which inputs are perturbed. With more samples the bootstrap is sufficient.
+#: For scores that few samples decide, the maximum is four times as large.
 _MAX_SAMPLES = 32
-#: The maximum is this many times as large for scores that few samples decide, and for fixes. A fix was chosen
-#: among many plans by its scores, which may be good by luck: for example where an input amplified 200 times
-#: decides the sign of a Tanh, and no sample of these lies close enough to the change of sign.
-_MORE_SAMPLES = 4
 #: Few samples decide a score if the normalized loss at one end of its confidence interval is more than this
 #: many times the normalized loss at the other end.
 _MIN_SCATTER = 3.0
@@ -75,10 +72,9 @@ def with_perturbed_inputs(
         inputs: All samples.
         judge: Applies the criteria of the case.
         known: The baseline's outputs for perturbations that ran before. New outputs are added.
-        fix: Whether the candidate is a fix. Its inputs are perturbed with more samples, because it was chosen
-            by its scores. The scores of a fix whose outputs equal the baseline's count as near their limits.
-            The outputs may be equal only because they saturate, for example if a Sigmoid gives 0 for nearly
-            all samples.
+        fix: Whether the candidate is a fix. The scores of a fix whose outputs equal the baseline's count as
+            near their limits. The outputs may be equal only because they saturate, for example if a Sigmoid
+            gives 0 for nearly all samples.
 
     Raises:
         EngineError: The baseline or the candidate does not build or run.
@@ -89,8 +85,7 @@ def with_perturbed_inputs(
     near = same or any(_NEAR < score.normalized_loss < 1 / _NEAR for score in judged)
     samples, scattered = inputs.samples or 0, same or any(map(_is_scattered, judged))
     trusted = all(score.steady or score.likely for score in judged)
-    most = _MAX_SAMPLES * (_MORE_SAMPLES if scattered or fix else 1)
-    if not near or not trusted or not 0 < samples <= most:
+    if not near or not trusted or not 0 < samples <= _MAX_SAMPLES * (4 if scattered else 1):
         return verdict
     first = next(inputs.batches())
     if all(array.dtype.kind != "f" for array in first.feed.values()):

@@ -187,17 +187,15 @@ def moved(x: Array, off: Array, limit: float, at_moved: Callable[[Array], Array]
     return verdict is wider, before, after
 
 
-@pytest.mark.parametrize(("heavy", "fix", "looked"), [(48, False, False), (4, False, True), (48, True, True)])
-def test_of_many_samples_rounding_is_looked_at_for_a_fix_and_where_few_make_the_score(
-    heavy: int, fix: bool, looked: bool
-) -> None:
+@pytest.mark.parametrize(("heavy", "looked"), [(48, False), (4, True)])
+def test_of_many_samples_rounding_is_looked_at_where_few_make_the_score(heavy: int, looked: bool) -> None:
     """The samples' errors are of luck: at inputs beside these they are ten times as large."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(48, 40)).astype(np.float32)
     size = np.where(np.arange(48) < heavy, 0.01, 0.0001)[:, None].astype(np.float32)
     off = size * rng.normal(size=x.shape).astype(np.float32)
     fine = 10 * math.log10(float((x**2).sum() / (off**2).sum()))
-    _, _, score = moved(x, off, fine - 9, lambda off: 10 * off, fix=fix)
+    _, _, score = moved(x, off, fine - 9, lambda off: 10 * off)
     assert score.likely != looked
 
 
