@@ -61,7 +61,11 @@ def create_file(path: Path, data: bytes) -> None:
             if error.errno not in _NO_LINKS:
                 raise
             with path.open("xb") as stream:
-                stream.write(data)
+                try:
+                    stream.write(data)
+                except BaseException:
+                    path.unlink(missing_ok=True)
+                    raise
 
 
 @contextlib.contextmanager

@@ -114,13 +114,13 @@ def supported(trials: Interventions, hints: Sequence[Hint]) -> set[str]:
 
     Where no trial of a layer was left, or none showed its cause, all layers with the same symptom are changed
     at once. So a symptom costs up to four trials, however many layers have it. They run even if the budget is
-    spent.
+    spent. If the time is up, the other symptoms are left out.
     """
     found, by_symptom = set[str](), defaultdict[str, list[Hint]](list)
     for hint in hints:
         by_symptom[hint.cause.symptom].append(hint)
     for same in by_symptom.values():
-        if not trials.budget.clock.over and _is_supported(trials, same):
+        if trials.budget.clock.attempt("causes", partial(_is_supported, trials, same), False):
             found |= {hint.group for hint in same}
     return found
 
@@ -140,12 +140,12 @@ def _is_supported(trials: Interventions, hints: Sequence[Hint]) -> bool:
     trial = hints[0].trial
     if trial is not None and trial not in SCALES:
         return True  # such a symptom is proved by not quantizing the tensor
-    scales = {hint.group: SCALES[trial or "range"](hint.suspect) for hint in hints}
-    known = {
-        group: scale
-        for group, scale in scales.items()
-        if scale is not None and scale.scale.size in (1, pieces[group].channels)
-    }
+    known = {}
+    for hint in hints:
+        scale = SCALES[trial or "range"](hint.suspect)
+        is_constant = hint.suspect.held is None
+        if scale is not None and (is_constant or scale.scale.size in (1, pieces[hint.group].channels)):
+            known[hint.group] = scale
     if not known:
         return trial is None
     helped = []

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from pytest_int8acc.case.precision import engine_limits, speedup_score
+from pytest_int8acc.case.precision import engine_limits, node_formats, speedup_score
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan
@@ -24,6 +24,7 @@ from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import Cost, Evidence, Latency, Repair, Role
 from pytest_int8acc.results.causes import SpeedSearch, SpeedTrial
 from pytest_int8acc.results.engines import LayerTime
+from pytest_int8acc.results.precision import MAX_REFUTED
 from pytest_int8acc.search.speed import LEAST_SHARE, MAX_PLANS, GroupWork, losses, sets_to_try
 
 logger = logging.getLogger("pytest_int8acc")
@@ -198,7 +199,11 @@ class _Search:
         for place, (latency, proof) in sorted(timed.items(), key=lambda item: item[1][0].median_ms):
             if not self._reaches(latency, self.search.candidate):
                 break
-            again = clock.attempt("speed", partial(self._timed, proof), None, late=not clock.interrupted)
+            try:
+                again = clock.attempt("speed", partial(self._timed, proof), None, late=not clock.interrupted)
+            except EngineError as error:  # another plan may run
+                self.notes.append(f"a plan for speed does not run again: {error}")
+                continue
             if again is None:
                 break
             trials[place] = replace(trials[place], latency=again[0])
@@ -226,12 +231,37 @@ class _Search:
         if not self._keeps_layers():
             self.notes.append(f"{len(layers)} layers in {high} for speed: the engine misses int8_layers")
             return SpeedTrial(layers, stays, passed=False), proof
+        if self._is_misbuilt(names):
+            self.notes.append(f"{len(layers)} layers in {high} for speed: others ran in another format, too")
+            return SpeedTrial(layers, stays, passed=False), proof
         return SpeedTrial(layers, stays, passed=True, latency=latency), proof
 
     def _keeps_layers(self) -> bool:
         """Whether enough layers of the engine that was timed last run in INT8."""
         (engine,) = (info for info in self.lab.measured.backend.engines if info.role == Role.FIXED)
         return "int8_layers" not in self.limits or engine.int8_share[0] >= self.limits["int8_layers"]
+
+    def _is_misbuilt(self, high: Collection[str]) -> bool:
+        """Whether the engine that was timed last breaks the contract on precision.
+
+        It does if much of the work that the plan leaves in the low format provably ran in another format.
+
+        Args:
+            high: The groups that the plan keeps in high precision.
+        """
+        lab, contract = self.lab, self.lab.measured.result.precision
+        if contract is None or contract.policy != "require":
+            return False
+        (engine,) = (info for info in lab.measured.backend.engines if info.role == Role.FIXED)
+        low = [group for group in lab.network.groups if group.name not in high]
+        formats = node_formats(engine.layers, {node for group in low for node in group.nodes})
+        asked = math.fsum(lab.work[group.name] for group in low)
+        refuted = math.fsum(
+            lab.work[group.name]
+            for group in low
+            if any(formats.get(node, contract.low) != contract.low for node in group.nodes)
+        )
+        return refuted > MAX_REFUTED * asked
 
     def _timed(self, proof: Proof) -> tuple[Latency, Latency]:
         """The latencies of a plan's engine and of the candidate's, which run in turn with the baseline's.

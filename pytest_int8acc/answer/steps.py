@@ -18,7 +18,7 @@ from pytest_int8acc.fix import FixFiles, write_fix
 from pytest_int8acc.graph.interface import with_own_interface
 from pytest_int8acc.graph.model import without_extra_outputs
 from pytest_int8acc.lab.lab import Lab, Proof, open_lab
-from pytest_int8acc.results import CaseResult, Diagnosis, Part, PhaseName, Role, SearchOutcome
+from pytest_int8acc.results import CaseResult, Diagnosis, Latency, Part, PhaseName, Role, SearchOutcome
 
 #: For each step after the verdict, the phase whose time includes the step.
 _PHASES: Mapping[Part, PhaseName] = {
@@ -142,7 +142,10 @@ class Steps:
     def search(self, lab: Lab) -> CaseResult:
         """Search for the layers that must leave the low format, and add them to the result."""
         outcome, self.found = find_precision(lab)
-        return replace(self.result, search=outcome, engines=self.measured.backend.engines)
+        times: dict[Role, Latency | None] = {info.role: info.latency for info in self.result.engines}
+        engines = self.measured.backend.engines  # an engine that was opened again has no latency
+        engines = tuple(replace(info, latency=info.latency or times.get(info.role)) for info in engines)
+        return replace(self.result, search=outcome, engines=engines)
 
     def diagnose(self, lab: Lab | None) -> CaseResult:
         """Add the first form of the model that fails, and the causes of layers at fault, to the result."""

@@ -1099,7 +1099,7 @@ class NoFix:
     GAINS_LITTLE = "less than {share}"
     TOO_SLOW = "none found: {fastest} is {speedup} times as fast as {baseline}, limit {limit} ({times})"
     #: The same for a case that passes.
-    NONE_FASTER = "no plan is faster ({times})"
+    NONE_FASTER = "no plan is clearly faster ({times})"
     #: What ran at which time.
     TIMES = "{format} {candidate} ms{plans}, {baseline} {ms} ms"
     BEST_OF = ", best of {count} {best} ms"

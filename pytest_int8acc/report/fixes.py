@@ -475,8 +475,9 @@ def alternatives(result: CaseResult) -> list[str]:
 def _no_fix(result: CaseResult) -> Iterator[str]:
     """Yields texts on why there is no fix and what to do, the longest first."""
     search, stopped = result.search, result.stopped
-    if result.diagnosis is not None and result.diagnosis.speed is not None:
-        yield from _not_faster(result, result.diagnosis.speed)
+    speed = None if result.diagnosis is None else result.diagnosis.speed
+    if speed is not None and not _is_cut_short(result):
+        yield from _not_faster(result, speed)
     elif stopped is not None:
         yield STOPS[stopped.kind].no_fix
     elif search is not None and search.ending.kind == "nothing-left":
@@ -510,9 +511,16 @@ def speed_note(result: CaseResult) -> str:
     """Returns what came of the search for a faster plan, for a case that passes; empty without a search."""
     if not result.passed or result.diagnosis is None or result.diagnosis.speed is None:
         return ""
+    if _is_cut_short(result) and result.answer is None:
+        return ""
     answer = result.answer
     found = recommended(result) if answer is not None and answer.kind == "faster" else iter(())
     return next(found, "") or next(_not_faster(result, result.diagnosis.speed))
+
+
+def _is_cut_short(result: CaseResult) -> bool:
+    """Returns whether the time limit or Ctrl-C ended the search for a faster plan."""
+    return result.stopped is not None and "speed" in result.stopped.left_out
 
 
 def _not_faster(result: CaseResult, speed: SpeedSearch) -> Iterator[str]:

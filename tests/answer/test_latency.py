@@ -183,7 +183,7 @@ def test_latency_is_searched_where_a_case_passes(network: Path, monkeypatch: pyt
     use(monkeypatch, Times())
     result = concluded(network, goal="latency")
     assert result.answer is None
-    assert "no plan is faster (INT8 5.5 ms, FP16 11 ms)" in "\n".join(remedies(CaseView(result), 1))
+    assert "no plan is clearly faster (INT8 5.5 ms, FP16 11 ms)" in "\n".join(remedies(CaseView(result), 1))
 
 
 def test_a_passing_engine_is_replaced_only_beyond_doubt(
