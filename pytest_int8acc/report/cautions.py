@@ -263,7 +263,7 @@ def _hidden(result: CaseResult) -> Iterator[str]:
                 samples=output.samples,
                 ratio=small.ratio,
                 score=relation(small.alone, NAME),
-                criterion=limit_in_yaml(output.name, small.alone.metric, small.alone.limit, ", per: sample"),
+                criterion=limit_in_yaml(output.name, small.alone.metric, small.alone.limit, per_sample=True),
             )
         if output.preactivation is not None and output.preactivation.fails and output.passed:
             yield _squashed(name, output.preactivation, is_simulated=result.place == "engine")

@@ -136,9 +136,9 @@ def name_in_yaml(output: str) -> str:
     return f"'{name}'" if "[" in name else name  # YAML reads a bracket as the start of a list
 
 
-def limit_in_yaml(output: str, metric: str, limit: float | None, more: str = "") -> str:
+def limit_in_yaml(output: str, metric: str, limit: float | None, *, per_sample: bool = False) -> str:
     """Returns a criterion on an output in the YAML of a spec, like ``{output: logits, sqnr_db: 20}``."""
-    return f"{{output: {name_in_yaml(output)}, {metric}: {limit:g}{more}}}"
+    return f"{{output: {name_in_yaml(output)}, {metric}: {limit:g}{', per: sample' * per_sample}}}"
 
 
 def value_and_limit(score: Score, limit: float) -> tuple[str, str]:
