@@ -32,9 +32,9 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
     clock, settings, passed = measured.clock, measured.settings, measured.int8_passed
     searches = settings.search == "always" or (settings.search == "auto" and not passed)
     explained = is_explained(measured.case, settings, int8_passed=passed)
-    hurries = seeks_speed(measured)
+    faster = seeks_speed(measured)
     clock.limit(settings.max_seconds)
-    if not searches and not explained and not hurries:
+    if not searches and not explained and not faster:
         return timed(measured.result, clock)
     steps = None
     with clock.running():
@@ -43,7 +43,7 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
             from pytest_int8acc.answer.steps import Steps
 
             steps = Steps(measured, folder, measured.result, root)
-            steps.run(searches=searches, explained=explained, hurries=hurries)
+            steps.run(searches=searches, explained=explained, faster=faster)
         except KeyboardInterrupt:
             clock.interrupt()
             # An interrupted search has no result. It is noted here as left out.

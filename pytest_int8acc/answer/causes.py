@@ -193,7 +193,7 @@ def explain(
     Returns:
         A mapping of layer to cause. Layers in high precision for another reason than a missing scale are left
         out, as are layers inside an If, Loop or Scan that read an activation whose values are not known, and
-        layers whose symptoms trials contradict.
+        layers whose symptoms no trial supports.
 
     Raises:
         Int8accError: A name is unknown, the float model does not run, or the inputs cannot be read.

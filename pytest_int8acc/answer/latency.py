@@ -24,7 +24,6 @@ from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import Cost, Evidence, Latency, Repair, Role
 from pytest_int8acc.results.causes import SpeedSearch, SpeedTrial
 from pytest_int8acc.results.engines import LayerTime
-from pytest_int8acc.results.precision import MAX_REFUTED
 from pytest_int8acc.search.speed import LEAST_SHARE, MAX_PLANS, GroupWork, losses, sets_to_try
 
 logger = logging.getLogger("pytest_int8acc")
@@ -242,15 +241,15 @@ class _Search:
         return "int8_layers" not in self.limits or engine.int8_share[0] >= self.limits["int8_layers"]
 
     def _is_misbuilt(self, high: Collection[str]) -> bool:
-        """Whether the engine that was timed last breaks the contract on precision.
+        """Whether a case with the engine that was timed last would fail for the formats that ran.
 
-        It does if much of the work that the plan leaves in the low format provably ran in another format.
+        It would if much of the work that the plan leaves in the low format provably ran in another format.
 
         Args:
             high: The groups that the plan keeps in high precision.
         """
         lab, contract = self.lab, self.lab.measured.result.precision
-        if contract is None or contract.policy != "require":
+        if contract is None:
             return False
         (engine,) = (info for info in lab.measured.backend.engines if info.role == Role.FIXED)
         low = [group for group in lab.network.groups if group.name not in high]
@@ -261,7 +260,7 @@ class _Search:
             for group in low
             if any(formats.get(node, contract.low) != contract.low for node in group.nodes)
         )
-        return refuted > MAX_REFUTED * asked
+        return replace(contract, refuted=refuted / asked if asked else 0.0).is_broken
 
     def _timed(self, proof: Proof) -> tuple[Latency, Latency]:
         """The latencies of a plan's engine and of the candidate's, which run in turn with the baseline's.

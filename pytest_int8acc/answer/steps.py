@@ -46,13 +46,13 @@ class Steps:
     found: Found | None = None
     remedied: Remedied | None = None
 
-    def run(self, *, searches: bool, explained: bool, hurries: bool = False) -> None:
+    def run(self, *, searches: bool, explained: bool, faster: bool = False) -> None:
         """Run the steps in order.
 
         Args:
             searches: Whether to search for the groups that must leave the low format.
             explained: Whether to look for causes and fixes.
-            hurries: Whether to search a faster plan. The candidate then meets its limits on accuracy.
+            faster: Whether to search a faster plan. The candidate then meets its limits on accuracy.
         """
         measured, lab = self.measured, None
         if measured.int8 is not None:
@@ -67,12 +67,12 @@ class Steps:
         if lab is not None and not measured.clock.over and self._is_refuted(lab):
             lab = Lab(measured, lab.int8)
             self._answer_anew(lab, explained=explained)
-        if hurries and lab is not None:
-            self._take("search for a faster plan", "speed", self.hurry, lab)
+        if faster and lab is not None:
+            self._take("search for a faster plan", "speed", self.speed_up, lab)
         repaired = explained and searches
         if repaired and lab is not None:
             self._take("comparison of the fix with a default session", "repair", self.run_by_default)
-        if (repaired or hurries) and lab is not None and self.folder is not None:
+        if (repaired or faster) and lab is not None and self.folder is not None:
             self._write(lab, self.folder)
         if explained and self.folder is not None and not measured.int8_passed:
             self._take("worst samples", "worst-samples", self.show_samples)
@@ -180,7 +180,7 @@ class Steps:
             outcome = outcome.without_plan()
         return replace(self.result, search=outcome, diagnosis=diagnosis)
 
-    def hurry(self, lab: Lab) -> CaseResult:
+    def speed_up(self, lab: Lab) -> CaseResult:
         """Add the search for a faster plan to the result, and the plan as the recommended fix."""
         faster = find_faster(lab)
         if faster is None:

@@ -95,6 +95,28 @@ def test_the_layers_that_lose_time_leave_int8(
     assert concluded(network, "{speedup: 1.3}", more=plan).passed
 
 
+def test_a_plan_whose_engine_ran_in_another_format_is_no_fix(
+    network: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A case with this engine would fail by default."""
+    slow, others = names(network)[1:4], names(network)[4:8]
+    use(monkeypatch, Times(dict.fromkeys(slow, 3.0), in_fp16=others))
+    result = concluded(network, "{speedup: 1.3}")
+    assert result.answer is None
+    assert not any(trial.passed for trial in speed(result).trials)
+    result = concluded(network, "{speedup: 1.3}", more="realized: warn\n")
+    assert result.answer is not None
+    assert result.answer.layers == tuple(slow)
+
+
+def test_a_search_that_was_cut_short_advises_nothing(network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, Times(dict.fromkeys(names(network), 1.5)))
+    result = concluded(network, "{speedup: 1.05}", max_seconds=1e-6)
+    assert result.stopped is not None
+    assert not speed(result).trials
+    assert "ship FP16" not in failure(CaseView(result))
+
+
 def test_a_search_that_always_runs_comes_first(network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, Times(dict.fromkeys(names(network)[1:4], 3.0)))
     result = concluded(network, "{speedup: 1.3}", search="always", layers=True)

@@ -25,6 +25,8 @@ class Times:
 
     in_int8: Mapping[str, float] = field(default_factory=dict)
     """Milliseconds of a product in INT8, by the name of its node; 0.5 for others. In FP16 each takes 1 ms."""
+    in_fp16: Collection[str] = ()
+    """Products that a fixed engine runs in FP16, whatever its model asks for, by the names of their nodes."""
     unbuilt: Collection[frozenset[str]] = ()
     """Products in INT8 with which the builder gives up."""
     drift: float = 1.0
@@ -60,8 +62,9 @@ class TimedBackend(OrtBackend):
         if role == Role.FIXED and low not in self._times.built:
             self._times.built.append(low)
         self._models[role] = form.original
+        ran = low.difference(self._times.in_fp16) if role == Role.FIXED else low
         layers = tuple(
-            EngineLayer(name, (name,), "weighted", "int8" if name in low else "fp16")
+            EngineLayer(name, (name,), "weighted", "int8" if name in ran else "fp16")
             for name in products(form.original)
         )
         self._infos[role] = EngineInfo(role, form.description, 1.0, False, 1, layers)
