@@ -221,7 +221,7 @@ class _Search:
         try:
             proof = lab.prove(Plan(high=dict.fromkeys(layers, lab.measured.keep)))
             if not proof.passed:
-                self.notes.append(f"{len(layers)} layers in {high} for speed: the built model fails")
+                self.notes.append(f"{len(layers)} layers in {high} for speed: the built model {proof.missed}")
                 return SpeedTrial(layers, stays, passed=False), proof
             latency, _ = self._timed(proof)
         except EngineError as error:  # another plan may build

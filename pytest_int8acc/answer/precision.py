@@ -143,7 +143,7 @@ def _find(lab: Lab) -> Found:
         return replace(found, notes=(note,))
     note = (
         "the simulation and the built model disagree: the plan passes in the one, and "
-        f"{_worst_of(found.proof)} in the other; searched on by building"
+        f"{found.proof.missed} in the other; searched on by building"
     )
     return replace(_searched_by_building(lab, found.evaluator), notes=(note,))
 
@@ -479,12 +479,6 @@ def _worst_alone(evaluator: Simulated, high: frozenset[int]) -> Score | None:
     if not trial.losses[worst] > 0:
         return None
     return evaluator.criteria[worst].score(trial.scores[worst])
-
-
-def _worst_of(proof: Proof) -> str:
-    """A few words that name the first limit that the built model of a plan misses."""
-    missed = next((s for s in proof.verdict.scores if not s.passed), None)
-    return "is not comparable" if missed is None else f"misses {missed.subject} {missed.metric}"
 
 
 #: Shares of the multiply-accumulates in high precision at which scores are measured, to show how scores

@@ -67,6 +67,15 @@ class Judgement:
         return self.verdict.passed and (self.held_out is None or self.held_out.passed)
 
     @property
+    def missed(self) -> str:
+        """A few words that name the first limit that is missed, with the score."""
+        verdicts = (self.verdict, self.held_out or self.verdict)
+        missed = next((score for verdict in verdicts for score in verdict.scores if not score.passed), None)
+        if missed is None:
+            return "is not comparable"
+        return f"misses {missed.subject} {missed.metric}: {missed.value:.4g}, limit {missed.limit:g}"
+
+    @property
     def holds(self) -> bool:
         """Whether the criteria are met with a safety margin, also in a default session that users deploy."""
         return self.has_reserve and self.survives

@@ -889,8 +889,8 @@ class Caution:
     REFUSED = "TensorRT refuses this model: {rules}"
     UNDECIDED = "undecided{unmended}: {score} may be {interval} on other samples, limit {limit}{needed}"
     UNDECIDED_SAMPLES = (
-        "undecided{unmended}: {score} may be {interval} on other samples{needed}; {heavy} of {samples} "
-        "samples carry 90 % of the error ({worst})"
+        "undecided{unmended}: {score} may be {interval} on other samples{needed}; look first at samples "
+        "{worst}: {heavy} of {samples} carry 90 % of the error"
     )
     #: The text that is added to a caution on the score of the unchanged model, if a fix is recommended.
     UNMENDED = " without the fix"
@@ -931,7 +931,10 @@ class Caution:
         "the engine does not tell the format of {share} of the MACs asked for in {format}; "
         "'tensorrt: {{obey: true}}' holds it"
     )
-    IDENTICAL = "the outputs are the baseline's bit for bit: nothing of the rounding to {format} reaches them"
+    IDENTICAL = (
+        "the outputs are the baseline's bit for bit: no rounding to {format} reaches them; look at what "
+        "follows the layers in {format}"
+    )
     FEW_ASKED = "only {share} of the MACs are quantized to {format}; left out: {layers}"
     FEW_QUANTIZED = (
         "only {share} of the MACs are quantized to {format}; left out: {layers}; have your quantizer "
@@ -1042,16 +1045,17 @@ class Advice:
         "spec, beside 'model:'"
     )
     OTHER_INPUTS = (
-        "give inputs whose outputs differ more, since no 'sqnr_db' below {limit:g} catches these when "
-        "shuffled, and {format} has {sqnr_db}; or limit a metric of your task, like {metric}, with "
-        "'labels: FILE'; or accept it: write 'accept_blind: REASON' in the spec, beside 'model:'"
+        "give inputs whose outputs differ more: to catch these with a margin 'sqnr_db' must be {limit:g}, "
+        "and {format} has {sqnr_db}; or limit a metric of your task, like {metric}, with 'labels: FILE'; or "
+        "accept it: write 'accept_blind: REASON' in the spec, beside 'model:'"
     )
     #: The form in which a spec names a metric that the user has written.
     OWN_METRIC = "{{metric: FILE.py:FUNCTION, max_drop: 1%}}"
     COMPARE_LABELS = (
         "print the labels of ten samples and what the float model gives for them. If nearly all labels are "
         "alike, use other samples, or check how their file is read; if nearly all outputs are, check the "
-        "float model and its inputs; if both vary, check the order of the labels and the number of each class"
+        "float model and its inputs; if both vary, check the order of the labels and the number of each "
+        "class or token"
     )
     COMPARE_LABELS_OF_USER = (
         "print in {metric} the labels and the predictions of ten samples. If nearly all labels are alike, "

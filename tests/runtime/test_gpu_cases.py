@@ -100,4 +100,5 @@ def test_two_gpus_share_the_work(project: Path, tmp_path: Path) -> None:
     devices = {path.name for path in project.rglob("device-*")}
     print(f"{os.cpu_count()} CPU cores: one worker {seconds['0']:.1f} s, two workers {seconds['2']:.1f} s")
     assert devices == {"device-0", "device-1"}
-    assert seconds["2"] < seconds["0"]
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # Beside other tests of a GPU suite the times say nothing.
+        assert seconds["2"] < seconds["0"]
