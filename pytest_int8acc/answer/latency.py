@@ -178,7 +178,7 @@ class _Search:
     notes: list[str] = field(default_factory=list)
 
     def run(self, sets: Sequence[frozenset[str]]) -> Faster:
-        """Build the plan of each set, and choose the fastest that reaches the limit twice."""
+        """Build the plan of each set, and choose the fastest that is proved and reaches the limit twice."""
         lab, clock = self.lab, self.lab.clock
         began, built = time.monotonic(), lab.builds
         trials: list[SpeedTrial] = []
@@ -195,9 +195,10 @@ class _Search:
         builds = lab.builds - built  # each engine runs once on all samples
         cost = Cost(float(builds), time.monotonic() - began, builds)
         found = Faster(self.search)
-        for place, (latency, proof) in sorted(timed.items(), key=lambda item: item[1][0].median_ms):
-            if not self._reaches(latency, self.search.candidate):
-                break
+        reached = [item for item in timed.items() if self._reaches(item[1][0], self.search.candidate)]
+        # A plan that is proved on held-out samples comes before a faster one that is not.
+        reached.sort(key=lambda item: (not item[1][1].is_verified, item[1][0].median_ms))
+        for place, (_, proof) in reached:
             try:
                 again = clock.attempt("speed", partial(self._timed, proof), None, late=not clock.interrupted)
             except EngineError as error:  # another plan may run

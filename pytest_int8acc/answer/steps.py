@@ -12,6 +12,7 @@ from pytest_int8acc.answer.latency import find_faster
 from pytest_int8acc.answer.precision import Found, adds_up, find_precision, keeps_low, tradeoff
 from pytest_int8acc.answer.remedies import Remedied, find_remedies
 from pytest_int8acc.answer.samples import worst_samples
+from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.errors import DataError, Int8accError, listed
 from pytest_int8acc.fix import FixFiles, write_fix
@@ -68,7 +69,7 @@ class Steps:
             lab = Lab(measured, lab.int8)
             self._answer_anew(lab, explained=explained)
         if faster and lab is not None:
-            self._take("search for a faster plan", "speed", self.speed_up, lab)
+            self._take("search for a faster plan", "speed", self.speed_up, lab.int8)
         repaired = explained and searches
         if repaired and lab is not None:
             self._take("comparison of the fix with a default session", "repair", self.run_by_default)
@@ -180,9 +181,9 @@ class Steps:
             outcome = outcome.without_plan()
         return replace(self.result, search=outcome, diagnosis=diagnosis)
 
-    def speed_up(self, lab: Lab) -> CaseResult:
+    def speed_up(self, int8: Int8Form) -> CaseResult:
         """Add the search for a faster plan to the result, and the plan as the recommended fix."""
-        faster = find_faster(lab)
+        faster = find_faster(open_lab(self.measured, int8, passes=True))
         if faster is None:
             return self.result
         diagnosis, engines = self.result.diagnosis or Diagnosis(), self.result.engines

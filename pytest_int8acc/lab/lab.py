@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -592,13 +592,18 @@ def _needed(score: Score) -> int:
     return 0 if interval is None or interval.enough else interval.needed or 0
 
 
-def open_lab(measured: Measured, int8: Int8Form) -> Lab:
+def open_lab(measured: Measured, int8: Int8Form, *, passes: bool = False) -> Lab:
     """A lab in which, if possible, some samples choose plans and the others prove them.
 
     If the spec names samples under ``prove``, these prove, and all inputs choose. Otherwise the inputs are
     split. In four cases all inputs choose, and none prove: there are few inputs, outputs cannot be cut into
     samples, the candidate does not run, or an engine meets the criteria on the choosing part. In the last
-    case a search would find nothing.
+    case a search for accuracy would find nothing.
+
+    Args:
+        measured: The measured case.
+        int8: The network of its INT8 candidate.
+        passes: Whether the candidate meets the criteria, and the plans are for something else, like speed.
 
     Raises:
         DataError: The samples under ``prove`` cannot be read.
@@ -609,12 +614,13 @@ def open_lab(measured: Measured, int8: Int8Form) -> Lab:
         own = measured.clock.attempt("search", measured.own_samples, None)
         return Lab(measured, int8, own=own)
     try:
-        return measured.clock.attempt("search", lambda: _split_lab(measured, int8), None) or whole
+        split_lab = partial(_split_lab, measured, int8, passes=passes)
+        return measured.clock.attempt("speed" if passes else "search", split_lab, None) or whole
     except Int8accError:  # the search meets the same error and reports it
         return whole
 
 
-def _split_lab(measured: Measured, int8: Int8Form) -> Lab | None:
+def _split_lab(measured: Measured, int8: Int8Form, *, passes: bool) -> Lab | None:
     """A lab with split samples; None if they must not be split, for one of the reasons in ``open_lab``."""
     samples = measured.inputs.samples or 0
     if not has_rows(measured.baseline, samples):
@@ -624,7 +630,7 @@ def _split_lab(measured: Measured, int8: Int8Form) -> Lab | None:
     if not parts.held_out:
         return None
     lab = Lab(measured, int8, parts)
-    if not measured.backend.needs_simulation or not lab.simulator.trial(Plan()).passed:
+    if passes or not measured.backend.needs_simulation or not lab.simulator.trial(Plan()).passed:
         return lab
     outputs = measured.outputs_of(measured.runs.engines[Role.INT8])
     _, chosen = measured.runs.compared_in_parts(outputs, (parts.choosing,))

@@ -74,7 +74,9 @@ def test_the_layers_that_lose_time_leave_int8(
     assert not result.passed
     repair = result.answer
     assert repair is not None
-    assert (repair.kind, repair.layers, repair.holds) == ("faster", tuple(slow), True)
+    assert (repair.kind, repair.layers, repair.verified) == ("faster", tuple(slow), True)
+    assert repair.evidence.held_out is not None
+    assert repair.evidence.held_out.count == 10
     assert repair.latency is not None
     assert repair.latency.median_ms == pytest.approx(7.0)
     found = {(score.subject, score.metric): score for score in repair.scores}
