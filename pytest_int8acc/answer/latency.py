@@ -11,20 +11,18 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pytest_int8acc.case.precision import engine_limits, node_formats, speedup_score
 from pytest_int8acc.errors import EngineError
-from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Network, Plan
+from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import Cost, Evidence, Latency, Repair, Role
 from pytest_int8acc.results.causes import SpeedSearch, SpeedTrial
 from pytest_int8acc.results.engines import LayerTime
-from pytest_int8acc.search.speed import LEAST_SHARE, MAX_PLANS, GroupWork, losses, sets_to_try
+from pytest_int8acc.search.speed import LEAST_SHARE, MAX_PLANS, losses, sets_to_try
 
 logger = logging.getLogger("pytest_int8acc")
 _QDQ = ("QuantizeLinear", "DequantizeLinear")
@@ -56,9 +54,8 @@ def find_faster(lab: Lab) -> Faster | None:
         return None
     limits = engine_limits(lab.measured.case)
     usual = baseline.median_ms / candidate.median_ms
-    works = group_works(lab.network, lab.measured.candidate.model, lab.work, lab.shapes)
-    low, high = _layers(lab, Role.INT8, candidate), _layers(lab, Role.BASELINE, baseline)
-    lost = losses(works, low, high)
+    low = lab.layer_times[Role.INT8] or _as_one(candidate)
+    lost = losses(lab.group_works, low, lab.layer_times[Role.BASELINE] or _as_one(baseline))
     share = lab.measured.result.int8_macs or 1.0
     least = max(LEAST_SHARE, limits.get("int8_share", 0.0)) / share
     most = min(MAX_PLANS, lab.measured.settings.max_builds)
@@ -68,103 +65,12 @@ def find_faster(lab: Lab) -> Faster | None:
         candidate=candidate,
         losses={name: ms for name, ms in lost.items() if ms > 0},
     )
-    return _Search(lab, search, limits).run(sets_to_try(works, lost, least, most))
+    return _Search(lab, search, limits).run(sets_to_try(lab.group_works, lost, least, most))
 
 
-def group_works(
-    network: Network,
-    candidate: Model,
-    macs: Mapping[str, float],
-    shapes: Mapping[str, Sequence[int]],
-) -> tuple[GroupWork, ...]:
-    """What each group of a network computes, in topological order.
-
-    Args:
-        network: The network.
-        candidate: The same model with Q/DQ nodes.
-        macs: The multiply-accumulates of each group, in any unit.
-        shapes: Tensor to its shape, as far as shapes are known.
-    """
-    own = {node: group.name for group in network.groups for node in group.nodes}
-    before = _before(network.model, own)
-    around = {**_readers(network, own), **_pairs(candidate, own)}
-    found = []
-    for group in network.groups:
-        read = {edge.tensor for edge in group.edges if edge.quantization.values is None}
-        found.append(
-            GroupWork(
-                group.name,
-                frozenset(group.nodes),
-                macs[group.name],
-                float(sum(math.prod(shapes[tensor]) for tensor in read & shapes.keys())),
-                frozenset(before[group.name]),
-                frozenset(node for node, name in around.items() if name == group.name),
-            )
-        )
-    return tuple(found)
-
-
-def _before(model: Model, own: Mapping[str, str]) -> Mapping[str, set[str]]:
-    """For each group, the groups whose results it reads, also through nodes in no group.
-
-    A node in no group that joins the results of several groups, such as an Add, ends the way: it computes in
-    high precision, so what lies behind it has no neighbour in INT8.
-    """
-    found: dict[str, set[str]] = defaultdict(set)
-    sources: dict[str, set[str]] = {}
-    for node in model.graph.node:
-        read = {name for tensor in node.input for name in sources.get(tensor, ())}
-        group = own.get(node.name)
-        if group is not None:
-            found[group] |= read - {group}
-            read = {group}
-        for tensor in node.output:
-            sources[tensor] = read if len(read) == 1 else set()
-    return found
-
-
-def _readers(network: Network, own: Mapping[str, str]) -> Mapping[str, str]:
-    """For each node in no group, the last group whose result it reads, also through nodes in no group."""
-    places = {group.name: place for place, group in enumerate(network.groups)}
-    sources: dict[str, int] = {}
-    found: dict[str, str] = {}
-    for node in network.model.graph.node:
-        last = max((sources.get(tensor, -1) for tensor in node.input), default=-1)
-        if node.name in own:
-            last = places[own[node.name]]
-        elif last >= 0:
-            found[node.name] = network.groups[last].name
-        sources.update(dict.fromkeys(node.output, last))
-    return found
-
-
-def _pairs(candidate: Model, own: Mapping[str, str]) -> Mapping[str, str]:
-    """For each Q/DQ node of the candidate, the group that reads what it converts, by the node's name."""
-    found: dict[str, str] = {}
-    for node in reversed(candidate.graph.node):
-        if node.op_type in _QDQ:
-            readers = [reader.name for reader, _ in candidate.index.readers(node.output[0])]
-            groups = [own.get(name) or found.get(name) for name in readers]
-            if groups and groups[0] is not None:
-                found[node.name] = groups[0]
-    return found
-
-
-def _layers(lab: Lab, role: Role, latency: Latency) -> Sequence[LayerTime]:
-    """The layers of an engine, with times that add up to its latency.
-
-    A profiler takes time itself, and the more, the more layers there are. If the layers are not known, the
-    whole engine counts as one layer.
-    """
-    layers: Sequence[LayerTime] = ()
-    try:
-        layers = lab.measured.backend.layer_times(role, lab.measured.inputs)
-    except EngineError as error:  # the times are only a hint
-        logger.warning("%s: the layers of its engine are not timed: %s", lab.measured.case.name, error)
-    total = math.fsum(layer.milliseconds for layer in layers)
-    if not total:
-        return (LayerTime((), latency.median_ms, is_region=True),)
-    return [replace(layer, milliseconds=layer.milliseconds * latency.median_ms / total) for layer in layers]
+def _as_one(latency: Latency) -> Sequence[LayerTime]:
+    """The whole engine as one layer, which computes all groups."""
+    return (LayerTime((), latency.median_ms, is_region=True),)
 
 
 @dataclass(eq=False)

@@ -29,13 +29,16 @@ from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.losses import TensorLoss, group_losses
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.lab.split import LEAST, LEAST_HELD_OUT, Split, chosen_rows, has_rows, margins, split
+from pytest_int8acc.lab.times import engine_layers, group_works
 from pytest_int8acc.observers.edges import EdgeMeter
 from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.results import Cost, DefaultSession, HeldOut, Latency, Place, Role, SampleSet, Score
+from pytest_int8acc.results.engines import LayerTime
 from pytest_int8acc.results.scores import LIKELY
 from pytest_int8acc.runtime.forms import Form, ModelForm
 from pytest_int8acc.scores.judge import Verdict, sample_ratios
 from pytest_int8acc.scores.rows import F64
+from pytest_int8acc.search.speed import GroupWork, losses
 from pytest_int8acc.search.types import GroupInfo
 from pytest_int8acc.tensors import Feed
 
@@ -224,9 +227,36 @@ class Lab:
     @cached_property
     def groups(self) -> tuple[GroupInfo, ...]:
         """The groups of layers with their prices: measured times if engines report them, else MACs."""
-        prices = _latency_prices(self.measured, self.network, self.work)
+        prices = self._prices
         shapes = group_shapes(self.network, self.shapes)
         return tuple(GroupInfo(g.name, prices[g.name], shapes[g.name]) for g in self.network.groups)
+
+    @cached_property
+    def layer_times(self) -> Mapping[Role, Sequence[LayerTime]]:
+        """The layers of the baseline's engine and of the candidate's with their times, by role.
+
+        The layers of a role are empty if the engine does not report them.
+        """
+        return {role: engine_layers(self.measured, role) for role in (Role.BASELINE, Role.INT8)}
+
+    @cached_property
+    def group_works(self) -> tuple[GroupWork, ...]:
+        """What each group of layers computes, in topological order."""
+        return group_works(self.network, self.measured.candidate.model, self.work, self.shapes)
+
+    @property
+    def _prices(self) -> Mapping[str, float]:
+        """For each group, its time in ms in the baseline's engine minus its time in the INT8 engine.
+
+        If an engine does not report all layers, ``work`` is returned. Layers are timed one by one, which is
+        exact enough to rank groups. The price of a fix is measured on the whole engine.
+        """
+        low, high = self.layer_times[Role.INT8], self.layer_times[Role.BASELINE]
+        if not low or not high or any(layer.is_region for layer in (*low, *high)):
+            return self.work
+        lost = losses(self.group_works, low, high)
+        least = 1e-3 * sum(layer.milliseconds for layer in high) / max(len(lost), 1)
+        return {name: max(-ms, least * self.work[name]) for name, ms in lost.items()}
 
     def share(self, high: Iterable[str]) -> float:
         """The multiply-accumulates of these groups of layers, as a share of the total of all groups."""
@@ -653,25 +683,6 @@ def _errors(measured: Measured, samples: int) -> F64:
 def _is_same(one: Dataset, other: Dataset) -> bool:
     """Whether two datasets are known to hold the same samples in the same order."""
     return one is other or (one.digest is not None and one.digest == other.digest)
-
-
-def _latency_prices(measured: Measured, network: Network, work: Mapping[str, float]) -> Mapping[str, float]:
-    """For each group, its time in ms in the baseline's engine minus its time in the INT8 engine.
-
-    If the engines do not report times of layers, ``work`` is returned. Layers are timed one by one, which is
-    exact enough to rank groups. The price of a fix is measured on the whole engine.
-    """
-    slow = measured.backend.node_times(Role.BASELINE, measured.inputs)
-    fast = measured.backend.node_times(Role.INT8, measured.inputs)
-    if not slow or not fast:
-        return work
-    least = 1e-3 * sum(slow.values()) / max(len(network.groups), 1)
-    return {
-        group.name: max(
-            sum(slow.get(n, 0.0) - fast.get(n, 0.0) for n in group.nodes), least * work[group.name]
-        )
-        for group in network.groups
-    }
 
 
 def surviving_form(form: ModelForm, optimizers: Collection[str]) -> ModelForm | None:

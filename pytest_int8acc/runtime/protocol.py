@@ -109,13 +109,6 @@ class Backend(Protocol):
         """Measure the engines of these roles in turn on the first batch. ``engines`` then has the times."""
         return
 
-    def node_times(self, role: Role, inputs: Dataset) -> Mapping[str, float]:
-        """The time of each ONNX node in the engine of a role, in milliseconds.
-
-        The result is empty if times are not known.
-        """
-        return {}
-
     def layer_times(self, role: Role, inputs: Dataset) -> tuple[LayerTime, ...]:
         """The time of each layer in the engine of a role; empty if times are not known.
 

@@ -11,12 +11,12 @@ from timed_backends import Times, in_int8, products, use
 
 from pytest_int8acc import CaseResult, Settings, load_spec
 from pytest_int8acc.answer import conclude, seeks_speed
-from pytest_int8acc.answer.latency import group_works
 from pytest_int8acc.api import check
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.plan import activation_scales, apply
 from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.lab.times import group_works
 from pytest_int8acc.report.json import plain_result
 from pytest_int8acc.report.text import failure, remedies
 from pytest_int8acc.report.view import CaseView

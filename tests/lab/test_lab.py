@@ -59,7 +59,7 @@ def bench(name: str, rest: str, folder: Path) -> tuple[Lab, Outputs]:
         judge=Judge(LIMITS),
         keep="fp16",
         model=network.model,
-        backend=SimpleNamespace(node_times=lambda role, inputs: {}, needs_simulation=False),
+        backend=SimpleNamespace(layer_times=lambda role, inputs: (), needs_simulation=False),
         case=SimpleNamespace(name=name),
         result=SimpleNamespace(scores=()),
         records=Records(),

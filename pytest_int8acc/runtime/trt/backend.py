@@ -205,20 +205,6 @@ class TrtBackend:
         for role, latency in measure_latency(engines, next(inputs.batches()).feed).items():
             self._infos[role] = replace(self._infos[role], latency=latency)
 
-    def node_times(self, role: Role, inputs: Dataset) -> dict[str, float]:
-        """The time of each ONNX node in ms. The time of a layer is divided equally among its nodes.
-
-        The result is empty if layers do not name all nodes.
-        """
-        if role not in self._running or self._infos[role].untold:  # a golden may replace the baseline
-            return {}
-        times = layer_times(self._running[role], next(inputs.batches()).feed)
-        found: dict[str, float] = {}
-        for layer in self._infos[role].layers:
-            for node in layer.nodes:
-                found[node] = found.get(node, 0.0) + times.get(layer.name, 0.0) / len(layer.nodes)
-        return found
-
     def layer_times(self, role: Role, inputs: Dataset) -> tuple[LayerTime, ...]:
         """The time of each layer in ms; empty if the engine does not run or does not tell its layers.
 
