@@ -318,8 +318,9 @@ def refuse_overflow(
         raise ModelError(
             f"{model.name}: in FP16 {worst}, by {how} inside the model; quantization is not the problem.\n"
             + "".join(f"  {sentence}\n" for sentence in where[:_MAX_NAMED])
-            + f"Mend the model: {remedy}. 'candidate: fp16' finds what must stay in FP32; 'baseline: fp32'\n"
-            "compares quantization alone, and an engine in FP16 would overflow all the same."
+            + f"Mend the model: {remedy}. To have the layers found that must stay in FP32, write\n"
+            "'candidate: fp16' in place of 'int8:' in the spec. To compare quantization alone, write\n"
+            "'baseline: fp32' beside 'model:'; an engine in FP16 would still overflow."
         )
 
 

@@ -51,6 +51,8 @@ _OVERLAP, _SAME = 0.1, 0.9
 #: Minimum distance of the mean of ``_Side.rows`` from 0. If the mean of the calibration samples, or that of
 #: the inputs, is closer to 0, the layout is not clear, and no mismatch of layouts is reported.
 _SMOOTH = 0.2
+#: What to do if one side is scaled or normalized, and the other is not.
+_ALIKE = "prepare calibration data and inputs alike, as your application does"
 #: Usual ratios between two ranges of pixel values, and the text that names the two ranges in the message.
 _KNOWN = {255.0: "0 to 255 against 0 to 1", 127.5: "0 to 255 against -1 to 1"}
 
@@ -221,12 +223,12 @@ def _map(name: str, ours: _Side, theirs: _Side) -> Finding | None:
     )
     if scaled and shifted:
         text = f"{seen}: one side is normalized, the other is not"
-        return _finding("data-normalization", name, text, "give both the same preprocessing")
+        return _finding("data-normalization", name, text, _ALIKE)
     if scaled:
         times = f"{factor:.4g} times" if factor > 1 else f"1/{1 / factor:.4g} of"
         known = next((t for k, t in _KNOWN.items() if abs(max(factor, 1 / factor) / k - 1) < 0.1), "")
         text = f"{seen}: {times} the inputs" + (f" ({known})" if known else "")
-        return _finding("data-factor", name, text, "scale both alike")
+        return _finding("data-factor", name, text, _ALIKE)
     text = f"{seen}: shifted by {shift:.3g}, as by a mean that one side subtracts"
     return _finding("data-offset", name, text, "subtract the same mean from both")
 

@@ -897,8 +897,8 @@ class Caution:
     NEEDED = "; give about {needed} samples in all to decide"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
     FIX_UNDECIDED = (
-        "the fix is verified on these {samples} samples alone: on others {score} may be {interval}, "
-        "limit {limit}{needed}"
+        "{score} of the fix is {value} on the {samples} samples that it has not seen; on others it may be "
+        "{interval} ({confidence} confidence), limit {limit}{needed}"
     )
     FIX_FROM_INPUTS = "the fix has its scales from these very inputs: before you ship, run it on others"
     NAN_IN_BOTH = "{output} is NaN in both forms in {share:.2%} of its elements, which are left out"
@@ -978,7 +978,7 @@ class Caution:
     FIX_FAILS = "in a default session of ONNX Runtime the fix fails: {score}"
     FIX_REFUSED = "a default session of ONNX Runtime does not run the fix"
     #: Added to how the unchanged model differs in a default session, if the fix was verified there.
-    FIX_RUNS = "the fix passes in ONNX Runtime's default session, too; without it "
+    FIX_RUNS = "the fix passes in ONNX Runtime's default session, too; to ship the model without the fix, "
 
     LOST = "{output} is lost in {format} (sqnr_db {sqnr_db}), and no criterion notices"
     TOO_WEAK = "the criteria are too weak: {outputs} would pass"
@@ -1020,8 +1020,8 @@ class Advice:
         "it is: 'realized: warn'"
     )
     DECIDE = (
-        "give {samples}, or a limit that these can decide; or write 'undecided: score' in the spec, to "
-        "let the score decide"
+        "give {samples}; or write 'undecided: score' in the spec, beside 'model:', and the score on these "
+        "samples decides"
     )
     LOOK_AT_PAIRS = (
         "look at the Q/DQ around these layers (both inputs, one scale per activation), raise "
@@ -1132,17 +1132,18 @@ class Remedy:
     #: The beginning of the sentence that recommends a fix.
     STAYS = "{file}{share} of the MACs stay in {format}{time}: "
     NOT_WORTH_IT = (
-        "no {format} fix worth shipping, {share} of the MACs would stay in {format}{time}: ship {high}, or "
-        "try {others}. Or{file}: "
+        "no {format} fix worth shipping, {share} of the MACs would stay in {format}{time}: ship {high}; "
+        "{others} not tried. Or{file}: "
     )
     #: Texts on the data that gave the ranges, if the fix has other scales.
     RANGES_FROM_DATA = "; ranges from the calibration data, {data}"
     RANGES_FROM_INPUTS = "; ranges from the compared inputs themselves"
 
-    VERIFIED_SCORE = ", verified on {samples} samples that it has not seen: {score}, by {backend}"
-    VERIFIED_BY = ", verified on {samples} samples that it has not seen, by {backend}"
+    VERIFIED_SCORE = ", verified on {samples} samples that it has not seen: {score}"
     VERIFIED = ", verified on {samples} samples that it has not seen"
     VERIFIED_BRIEFLY = ", verified on {samples} held-out samples"
+    #: Added to a score that was measured on all samples, also on those that chose the fix.
+    ON_ALL = " on all {samples}"
     NOT_PROVED_MORE = "; passes on the samples compared, not proved: give {more} more"
     NOT_PROVED_MORE_OWN = "; passes on the samples compared, not proved: give 'prove' {more} more"
     NOT_PROVED_MORE_BRIEFLY = "; passes, not proved: give {more} more samples"

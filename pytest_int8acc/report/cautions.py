@@ -169,7 +169,9 @@ def fix_undecided(repair: Repair, samples: int) -> list[str]:
     facts = {
         "samples": held_out.count,
         "score": name_of(worst, NAME),
+        "value": number(worst.value),
         "interval": interval_text(worst),
+        "confidence": percent(worst.interval.confidence if worst.interval else 0.0),
         "limit": number(worst.limit or 0.0),
         "needed": _needed(total),
     }

@@ -262,9 +262,11 @@ def recommended(result: CaseResult) -> Iterator[str]:
     quoted = _quoted(result, proof.scores)
     proofs = proof.texts(result, quoted)
     mends_more = sum(not score.passed for score in result.scores) > 1 and all(s.passed for s in proof.scores)
+    is_proved = quoted is not None and name_of(quoted) in map(name_of, proof.held_out.scores)
+    samples = result.samples if is_proved and proof.holds and proof.held_out.count else 0
     for start in starts:
         for text in texts:
-            for score in _reached(quoted, more=mends_more):
+            for score in _reached(quoted, samples, more=mends_more):
                 yield from (f"{start}{text}{score}{how}" for how in proofs)
     yield from (f"{starts[-1]}{texts[-1]}{how}" for how in proofs)
 
@@ -341,16 +343,19 @@ def _quoted(result: CaseResult, scores: Sequence[Score]) -> Score | None:
     return judged[0] if judged else None
 
 
-def _reached(quoted: Score | None, *, more: bool = False) -> list[str]:
+def _reached(quoted: Score | None, samples: int, *, more: bool = False) -> list[str]:
     """Returns texts with a fix's score and its limit, the longest first; one empty text without a score.
 
     Args:
         quoted: The score.
+        samples: The number of all samples; 0 if the score was not measured on the held-out samples, too.
         more: Whether the candidate misses other limits, too. Then a text says that the fix keeps all.
     """
     if quoted is None:
         return [""]
     texts = [f"; {relation(quoted, most)}" for most in (NAME, 16)]
+    if samples:
+        texts.insert(0, texts[0] + Remedy.ON_ALL.format(samples=samples))
     if more:
         texts.insert(0, f"{texts[0]}, and all other limits kept")
     if quoted.name != quoted.subject:
@@ -379,11 +384,10 @@ class _Proof:
         held_out = self.held_out
         if self.holds and held_out.count:
             same = _quoted(result, held_out.scores)
-            backend = result.backend.partition(",")[0]
             score = "" if same is None else _value(same)
-            facts = {"samples": held_out.count, "backend": backend, "score": score}
+            facts = {"samples": held_out.count, "score": score}
             proofs = [] if same is None else [Remedy.VERIFIED_SCORE]
-            proofs += [Remedy.VERIFIED_BY, Remedy.VERIFIED, Remedy.VERIFIED_BRIEFLY]
+            proofs += [Remedy.VERIFIED, Remedy.VERIFIED_BRIEFLY]
             return [proof.format(**facts) for proof in proofs]
         if self.holds:
             missing = held_out.missing

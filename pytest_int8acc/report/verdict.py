@@ -79,7 +79,9 @@ class VerdictView:
         misses = self.misses(NAME)
         more = [note] if note else []
         if len(misses) > 1:
-            more.append(f"+{len(misses) - 1} more missed")
+            also = [score.metric for score in self.judged[1:] if not score.passed]
+            name = f": {also[0]}" if len(misses) == 2 and len(also) == 1 else ""
+            more.append(f"+{len(misses) - 1} more missed{name}")
         end = f" ({'; '.join(more)})" if more else ""
         if note:
             return misses[0] + end

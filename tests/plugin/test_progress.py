@@ -15,7 +15,7 @@ from terminals import ENDLESS_TRIALS, SLOW_SETUP, SLOW_TRIALS, run
 pytestmark = pytest.mark.usefixtures("quick_processes")
 
 WORKERS = [pytest.param((), id="plain"), pytest.param(("-n2",), id="n2")]
-_KNOWN = r"FAILED so far, 'metrics.py:top1' \S+ < 0.98 \(\+1 more missed\)"
+_KNOWN = r"FAILED so far, 'metrics.py:top1' \S+ < 0.98 \(\+1 more missed: \S+\)"
 _MOVING = _KNOWN + r"; searching the layers at fault, \d+ trials?, \d+ s"
 
 

@@ -47,7 +47,7 @@ def test_or_it_fails(digits):
     result.stdout.fnmatch_lines(
         [
             "INT8 accuracy: undecided: 'logits' top1_agreement may be 0.944 to 1 on *, limit 0.98",
-            "Fix: give about * samples in all, or a limit that these can decide*",
+            "Fix: give about * samples in all; or write *",
         ]
     )
     result.stdout.no_fnmatch_line("Caution: undecided*")

@@ -44,7 +44,7 @@ def test_the_summary_reads_like_this(summary: Summary) -> None:
         "| | case | said | seconds |",
         "|---|---|---|---|",
         r"| ❌ failed | models/nets.int8acc.yaml\:\:resnet18 "
-        r"| 'logits' cosine 0.8741 &lt; 0.999 \(\+1 more missed\), TensorRT 10.4, NVIDIA L4; 2 warnings "
+        r"| 'logits' cosine 0.8741 &lt; 0.999 \(\+1 more missed\: top1\), TensorRT 10.4, NVIDIA L4; 2 warnings "
         r"\(\-v tells all\), the worst\: TensorRT refuses this model\: nonzero\-zero\-point \(1 node\) "
         r"| 12.5 |",
         r"| 💥 error | models/nets.int8acc.yaml\:\:yolo "
