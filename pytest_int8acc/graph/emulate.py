@@ -154,7 +154,7 @@ class _Emulation:
             yield from (self._widen(name) for name in halves)
 
     def _rounded(self, node: onnx.NodeProto, halves: list[str]) -> Iterator[onnx.NodeProto]:
-        """``node``, and a pair of Casts after each output that may hold numbers that do not fit 16 bits."""
+        """``node``, and a pair of Casts after each of its 16-bit outputs ``halves`` that must be rounded."""
         exact = node.op_type == "DequantizeLinear" or (
             keeps_values(node) and self.unrounded.isdisjoint(node.input)
         )
@@ -222,7 +222,8 @@ def keeps_values(node: onnx.NodeProto) -> bool:
 #: The ratio of g to |x|, where g is added to x and subtracted again to round x to E4M3. FP32 has 24 binary
 #: digits and E4M3 has 4, so 20 digits are dropped.
 _SPLIT = 2.0**20
-#: Minimum of the number g that is added and subtracted to round to E4M3. It rounds subnormal E4M3 numbers.
+#: Minimum of the number g that is added and subtracted to round to E4M3. With this g, results are multiples
+#: of the smallest subnormal E4M3 number.
 _LEAST = 1.5 * FP8.normal * _SPLIT
 
 

@@ -133,7 +133,10 @@ class _Sizes:
             self.known[name] = array
 
     def _tell(self, name: str, kind: TypeProto) -> None:
-        """Store the type of a tensor. Each size that is not fixed gets a placeholder number for its name."""
+        """Store the type of a tensor, in which a placeholder number replaces the name of each size not fixed.
+
+        Sizes with the same name get the same number.
+        """
         self._types[name] = kind
         for dim in kind.tensor_type.shape.dim:
             if not dim.HasField("dim_value") and not dim.dim_param.startswith("-"):

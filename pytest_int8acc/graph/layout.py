@@ -201,7 +201,7 @@ class _Finder:
 
 
 def match_nodes(model: Model, patterns: Sequence[str], groups: Sequence[str] = ()) -> dict[str, LeftHigh]:
-    """The reason why a node or group stays in high precision, by name, for all that a pattern excludes.
+    """For each node or group that a pattern matches, by name: the reason why it stays in high precision.
 
     Args:
         model: The model. The names of its main graph's nodes are matched.
@@ -240,7 +240,7 @@ def _shared_scales(model: Model, slots: Mapping[str, tuple[Slot, ...]]) -> list[
     """Sets of tensors that must have the same scale: those that a Concat joins, and the Concat's output.
 
     If the scales are equal, TensorRT can move a QuantizeLinear before the Concat. Only quantized tensors are
-    in the sets. Other inputs of the Concat get the scale of the output in any case.
+    in the sets: the moved QuantizeLinear also quantizes all other inputs, with the scale of the output.
     """
     quantized = {s.tensor for group in slots.values() for s in group if not s.constant}
     found: list[frozenset[str]] = []
@@ -364,9 +364,10 @@ def _joined(layout: Layout, scales: Mapping[str, float]) -> dict[str, float]:
 def fusable_convolution(
     index: Index, tensor: str, is_quantized: Callable[[onnx.NodeProto], bool]
 ) -> onnx.NodeProto | None:
-    """The quantized convolution that computes ``tensor``, perhaps with a BatchNormalization after it.
+    """The convolution, for which ``is_quantized`` must be true, that computes ``tensor``.
 
-    None if another node computes the tensor, or if several nodes read the tensor.
+    A BatchNormalization may lie between them. None if another node computes the tensor, or if the output of
+    the convolution or of the BatchNormalization has several readers.
     """
     node = index.producer.get(tensor)
     if node is None or index.only_reader(tensor) is None:
@@ -403,7 +404,7 @@ def channel_parameters(node: onnx.NodeProto) -> dict[int, int]:
 
 
 def scales_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
-    """The axis along which TensorRT needs scales for a constant of a weighted node; None for one scale."""
+    """The axis along which TensorRT needs scales for a constant, input ``index``; None for one scale."""
     if node.op_type == "ConvTranspose" and attribute(node, "group", 1) != 1:
         return None
     if not node.op_type.startswith("Conv") and rank != 2:
@@ -535,7 +536,7 @@ def output_channel_axis(model: Model, output: str) -> int | None:
 
 
 def moved_axis(axis: int, rank: int, moves: Iterable[onnx.NodeProto]) -> int | None:
-    """The position of a tensor's axis after the nodes ``moves``.
+    """The position of ``axis`` of a tensor with ``rank`` axes after the nodes ``moves`` moved its elements.
 
     None if one of these nodes is not a Transpose, Identity or Dropout.
     """
@@ -648,7 +649,8 @@ class ChannelTracer:
     def channels(self, tensor: str, steps: int = 0) -> int | None:
         """The channel axis of a tensor, from the node before it that made the channels, such as a Conv.
 
-        None if no such node is found, or if the channels are on axis 0.
+        None if no such node is found, or if the channels are on axis 0. ``steps`` is the number of nodes that
+        were followed to this tensor; the search ends after ``MAX_STEPS``.
         """
         node, shape = self._made.get(tensor), self.shape(tensor)
         if node is None or not shape or steps > MAX_STEPS:

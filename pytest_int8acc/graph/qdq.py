@@ -316,7 +316,7 @@ def _code_type(node: onnx.NodeProto, scope: _Scope) -> np.dtype[np.generic]:
 
 
 def _lone_quantizers(graph: onnx.GraphProto) -> list[str]:
-    """Names of QuantizeLinear nodes that are left without a DequantizeLinear as their partner.
+    """Names of the QuantizeLinear nodes that are not part of a Q/DQ pair.
 
     Their output is an output of a graph, or is read by nodes other than DequantizeLinear.
     """
@@ -384,7 +384,8 @@ def _leader(edge: Edge, index: Index) -> str:
 
 
 #: A quantizer changed a bias if the bias differs from that of the float model by more than this number times
-#: the greatest magnitude. Smaller differences are rounding. The key is the number of bytes of an element.
+#: the greatest magnitude in the bias. Smaller differences are rounding. The key is the number of bytes of an
+#: element.
 _CHANGED_BIAS = {2: 2e-3, 4: 1e-4}
 #: Activation functions that quantizers remove if the codes saturate at the bounds of the function.
 _FOLDED = frozenset({"Relu", "Clip"})
@@ -595,7 +596,9 @@ def _fits(weight: Array, quantization: Quantization) -> bool:
 def _restore_activations(
     editor: Editor, index: Index, edges: Sequence[Edge], original: Model
 ) -> tuple[list[str], list[str]]:
-    """Restore removed activation functions.
+    """Add each Relu or Clip of ``original`` that the quantizer removed to the model in ``editor`` again.
+
+    A function is restored only if the codes of all nodes that read its output saturate at its bounds.
 
     Returns:
         The names of the restored functions, and of the functions that cannot be restored.
