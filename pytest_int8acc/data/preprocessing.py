@@ -48,15 +48,15 @@ _UNIFORM = 0.1
 _DUPLICATES = 0.1
 #: Minimum share of the inputs that are also calibration samples: for a note in the report, and for a warning.
 _OVERLAP, _SAME = 0.1, 0.9
-#: Minimum distance of the mean of ``_Side.rows`` from 0. If the mean of the calibration samples, or that of
-#: the inputs, is closer to 0, the layout is not clear, and no mismatch of layouts is reported.
+#: Minimum magnitude of the mean log ratio in ``_Side.rows``. If the mean of the calibration samples, or that
+#: of the inputs, is closer to 0, the layout is not clear, and no mismatch of layouts is reported.
 _SMOOTH = 0.2
 #: Usual ratios between two ranges of pixel values, and the text that names the two ranges in the message.
 _KNOWN = {255.0: "0 to 255 against 0 to 1", 127.5: "0 to 255 against -1 to 1"}
 
 
 def sample_arrays(dataset: Dataset, inputs: tuple[TensorInfo, ...]) -> dict[str, Array]:
-    """Return the first samples of a dataset: input name to an array with samples on axis 0.
+    """Return the first ``SAMPLES`` samples of a dataset: input name to an array with samples on axis 0.
 
     If the model has a batch axis, inputs without it are left out. Samples that differ in shape from the first
     sample are left out, too.
