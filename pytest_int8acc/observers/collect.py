@@ -370,6 +370,8 @@ def _count_in_graph(
 def _add_counts(edit: Editor, tensor: str, value: str, bins: Bins) -> tuple[str, str]:
     """Add nodes that count the elements of the tensor ``value`` as ``Bins.add`` does.
 
+    ``tensor`` is the start of the names of the new nodes, and ``bins`` has the edges of the bins.
+
     CUDA's ScatterND adds in float32, which cannot count beyond 2**24. Threads that add to the same number
     also wait for each other. So each index of the first axis gets its own counts, and these are summed as
     integers.
@@ -411,7 +413,10 @@ def _add_counts(edit: Editor, tensor: str, value: str, bins: Bins) -> tuple[str,
 
 
 def _chunks(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
-    """The tensors, divided into lists whose sizes sum to at most ``most`` bytes, or that have one tensor."""
+    """The tensors, divided into lists of at most ``most`` bytes each; ``sizes`` has the bytes of each tensor.
+
+    A tensor of more bytes is the only one in its list.
+    """
     chunk: list[str] = []
     total = 0
     for tensor, size in sizes.items():
