@@ -46,7 +46,8 @@ def _power(base: Array, exponent: Array) -> Array | None:
 
 #: Operators that only move or pick values. They are computed even if some values are placeholders for sizes.
 _MOVES = frozenset({"Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze", "Where"})
-#: Arithmetic operators that are computed in advance. IEEE 754 defines their rounding, except that of Pow.
+#: Arithmetic operators that are computed in advance. IEEE 754 defines their rounding, so all runtimes get the
+#: same result. The exception is Pow, see ``_power``.
 _ARITHMETIC = frozenset({"Add", "Div", "Equal", "Mod", "Mul", "Pow", "Sqrt", "Sub"})
 
 

@@ -111,7 +111,7 @@ def _prepared(model: Model, low: Format, keep_fp32: Collection[str]) -> Model:
 
 
 def narrow_nodes(model: Model, low: Format) -> tuple[dict[str, Narrow], dict[str, Array]]:
-    """Name to node of all nodes that can compute in ``low``, and name to values of all constants in FP32.
+    """The nodes that can compute in ``low``, by name, and the FP32 values of all constants, by name.
 
     Raises:
         ModelError: ``model``, which is in normal form, cannot be converted to an opset that allows ``low``.
@@ -401,7 +401,7 @@ def scale_in(scale: Array, dtype: DTypeLike) -> Array:
 
 
 def _positive(wide: Array, half: Array) -> Array:
-    """The scales ``half``, ``wide`` in FP16; scales that became 0 are raised to the smallest FP16 number."""
+    """The FP16 scales ``half``; those that rounding from ``wide`` made 0 become the smallest FP16 number."""
     return np.where((half == 0) & (wide > 0), np.float16(FP16.smallest), half)
 
 

@@ -126,7 +126,7 @@ class _Wiring:
                 self.touched[group or ""].add(tensor)
 
     def savings(self, kept: Collection[str]) -> Iterator[tuple[str, ...]]:
-        """Chains of connected groups that save a Cast if they, too, run in FP32, like the groups ``kept``."""
+        """Chains of groups that save a Cast if they run in FP32 in addition to the groups ``kept``."""
         for first in self._adjacent(kept, kept):
             run: tuple[str, ...] = (first,)
             while len(run) <= _GAP:

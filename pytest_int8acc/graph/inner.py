@@ -109,7 +109,7 @@ class _Shower:
         return before, after, shown
 
     def _own(self, graph: onnx.GraphProto) -> list[str]:
-        """The tensors to copy that a graph computes, or has as inputs; graphs inside it do not count."""
+        """The tensors to copy that belong to a graph itself, not to graphs inside it."""
         names = {value.name for value in graph.input}.union(name for n in graph.node for name in n.output)
         return [tensor for tensor in self.inner if tensor in names]
 

@@ -342,7 +342,7 @@ class _Writer(ABC):
         return branch.names[name]
 
     def low_constant(self, name: str, key: object, make: Callable[[], Array], branch: _Branch) -> str:
-        """Add a constant in the low format, whose values ``make`` returns, and return its name.
+        """Add the constant ``name`` in the low format and return its new name; ``make`` returns its values.
 
         If ``is_movable`` allows it, the constant is added to the branch. Otherwise it is added outside of all
         branches, only once for each ``key``.
@@ -656,7 +656,7 @@ class _Splitter:
         for tensor in dict.fromkeys(edge.tensor for edge in constants):
             same = tuple(edge for edge in constants if edge.tensor == tensor)
             one = replace(group, edges=same)
-            if pieces:  # The first constant stays with the group itself.
+            if pieces:  # Only the first constant stays in the old group.
                 one = self._identity(same[0], tensor, same[0].quantization)
                 for edge in same:
                     self._nodes[edge.node].input[edge.index] = str(self._before[same[0].node][-1].output[0])
@@ -717,8 +717,8 @@ class _Splitter:
 def _placeholder(channels: int, axis: int | None, given: Quantization) -> Quantization:
     """A symmetric quantization with scales of 1, which a plan replaces.
 
-    The scales are per channel if there is an ``axis``. ``given`` is the quantization of the network, whose
-    types are used.
+    There are ``channels`` scales along ``axis``, or one scale if ``axis`` is None. ``given`` is the network's
+    quantization, whose types are used.
     """
     scale = np.ones(() if axis is None else channels, given.scale.dtype)
     return Quantization(scale, given.format.symmetric.zeros(scale), axis)

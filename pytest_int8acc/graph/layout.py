@@ -85,8 +85,8 @@ class Layout:
     """The inputs of a float model that are to be quantized, before scales are known."""
 
     slots: Mapping[str, tuple[Slot, ...]]
-    """The inputs to quantize of each group's node, in topological order. The keys are the names of the nodes,
-    which are also the names of the groups."""
+    """For each group, in topological order, the inputs of its node that are to be quantized. The key is the
+    name of the node, which is also the name of the group."""
     left_high: Mapping[str, LeftHigh]
     """The reason why a convolution or matrix product stays in high precision, by node name."""
     shared: tuple[frozenset[str], ...]
@@ -136,7 +136,7 @@ class _Finder:
         """The names of the weighted nodes whose inputs will be quantized, among the nodes visited so far."""
 
     def slots_of(self, node: onnx.NodeProto) -> tuple[Slot, ...]:
-        """The inputs of a node to quantize.
+        """The inputs of a node that are to be quantized.
 
         A weighted node that cannot be quantized gets an entry in ``left_high``.
         """
@@ -364,10 +364,10 @@ def _joined(layout: Layout, scales: Mapping[str, float]) -> dict[str, float]:
 def fusable_convolution(
     index: Index, tensor: str, is_quantized: Callable[[onnx.NodeProto], bool]
 ) -> onnx.NodeProto | None:
-    """The convolution, for which ``is_quantized`` must be true, that computes ``tensor``.
+    """The convolution that computes ``tensor``; None if ``is_quantized`` is false for it.
 
-    A BatchNormalization may lie between them. None if another node computes the tensor, or if the output of
-    the convolution or of the BatchNormalization has several readers.
+    A BatchNormalization may lie between the convolution and ``tensor``. The result is also None if another
+    node computes ``tensor``, or if the convolution or the BatchNormalization has not exactly one reader.
     """
     node = index.producer.get(tensor)
     if node is None or index.only_reader(tensor) is None:
@@ -404,7 +404,10 @@ def channel_parameters(node: onnx.NodeProto) -> dict[int, int]:
 
 
 def scales_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
-    """The axis along which TensorRT needs scales for a constant, input ``index``; None for one scale."""
+    """The axis along which TensorRT needs scales for a constant input of a weighted node; None for one scale.
+
+    ``index`` is the position of the input, and ``rank`` its number of axes.
+    """
     if node.op_type == "ConvTranspose" and attribute(node, "group", 1) != 1:
         return None
     if not node.op_type.startswith("Conv") and rank != 2:
@@ -413,7 +416,7 @@ def scales_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
 
 
 def by_input(weight: Array, node: onnx.NodeProto) -> Array:
-    """The weight of a node in the order of output channels, then input channels.
+    """The weight of a node, with the output channels on axis 1 and the input channels on axis 2.
 
     For a Conv the shape is [groups, outputs per group, inputs per group, ...]; for a product [1, outputs,
     inputs].

@@ -101,7 +101,7 @@ def find_site(network: Network, tensor: str) -> Site | None:
 
 
 def weight_maxima(network: Network, site: Site) -> Array:
-    """The greatest magnitude of the weights of each channel of the site's activation, float32 [channels]."""
+    """For each channel of ``site.tensor``, the greatest magnitude of its weights, float32 [channels]."""
     constants, nodes = network.model.constants(), network.model.index.nodes
     found = np.zeros(site.channels, np.float32)
     for reader in site.readers:
@@ -292,7 +292,7 @@ class _Search:
         return [way] if takes else None
 
     def _takes(self, node: onnx.NodeProto, way: Way) -> bool:
-        """Whether the output of ``node``, the tensor of ``way``, can be divided by dividing constants."""
+        """Whether dividing constants of ``node`` can divide its output, the tensor of ``way``, by factors."""
         if node.op_type in ("Mul", "Div"):
             is_factor = node.op_type == "Mul" or node.input[1] in self.constants
             return is_factor and self._constant_fits(node, way.which)
@@ -321,7 +321,7 @@ class _Search:
         return all(have == count or 1 in (have, count) for have, count in sizes)
 
     def _before(self, node: onnx.NodeProto, way: Way) -> Iterator[Way]:
-        """The inputs of a node that can be divided by the factors instead of the node's output."""
+        """The inputs of ``node`` that can be divided instead of its output, the tensor of ``way``."""
         source, which = node.input[0], way.which
         varying = [name for name in node.input if name not in self.constants]
         if node.op_type in _HOMOGENEOUS or (node.op_type in _POOLS and way.lies_on(1)):
@@ -404,7 +404,7 @@ class _Edit:
         self.moved[node, index] = name
 
     def divide(self, name: str, way: Way, factors: Array) -> None:
-        """Divide constants of the node ``name``, so that its output, the tensor of ``way``, is divided."""
+        """Divide constants of node ``name`` to divide its output, the tensor of ``way``, by ``factors``."""
         for index, array in divided(self.nodes[name], way, factors, self.constants).items():
             self.replace_constant(name, index, array)
 
@@ -469,8 +469,8 @@ def _requantized(old: Quantization, array: Array) -> Quantization:
 def divided(node: onnx.NodeProto, way: Way, factors: Array, constants: dict[str, Array]) -> dict[int, Array]:
     """The new constants of ``node``, by input position, with which its output is divided by the factors.
 
-    The output is the tensor of ``way``, which has the index of each element's factor. The factors
-    are folded into ``node``, or ``node`` is an Add between the activation and the node with the factors.
+    ``node`` is the node into which the factors are folded, or an Add after this node. Its output is the
+    tensor of ``way``, which has the index of each element's factor.
     """
     spread, found = way.spread(factors), {}
     if node.op_type in ("Mul", "Div", "Add"):

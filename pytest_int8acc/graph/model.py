@@ -46,7 +46,7 @@ INLINE_BYTES = 1 << 30
 _PLACEHOLDER = "weights-are-kept-apart"
 #: The metadata entry (key, value) that marks a model as a fix: a corrected model that this package wrote.
 _FIX_MARK = ("pytest-int8acc", "fix")
-#: Element types that NumPy reads as they are stored in a file.
+#: ONNX element types whose values NumPy reads from a file without conversion.
 _PLAIN_TYPES = frozenset(
     onnx.helper.np_dtype_to_tensor_dtype(np.dtype(code))
     for code in ("f2", "f4", "f8", "?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "float8_e4m3fn")
@@ -125,7 +125,7 @@ class Model:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the graph and of all weights."""
+        """The number of bytes of the graph and of all weights."""
         return int(self.proto.ByteSize()) + sum(array.nbytes for array in self.weights.values())
 
     def constants(self) -> dict[str, Array]:

@@ -164,7 +164,7 @@ class Network:
     the other node of a pair. If a node lies inside an If, Loop or Scan, the names of the containing nodes
     come before its name."""
     low: Format = INT8
-    """The low-precision format of the groups: INT8, FP8, FP16 or BF16. A plan can keep groups out of it."""
+    """The low-precision format: INT8, FP8, FP16 or BF16. A plan can keep groups in high precision instead."""
 
     @property
     def edges(self) -> Iterator[Edge]:

@@ -88,11 +88,11 @@ class _Lift:
         return str(node.name or node.output[0])
 
     def constant(self, node: onnx.NodeProto, what: str, values: Any, dtype: Any = np.int64) -> str:
-        """Add a constant for the nodes that replace ``node``, and return its name, which ends in ``what``."""
+        """Add a constant for the nodes that replace ``node``; return its name, which contains ``what``."""
         return self.editor.add_constant(f"{self.name(node)}_{what}", np.array(values, dtype))
 
     def tensor(self, node: onnx.NodeProto, what: str) -> str:
-        """A new name, which ends in ``what``, for a tensor between the nodes that replace ``node``."""
+        """A new name, which contains ``what``, for a tensor between the nodes that replace ``node``."""
         return self.editor.unique(f"{node.output[0]}_{what}")
 
     def step(
@@ -161,9 +161,9 @@ def _as_inputs(*names: str) -> Callable[[_Lift, onnx.NodeProto], list[onnx.NodeP
 
 
 def _dropout(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Convert a Dropout. Below opset 12, a Dropout drops nothing, and its second output, the mask, is zeros.
+    """Convert a Dropout, which drops nothing below opset 12.
 
-    The zeros are ONNX Runtime's.
+    The second output, the mask, becomes zeros, which ONNX Runtime computes below opset 12.
     """
     nodes = [_like(node, node.input[:1], ["ratio"])]
     if len(node.output) > 1 and node.output[1]:
@@ -232,7 +232,7 @@ def _resize(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     added = {}
     nearest = attribute(node, "mode", b"nearest"), attribute(node, "nearest_mode", b"")
     coordinates = attribute(node, "coordinate_transformation_mode", b"half_pixel")
-    # Opset 13 lacks the mode tf_half_pixel_for_nn.
+    # Opset 13 lacks the mode tf_half_pixel_for_nn. The modes in ``added`` compute the same.
     if coordinates == b"tf_half_pixel_for_nn" and nearest == (b"nearest", b"floor"):
         added = {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_ceil"}
     if coordinates != b"tf_crop_and_resize":
@@ -376,7 +376,7 @@ _LOW_IR_VERSION = 8
 #: Operators whose default values or names of modes changed between opsets. Only ONNX's version converter may
 #: convert them to an older opset.
 _CHANGED = frozenset({"DFT", "GridSample"})
-#: Element types of the constants that ``float_weights`` changes.
+#: Element types of the constants that ``float_weights`` replaces.
 _BYTES = (INT8.dtype, UINT8.dtype)
 
 
@@ -421,8 +421,8 @@ def _same_as_before(
         if node.domain not in ("", "ai.onnx") or node.op_type in _CHANGED or subgraphs(node):
             continue
         new, old = (schema_of(node.op_type, version) for version in (opset, older))
-        # The converter gets a node whose operator is the same in both opsets, and a node whose operator one
-        # opset lacks: for the latter, the converter raises the error that the caller expects.
+        # This node is left to ONNX's version converter. Its operator is the same in both opsets, or one opset
+        # lacks the operator. In the latter case the converter raises the error that the caller expects.
         if new is None or old is None or new.since_version == old.since_version:
             continue
         if "axes" in old.attributes and "axes" not in new.attributes:

@@ -25,7 +25,7 @@ _PARTS = {"Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split"
 _PARTS |= {"Unsqueeze"}
 #: Operators whose result holds all elements of their input in the same order.
 _SAME = frozenset({"Identity", "Cast", "Flatten", "Reshape", "Squeeze"})
-#: Matches names of outputs that are scores of classes.
+#: Matches names of outputs that suggest scores of classes.
 _CLASS_NAME = re.compile(r"logit|class|cls|categor|prob|softmax", re.IGNORECASE)
 #: Matches names of outputs and of model files that suggest something other than classes.
 _OTHER_NAME = re.compile(

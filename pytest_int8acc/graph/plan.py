@@ -298,7 +298,7 @@ def fresh_weights(network: Network, names: Iterable[str]) -> dict[str, TensorSca
 
 
 def weight_axis(node: onnx.NodeProto, edge: Edge, rank: int) -> int | None:
-    """The channel axis for scales of the constant that ``node`` reads at ``edge``; ``rank`` is its rank.
+    """The channel axis for scales of the constant, of rank ``rank``, that ``node`` reads at ``edge``.
 
     A convolution or matrix product determines the axis. For other nodes, the axis in ``edge`` is returned.
     """
