@@ -301,7 +301,7 @@ class _SomeSamples(Dataset):
         self.digest = digest.hexdigest()
 
     def _chosen(self, digest: _Digest) -> Iterator[Feed]:
-        """Yield the chosen samples of each batch that has some, and add them to ``digest``."""
+        """Yield the chosen samples of each batch that has chosen samples, and add them to ``digest``."""
         start, batched = 0, self._layout.batched
         for batch in self._whole.batches():
             chosen = [row for row in range(batch.rows) if start + row in self._rows]

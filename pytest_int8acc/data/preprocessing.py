@@ -31,11 +31,11 @@ FEW = 32
 CERTAIN = 6.0
 #: Minimum number of samples, or of values in a sample, from which a standard deviation is estimated.
 _LEAST = 16
-#: Minimum ratio, of the greater standard deviation to the smaller, that is reported as a scaling mismatch. A
-#: smaller ratio may only mean that the images show different subjects.
+#: Minimum ratio between the standard deviations of calibration samples and inputs (greater to smaller) that
+#: is reported as a scaling mismatch. A smaller ratio may only mean that the images show different subjects.
 _FACTOR = 1.5
-#: Minimum ratio, of the greater standard deviation to the smaller, that is reported even if there are fewer
-#: than ``_LEAST`` samples.
+#: Minimum ratio between the standard deviations of calibration samples and inputs (greater to smaller) that
+#: is reported even if there are fewer than ``_LEAST`` samples.
 _OBVIOUS = 20.0
 #: Minimum difference between the means of calibration samples and inputs that is reported, in standard
 #: deviations of the calibration samples. If the mean is subtracted in one of the two only, the difference is
@@ -139,8 +139,8 @@ class _Side:
         mean: The mean of all samples.
         spread: The standard deviation of all values.
         log_spreads: The logarithm of each sample's standard deviation.
-        variation: The share of the variance that the mean sample does not explain; 0 if all samples are
-            equal.
+        variation: The share of the variance of all values that remains if the average of all samples is
+            subtracted from each sample; 0 if all samples are equal.
     """
 
     def __init__(self, array: Array) -> None:
@@ -156,7 +156,7 @@ class _Side:
         # Deviations are taken from each sample's own mean, because a few bright samples move the common mean.
         deviations = np.sqrt(about_own if flat.shape[1] >= _LEAST else about_all)
         self.log_spreads: F64 = np.log(np.maximum(deviations, 1e-9 * max(self.spread, 1e-300)))
-        explained = float(flat.mean(axis=0).var())  # the variance within the mean sample
+        explained = float(flat.mean(axis=0).var())  # the variance of the average sample
         self.variation = max(1 - explained / self.spread**2, 0.0) if self.spread else 0.0
 
     def contrasts(self) -> list[F64]:
@@ -278,14 +278,14 @@ def _factor(ours: _Side, theirs: _Side) -> float:
 
 
 def _sure(ours: F64, theirs: F64, *, obvious: bool = False) -> bool:
-    """Return whether two means differ by more than chance; with too few samples, return ``obvious``."""
+    """Return whether the means of two arrays differ by more than chance; ``obvious`` with too few samples."""
     if min(len(ours), len(theirs)) < _LEAST:
         return obvious
     return _distance(ours, theirs) > CERTAIN
 
 
 def _distance(ours: F64, theirs: F64) -> float:
-    """Return the difference of two means in standard errors (Welch 1947).
+    """Return the difference between the means of two arrays, in standard errors (Welch 1947).
 
     If neither array varies, the result is inf for different means and 0 for equal means.
     """

@@ -327,7 +327,7 @@ def _random(random: RandomSource, layout: Layout, size: int, where: str) -> Sour
 
 
 def _sample_shape(tensor: TensorInfo, layout: Layout) -> tuple[int, ...]:
-    """Return the shape without the batch axis; all other sizes of the input must be fixed."""
+    """Return the shape of one sample of an input; all its sizes must be fixed."""
     dims = (tensor.shape or ())[tensor.name in layout.batched :]
     return tuple(dim for dim in dims if isinstance(dim, int))
 
