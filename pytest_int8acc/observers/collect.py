@@ -217,7 +217,7 @@ class _Reductions:
 
     def _reduced(self, op_type: str, tensor: str, value: str, axes: Sequence[int]) -> str:
         name = f"{tensor}/{op_type}"
-        if not axes:  # The tensor has the shape [rows, channels].
+        if not axes:  # The shape is [rows, channels], so no axis is reduced.
             return add_node(self.edit, "Identity", name, value)
         if self._opset < _AXES_ARE_INPUT[op_type]:
             return add_node(self.edit, op_type, name, value, axes=axes, keepdims=0)
@@ -342,7 +342,10 @@ def _can_cut(layout: Layout) -> bool:
 def _count_in_graph(
     model: Model, bins: Mapping[str, Bins], batches: Iterable[Batch], sessions: Sessions
 ) -> None:
-    """Add to ``bins`` the counts that nodes added to the model compute, so that only counts leave the GPU."""
+    """Let new nodes in the model count the values of all batches, and add the counts to ``bins``.
+
+    So the GPU returns only counts, and not the values.
+    """
     edit, values = model.edit(), model.values()
     size = read_layout(model.inputs).size
     last = edit.unique("calibration/last")

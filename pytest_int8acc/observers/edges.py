@@ -75,7 +75,7 @@ class EdgeStats:
 
     @property
     def clips_wisely(self) -> bool:
-        """Whether values are clipped, but the SQNR is at least ``Format.sound_db``.
+        """Whether clipped values cause most of the noise, but the SQNR is at least ``Format.sound_db``.
 
         Entropy and percentile calibration clip on purpose.
         """
