@@ -234,7 +234,7 @@ class Ledger:
         return tuple(self.groups[i].name for i in sorted(high))
 
     def ending(self, kind: EndingKind, high: int = 0) -> Ending:
-        """The ending of a search that keeps ``high`` groups in high precision."""
+        """The ending, for the reason ``kind``, of a search that keeps ``high`` groups in high precision."""
         return Ending(kind, high, len(self.groups))
 
     def result(self, ending: Ending) -> SearchResult:
@@ -247,7 +247,7 @@ class Ledger:
         fewer = [self._trials.get(high - {i}) for i in high]
         passed = best is not None and best.passed
         minimal = passed and all(trial and not trial.passed for trial in fewer)
-        if minimal and ending.kind == "cut-short":  # the proof was complete all the same
+        if minimal and ending.kind == "cut-short":  # every group was tried in the low format
             ending = self.ending("proven", len(high))
         prices = [group.price for group in self.groups]
         return SearchResult(

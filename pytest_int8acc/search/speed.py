@@ -131,7 +131,7 @@ def sets_to_try(
 
 
 def _first(groups: Sequence[GroupWork], share: float) -> int:
-    """The number of first groups that together have at least ``share`` of the multiply-accumulates of all."""
+    """The number of groups, from the first on, that together have ``share`` of all multiply-accumulates."""
     total, done = math.fsum(group.macs for group in groups), 0.0
     for number, group in enumerate(groups):
         if done >= share * total:
@@ -141,9 +141,10 @@ def _first(groups: Sequence[GroupWork], share: float) -> int:
 
 
 def closed(groups: Sequence[GroupWork], names: Collection[str]) -> frozenset[str]:
-    """The groups ``names``, and each group that reads a result of them and whose result one of them reads.
+    """The groups ``names``, and each group that lies between two of them.
 
-    This is repeated with the added groups, until no group is added.
+    Such a group reads the result of one of the groups, and another one reads its result. The search is
+    repeated with the added groups until no group is added.
     """
     after: dict[str, set[str]] = {group.name: set() for group in groups}
     for group in groups:

@@ -259,8 +259,8 @@ def _added(
 ) -> tuple[list[Probe], list[Vectors]]:
     """The measurements of the blocks, and for each target the error that each block alone in INT8 adds.
 
-    The error is added to ``base``, the error without any group in INT8. Each error array has the shape
-    [blocks, samples, elements].
+    The measured errors include ``base``, the error without any group in INT8, which is subtracted. Each error
+    array has the shape [blocks, samples, elements].
     """
     found: list[Probe] = []
     for start in range(0, len(blocks), _AT_ONCE):
