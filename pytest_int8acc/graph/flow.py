@@ -270,10 +270,11 @@ class _Joiner:
     def _with_deduced(
         self, node: onnx.NodeProto, axis: int, inputs: Sequence[list[Segment] | None]
     ) -> list[list[Segment] | None]:
-        """The segments (parts) of each input of a Concat; ``inputs`` has None for unknown segments.
+        """The segments (parts along ``axis``) of each input of the Concat ``node``.
 
-        If only one input is unknown, it becomes one segment. The size of this segment is the size of the
-        Concat's output minus the sizes of all other segments.
+        ``inputs`` has None for each input whose segments are not known. If there is only one such input, it
+        becomes one segment. The size of this segment is the size of the Concat's output minus the sizes of
+        all other segments.
         """
         total = self._tracer.size(node.output[0], axis)
         missing = [i for i, segments in enumerate(inputs) if segments is None]

@@ -52,7 +52,7 @@ _ARITHMETIC = frozenset({"Add", "Div", "Equal", "Mod", "Mul", "Pow", "Sqrt", "Su
 
 
 def computed(node: onnx.NodeProto, arrays: Sequence[Array], opset: int) -> Array:
-    """The first output of a node for the input ``arrays``, computed by ONNX's reference implementation.
+    """The first output of a node of opset ``opset`` for the inputs ``arrays``, by ONNX's reference evaluator.
 
     Inputs are not checked. Invalid inputs may raise any exception that NumPy raises.
     """

@@ -183,7 +183,7 @@ class _Typing:
             self.made[node.output[0]] = required[1]
 
     def _bind(self, node: onnx.NodeProto, formals: Signature) -> dict[str, int]:
-        """The new float type of each type variable of a node's schema; empty if the node does not change."""
+        """The new float type of each type variable of ``formals``, a node's schema; empty if none changes."""
         kept = node.name in self._keep
         if node.op_type in _SELF_TYPED or _takes_any(node):
             return {}
@@ -349,7 +349,7 @@ def _readers(model: Model, typing: _Typing) -> tuple[dict[str, list[str]], set[s
 
 
 def _set_types(node: onnx.NodeProto, typing: _Typing) -> None:
-    """Set the type attributes of a node: ``to`` of a Cast, ``output_dtype`` of a DequantizeLinear."""
+    """Set the type attribute of a Cast (``to``) or DequantizeLinear (``output_dtype``) as in ``typing``."""
     made = typing.made.get(node.output[0]) if node.output else None
     for said in list(node.attribute):
         if (node.op_type, said.name) == ("Cast", "to") and made:

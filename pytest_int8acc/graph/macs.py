@@ -88,7 +88,7 @@ def inferred_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[s
 def _of_bodies(
     node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array], rows: int
 ) -> dict[str, float]:
-    """The multiply-accumulates of each node inside ``node``, such as in the branches of an If.
+    """The multiply-accumulates of each node inside ``node``, such as an If, in one run of ``rows`` samples.
 
     Only one branch of an If runs. So the count of the most expensive branch is divided among the nodes of all
     branches.
@@ -103,7 +103,7 @@ def _of_bodies(
 def _of_body(
     body: onnx.GraphProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array], rows: int
 ) -> dict[str, float]:
-    """The multiply-accumulates of each node of the graph ``body``, and of graphs inside it, in one run."""
+    """The multiply-accumulates of each node in ``body``, at any depth, in one run of ``rows`` samples."""
     own = {**shapes, **{tensor.name: tuple(tensor.dims) for tensor in body.initializer}}
     found: dict[str, float] = {}
     for node in body.node:
@@ -139,7 +139,10 @@ def _factors(node: onnx.NodeProto) -> tuple[str, str, str]:
 
 
 def _of_node(node: onnx.NodeProto, shapes: Mapping[str, _Shape], rows: int) -> float:
-    """The multiply-accumulates of one node; if a shape is not known, one per weight and sample."""
+    """The multiply-accumulates of ``node`` for ``rows`` samples.
+
+    If a shape is not known, the result is one per weight and sample.
+    """
     if node.op_type not in _COUNTED:
         return 0.0
     if not all(name in shapes for name in _factors(node)):

@@ -341,7 +341,7 @@ class _Search:
                 yield Way(source, before)
 
     def _way(self, tensor: str, which: Array) -> Iterator[Way]:
-        """A :class:`Way` for an operand of a node.
+        """A :class:`Way` for the operand ``tensor`` of a node whose output has the factors ``which``.
 
         Nothing is yielded if factors differ along an axis that the operand lacks.
         """
@@ -365,7 +365,7 @@ class _Search:
 
 
 def _of_rank(which: Array, rank: int) -> Array:
-    """``which`` with dimensions of size 1 added or removed at the front."""
+    """``which`` with ``rank`` dimensions: dimensions of size 1 are added or removed at the front."""
     kept = which.shape[max(which.ndim - rank, 0) :]
     return which.reshape([1] * (rank - len(kept)) + list(kept))
 
@@ -395,7 +395,7 @@ class _Edit:
             self.replace_constant(reader, 1, weight * by)
 
     def replace_constant(self, node: str, index: int, array: Array) -> None:
-        """Change one input of a node from a constant to ``array``. Other nodes keep the old constant."""
+        """Change input ``index`` of a node, a constant, to ``array``. Other nodes keep the old constant."""
         old = self.nodes[node].input[index]
         array = np.ascontiguousarray(array, self.constants[old].dtype)
         name = self.editor.add_constant(f"{old}_migrated", array)
@@ -459,7 +459,7 @@ def _rescaled(edge: Edge, before: Array, after: Array) -> Quantization:
 
 
 def _requantized(old: Quantization, array: Array) -> Quantization:
-    """The quantization of a changed constant; it has a new scale unless the constant is an int32 bias."""
+    """The quantization of a constant after it changed to ``array``; the scale of an int32 bias is kept."""
     if old.format is INT32:
         return replace(old, values=old.quantize(array))
     fresh = quantize_weight(array, old.axis, old.format.symmetric)

@@ -88,7 +88,7 @@ class _Lift:
         return str(node.name or node.output[0])
 
     def constant(self, node: onnx.NodeProto, what: str, values: Any, dtype: Any = np.int64) -> str:
-        """Add a constant for the nodes that replace ``node``; return its name, which contains ``what``."""
+        """Add a constant for nodes that replace ``node``; return its name, which contains ``what``."""
         return self.editor.add_constant(f"{self.name(node)}_{what}", np.array(values, dtype))
 
     def tensor(self, node: onnx.NodeProto, what: str) -> str:

@@ -195,7 +195,7 @@ class _Reader:
         return self.editor.done(), self.edges
 
     def _strip(self, graph: onnx.GraphProto, scope: _Scope) -> None:
-        """Remove the Q/DQ pairs of a graph and of the graphs inside its nodes."""
+        """Remove the Q/DQ pairs of a graph, whose nodes can read ``scope``, and of the graphs inside it."""
         for node in graph.node:
             if node.op_type == "DequantizeLinear":
                 pair = self._pair(node, scope)
@@ -239,7 +239,7 @@ class _Reader:
         return source, quantization
 
     def _stand_in(self, node: onnx.NodeProto, values: Array) -> str:
-        """Add a constant to the main graph that replaces the output of ``node``, and return its name."""
+        """Add a constant to the main graph in place of the output of ``node``, and return its name."""
         return self.editor.add_constant(f"{node.output[0]}_float", values)
 
     def _parameters(self, node: onnx.NodeProto, scope: _Scope) -> tuple[Array, Array, int | None] | None:
@@ -455,7 +455,10 @@ def folded(graph: onnx.GraphProto, original: Model) -> Iterator[tuple[onnx.NodeP
 def _weights(
     model: Model, edges: Sequence[Edge], original: Model
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """The float weights of quantized constants, by name: those that round to the codes, and all others."""
+    """The weights that quantized constants have in ``original``: those that round to the codes, and others.
+
+    The keys are the names of the constants in ``model``.
+    """
     theirs, mine = _read_constants(original, model), model.constants()
     fitting: dict[str, Array] = {}
     others: dict[str, Array] = {}
@@ -585,7 +588,7 @@ def _read_in(graph: onnx.GraphProto, constants: dict[str, Array]) -> dict[tuple[
 
 
 def _fits(weight: Array, quantization: Quantization) -> bool:
-    """Whether ``weight`` rounds to the codes of a constant, with an error of at most one code."""
+    """Whether ``weight`` rounds to the codes in ``quantization``, with an error of at most one code."""
     values = quantization.values
     if values is None or not (quantization.scale > 0).all():
         return False
@@ -634,7 +637,7 @@ def _restore_activations(
 def _after(
     editor: Editor, node: onnx.NodeProto, activation: onnx.NodeProto, constants: dict[str, Array]
 ) -> onnx.NodeProto:
-    """A copy of a Relu or Clip, connected between ``node`` and the nodes that read its output."""
+    """A copy of ``activation``, connected between ``node`` and the nodes that read the output of ``node``."""
     restored = copy.deepcopy(activation)
     restored.name = editor.unique(activation.name)
     restored.output[0] = node.output[0]
