@@ -53,7 +53,7 @@ def read_layout(inputs: Sequence[TensorInfo]) -> Layout:
 
 
 def check_names(names: Iterable[str], inputs: Sequence[TensorInfo], where: str) -> None:
-    """Raise DataError unless ``names`` are the names of ``inputs``."""
+    """Raise DataError unless ``names`` are the names of ``inputs``; the message begins with ``where``."""
     found = list(names)
     known = [t.name for t in inputs]
     extra = [name for name in found if name not in known]

@@ -203,9 +203,9 @@ class _Side:
 
 
 def _map(name: str, ours: _Side, theirs: _Side) -> Finding | None:
-    """Return a mismatch if calibration samples look like the inputs times a factor plus a shift; else None.
+    """Return a mismatch if calibration samples (``ours``) look like scaled or shifted inputs (``theirs``).
 
-    The factor or the shift must be too large for chance.
+    The factor or the shift must be too large for chance; otherwise None is returned.
     """
     factor = _factor(ours, theirs)
     sure = _sure(ours.log_spreads, theirs.log_spreads, obvious=abs(math.log(factor)) > math.log(_OBVIOUS))
@@ -253,7 +253,8 @@ def _channels(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
 def _layout(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
     """Yield a mismatch if the values lie channels-first on one side and channels-last on the other.
 
-    The shapes are equal, so one side was reshaped where it should have been transposed.
+    The sides are the calibration samples ``ours`` and the inputs ``theirs``. Their shapes are equal, so one
+    side was reshaped where it should have been transposed.
     """
     mine, other = ours.rows(), theirs.rows()
     if mine is None or other is None or ours.values.shape[1:] != theirs.values.shape[1:]:
@@ -299,7 +300,7 @@ def _distance(ours: F64, theirs: F64) -> float:
 def _repeats(
     calibration: Mapping[str, Array], validation: Mapping[str, Array], names: list[str]
 ) -> Iterator[Finding]:
-    """Yield findings on calibration samples that are copies of each other, or that are among the inputs."""
+    """Yield findings on calibration samples that are copies of each other or of the inputs ``validation``."""
     ours, theirs = _digests(calibration, names), _digests(validation, names)
     if len(ours) > 1:
         twice = 1 - len(set(ours)) / len(ours)
