@@ -145,9 +145,9 @@ class _Reductions:
         end_with(self.edit, dict.fromkeys(floats, TensorProto.FLOAT) | integers)
 
     def magnitudes(self, tensor: str, outputs: Feed) -> NDArray[np.float32]:
-        """The greatest magnitudes in one run, shape [rows, channels], or [rows, 1] without channels.
+        """The greatest magnitudes in the run that gave ``outputs``, shape [rows, channels].
 
-        A magnitude is inf if the values hold NaN.
+        The shape is [rows, 1] for a tensor without channels. A magnitude is inf if the values hold NaN.
         """
         highest = outputs[self.highest[tensor]]
         found = np.abs(highest.reshape(len(highest), -1))
@@ -158,7 +158,7 @@ class _Reductions:
         return np.asarray(np.nan_to_num(found, nan=np.inf, posinf=np.inf), np.float32)
 
     def size(self, tensor: str, outputs: Feed) -> int:
-        """The number of elements of a tensor in one run."""
+        """The number of elements of a tensor in the run that gave ``outputs``."""
         if tensor in self._rows:
             return self._rows[tensor] * len(outputs[self.highest[tensor]])
         return int(outputs[self.sizes[tensor]].item())
@@ -201,7 +201,11 @@ class _Reductions:
         return value, [n for n in range(1, rank) if n != axis]
 
     def _add_extremes(self, tensor: str, value: str, axes: Sequence[int], is_floored: bool) -> None:
-        """Add nodes that compute the tensor's greatest value, and its least value if it may be negative."""
+        """Add nodes that compute the tensor's greatest value and, unless ``is_floored``, its least value.
+
+        ``value`` is the tensor as float32, and ``axes`` are the axes that are reduced. ``is_floored`` says
+        whether the tensor has no negative values.
+        """
         axis, rank = self.axes.get(tensor, (None, 0))
         # A Size node forces a change of the memory layout, so it is added only if the row size is unknown.
         if tensor not in self._rows:

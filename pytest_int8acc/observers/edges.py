@@ -270,7 +270,7 @@ def measure_edges(
 def _counted_values(
     model: Model, held: Mapping[str, TensorValues], few: Dataset, sessions: Sessions
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Yields each tensor with its values, batch by batch: small tensors on all samples, large ones on some.
+    """Yields the values of each tensor in batches: small tensors on all samples of ``few``, others on some.
 
     The small tensors are the smallest that together take at most ``_COUNTED_BYTES`` on all samples. They are
     read on all samples, because a single sample may have all the large values.
