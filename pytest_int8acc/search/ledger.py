@@ -187,11 +187,11 @@ class Ledger:
         return float(sum(self.weights[i] for i in high))
 
     def known(self, high: frozenset[int]) -> Trial | None:
-        """The trial of a plan that was tried before; None if the plan was not tried."""
+        """The trial of the plan ``high``; None if this plan was not tried before."""
         return self._trials.get(high)
 
     def trial(self, high: frozenset[int], why: str, *, least: int = 1) -> Trial:
-        """Judge a plan. A plan that was judged before costs nothing.
+        """Judge the plan ``high``. A plan that was judged before costs nothing.
 
         A plan that passes was run on all samples. A plan that fails was run on at least ``least`` samples.
         ``why`` is the reason for the trial, for the report.
@@ -230,7 +230,7 @@ class Ledger:
         return [_bounded(probe) for probe in found]
 
     def names(self, high: Iterable[int]) -> tuple[str, ...]:
-        """The names of groups of layers, in topological order, from their indices."""
+        """The names, in topological order, of the groups of layers with the indices ``high``."""
         return tuple(self.groups[i].name for i in sorted(high))
 
     def ending(self, kind: EndingKind, high: int = 0) -> Ending:

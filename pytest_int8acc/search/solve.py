@@ -27,7 +27,7 @@ class Proposals:
     weight: Floats
 
     def plus(self, high: frozenset[int], loss: float, weight: float) -> Proposals:
-        """Return the proposals with one more plan."""
+        """Return these proposals and one more, the plan ``high``."""
         return Proposals([*self.high, high], np.append(self.loss, loss), np.append(self.weight, weight))
 
 
@@ -109,7 +109,7 @@ class Solver:
             yield best
 
     def _greedy(self, limit: float, power: float) -> Iterator[Bools]:
-        """Yield the plan with all groups of ``order`` in high precision.
+        """Yield the plan with all groups of ``order(limit, power)`` in high precision.
 
         Nothing is yielded if the predicted loss of this plan exceeds the limit.
         """
@@ -136,7 +136,7 @@ class Solver:
             plan[toggle] ^= True
 
     def _swaps(self, plan: Bools) -> Iterator[NDArray[np.intp]]:
-        """Yield arrays of swaps, shape [swaps, 1 to 3]: the groups to toggle between the two precisions.
+        """Yield arrays of swaps in ``plan``, [swaps, 1 to 3]: the groups to toggle between both precisions.
 
         The swaps remove one or two groups from high precision, or exchange one for one, two for one, or one
         for two.

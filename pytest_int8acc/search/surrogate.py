@@ -102,7 +102,7 @@ class Surrogate:
         return np.asarray(np.maximum(np.stack(forms, axis=1) + self.constant, 0.0) * self.row_scale)
 
     def loss(self, high: frozenset[int]) -> float:
-        """The greatest of the predicted losses of one plan, as a squared error length; 1 is at the limit."""
+        """The greatest predicted loss of the plan ``high``, as a squared error length; 1 is at the limit."""
         return float(self.rows(self.mask(high)[None]).max())
 
     def alone(self) -> Floats:
@@ -110,13 +110,13 @@ class Surrogate:
         return np.asarray(self.rows(np.eye(self.gram.shape[1])).max(axis=1))
 
     def losses(self, high: frozenset[int]) -> Floats:
-        """The predicted loss of one plan for each target, in the unit of ``Trial.losses``."""
+        """The predicted loss of the plan ``high`` for each target, in the unit of ``Trial.losses``."""
         rows = self.rows(self.mask(high)[None])[0]
         worst = [rows[self.target_of_row == t].max() for t in range(len(self.targets))]
         return np.asarray(np.power(worst, [target.power / 2 for target in self.targets]))
 
     def mask(self, high: frozenset[int]) -> Bools:
-        """The plan as a vector that is True for groups in INT8 and False for groups in high precision."""
+        """The plan ``high`` as a vector: True for groups in INT8, False for groups in high precision."""
         int8 = np.ones(self.gram.shape[1], dtype=np.bool_)
         int8[list(high)] = False
         return int8
