@@ -113,9 +113,9 @@ def weight_maxima(network: Network, site: Site) -> Array:
 
 
 def migrate(network: Network, factors: Mapping[str, Array]) -> Migrated:
-    """Divide channels of activations by factors, and multiply what multiplies them by the same factors.
+    """Divide channels of activations by factors, and multiply their weights by the same factors.
 
-    Constant weights are multiplied, or the other activation in a product of two activations. The float model
+    In a product of two activations, the other activation takes the place of the weights. The float model
     computes the same, up to float rounding. Weights that change get new scales.
 
     Args:

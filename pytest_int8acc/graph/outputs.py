@@ -100,7 +100,7 @@ class Joined:
 
 
 def joined_outputs(model: Model) -> dict[str, Joined]:
-    """Return the parts of each float output that a Concat joins from different kinds, by output name.
+    """Return, by output name, the parts of each float output that a Concat joins from parts of several kinds.
 
     Outputs that depend on a selecting operator, such as TopK, are left out.
     """

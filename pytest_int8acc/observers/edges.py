@@ -172,8 +172,9 @@ def lost_db(stats: TensorValues, edge: EdgeStats) -> float:
 _REWRITTEN = 0.5
 #: Maximum number of samples on which activations are measured. More samples hardly change their ranges.
 _SAMPLES = 64
-#: Maximum size, in bytes, of the activations that are read on all samples for histograms and errors; the
-#: smallest are read first. All others are read on fewer samples, on which they have at most this size.
+#: Maximum size, in bytes, of the activations that are read on all samples for histograms and errors. The
+#: smallest activations are chosen first. All others are read on fewer samples, and then have at most this
+#: size.
 _COUNTED_BYTES = 1 << 25
 #: Minimum number of samples that are read for histograms and errors, even if the activations then exceed
 #: ``_COUNTED_BYTES``.

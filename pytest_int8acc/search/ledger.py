@@ -72,7 +72,7 @@ class Samples:
         return int((~np.isnan(parts)).any(axis=0).sum())
 
     def shares(self, trial: Trial) -> Floats:
-        """For each sample, its share of the loss of the criterion for which this share is greatest.
+        """For each sample, the greatest share that it has in the loss of a criterion.
 
         Nan for a sample that did not run in ``trial``.
         """

@@ -39,7 +39,7 @@ def search(
 
 
 def certify(evaluator: Evaluator, high: frozenset[int], *, budget: Budget | None = None) -> SearchResult:
-    """Prove by trials that the plan ``high`` passes and needs all of its groups; other groups are removed."""
+    """Remove unneeded groups from the plan ``high``; prove by trials that it passes and needs the rest."""
 
     def body(ledger: Ledger) -> Ending:
         if not ledger.trial(high, "the plan to certify").passed:
