@@ -197,9 +197,9 @@ class Dataset:
 
         Args:
             rows: The indices of the samples.
-            size: The number of rows in each batch. The last sample is repeated to fill the last batch. None,
-                or a model without a batch axis, keeps the batches of this dataset: each has its chosen
-                samples in order, and a batch without a chosen sample is left out.
+            size: The number of rows in each batch. The last sample is repeated to fill the last batch. With
+                None, or if the model has no batch axis, the batches of this dataset are kept, each with its
+                chosen samples only. A batch without a chosen sample is left out.
         """
         return _SomeSamples(self, rows, size)
 
@@ -287,7 +287,7 @@ class _SomeSamples(Dataset):
         self.samples, self.digest = len(self._rows), None
 
     def first(self, count: int) -> Dataset:
-        """Return a dataset of the first ``count`` of these samples."""
+        """Return a dataset of the first ``count`` samples of this dataset."""
         return _SomeSamples(self._whole, sorted(self._rows)[:count], self._size)
 
     def batches(self) -> Iterator[Batch]:
@@ -301,7 +301,7 @@ class _SomeSamples(Dataset):
         self.digest = digest.hexdigest()
 
     def _chosen(self, digest: _Digest) -> Iterator[Feed]:
-        """Yield the chosen samples of each batch that has some, and add them to ``digest``."""
+        """Yield the chosen samples of each batch that has chosen samples, and add them to ``digest``."""
         start, batched = 0, self._layout.batched
         for batch in self._whole.batches():
             chosen = [row for row in range(batch.rows) if start + row in self._rows]

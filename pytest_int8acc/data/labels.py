@@ -148,7 +148,9 @@ def _read_text(path: Path, where: str, most: int) -> str:
 
 
 def _to_array(value: Any, source: str, samples: int, limited: bool, where: str, key: str) -> Array:
-    """Return the labels ``value`` as an array with one entry per sample on axis 0.
+    """Return the labels ``value`` as an array with ``samples`` entries, one per sample, on axis 0.
+
+    With ``limited``, further entries are dropped. ``source``, ``where`` and ``key`` are used in messages.
 
     Raises:
         DataError: ``value`` cannot become an array, or has too few or too many entries.

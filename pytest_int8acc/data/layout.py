@@ -53,7 +53,7 @@ def read_layout(inputs: Sequence[TensorInfo]) -> Layout:
 
 
 def check_names(names: Iterable[str], inputs: Sequence[TensorInfo], where: str) -> None:
-    """Raise DataError unless ``names`` are the names of ``inputs``."""
+    """Raise DataError unless ``names`` are the names of ``inputs``; the message begins with ``where``."""
     found = list(names)
     known = [t.name for t in inputs]
     extra = [name for name in found if name not in known]
@@ -71,9 +71,10 @@ def check_names(names: Iterable[str], inputs: Sequence[TensorInfo], where: str) 
 
 
 def inspect(feed: Feed, layout: Layout, where: str) -> None:
-    """Raise DataError unless names, dtypes, ranks, sizes and sample counts fit; values are not read.
+    """Raise DataError unless names, dtypes, ranks, sizes and sample counts fit ``layout``.
 
-    A batched input may have any number of rows. All other sizes must be those that the model fixes.
+    A batched input may have any number of rows. All other sizes must be those that the model fixes. Values
+    are not read.
     """
     check_names(feed, layout.inputs, where)
     for tensor in layout.inputs:
@@ -170,7 +171,7 @@ def _check_finite(array: Array, here: str, first: int | None, batched: bool) -> 
     """Raise DataError if ``array`` has NaN or infinity, because outputs cannot be compared on such inputs.
 
     ``first`` is the index of the array's first sample in the data set; None if the array belongs to no
-    sample.
+    sample. ``batched`` says whether axis 0 counts samples. The message begins with ``here``.
     """
     if kind(array.dtype) != "float":
         return

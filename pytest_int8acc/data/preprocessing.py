@@ -31,11 +31,11 @@ FEW = 32
 CERTAIN = 6.0
 #: Minimum number of samples, or of values in a sample, from which a standard deviation is estimated.
 _LEAST = 16
-#: Minimum ratio, of the greater standard deviation to the smaller, that is reported as a scaling mismatch. A
-#: smaller ratio may only mean that the images show different subjects.
+#: Minimum ratio between the standard deviations of calibration samples and inputs (greater to smaller) that
+#: is reported as a scaling mismatch. A smaller ratio may only mean that the images show different subjects.
 _FACTOR = 1.5
-#: Minimum ratio, of the greater standard deviation to the smaller, that is reported even if there are fewer
-#: than ``_LEAST`` samples.
+#: Minimum ratio between the standard deviations of calibration samples and inputs (greater to smaller) that
+#: is reported even if there are fewer than ``_LEAST`` samples.
 _OBVIOUS = 20.0
 #: Minimum difference between the means of calibration samples and inputs that is reported, in standard
 #: deviations of the calibration samples. If the mean is subtracted in one of the two only, the difference is
@@ -48,8 +48,8 @@ _UNIFORM = 0.1
 _DUPLICATES = 0.1
 #: Minimum share of the inputs that are also calibration samples: for a note in the report, and for a warning.
 _OVERLAP, _SAME = 0.1, 0.9
-#: Minimum distance of the mean of ``_Side.rows`` from 0. If the mean of the calibration samples, or that of
-#: the inputs, is closer to 0, the layout is not clear, and no mismatch of layouts is reported.
+#: Minimum magnitude of the mean log ratio in ``_Side.rows``. If the mean of the calibration samples, or that
+#: of the inputs, is closer to 0, the layout is not clear, and no mismatch of layouts is reported.
 _SMOOTH = 0.2
 #: What to do if one side is scaled or normalized, and the other is not.
 _ALIKE = "prepare calibration data and inputs alike, as your application does"
@@ -58,7 +58,7 @@ _KNOWN = {255.0: "0 to 255 against 0 to 1", 127.5: "0 to 255 against -1 to 1"}
 
 
 def sample_arrays(dataset: Dataset, inputs: tuple[TensorInfo, ...]) -> dict[str, Array]:
-    """Return the first samples of a dataset: input name to an array with samples on axis 0.
+    """Return the first ``SAMPLES`` samples of a dataset: input name to an array with samples on axis 0.
 
     If the model has a batch axis, inputs without it are left out. Samples that differ in shape from the first
     sample are left out, too.
@@ -141,8 +141,8 @@ class _Side:
         mean: The mean of all samples.
         spread: The standard deviation of all values.
         log_spreads: The logarithm of each sample's standard deviation.
-        variation: The share of the variance that the mean sample does not explain; 0 if all samples are
-            equal.
+        variation: The share of the variance of all values that remains if the average of all samples is
+            subtracted from each sample; 0 if all samples are equal.
     """
 
     def __init__(self, array: Array) -> None:
@@ -158,7 +158,7 @@ class _Side:
         # Deviations are taken from each sample's own mean, because a few bright samples move the common mean.
         deviations = np.sqrt(about_own if flat.shape[1] >= _LEAST else about_all)
         self.log_spreads: F64 = np.log(np.maximum(deviations, 1e-9 * max(self.spread, 1e-300)))
-        explained = float(flat.mean(axis=0).var())  # the variance within the mean sample
+        explained = float(flat.mean(axis=0).var())  # the variance of the average sample
         self.variation = max(1 - explained / self.spread**2, 0.0) if self.spread else 0.0
 
     def contrasts(self) -> list[F64]:
@@ -205,9 +205,9 @@ class _Side:
 
 
 def _map(name: str, ours: _Side, theirs: _Side) -> Finding | None:
-    """Return a mismatch if calibration samples look like the inputs times a factor plus a shift; else None.
+    """Return a mismatch if calibration samples (``ours``) look like scaled or shifted inputs (``theirs``).
 
-    The factor or the shift must be too large for chance.
+    The factor or the shift must be too large for chance; otherwise None is returned.
     """
     factor = _factor(ours, theirs)
     sure = _sure(ours.log_spreads, theirs.log_spreads, obvious=abs(math.log(factor)) > math.log(_OBVIOUS))
@@ -255,7 +255,8 @@ def _channels(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
 def _layout(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
     """Yield a mismatch if the values lie channels-first on one side and channels-last on the other.
 
-    The shapes are equal, so one side was reshaped where it should have been transposed.
+    The sides are the calibration samples ``ours`` and the inputs ``theirs``. Their shapes are equal, so one
+    side was reshaped where it should have been transposed.
     """
     mine, other = ours.rows(), theirs.rows()
     if mine is None or other is None or ours.values.shape[1:] != theirs.values.shape[1:]:
@@ -280,14 +281,14 @@ def _factor(ours: _Side, theirs: _Side) -> float:
 
 
 def _sure(ours: F64, theirs: F64, *, obvious: bool = False) -> bool:
-    """Return whether two means differ by more than chance; with too few samples, return ``obvious``."""
+    """Return whether the means of two arrays differ by more than chance; ``obvious`` with too few samples."""
     if min(len(ours), len(theirs)) < _LEAST:
         return obvious
     return _distance(ours, theirs) > CERTAIN
 
 
 def _distance(ours: F64, theirs: F64) -> float:
-    """Return the difference of two means in standard errors (Welch 1947).
+    """Return the difference between the means of two arrays, in standard errors (Welch 1947).
 
     If neither array varies, the result is inf for different means and 0 for equal means.
     """
@@ -301,7 +302,7 @@ def _distance(ours: F64, theirs: F64) -> float:
 def _repeats(
     calibration: Mapping[str, Array], validation: Mapping[str, Array], names: list[str]
 ) -> Iterator[Finding]:
-    """Yield findings on calibration samples that are copies of each other, or that are among the inputs."""
+    """Yield findings on calibration samples that are copies of each other or of the inputs ``validation``."""
     ours, theirs = _digests(calibration, names), _digests(validation, names)
     if len(ours) > 1:
         twice = 1 - len(set(ours)) / len(ours)

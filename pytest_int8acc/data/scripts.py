@@ -60,7 +60,7 @@ class ProcessState:
                 after = _process_state()
                 self._changed |= {key: value for key, value in after.items() if value != before[key]}
                 # The next block begins in the working folder in which this block ends. If blocks are nested,
-                # the outermost one ends last, so its folder counts.
+                # the outermost block ends last, so the folder in which it ends is used.
                 self._changed["folder"] = after["folder"]
                 if after["folder"] == outside["folder"]:
                     del self._changed["folder"]
@@ -253,7 +253,7 @@ def _importable(folder: Path, modules: dict[str, ModuleType]) -> Iterator[None]:
 def _comes_from(folder: Path, name: str) -> bool:
     """Return whether the top-level module or package of module ``name`` lies directly in ``folder``.
 
-    A virtual environment below the folder does not count.
+    Modules of a virtual environment below the folder do not lie directly in the folder.
     """
     top = sys.modules.get(name.partition(".")[0])
     spec = getattr(top, "__spec__", None)
@@ -280,7 +280,8 @@ def _blame(failure: BaseException, ref: str) -> str:
 def _place(failure: BaseException, ref: str) -> str | None:
     """Return ``file:line`` of the innermost frame in the folder of the user's script.
 
-    The file is written like the script in ``ref``. None if no frame is the user's.
+    The path of the file is relative to the same folder as the script in ``ref``. None if no frame is in the
+    user's code.
     """
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(failure.__traceback__)]
     if isinstance(failure, SyntaxError) and isinstance(failure.filename, str):

@@ -214,9 +214,9 @@ def _file_feeds(
 
 
 def _with_axis(arrays: Feed, layout: Layout) -> Feed:
-    """Return ``arrays``, each with a new axis 0 if it is a single sample without a batch axis.
+    """Return ``arrays``; an array that is a single sample without a batch axis gets a new axis 0.
 
-    If the model has no batch axis, axis 0 counts feeds. It is added if the arrays are a single feed.
+    If the model has no batch axis, axis 0 counts feeds: all arrays get it if they are a single feed.
     """
     ranks = {t.name: len(t.shape) for t in layout.inputs if t.shape is not None}
     if layout.batched:
@@ -327,7 +327,7 @@ def _random(random: RandomSource, layout: Layout, size: int, where: str) -> Sour
 
 
 def _sample_shape(tensor: TensorInfo, layout: Layout) -> tuple[int, ...]:
-    """Return the shape without the batch axis; all other sizes of the input must be fixed."""
+    """Return the shape of one sample of an input; all its sizes must be fixed."""
     dims = (tensor.shape or ())[tensor.name in layout.batched :]
     return tuple(dim for dim in dims if isinstance(dim, int))
 
@@ -344,7 +344,7 @@ def check_random_size(samples: int, layout: Layout, what: str, most: int) -> Non
 def _draw(random: RandomSource, layout: Layout, size: int, where: str) -> Iterator[Located]:
     """Yield feeds of ``size`` rows.
 
-    Inputs without a batch axis are drawn once, or per feed if no input is batched.
+    An input without a batch axis is drawn once. If no input has a batch axis, all are drawn for each feed.
     """
     streams = {t.name: np.random.default_rng([random.seed, i]) for i, t in enumerate(layout.inputs)}
     step = size if layout.batched else 1

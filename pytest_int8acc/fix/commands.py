@@ -29,7 +29,7 @@ def exclude_nodes(named: Named) -> str:
 def modelopt(named: Named, low: str = "") -> str:
     """Return ``modelopt.sh``, which runs NVIDIA Model Optimizer's quantizer.
 
-    The quantizer leaves out the nodes in ``named.high``.
+    The quantizer leaves out the nodes in ``named.high``. ``low`` is its mode, like ``fp8``; empty for INT8.
     """
     lines = ["exec python -m modelopt.onnx.quantization"]
     if low:

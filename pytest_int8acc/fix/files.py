@@ -81,7 +81,8 @@ class Named:
 def name_nodes(fix: FixFiles, folder: Path) -> Named:
     """Return ``fix`` by names of nodes and tensors of the float model, which other tools quantize again.
 
-    Nodes that the case's Q/DQ model has, but not the float model, are left out.
+    Nodes that the case's Q/DQ model has, but not the float model, are left out. ``folder`` is the folder of
+    the fix, to which the path of the float model is relative.
     """
     network, model = fused(fix.network, fix.plan.fused), fix.named_model
     nodes = {node.name: node.op_type for node in model.graph.node}

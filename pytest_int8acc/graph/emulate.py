@@ -98,7 +98,7 @@ class _Emulation:
             if signature(node, self.opset) is None:
                 self.public.update(node.input, node.output)
         self.wide: dict[str, str] = {}
-        """16-bit tensor to the name of the FP32 tensor that replaces it."""
+        """For each 16-bit tensor, by name, the name of the FP32 tensor that replaces it."""
         self.unrounded: set[str] = set()
         """FP32 tensors that are not rounded. The output of the only node that reads them is rounded
         instead."""
@@ -149,12 +149,12 @@ class _Emulation:
         node.input[:] = [self.wide.get(name, name) for name in node.input]
         if follows:
             yield from self._rounded(node, halves)
-        else:  # An attribute of the node sets the type of the node's outputs.
+        else:  # An attribute sets the type of the outputs, so they are cast to FP32.
             yield node
             yield from (self._widen(name) for name in halves)
 
     def _rounded(self, node: onnx.NodeProto, halves: list[str]) -> Iterator[onnx.NodeProto]:
-        """``node``, and a pair of Casts after each output that may hold numbers that do not fit 16 bits."""
+        """``node``, and a pair of Casts after each of its 16-bit outputs ``halves`` that must be rounded."""
         exact = node.op_type == "DequantizeLinear" or (
             keeps_values(node) and self.unrounded.isdisjoint(node.input)
         )
@@ -222,14 +222,15 @@ def keeps_values(node: onnx.NodeProto) -> bool:
 #: The ratio of g to |x|, where g is added to x and subtracted again to round x to E4M3. FP32 has 24 binary
 #: digits and E4M3 has 4, so 20 digits are dropped.
 _SPLIT = 2.0**20
-#: Minimum of the number g that is added and subtracted to round to E4M3. It rounds subnormal E4M3 numbers.
+#: Minimum of the number g that is added and subtracted to round to E4M3. With this g, results are multiples
+#: of the smallest subnormal E4M3 number.
 _LEAST = 1.5 * FP8.normal * _SPLIT
 
 
 def spell_out_fp8(model: Model) -> Model:
     """``model`` with FP8 emulated in FP32. Results are equal, except for signs of zeros.
 
-    Q/DQ pairs with a single FP32 scale, and constants, are emulated. Other FP8 nodes stay as they are. A
+    Q/DQ pairs with a single FP32 scale, and FP8 constants, are emulated. Other FP8 nodes stay as they are. A
     model without FP8 is returned unchanged.
     """
     return _Speller(model).done() if holds_fp8(model) else model
@@ -281,7 +282,10 @@ class _Speller:
                 yield node
 
     def _is_plain(self, node: onnx.NodeProto, known: Mapping[str, Array]) -> bool:
-        """Whether a node is an FP8 QuantizeLinear or DequantizeLinear with a single FP32 scale."""
+        """Whether a node is an FP8 QuantizeLinear or DequantizeLinear with a single FP32 scale.
+
+        ``known`` has the constants that the node can read, by name.
+        """
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or len(node.input) < 3:
             return False
         scale, zero = known.get(node.input[1]), known.get(node.input[2])
@@ -306,7 +310,7 @@ class _Speller:
 
 
 def _dequantized(node: onnx.NodeProto, known: Mapping[str, Array]) -> Array | None:
-    """The result of a DequantizeLinear of a constant in FP8; None for other nodes."""
+    """The result of a DequantizeLinear of an FP8 constant, one of ``known``; None for other nodes."""
     codes, scale = (known.get(name) for name in node.input[:2])
     if codes is None or scale is None or codes.dtype != FP8.dtype or scale.ndim > 1:
         return None

@@ -34,7 +34,7 @@ CHOOSING = frozenset(
     {"NonMaxSuppression", "TopK", "ArgMax", "ArgMin", "Hardmax", "NonZero", "Unique", "EfficientNMS_TRT"}
     | {"BatchedNMS_TRT", "EfficientNMS_ONNX_TRT"}
 )
-#: Operators that read only the shape of their input.
+#: Operators whose output depends only on shapes.
 _OF_SHAPES = frozenset({"Shape", "Size", "ConstantOfShape"})
 
 
@@ -78,9 +78,11 @@ def _sees_all(node: onnx.NodeProto) -> bool:
 
 
 def choices(model: Model, outputs: Collection[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The floats by which each selecting node, such as TopK, selects, and the outputs that depend on it.
+    """For each selecting node, such as TopK, the float tensors by which it selects, and dependent outputs.
 
-    A selecting node is left out if it depends on another selecting node, or if no output depends on it.
+    The key is the node's name. A dependent output is one of ``outputs`` that is computed from the node's
+    result. A selecting node is left out if it depends on another selecting node, if it reads no computed
+    float tensor, or if no output depends on it.
     """
     types, index = value_types(model), model.index
     behind: dict[str, frozenset[str]] = {}
@@ -222,7 +224,10 @@ class _Joiner:
         return False
 
     def segments(self, tensor: str, axis: int, depth: int) -> list[Segment] | None:
-        """The segments (parts) of a tensor along an axis; None if their sizes are not known."""
+        """The segments (parts) of a tensor along an axis; None if their sizes are not known.
+
+        ``depth`` is the number of nodes between this tensor and the output; at ``MAX_STEPS`` the search ends.
+        """
         self._steps += 1
         node = self._made.get(tensor)
         found = None
@@ -265,10 +270,11 @@ class _Joiner:
     def _with_deduced(
         self, node: onnx.NodeProto, axis: int, inputs: Sequence[list[Segment] | None]
     ) -> list[list[Segment] | None]:
-        """The segments (parts) of each input of a Concat; ``inputs`` has None for unknown segments.
+        """The segments (parts along ``axis``) of each input of the Concat ``node``.
 
-        If only one input is unknown, it becomes one segment. The size of this segment is the size of the
-        Concat's output minus the sizes of all other segments.
+        ``inputs`` has None for each input whose segments are not known. If there is only one such input, it
+        becomes one segment. The size of this segment is the size of the Concat's output minus the sizes of
+        all other segments.
         """
         total = self._tracer.size(node.output[0], axis)
         missing = [i for i, segments in enumerate(inputs) if segments is None]
@@ -290,7 +296,11 @@ class _Joiner:
         return _cut(inner, start, stop) if step == 1 else None
 
     def kind(self, tensor: str, depth: int = 0) -> str:
-        """``scores`` if all elements of a tensor come from a Sigmoid or Softmax, else empty."""
+        """``scores`` if all elements of a tensor come from a Sigmoid or Softmax, else empty.
+
+        ``depth`` is the number of nodes that were followed to this tensor; after ``MAX_STEPS`` nodes the kind
+        is taken to be unknown.
+        """
         node = self._made.get(tensor)
         self._steps += 1
         if node is None or depth > MAX_STEPS or self._steps > _MAX_NODES:

@@ -46,12 +46,13 @@ def _power(base: Array, exponent: Array) -> Array | None:
 
 #: Operators that only move or pick values. They are computed even if some values are placeholders for sizes.
 _MOVES = frozenset({"Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze", "Where"})
-#: Arithmetic operators that are computed in advance. IEEE 754 defines their rounding, except that of Pow.
+#: Arithmetic operators that are computed in advance. IEEE 754 defines their rounding, so all runtimes get the
+#: same result. The exception is Pow, see ``_power``.
 _ARITHMETIC = frozenset({"Add", "Div", "Equal", "Mod", "Mul", "Pow", "Sqrt", "Sub"})
 
 
 def computed(node: onnx.NodeProto, arrays: Sequence[Array], opset: int) -> Array:
-    """The first output of a node for the input ``arrays``, computed by ONNX's reference implementation.
+    """The first output of a node of opset ``opset`` for the inputs ``arrays``, by ONNX's reference evaluator.
 
     Inputs are not checked. Invalid inputs may raise any exception that NumPy raises.
     """
@@ -133,7 +134,10 @@ class _Sizes:
             self.known[name] = array
 
     def _tell(self, name: str, kind: TypeProto) -> None:
-        """Store the type of a tensor. Each size that is not fixed gets a placeholder number for its name."""
+        """Store the type of a tensor, in which a placeholder number replaces the name of each size not fixed.
+
+        Sizes with the same name get the same number.
+        """
         self._types[name] = kind
         for dim in kind.tensor_type.shape.dim:
             if not dim.HasField("dim_value") and not dim.dim_param.startswith("-"):

@@ -47,8 +47,8 @@ class Format:
     has_deconvolutions: bool = True
     """Whether ConvTranspose runs in this format."""
     sound_db: float = 0.0
-    """For formats that TensorRT quantizes to: the minimum SQNR, in dB, of a tensor that suits the format. The
-    tensor has its best scale. If the SQNR is lower, a few large values of the tensor determine the range."""
+    """For formats that TensorRT quantizes to: the minimum SQNR with the best scale, in dB, of a tensor that
+    suits the format. If the SQNR is lower, a few large values of the tensor determine the range."""
 
     @property
     def levels(self) -> float:

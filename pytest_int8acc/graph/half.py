@@ -62,7 +62,7 @@ class Fp16Model:
 
 
 def to_fp16(model: Model, keep_fp32: Collection[str] = (), low: Format = FP16) -> Fp16Model:
-    """``model`` in FP16 or BF16, except the nodes named in ``keep_fp32``.
+    """``model`` in the format ``low``, FP16 or BF16, except the nodes named in ``keep_fp32``.
 
     The model must be in normal form; it may have Q/DQ. Names of nodes, inputs and outputs stay the same. A
     tensor with a new type keeps its name, unless it is an output, or is read inside an If, Loop or Scan. Q/DQ
@@ -101,14 +101,17 @@ def _check_kept(model: Model, keep_fp32: Collection[str]) -> None:
 
 
 def _prepared(model: Model, low: Format, keep_fp32: Collection[str]) -> Model:
-    """``model`` in an opset that allows the format ``low``, and with its BatchNormalizations combined."""
+    """``model`` in an opset that allows the format ``low``, and after ``combine_norms``.
+
+    BatchNormalizations named in ``keep_fp32`` are not combined.
+    """
     quantized = any(node.op_type in _QDQ for node in model.graph.node)
     least = max(low.opset, QDQ_OPSET if quantized else 0)
     return combine_norms(lift(model, least), keep_fp32)
 
 
 def narrow_nodes(model: Model, low: Format) -> tuple[dict[str, Narrow], dict[str, Array]]:
-    """Name to node of all nodes that can compute in ``low``, and name to values of all constants in FP32.
+    """The nodes that can compute in ``low``, by name, and the FP32 values of all constants, by name.
 
     Raises:
         ModelError: ``model``, which is in normal form, cannot be converted to an opset that allows ``low``.
@@ -180,7 +183,7 @@ class _Typing:
             self.made[node.output[0]] = required[1]
 
     def _bind(self, node: onnx.NodeProto, formals: Signature) -> dict[str, int]:
-        """The new float type of each type variable of a node's schema; empty if the node does not change."""
+        """The new float type of each type variable of ``formals``, a node's schema; empty if none changes."""
         kept = node.name in self._keep
         if node.op_type in _SELF_TYPED or _takes_any(node):
             return {}
@@ -286,7 +289,8 @@ class _Rewrite:
     def _casts(self, name: str, *, keeps_name: bool) -> Iterator[onnx.NodeProto]:
         """Casts of a tensor to all types in which nodes need it, except the type in which it is computed.
 
-        With ``keeps_name``, the tensor in the old type keeps the name.
+        With ``keeps_name``, the tensor in its type before the conversion keeps the name. Otherwise the tensor
+        in the type in which it is computed keeps the name.
         """
         typing = self._typing
         made, before = typing.made.get(name, 0), typing.types.get(name, 0)
@@ -345,7 +349,7 @@ def _readers(model: Model, typing: _Typing) -> tuple[dict[str, list[str]], set[s
 
 
 def _set_types(node: onnx.NodeProto, typing: _Typing) -> None:
-    """Set the type attributes of a node: ``to`` of a Cast, ``output_dtype`` of a DequantizeLinear."""
+    """Set the type attribute of a Cast (``to``) or DequantizeLinear (``output_dtype``) as in ``typing``."""
     made = typing.made.get(node.output[0]) if node.output else None
     for said in list(node.attribute):
         if (node.op_type, said.name) == ("Cast", "to") and made:
@@ -370,8 +374,9 @@ class HalfConstant:
 def to_half(name: str, values: Array, readers: Sequence[str], *, is_scale: bool) -> HalfConstant:
     """``values`` (float32, any shape) rounded to float16; numbers that are too large for FP16 become inf.
 
-    A Q/DQ scale that would become 0 is raised to 2**-24, because TensorRT accepts only positive scales.
-    ``readers`` are the names of the nodes that read the constant, for messages.
+    With ``is_scale``, the values are Q/DQ scales: a scale that would become 0 is raised to 2**-24, because
+    TensorRT accepts only positive scales. Sentences name the constant, ``name``, and the nodes that read it,
+    ``readers``.
     """
     wide = np.asarray(values)
     half = FP16.round(wide)
@@ -396,12 +401,15 @@ def scale_in(scale: Array, dtype: DTypeLike) -> Array:
 
 
 def _positive(wide: Array, half: Array) -> Array:
-    """The FP16 scales ``half``; scales that rounding made 0 are raised to the smallest FP16 number."""
+    """The FP16 scales ``half``; those that rounding from ``wide`` made 0 become the smallest FP16 number."""
     return np.where((half == 0) & (wide > 0), np.float16(FP16.smallest), half)
 
 
 def _scale_note(who: str, wide: Array, half: Array) -> str:
-    """A sentence about a scale that was raised above 0 or changed by more than ``COARSE``; or empty."""
+    """A sentence about the scale ``who``, whose numbers ``wide`` are rounded to ``half``.
+
+    The result is empty if no number becomes 0, and none changes by more than ``COARSE``.
+    """
     vanished = (half == 0) & (wide > 0)
     if vanished.any():
         return f"scale {who}: {_count_of(vanished)} below what FP16 holds, raised to 2**-24"

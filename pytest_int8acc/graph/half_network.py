@@ -126,7 +126,7 @@ class _Wiring:
                 self.touched[group or ""].add(tensor)
 
     def savings(self, kept: Collection[str]) -> Iterator[tuple[str, ...]]:
-        """Chains of connected groups that save a Cast if they run in FP32 in addition to ``kept``."""
+        """Chains of groups that save a Cast if they run in FP32 in addition to the groups ``kept``."""
         for first in self._adjacent(kept, kept):
             run: tuple[str, ...] = (first,)
             while len(run) <= _GAP:
@@ -210,6 +210,7 @@ def _unmark(model: Model, markers: Mapping[_Place, str]) -> tuple[Model, dict[_P
     """``model`` without its marker nodes, and for each quantized input its new place.
 
     A place is a node's name and an input position. The new place is at the same node, or at a Cast before it.
+    ``markers`` has the name of the marker node at each old place.
     """
     editor = model.edit()
     marked = {name: place for place, name in markers.items()}

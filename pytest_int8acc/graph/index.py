@@ -205,7 +205,7 @@ def take_name(preferred: str, taken: set[str]) -> str:
 
 
 def rename_inside(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Rename tensors in ``graph`` and in the graphs inside its nodes, in place."""
+    """Rename tensors, from keys of ``names`` to its values, in ``graph`` and in graphs inside its nodes."""
     for each in all_graphs(graph) if names else ():
         for value in (*each.input, *each.output, *each.value_info, *each.initializer):
             value.name = names.get(value.name, value.name)

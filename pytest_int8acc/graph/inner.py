@@ -22,8 +22,8 @@ def with_inner_tensors(model: Model, tensors: Iterable[str]) -> Model:
     The tensors inside get other names. A copy has the values of all steps of a Loop or Scan, in float32. Its
     shape is [rows, channels] if a matrix product with constant weights reads the tensor, otherwise [values].
     A copy may also have rows of zeros: one where a Loop begins, and one if an If runs a branch without the
-    tensor. The copy is one row of zeros if the values cannot be copied: those of graphs inside the graph of a
-    Scan, whose outputs have the same shape in all steps, and of graphs inside a SequenceMap.
+    tensor. Values cannot be copied from an If, Loop or Scan inside a Scan, because outputs of a Scan must
+    have the same shape in all steps, nor from a SequenceMap. A copy of such a tensor is one row of zeros.
 
     Args:
         model: A model in normal form, so that no two tensors have the same name.
@@ -109,14 +109,15 @@ class _Shower:
         return before, after, shown
 
     def _own(self, graph: onnx.GraphProto) -> list[str]:
-        """The tensors to copy that a graph itself computes or has as inputs."""
+        """The tensors to copy that belong to a graph itself, not to graphs inside it."""
         names = {value.name for value in graph.input}.union(name for n in graph.node for name in n.output)
         return [tensor for tensor in self.inner if tensor in names]
 
     def _show_own(self, graph: onnx.GraphProto) -> dict[str, str]:
-        """Copy the tensors of a graph inside an If, Loop or Scan, converted to float32 and reshaped to rows.
+        """Add copies of a graph's own tensors to it; the graph lies inside an If, Loop or Scan.
 
-        Tensors of the graphs inside this graph are also copied to this graph.
+        The copies are float32 and have the shape of the copies in the main graph. Tensors of the graphs
+        inside this graph are also copied to this graph.
 
         Returns:
             For each tensor, the name of its copy.

@@ -180,7 +180,11 @@ def _add_switches(editor: Editor, groups: Sequence[str]) -> tuple[str, list[str]
 def _add_scales(
     editor: Editor, network: Network, halved: Network, as_run: Network
 ) -> dict[tuple[str, bytes], _ScaleInput]:
-    """Add a model input for each scale of an activation; :func:`_scale_key` makes the keys of the result."""
+    """Add a model input for each scale of an activation; :func:`_scale_key` makes the keys of the result.
+
+    ``halved`` is ``network`` in the types in which models are built from it. ``as_run`` is ``network`` in the
+    types in which it runs.
+    """
     scales: dict[tuple[str, bytes], _ScaleInput] = {}
     for edge, half, run in zip(network.edges, halved.edges, as_run.edges, strict=True):
         key = _scale_key(run)
@@ -291,9 +295,10 @@ class _Writer(ABC):
     def choose(
         self, switch: str, name: str, results: Mapping[str, int], fill: Callable[[_Branch], None]
     ) -> onnx.NodeProto:
-        """A new If node on the condition ``switch``.
+        """A new If node on the condition ``switch``; its name begins with ``name``.
 
-        ``results`` maps the If's output tensors to element types. ``fill`` writes one branch.
+        ``results`` maps the If's output tensors to element types. ``fill`` is called once for each branch and
+        adds the nodes of the branch.
         """
         graphs: dict[str, Any] = {}
         for label, is_low in (("then", True), ("else", False)):
@@ -337,7 +342,7 @@ class _Writer(ABC):
         return branch.names[name]
 
     def low_constant(self, name: str, key: object, make: Callable[[], Array], branch: _Branch) -> str:
-        """Add a constant in the low format, whose values ``make`` returns, and return its name.
+        """Add the constant ``name`` in the low format and return its new name; ``make`` returns its values.
 
         If ``is_movable`` allows it, the constant is added to the branch. Otherwise it is added outside of all
         branches, only once for each ``key``.
@@ -387,7 +392,8 @@ class _QuantizingWriter(_Writer):
     def _before(self, node: onnx.NodeProto, leader: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Nodes that compute inputs of ``node`` from constants, such as a Transpose of its weights.
 
-        No other node reads their outputs.
+        No other node reads their outputs. Nodes in another group than ``leader``, the main node of the
+        region, are left out.
         """
         for name in dict.fromkeys(node.input):
             made_by = self.index.producer.get(name)
@@ -650,7 +656,7 @@ class _Splitter:
         for tensor in dict.fromkeys(edge.tensor for edge in constants):
             same = tuple(edge for edge in constants if edge.tensor == tensor)
             one = replace(group, edges=same)
-            if pieces:  # The first constant stays with the group itself.
+            if pieces:  # Only the first constant stays in the old group.
                 one = self._identity(same[0], tensor, same[0].quantization)
                 for edge in same:
                     self._nodes[edge.node].input[edge.index] = str(self._before[same[0].node][-1].output[0])
@@ -683,7 +689,10 @@ class _Splitter:
         return self.editor.done()
 
     def _identity(self, edge: Edge, tensor: str, quantization: Quantization) -> Group:
-        """A new group of one Identity node that reads ``tensor`` and is put before the node of ``edge``."""
+        """A new group of one Identity node, which is put before the node of ``edge``.
+
+        The Identity reads ``tensor``, to which the group applies ``quantization``.
+        """
         name = self.editor.unique(f"{tensor}/edge")
         node = helper.make_node("Identity", [tensor], [self.editor.unique(f"{name}/out")], name)
         self._before[edge.node].append(node)
@@ -706,7 +715,11 @@ class _Splitter:
 
 
 def _placeholder(channels: int, axis: int | None, given: Quantization) -> Quantization:
-    """A symmetric quantization with scales of 1, which a plan replaces."""
+    """A symmetric quantization with scales of 1, which a plan replaces.
+
+    There are ``channels`` scales along ``axis``, or one scale if ``axis`` is None. ``given`` is the network's
+    quantization, whose types are used.
+    """
     scale = np.ones(() if axis is None else channels, given.scale.dtype)
     return Quantization(scale, given.format.symmetric.zeros(scale), axis)
 

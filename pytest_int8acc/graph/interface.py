@@ -1,8 +1,8 @@
 """Converts the float types of a model's inputs and outputs to those of another model, and back.
 
 ModelOpt and other exporters also convert the inputs and outputs of a model to FP16. Such a model is compared
-with a float model in FP32. So Casts are added at its inputs and outputs. A caller would convert the data in
-the same way.
+with a float model in FP32, so Casts are added at its inputs and outputs. A program that runs the FP16 model
+would convert its data in the same way.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _cast(model: Model, types: dict[str, int]) -> Model:
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Give tensors new names wherever nodes of the graph, or of graphs inside it, read or compute them."""
+    """Rename tensors, from keys of ``names`` to its values, in nodes of a graph and of graphs inside it."""
     for node in all_nodes(graph):
         refill(node.input, [names.get(name, name) for name in node.input])
         refill(node.output, [names.get(name, name) for name in node.output])

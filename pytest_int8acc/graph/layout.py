@@ -85,8 +85,8 @@ class Layout:
     """The inputs of a float model that are to be quantized, before scales are known."""
 
     slots: Mapping[str, tuple[Slot, ...]]
-    """The inputs to quantize of each group's node, in topological order. The keys are the names of the nodes,
-    which are also the names of the groups."""
+    """For each group, in topological order, the inputs of its node that are to be quantized. The key is the
+    name of the node, which is also the name of the group."""
     left_high: Mapping[str, LeftHigh]
     """The reason why a convolution or matrix product stays in high precision, by node name."""
     shared: tuple[frozenset[str], ...]
@@ -136,7 +136,7 @@ class _Finder:
         """The names of the weighted nodes whose inputs will be quantized, among the nodes visited so far."""
 
     def slots_of(self, node: onnx.NodeProto) -> tuple[Slot, ...]:
-        """The inputs of a node to quantize.
+        """The inputs of a node that are to be quantized.
 
         A weighted node that cannot be quantized gets an entry in ``left_high``.
         """
@@ -201,7 +201,7 @@ class _Finder:
 
 
 def match_nodes(model: Model, patterns: Sequence[str], groups: Sequence[str] = ()) -> dict[str, LeftHigh]:
-    """The reason why a node or group stays in high precision, by name, for all that a pattern excludes.
+    """For each node or group that a pattern matches, by name: the reason why it stays in high precision.
 
     Args:
         model: The model. The names of its main graph's nodes are matched.
@@ -240,7 +240,7 @@ def _shared_scales(model: Model, slots: Mapping[str, tuple[Slot, ...]]) -> list[
     """Sets of tensors that must have the same scale: those that a Concat joins, and the Concat's output.
 
     If the scales are equal, TensorRT can move a QuantizeLinear before the Concat. Only quantized tensors are
-    in the sets. Other inputs of the Concat get the scale of the output in any case.
+    in the sets: the moved QuantizeLinear also quantizes all other inputs, with the scale of the output.
     """
     quantized = {s.tensor for group in slots.values() for s in group if not s.constant}
     found: list[frozenset[str]] = []
@@ -364,9 +364,10 @@ def _joined(layout: Layout, scales: Mapping[str, float]) -> dict[str, float]:
 def fusable_convolution(
     index: Index, tensor: str, is_quantized: Callable[[onnx.NodeProto], bool]
 ) -> onnx.NodeProto | None:
-    """The quantized convolution that computes ``tensor``, perhaps with a BatchNormalization after it.
+    """The convolution that computes ``tensor``; None if ``is_quantized`` is false for it.
 
-    None if another node computes the tensor, or if several nodes read the tensor.
+    A BatchNormalization may lie between the convolution and ``tensor``. The result is also None if another
+    node computes ``tensor``, or if the convolution or the BatchNormalization has not exactly one reader.
     """
     node = index.producer.get(tensor)
     if node is None or index.only_reader(tensor) is None:
@@ -403,7 +404,10 @@ def channel_parameters(node: onnx.NodeProto) -> dict[int, int]:
 
 
 def scales_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
-    """The axis along which TensorRT needs scales for a constant of a weighted node; None for one scale."""
+    """The axis along which TensorRT needs scales for a constant input of a weighted node; None for one scale.
+
+    ``index`` is the position of the input, and ``rank`` its number of axes.
+    """
     if node.op_type == "ConvTranspose" and attribute(node, "group", 1) != 1:
         return None
     if not node.op_type.startswith("Conv") and rank != 2:
@@ -412,7 +416,7 @@ def scales_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
 
 
 def by_input(weight: Array, node: onnx.NodeProto) -> Array:
-    """The weight of a node in the order of output channels, then input channels.
+    """The weight of a node, with the output channels on axis 1 and the input channels on axis 2.
 
     For a Conv the shape is [groups, outputs per group, inputs per group, ...]; for a product [1, outputs,
     inputs].
@@ -535,7 +539,7 @@ def output_channel_axis(model: Model, output: str) -> int | None:
 
 
 def moved_axis(axis: int, rank: int, moves: Iterable[onnx.NodeProto]) -> int | None:
-    """The position of a tensor's axis after the nodes ``moves``.
+    """The position of ``axis`` of a tensor with ``rank`` axes after the nodes ``moves`` moved its elements.
 
     None if one of these nodes is not a Transpose, Identity or Dropout.
     """
@@ -648,7 +652,8 @@ class ChannelTracer:
     def channels(self, tensor: str, steps: int = 0) -> int | None:
         """The channel axis of a tensor, from the node before it that made the channels, such as a Conv.
 
-        None if no such node is found, or if the channels are on axis 0.
+        None if no such node is found, or if the channels are on axis 0. ``steps`` is the number of nodes that
+        were followed to this tensor; the search ends after ``MAX_STEPS``.
         """
         node, shape = self._made.get(tensor), self.shape(tensor)
         if node is None or not shape or steps > MAX_STEPS:

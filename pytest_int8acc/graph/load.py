@@ -2,9 +2,9 @@
 
 A model in normal form has no local functions, none of TensorRT's own FP8 operators, and no Constant nodes in
 the main graph. Names of nodes are unique, and so are names of tensors. Initializers are not listed as inputs.
-The opset is 13 or later, because per-channel Q/DQ needs it. Sizes that are not fixed have no number. If a
-weight was computed by Transpose, Reshape, Identity, Cast or arithmetic with other constants, the result is
-stored as an initializer.
+The opset is 13 or later, because per-channel Q/DQ needs it. Sizes that are not fixed are stored without a
+number. If a weight was computed by Transpose, Reshape, Identity, Cast or arithmetic with other constants, the
+result is stored as an initializer.
 """
 
 from __future__ import annotations

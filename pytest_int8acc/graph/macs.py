@@ -34,7 +34,7 @@ def macs(network: Network, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[
 
 
 def sized_tensors(network: Network) -> list[str]:
-    """Names of tensors, without constants: those whose shapes ``macs`` needs, and ``leading_outputs``."""
+    """Tensors, except constants, whose shapes ``macs`` needs, and those that ``leading_outputs`` returns."""
     index = network.model.index
     main = [group for group in network.groups if not group.is_inner]
     nodes = [index.nodes[name] for group in main for name in group.nodes]
@@ -88,7 +88,7 @@ def inferred_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[s
 def _of_bodies(
     node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array], rows: int
 ) -> dict[str, float]:
-    """The multiply-accumulates of each node inside ``node``, such as in the branches of an If.
+    """The multiply-accumulates of each node inside ``node``, such as an If, in one run of ``rows`` samples.
 
     Only one branch of an If runs. So the count of the most expensive branch is divided among the nodes of all
     branches.
@@ -103,7 +103,7 @@ def _of_bodies(
 def _of_body(
     body: onnx.GraphProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array], rows: int
 ) -> dict[str, float]:
-    """The multiply-accumulates of each node of the graph ``body``, and of graphs inside it, in one run."""
+    """The multiply-accumulates of each node in ``body``, at any depth, in one run of ``rows`` samples."""
     own = {**shapes, **{tensor.name: tuple(tensor.dims) for tensor in body.initializer}}
     found: dict[str, float] = {}
     for node in body.node:
@@ -139,7 +139,10 @@ def _factors(node: onnx.NodeProto) -> tuple[str, str, str]:
 
 
 def _of_node(node: onnx.NodeProto, shapes: Mapping[str, _Shape], rows: int) -> float:
-    """The multiply-accumulates of one node; if a shape is not known, one per weight and sample."""
+    """The multiply-accumulates of ``node`` for ``rows`` samples.
+
+    If a shape is not known, the result is one per weight and sample.
+    """
     if node.op_type not in _COUNTED:
         return 0.0
     if not all(name in shapes for name in _factors(node)):
@@ -180,7 +183,8 @@ def _products(
 ) -> list[str]:
     """Names of the convolutions and matrix products of one graph whose two operands are dequantized.
 
-    ``producer`` maps each tensor that the graph can read to the node that computes the tensor.
+    ``producer`` maps each tensor that the graph can read to the node that computes the tensor. ``known`` has
+    results of ``_is_dequantized``, by node name and input position.
     """
     weighted = (node for node in graph.node if node.op_type in WEIGHTED)
     return [n.name for n in weighted if all(_is_dequantized(n, place, producer, known) for place in (0, 1))]
@@ -192,10 +196,11 @@ def _is_dequantized(
     producer: Mapping[str, onnx.NodeProto],
     known: dict[tuple[str, int], bool],
 ) -> bool:
-    """Whether input ``place`` of ``node`` is dequantized; nodes that only move values may lie between.
+    """Whether the tensor at input position ``place`` of ``node`` is dequantized.
 
-    Each result is added to ``known``. This is not a nested function, because a recursive nested function is a
-    reference cycle, which would keep the model in memory.
+    Nodes that only move values may lie between the DequantizeLinear and ``node``. Each result is added to
+    ``known``, which has the quantized inputs from the start. This is not a nested function, because a
+    recursive nested function is a reference cycle, which would keep the model in memory.
     """
     if (node.name, place) in known:
         return known[node.name, place]

@@ -49,7 +49,7 @@ class Site:
     axis: int
     """Channel axis of the activation: 1 for convolutions, -1 for products."""
     rank: int
-    """The rank of the weights, and of a convolution's activation; 0 with ``partner``."""
+    """The rank of the weights, and of a convolution's activation; 0 if there is a ``partner``."""
     channels: int
     readers: tuple[str, ...]
     """Names of the nodes that multiply the activation by constant weights, or of one product of two
@@ -84,7 +84,7 @@ class Migrated:
 
 
 def sites(network: Network) -> dict[str, Site]:
-    """The migration sites of a network: activations whose channels can be divided by factors, by name."""
+    """The activations of a network whose channels can be divided by factors (migration sites), by name."""
     search = _Search(network)
     found: dict[str, Site] = {}
     for edge in network.edges:
@@ -96,12 +96,12 @@ def sites(network: Network) -> dict[str, Site]:
 
 
 def find_site(network: Network, tensor: str) -> Site | None:
-    """The migration site of one tensor; None if nothing can be multiplied by the factors of its channels."""
+    """How channels of an activation can be divided by factors; None if nothing can be multiplied by them."""
     return _Search(network).site(tensor)
 
 
 def weight_maxima(network: Network, site: Site) -> Array:
-    """The greatest magnitude of the weights of each channel of the activation, float32 [channels]."""
+    """For each channel of ``site.tensor``, the greatest magnitude of its weights, float32 [channels]."""
     constants, nodes = network.model.constants(), network.model.index.nodes
     found = np.zeros(site.channels, np.float32)
     for reader in site.readers:
@@ -113,9 +113,10 @@ def weight_maxima(network: Network, site: Site) -> Array:
 
 
 def migrate(network: Network, factors: Mapping[str, Array]) -> Migrated:
-    """Divide channels of activations by factors, and multiply their weights or partner by the same factors.
+    """Divide channels of activations by factors, and multiply their weights by the same factors.
 
-    The function of the float model stays the same, up to float rounding. Weights that change get new scales.
+    In a product of two activations, the other activation takes the place of the weights. The float model
+    computes the same, up to float rounding. Weights that change get new scales.
 
     Args:
         network: Any network.
@@ -196,9 +197,9 @@ class _Search:
         self._mixing = mixing(network.model)
 
     def site(self, tensor: str) -> Site | None:
-        """The migration site of an activation.
+        """How the channels of the activation ``tensor`` can be divided by factors.
 
-        The result is None if neither weights nor another activation can be multiplied.
+        The result is None if neither weights nor another activation can be multiplied by the factors.
         """
         reading = self.index.readers(tensor)
         readers = [node.name for node, position in reading if position == 0 and self._weighs(node.name)]
@@ -228,7 +229,11 @@ class _Search:
         return int(weight.shape[0] * weight.shape[2])
 
     def _product(self, tensor: str) -> Site | None:
-        """The migration site of the first of two activations in a product, such as a query; else None."""
+        """How the channels of ``tensor`` can be divided by factors that multiply another activation.
+
+        The result is None if ``tensor``, such as a query, is not the first factor of one product of two
+        activations, or if the sizes of its channels are not known.
+        """
         reading = self.index.readers(tensor)
         products = [node for node, position in reading if node.op_type == "MatMul" and position == 0]
         if len(products) != 1 or products[0].name in self._mixing:
@@ -247,14 +252,14 @@ class _Search:
         return replace(found, seen=(tensor, node.input[1]))
 
     def _in_a_row(self, site: Site, side: int) -> str:
-        """The name of the first tensor in ``ways`` whose last axis has all channels; empty if none has."""
+        """Name of the first tensor in ``ways(site, side)`` with all channels on its last axis; else empty."""
         for way in self.ways(site, side) or ():
             if way.which.size == site.channels and way.lies_on(-1):
                 return way.tensor
         return ""
 
     def ways(self, site: Site, side: int) -> list[Way] | None:
-        """The tensors from the activation (side 0) or partner (side 1) back to the node that is divided.
+        """The tensors from the site's activation (side 0) or its partner (side 1) back to an earlier node.
 
         The factors can be folded into the constants of this node. None if there is no such node.
         """
@@ -287,7 +292,7 @@ class _Search:
         return [way] if takes else None
 
     def _takes(self, node: onnx.NodeProto, way: Way) -> bool:
-        """Whether dividing constants of the node by the factors divides the node's output by them."""
+        """Whether dividing constants of ``node`` can divide its output, the tensor of ``way``, by factors."""
         if node.op_type in ("Mul", "Div"):
             is_factor = node.op_type == "Mul" or node.input[1] in self.constants
             return is_factor and self._constant_fits(node, way.which)
@@ -308,7 +313,7 @@ class _Search:
         return node.op_type in ("Mul", "Div") and [array.size for array in given] == [1]
 
     def _constant_fits(self, node: onnx.NodeProto, which: Array) -> bool:
-        """Whether one of two inputs is a constant whose shape fits the factors."""
+        """Whether one of two inputs is a constant whose shape fits ``which``, the index of each factor."""
         shapes = [self.constants[name].shape for name in node.input if name in self.constants]
         if len(node.input) != 2 or len(shapes) != 1:
             return False
@@ -316,7 +321,7 @@ class _Search:
         return all(have == count or 1 in (have, count) for have, count in sizes)
 
     def _before(self, node: onnx.NodeProto, way: Way) -> Iterator[Way]:
-        """The inputs of a node that can be divided by the factors instead of the node's output."""
+        """The inputs of ``node`` that can be divided instead of its output, the tensor of ``way``."""
         source, which = node.input[0], way.which
         varying = [name for name in node.input if name not in self.constants]
         if node.op_type in _HOMOGENEOUS or (node.op_type in _POOLS and way.lies_on(1)):
@@ -336,7 +341,7 @@ class _Search:
                 yield Way(source, before)
 
     def _way(self, tensor: str, which: Array) -> Iterator[Way]:
-        """A :class:`Way` for an operand of a node.
+        """A :class:`Way` for the operand ``tensor`` of a node whose output has the factors ``which``.
 
         Nothing is yielded if factors differ along an axis that the operand lacks.
         """
@@ -360,7 +365,7 @@ class _Search:
 
 
 def _of_rank(which: Array, rank: int) -> Array:
-    """``which`` with dimensions of size 1 added or removed at the front."""
+    """``which`` with ``rank`` dimensions: dimensions of size 1 are added or removed at the front."""
     kept = which.shape[max(which.ndim - rank, 0) :]
     return which.reshape([1] * (rank - len(kept)) + list(kept))
 
@@ -377,9 +382,10 @@ class _Edit:
         self.moved: dict[tuple[str, int], str] = {}
 
     def scale_weights(self, site: Site, factors: Array) -> None:
-        """Multiply the weights of the nodes that read a site's activation by ``factors``.
+        """Multiply by ``factors`` the constant weights of the nodes that read the site's activation.
 
-        Nothing changes if the activation has a partner: its readers are products of two activations.
+        If the activation is a factor of a product of two activations, there are no weights, and nothing is
+        changed.
         """
         for reader in () if site.partner else site.readers:
             node = self.nodes[reader]
@@ -389,7 +395,7 @@ class _Edit:
             self.replace_constant(reader, 1, weight * by)
 
     def replace_constant(self, node: str, index: int, array: Array) -> None:
-        """Change one input of a node from a constant to ``array``. Other nodes keep the old constant."""
+        """Change input ``index`` of a node, a constant, to ``array``. Other nodes keep the old constant."""
         old = self.nodes[node].input[index]
         array = np.ascontiguousarray(array, self.constants[old].dtype)
         name = self.editor.add_constant(f"{old}_migrated", array)
@@ -398,12 +404,12 @@ class _Edit:
         self.moved[node, index] = name
 
     def divide(self, name: str, way: Way, factors: Array) -> None:
-        """Divide constants of the node ``name``, so that its output is divided by the factors."""
+        """Divide constants of node ``name`` to divide its output, the tensor of ``way``, by ``factors``."""
         for index, array in divided(self.nodes[name], way, factors, self.constants).items():
             self.replace_constant(name, index, array)
 
     def insert_mul(self, site: Site, side: int, factors: Array) -> tuple[str, str]:
-        """Insert a Mul between the site's activation (side 0) or partner (side 1) and its readers.
+        """Insert a Mul by ``factors`` after the site's activation (side 0) or its partner (side 1).
 
         Returns:
             The names of the Mul and of its output.
@@ -444,13 +450,16 @@ class _Edit:
 
 
 def _rescaled(edge: Edge, before: Array, after: Array) -> Quantization:
-    """The float values that a constant has in low precision, multiplied by ``after / before``."""
+    """The float values that the constant at ``edge`` has in low precision, multiplied by ``after / before``.
+
+    ``before`` and ``after`` are its values in the float model before and after the migration.
+    """
     factors = np.divide(after, before, where=before != 0, out=np.ones_like(after))
     return in_floats(edge.quantization.dequantize() * factors)
 
 
 def _requantized(old: Quantization, array: Array) -> Quantization:
-    """The quantization of a changed constant; it has a new scale unless the constant is an int32 bias."""
+    """The quantization of a constant after it changed to ``array``; the scale of an int32 bias is kept."""
     if old.format is INT32:
         return replace(old, values=old.quantize(array))
     fresh = quantize_weight(array, old.axis, old.format.symmetric)
@@ -460,8 +469,8 @@ def _requantized(old: Quantization, array: Array) -> Quantization:
 def divided(node: onnx.NodeProto, way: Way, factors: Array, constants: dict[str, Array]) -> dict[int, Array]:
     """The new constants of ``node``, by input position, with which its output is divided by the factors.
 
-    The factors are folded into ``node``, or ``node`` is an Add between the activation and the node into which
-    they are folded.
+    ``node`` is the node into which the factors are folded, or an Add after this node. Its output is the
+    tensor of ``way``, which has the index of each element's factor.
     """
     spread, found = way.spread(factors), {}
     if node.op_type in ("Mul", "Div", "Add"):

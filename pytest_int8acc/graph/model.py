@@ -46,7 +46,7 @@ INLINE_BYTES = 1 << 30
 _PLACEHOLDER = "weights-are-kept-apart"
 #: The metadata entry (key, value) that marks a model as a fix: a corrected model that this package wrote.
 _FIX_MARK = ("pytest-int8acc", "fix")
-#: Element types that NumPy reads as they are stored in a file.
+#: ONNX element types whose values NumPy reads from a file without conversion.
 _PLAIN_TYPES = frozenset(
     onnx.helper.np_dtype_to_tensor_dtype(np.dtype(code))
     for code in ("f2", "f4", "f8", "?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "float8_e4m3fn")
@@ -64,7 +64,7 @@ class Model:
     extra_outputs: frozenset[str] = frozenset()
     """The names of outputs that were added for comparisons, and that the user's model does not have."""
     file: Model | None = None
-    """The model as it is stored in its file; None for a model that was made from other models."""
+    """The model as read from its file, not yet in normal form; None if it was made from other models."""
 
     @property
     def graph(self) -> onnx.GraphProto:
@@ -125,7 +125,7 @@ class Model:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the graph and of all weights."""
+        """The number of bytes of the graph and of all weights."""
         return int(self.proto.ByteSize()) + sum(array.nbytes for array in self.weights.values())
 
     def constants(self) -> dict[str, Array]:
@@ -237,7 +237,10 @@ def is_external(tensor: TensorProto) -> bool:
 def make_model(
     proto: onnx.ModelProto, weights: Mapping[str, Array] | None = None, name: str = "model"
 ) -> Model:
-    """A Model of ``proto`` whose large initializers become arrays in ``weights``."""
+    """A Model of ``proto`` whose large initializers become arrays in ``Model.weights``.
+
+    ``weights`` has the arrays of initializers that are placeholders already. ``name`` is used in messages.
+    """
     external = dict(weights or {})
     for tensor in proto.graph.initializer:
         if is_external(tensor) or not is_mappable(tensor.data_type):
@@ -286,9 +289,10 @@ def write_model(model: Model, path: Path, *, external_weights: bool = False) -> 
 
 @contextlib.contextmanager
 def replacing_models(folder: Path, root: Path | None = None) -> Iterator[Path]:
-    """Yield an empty folder for new files. They move into ``folder`` if the block ends without an error.
+    """Yield an empty folder. Files written to it move into ``folder`` if the block ends without an error.
 
-    See :func:`replacing_files`. The old weight files of models that are replaced are deleted.
+    If a new model replaces an old one of the same name, the old model's file of weights is deleted. For
+    ``root`` and for errors, see :func:`replacing_files`.
     """
     before = list(folder.glob("*.onnx.*data"))
     with replacing_files(folder, root) as drafts:

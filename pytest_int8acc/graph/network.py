@@ -71,7 +71,7 @@ class Quantization:
 
     @property
     def is_float(self) -> bool:
-        """Whether a constant has FP32 values in low precision, in place of codes with a scale."""
+        """Whether ``values`` are FP32 numbers that replace a constant, rather than codes with a scale."""
         return self.format is FP32
 
     def quantize(self, values: Array) -> Array:
@@ -86,7 +86,10 @@ class Quantization:
 
 
 def in_floats(values: Array) -> Quantization:
-    """A constant that has these float values in low precision, and no Q/DQ pair."""
+    """The quantization of a constant that has ``values``, in FP32, while its group is in low precision.
+
+    Such a constant has no Q/DQ pair.
+    """
     return Quantization(np.ones((), np.float32), np.zeros((), FP32.dtype), values=values.astype(FP32.dtype))
 
 
@@ -157,11 +160,11 @@ class Network:
     notes: tuple[str, ...] = ()
     """Sentences for the report about how the user's Q/DQ model was read."""
     fixed_pairs: tuple[str, ...] = ()
-    """Names of Q/DQ nodes that no plan can remove: those with a scale per block, in INT4, or without a
-    partner. If a node lies inside an If, Loop or Scan, the names of the containing nodes come before its
-    name."""
+    """Names of Q/DQ nodes that no plan can remove: those with a scale per block, in INT4, or without
+    the other node of a pair. If a node lies inside an If, Loop or Scan, the names of the containing nodes
+    come before its name."""
     low: Format = INT8
-    """The low-precision format of the groups: INT8, FP8, FP16 or BF16. A plan can keep groups out of it."""
+    """The low-precision format: INT8, FP8, FP16 or BF16. A plan can keep groups in high precision instead."""
 
     @property
     def edges(self) -> Iterator[Edge]:

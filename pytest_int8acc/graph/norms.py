@@ -185,7 +185,7 @@ class _Finder:
                     yield _Quotient(value, mean, epsilon, nodes)
 
     def _power(self, tensor: str) -> _Power | None:
-        """A tensor as a power of another tensor; None if no node computes a power."""
+        """``tensor`` as a power of another tensor; None if no node computes ``tensor`` as a power."""
         node = self._made(tensor, "Sqrt", "Pow", "Mul", "Reciprocal", "Div")
         if node is None:
             return None
@@ -221,7 +221,10 @@ class _Finder:
         return one == other or (None not in nodes and len({tuple(node.input) for node in nodes if node}) == 1)
 
     def _unneeded(self, path: Sequence[onnx.NodeProto]) -> frozenset[str]:
-        """Names of a path's last node, and of its nodes whose outputs no node outside the path reads."""
+        """Names of the nodes of ``path`` that a fused node can replace.
+
+        These are the last node, and each node whose outputs only such nodes read.
+        """
         gone = {path[-1].name}
         for node in sorted(path, key=lambda node: -self.index.order[node.name]):
             readers = [reader.name for name in node.output for reader, _ in self.index.readers(name)]

@@ -88,17 +88,17 @@ class _Lift:
         return str(node.name or node.output[0])
 
     def constant(self, node: onnx.NodeProto, what: str, values: Any, dtype: Any = np.int64) -> str:
-        """Add a constant for the nodes that replace ``node``, and return its name."""
+        """Add a constant for nodes that replace ``node``; return its name, which contains ``what``."""
         return self.editor.add_constant(f"{self.name(node)}_{what}", np.array(values, dtype))
 
     def tensor(self, node: onnx.NodeProto, what: str) -> str:
-        """The name of a new tensor between the nodes that replace ``node``."""
+        """A new name, which contains ``what``, for a tensor between the nodes that replace ``node``."""
         return self.editor.unique(f"{node.output[0]}_{what}")
 
     def step(
         self, node: onnx.NodeProto, op_type: str, inputs: Sequence[str], output: str, **attributes: Any
     ) -> onnx.NodeProto:
-        """A new node with the output ``output``; it is one of the nodes that replace ``node``."""
+        """One of the nodes that replace ``node``: a new node with the output ``output``."""
         return helper.make_node(op_type, inputs, [output], f"{self.name(node)}/{output}", **attributes)
 
     def dtype(self, tensor: str) -> np.dtype[Any]:
@@ -128,7 +128,10 @@ class _Lift:
 def _like(
     node: onnx.NodeProto, inputs: Sequence[str], dropped: Sequence[str] = (), op_type: str = "", **added: Any
 ) -> onnx.NodeProto:
-    """A copy of ``node`` with the inputs ``inputs``, without attributes ``dropped``, and with ``added``."""
+    """A copy of ``node`` with the inputs ``inputs`` and, if it is not empty, the operator ``op_type``.
+
+    The attributes named in ``dropped`` are removed, and the attributes ``added`` are set.
+    """
     made = copy.deepcopy(node)
     made.op_type = op_type or node.op_type
     refill(made.input, inputs)
@@ -158,7 +161,10 @@ def _as_inputs(*names: str) -> Callable[[_Lift, onnx.NodeProto], list[onnx.NodeP
 
 
 def _dropout(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Convert a Dropout. Below opset 12 it drops nothing, and ONNX Runtime computes a mask of zeros."""
+    """Convert a Dropout, which drops nothing below opset 12.
+
+    The second output, the mask, becomes zeros, which ONNX Runtime computes below opset 12.
+    """
     nodes = [_like(node, node.input[:1], ["ratio"])]
     if len(node.output) > 1 and node.output[1]:
         shape = lift.tensor(node, "shape")
@@ -174,7 +180,7 @@ def _batch_normalization(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodePro
     """Convert a BatchNormalization.
 
     With ``spatial: 0``, each element has its own scale and offset. No operator of opset 13 can do that, so
-    several nodes replace it.
+    several nodes replace such a BatchNormalization.
     """
     if attribute(node, "spatial", 1):
         return [_like(node, node.input, ["spatial"])]
@@ -193,7 +199,7 @@ def _batch_normalization(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodePro
 
 
 def _softmax(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Convert a Softmax, LogSoftmax or Hardmax: before opset 13 they flattened all axes from ``axis`` on."""
+    """Convert a Softmax, LogSoftmax or Hardmax. Before opset 13, they flatten all axes from ``axis`` on."""
     axis, shape = attribute(node, "axis", 1), lift.shape(node.input[0])
     if shape is not None:
         axis += len(shape) if axis < 0 else 0
@@ -226,7 +232,7 @@ def _resize(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     added = {}
     nearest = attribute(node, "mode", b"nearest"), attribute(node, "nearest_mode", b"")
     coordinates = attribute(node, "coordinate_transformation_mode", b"half_pixel")
-    # Opset 13 lacks the mode tf_half_pixel_for_nn.
+    # Opset 13 lacks the mode tf_half_pixel_for_nn. The modes in ``added`` compute the same.
     if coordinates == b"tf_half_pixel_for_nn" and nearest == (b"nearest", b"floor"):
         added = {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_ceil"}
     if coordinates != b"tf_crop_and_resize":
@@ -370,7 +376,7 @@ _LOW_IR_VERSION = 8
 #: Operators whose default values or names of modes changed between opsets. Only ONNX's version converter may
 #: convert them to an older opset.
 _CHANGED = frozenset({"DFT", "GridSample"})
-#: Element types of the constants that ``float_weights`` changes.
+#: Element types of the constants that ``float_weights`` replaces.
 _BYTES = (INT8.dtype, UINT8.dtype)
 
 
@@ -378,7 +384,7 @@ def lower_opset(model: Model, opset: int) -> Model:
     """``model`` in ``opset``, or the model itself if its opset is not newer.
 
     ONNX's version converter converts most nodes. It refuses many operators whose newer versions only add
-    types or options (QuantizeLinear, Pad, Reshape). If such a node uses no newer types and options, it is
+    types or options (QuantizeLinear, Pad, Reshape). A node of these operators that uses no newer options is
     hidden from the converter. The axes of a reduction become an attribute before the conversion, because the
     converter of ONNX 1.19 drops them silently.
 
@@ -409,13 +415,14 @@ def _same_as_before(
     """Nodes whose operators changed between opset ``older`` and ``opset``, but that mean the same in both.
 
     Attributes that opset ``older`` lacks are removed from the nodes. They have their default values, so the
-    nodes compute the same without them.
+    nodes compute the same without them. ``constants`` are the constants of the model, by name.
     """
     for node in all_nodes(graph):
         if node.domain not in ("", "ai.onnx") or node.op_type in _CHANGED or subgraphs(node):
             continue
         new, old = (schema_of(node.op_type, version) for version in (opset, older))
-        # A node is kept if both opsets have the same schema, and if one has none: the converter refuses it.
+        # This node is left to ONNX's version converter. Its operator is the same in both opsets, or one opset
+        # lacks the operator. In the latter case the converter raises the error that the caller expects.
         if new is None or old is None or new.since_version == old.since_version:
             continue
         if "axes" in old.attributes and "axes" not in new.attributes:
@@ -428,7 +435,11 @@ def _same_as_before(
 
 
 def _axes_as_attribute(node: onnx.NodeProto, constants: Mapping[str, Array]) -> None:
-    """Turn the axes of a reduction from an input into an attribute, as in older opsets."""
+    """Turn the axes of a reduction from an input into an attribute, as in older opsets.
+
+    Raises:
+        ModelError: The axes are not constant, or the node reduces nothing.
+    """
     axes = np.zeros(0, np.int64)
     if len(node.input) > 1 and node.input[1]:
         if node.input[1] not in constants:
@@ -478,7 +489,7 @@ def float_weights(model: Model) -> Model:
 
 
 def _quantization(node: onnx.NodeProto, constants: Mapping[str, Array]) -> Quantization | None:
-    """The quantization of the constant that a DequantizeLinear reads; None for other nodes."""
+    """The quantization of the INT8 or UINT8 constant that ``node`` dequantizes to FP32; else None."""
     if node.op_type != "DequantizeLinear" or len(node.input) < 3 or not constants.keys() >= set(node.input):
         return None
     codes, scale, zero_point = (constants[name] for name in node.input)
@@ -498,10 +509,10 @@ _TRT_DOMAIN = "trt"
 
 
 def is_trt_fp8(node: onnx.NodeProto) -> bool:
-    """Whether the node quantizes to or from FP8 by an operator of TensorRT's own.
+    """Whether ``node`` is one of TensorRT's own FP8 operators, which quantize to FP8 or dequantize from FP8.
 
-    ModelOpt 0.47 exports QuantizeLinear and DequantizeLinear of the domain ``trt``; older versions and
-    Transformer Engine export operators with names of their own.
+    ModelOpt 0.47 exports QuantizeLinear and DequantizeLinear of the domain ``trt``. Older versions and
+    Transformer Engine export the operators that are the keys of ``TRT_FP8``.
     """
     return node.op_type in TRT_FP8 or (node.domain == _TRT_DOMAIN and node.op_type in TRT_FP8.values())
 
@@ -520,7 +531,7 @@ def standard_fp8(model: Model) -> Model:
             scale = constants.get(node.input[1], np.zeros(()))
             zero_point = editor.add_constant(f"{node.name}_zero_point", FP8.zeros(scale))
             refill(node.input, [*node.input[:2], zero_point])
-    # Stored types of tensors between nodes are removed: they are UINT8 for codes that are FP8 now.
+    # The stored types of tensors between nodes are removed, because they still say UINT8 for FP8 codes.
     for graph in all_graphs(editor.graph):
         del graph.value_info[:]
     if not any(node.domain == _TRT_DOMAIN for node in all_nodes(editor.graph)):

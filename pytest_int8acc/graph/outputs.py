@@ -25,7 +25,7 @@ _PARTS = {"Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split"
 _PARTS |= {"Unsqueeze"}
 #: Operators whose result holds all elements of their input in the same order.
 _SAME = frozenset({"Identity", "Cast", "Flatten", "Reshape", "Squeeze"})
-#: Matches names of outputs that are scores of classes.
+#: Matches names of outputs that suggest scores of classes.
 _CLASS_NAME = re.compile(r"logit|class|cls|categor|prob|softmax", re.IGNORECASE)
 #: Matches names of outputs and of model files that suggest something other than classes.
 _OTHER_NAME = re.compile(
@@ -100,7 +100,7 @@ class Joined:
 
 
 def joined_outputs(model: Model) -> dict[str, Joined]:
-    """Return the parts of each float output that a Concat joins from parts of different kinds, by name.
+    """Return, by output name, the parts of each float output that a Concat joins from parts of several kinds.
 
     Outputs that depend on a selecting operator, such as TopK, are left out.
     """
@@ -170,11 +170,11 @@ def _choosing(model: Model) -> dict[str, set[str]]:
 
 
 def before_selection(model: Model) -> list[str]:
-    """Return the float tensors before a selection, which selecting nodes or nodes after them read.
+    """Return the float tensors that hold boxes or scores before a selecting node, such as TopK.
 
-    Such a tensor does not depend on a selecting node, such as TopK. It holds the boxes or scores before the
-    selection, so it can be compared element by element. If several slices of one tensor are read, the whole
-    tensor is returned instead of the slices.
+    Selecting nodes, or nodes after them, read these tensors. The tensors depend on no selecting node, so they
+    can be compared element by element. If several slices of one tensor are read, the whole tensor is returned
+    instead of the slices.
     """
     made = model.index.producer
     late, early = behind_selection(model), dict[str, set[str]]()
@@ -191,7 +191,10 @@ def before_selection(model: Model) -> list[str]:
 
 
 def _whole(name: str, made: Mapping[str, onnx.NodeProto]) -> str:
-    """Return the tensor from which ``name`` is made by operators that only pick or move elements."""
+    """Return the tensor from which operators that only pick or move elements compute the tensor ``name``.
+
+    ``made`` has the node that computes each tensor, by tensor name.
+    """
     while name in made and made[name].op_type in _PARTS and made[name].input[0] in made:
         name = made[name].input[0]
     return name
@@ -285,7 +288,10 @@ def _ends_softmax(node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto]) -> b
 
 
 def _doubt(model: Model, name: str, columns: int) -> str:
-    """Return why an output that looks like scores of classes may be something else; empty without doubt."""
+    """Return why an output, which may hold scores of ``columns`` classes, may hold something else.
+
+    The result is empty if nothing speaks against scores of classes.
+    """
     said = next(filter(None, map(_OTHER_NAME.search, (name, Path(model.name).stem))), None)
     if said:
         return f"'{said[0].lower()}' in a name speaks against classes"

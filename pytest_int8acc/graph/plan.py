@@ -298,9 +298,9 @@ def fresh_weights(network: Network, names: Iterable[str]) -> dict[str, TensorSca
 
 
 def weight_axis(node: onnx.NodeProto, edge: Edge, rank: int) -> int | None:
-    """The channel axis of a constant's scales.
+    """The channel axis for scales of the constant, of rank ``rank``, that ``node`` reads at ``edge``.
 
-    A convolution or matrix product decides the axis. Any other node keeps the axis that ``edge`` has.
+    A convolution or matrix product determines the axis. For other nodes, the axis in ``edge`` is returned.
     """
     if node.op_type in WEIGHTED and edge.index < 2:
         return scales_axis(node, edge.index, rank)

@@ -195,7 +195,7 @@ class _Reader:
         return self.editor.done(), self.edges
 
     def _strip(self, graph: onnx.GraphProto, scope: _Scope) -> None:
-        """Remove the Q/DQ pairs of a graph and of the graphs inside its nodes."""
+        """Remove the Q/DQ pairs of a graph, whose nodes can read ``scope``, and of the graphs inside it."""
         for node in graph.node:
             if node.op_type == "DequantizeLinear":
                 pair = self._pair(node, scope)
@@ -239,7 +239,7 @@ class _Reader:
         return source, quantization
 
     def _stand_in(self, node: onnx.NodeProto, values: Array) -> str:
-        """Add a constant to the main graph that replaces the output of ``node``, and return its name."""
+        """Add a constant to the main graph in place of the output of ``node``, and return its name."""
         return self.editor.add_constant(f"{node.output[0]}_float", values)
 
     def _parameters(self, node: onnx.NodeProto, scope: _Scope) -> tuple[Array, Array, int | None] | None:
@@ -316,7 +316,7 @@ def _code_type(node: onnx.NodeProto, scope: _Scope) -> np.dtype[np.generic]:
 
 
 def _lone_quantizers(graph: onnx.GraphProto) -> list[str]:
-    """Names of QuantizeLinear nodes that are left without a DequantizeLinear as their partner.
+    """Names of the QuantizeLinear nodes that are not part of a Q/DQ pair.
 
     Their output is an output of a graph, or is read by nodes other than DequantizeLinear.
     """
@@ -384,7 +384,8 @@ def _leader(edge: Edge, index: Index) -> str:
 
 
 #: A quantizer changed a bias if the bias differs from that of the float model by more than this number times
-#: the greatest magnitude. Smaller differences are rounding. The key is the number of bytes of an element.
+#: the greatest magnitude in the bias. Smaller differences are rounding. The key is the number of bytes of an
+#: element.
 _CHANGED_BIAS = {2: 2e-3, 4: 1e-4}
 #: Activation functions that quantizers remove if the codes saturate at the bounds of the function.
 _FOLDED = frozenset({"Relu", "Clip"})
@@ -454,7 +455,10 @@ def folded(graph: onnx.GraphProto, original: Model) -> Iterator[tuple[onnx.NodeP
 def _weights(
     model: Model, edges: Sequence[Edge], original: Model
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """The float weights of quantized constants, by name: those that round to the codes, and all others."""
+    """The weights that quantized constants have in ``original``: those that round to the codes, and others.
+
+    The keys are the names of the constants in ``model``.
+    """
     theirs, mine = _read_constants(original, model), model.constants()
     fitting: dict[str, Array] = {}
     others: dict[str, Array] = {}
@@ -584,7 +588,7 @@ def _read_in(graph: onnx.GraphProto, constants: dict[str, Array]) -> dict[tuple[
 
 
 def _fits(weight: Array, quantization: Quantization) -> bool:
-    """Whether ``weight`` rounds to the codes of a constant, with an error of at most one code."""
+    """Whether ``weight`` rounds to the codes in ``quantization``, with an error of at most one code."""
     values = quantization.values
     if values is None or not (quantization.scale > 0).all():
         return False
@@ -595,7 +599,9 @@ def _fits(weight: Array, quantization: Quantization) -> bool:
 def _restore_activations(
     editor: Editor, index: Index, edges: Sequence[Edge], original: Model
 ) -> tuple[list[str], list[str]]:
-    """Restore removed activation functions.
+    """Add each Relu or Clip of ``original`` that the quantizer removed to the model in ``editor`` again.
+
+    A function is restored only if the codes of all nodes that read its output saturate at its bounds.
 
     Returns:
         The names of the restored functions, and of the functions that cannot be restored.
@@ -631,7 +637,7 @@ def _restore_activations(
 def _after(
     editor: Editor, node: onnx.NodeProto, activation: onnx.NodeProto, constants: dict[str, Array]
 ) -> onnx.NodeProto:
-    """A copy of a Relu or Clip, connected between ``node`` and the nodes that read its output."""
+    """A copy of ``activation``, connected between ``node`` and the nodes that read the output of ``node``."""
     restored = copy.deepcopy(activation)
     restored.name = editor.unique(activation.name)
     restored.output[0] = node.output[0]

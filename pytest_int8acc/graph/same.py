@@ -91,7 +91,10 @@ class Computations:
         return found
 
     def _of(self, found: dict[str, int], constants: Mapping[str, Array], name: str) -> int:
-        """The number of the tensor ``name``; 0 for an optional input without a name."""
+        """The number of the tensor ``name``; 0 for an optional input without a name.
+
+        ``found`` has the numbers of tensors by name. A number that is new is added to it.
+        """
         if not name:
             return 0
         if name not in found:
@@ -166,9 +169,9 @@ class _Rounding:
         return True
 
     def exact(self, node: onnx.NodeProto, place: int) -> tuple[str, Array] | None:
-        """The name and the values, before rounding, of the rounded constant that a node reads at ``place``.
+        """The name and the unrounded values of the rounded constant that ``node`` reads as input ``place``.
 
-        None if the input is not a rounded constant.
+        None if the input is not a rounded constant, or if no reference model has its values in FP32.
         """
         if node.input[place] not in self._rounded:
             return None

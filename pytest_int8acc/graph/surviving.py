@@ -93,7 +93,7 @@ def without_wrong_fusions(model: Model) -> Model:
 
 
 def _max_behind(editor: Editor, node: onnx.NodeProto, dtype: type[np.floating]) -> onnx.NodeProto:
-    """A new Max of a node's output and minus infinity, which changes no value.
+    """A new Max of a node's output and minus infinity (as ``dtype``), which changes no value.
 
     The Max gets the name of the node's output, and this output gets a new name.
     """

@@ -106,7 +106,7 @@ def pairs(node: onnx.NodeProto, formals: Signature) -> Iterator[tuple[str, Forma
 
 
 def _resolve(node: onnx.NodeProto, formals: Signature | None, types: dict[str, int]) -> None:
-    """Add to ``types`` the types of a node's inputs and outputs that follow from its other types."""
+    """Add to ``types`` the types of inputs and outputs that follow from ``formals`` and from other types."""
     if formals is None:
         return
     bound = {formal.variable: types[name] for name, formal in pairs(node, formals) if name in types}

@@ -107,7 +107,7 @@ def _check_text(message: Message) -> None:
 
 
 def _read_tensors(proto: onnx.ModelProto, folder: Path) -> dict[str, Array]:
-    """Name to values of the main graph's large initializers.
+    """Name to values of the main graph's large initializers. Files of external data lie below ``folder``.
 
     In ``proto``, placeholders replace the large initializers. All other external tensors are stored inline.
 
@@ -137,7 +137,7 @@ def _read_tensors(proto: onnx.ModelProto, folder: Path) -> dict[str, Array]:
 
 
 def _make_inline(tensor: TensorProto, array: Array) -> None:
-    """Store the values of an external tensor in ``tensor`` itself."""
+    """Store ``array``, the values of ``tensor``, in ``tensor`` itself if they are external data."""
     if uses_external_data(tensor):
         tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     # Entries of external data have no meaning in a tensor that stores its values itself. They are removed,
@@ -146,7 +146,11 @@ def _make_inline(tensor: TensorProto, array: Array) -> None:
 
 
 def _read_tensor(tensor: TensorProto, folder: Path, where: str) -> Array:
-    """The values of a tensor; raises ModelError if the stored data do not fit the tensor's type and sizes."""
+    """The values of a tensor, which may be external data below ``folder``; ``where`` names it in messages.
+
+    Raises:
+        ModelError: The values cannot be read, or do not fit the tensor's type and sizes.
+    """
     _check_element_type(where, tensor.data_type)
     try:
         if uses_external_data(tensor):
@@ -341,7 +345,11 @@ def _run_checker(proto: onnx.ModelProto) -> None:
 def _hide_unknown(
     nodes: Iterable[onnx.NodeProto], opsets: Mapping[str, int], functions: Container[tuple[str, str]]
 ) -> None:
-    """Move nodes to a domain that onnx.checker skips, if ONNX does not know their operators in ``opsets``."""
+    """Move nodes to a domain that onnx.checker skips, if their operators are unknown.
+
+    An operator is known if it is one of the local ``functions`` (domain, name), or if ONNX has it in the
+    version that ``opsets`` has for its domain.
+    """
     for node in nodes:
         for graph in subgraphs(node):
             _hide_unknown(graph.node, opsets, functions)

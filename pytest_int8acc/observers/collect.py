@@ -145,9 +145,9 @@ class _Reductions:
         end_with(self.edit, dict.fromkeys(floats, TensorProto.FLOAT) | integers)
 
     def magnitudes(self, tensor: str, outputs: Feed) -> NDArray[np.float32]:
-        """The greatest magnitudes in one run, shape [rows, channels], or [rows, 1] without channels.
+        """The greatest magnitudes in the run that gave ``outputs``, shape [rows, channels].
 
-        A magnitude is inf if the values hold NaN.
+        The shape is [rows, 1] for a tensor without channels. A magnitude is inf if the values hold NaN.
         """
         highest = outputs[self.highest[tensor]]
         found = np.abs(highest.reshape(len(highest), -1))
@@ -158,7 +158,7 @@ class _Reductions:
         return np.asarray(np.nan_to_num(found, nan=np.inf, posinf=np.inf), np.float32)
 
     def size(self, tensor: str, outputs: Feed) -> int:
-        """The number of elements of a tensor in one run."""
+        """The number of elements of a tensor in the run that gave ``outputs``."""
         if tensor in self._rows:
             return self._rows[tensor] * len(outputs[self.highest[tensor]])
         return int(outputs[self.sizes[tensor]].item())
@@ -201,7 +201,11 @@ class _Reductions:
         return value, [n for n in range(1, rank) if n != axis]
 
     def _add_extremes(self, tensor: str, value: str, axes: Sequence[int], is_floored: bool) -> None:
-        """Add nodes that compute the tensor's greatest value, and its least value if it may be negative."""
+        """Add nodes that compute the tensor's greatest value and, unless ``is_floored``, its least value.
+
+        ``value`` is the tensor as float32, and ``axes`` are the axes that are reduced. ``is_floored`` says
+        whether the tensor has no negative values.
+        """
         axis, rank = self.axes.get(tensor, (None, 0))
         # A Size node forces a change of the memory layout, so it is added only if the row size is unknown.
         if tensor not in self._rows:
@@ -217,7 +221,7 @@ class _Reductions:
 
     def _reduced(self, op_type: str, tensor: str, value: str, axes: Sequence[int]) -> str:
         name = f"{tensor}/{op_type}"
-        if not axes:  # The tensor has the shape [rows, channels].
+        if not axes:  # The shape is [rows, channels], so no axis is reduced.
             return add_node(self.edit, "Identity", name, value)
         if self._opset < _AXES_ARE_INPUT[op_type]:
             return add_node(self.edit, op_type, name, value, axes=axes, keepdims=0)
@@ -342,7 +346,10 @@ def _can_cut(layout: Layout) -> bool:
 def _count_in_graph(
     model: Model, bins: Mapping[str, Bins], batches: Iterable[Batch], sessions: Sessions
 ) -> None:
-    """Add to ``bins`` the counts that nodes added to the model compute, so that only counts leave the GPU."""
+    """Let new nodes in the model count the values of all batches, and add the counts to ``bins``.
+
+    So the GPU returns only counts, and not the values.
+    """
     edit, values = model.edit(), model.values()
     size = read_layout(model.inputs).size
     last = edit.unique("calibration/last")
@@ -369,6 +376,8 @@ def _count_in_graph(
 
 def _add_counts(edit: Editor, tensor: str, value: str, bins: Bins) -> tuple[str, str]:
     """Add nodes that count the elements of the tensor ``value`` as ``Bins.add`` does.
+
+    ``tensor`` is the start of the names of the new nodes, and ``bins`` has the edges of the bins.
 
     CUDA's ScatterND adds in float32, which cannot count beyond 2**24. Threads that add to the same number
     also wait for each other. So each index of the first axis gets its own counts, and these are summed as
@@ -411,7 +420,10 @@ def _add_counts(edit: Editor, tensor: str, value: str, bins: Bins) -> tuple[str,
 
 
 def _chunks(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
-    """The tensors, divided into lists whose sizes sum to at most ``most`` bytes, or that have one tensor."""
+    """The tensors, divided into lists of at most ``most`` bytes each; ``sizes`` has the bytes of each tensor.
+
+    A tensor of more bytes is the only one in its list.
+    """
     chunk: list[str] = []
     total = 0
     for tensor, size in sizes.items():

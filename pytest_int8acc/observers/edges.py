@@ -75,7 +75,7 @@ class EdgeStats:
 
     @property
     def clips_wisely(self) -> bool:
-        """Whether values are clipped, but the SQNR is at least ``Format.sound_db``.
+        """Whether clipped values cause most of the noise, but the SQNR is at least ``Format.sound_db``.
 
         Entropy and percentile calibration clip on purpose.
         """
@@ -157,9 +157,10 @@ def reach(quantization: Quantization) -> float:
 
 
 def lost_db(stats: TensorValues, edge: EdgeStats) -> float:
-    """The SQNR, in dB, of the best symmetric scale minus that of ``edge``; 0 without a histogram.
+    """How many dB the SQNR of ``edge`` is below that of the best symmetric scale; 0 without a histogram.
 
-    The best SQNR is limited to ``CEILING_DB``. The result is never negative.
+    The best scale is computed from the histogram in ``stats``, and its SQNR is limited to ``CEILING_DB``. The
+    result is never negative.
     """
     if not stats.counts.any():
         return 0.0
@@ -171,10 +172,12 @@ def lost_db(stats: TensorValues, edge: EdgeStats) -> float:
 _REWRITTEN = 0.5
 #: Maximum number of samples on which activations are measured. More samples hardly change their ranges.
 _SAMPLES = 64
-#: Maximum size, in bytes, of all small activations that are read for histograms and errors, and of all large
-#: ones. It reduces the number of samples on which large activations are read.
+#: Maximum size, in bytes, of the activations that are read on all samples for histograms and errors. The
+#: smallest activations are chosen first. All others are read on fewer samples, and then have at most this
+#: size.
 _COUNTED_BYTES = 1 << 25
-#: Minimum number of samples that are read for histograms and errors, even if they exceed ``_COUNTED_BYTES``.
+#: Minimum number of samples that are read for histograms and errors, even if the activations then exceed
+#: ``_COUNTED_BYTES``.
 _MIN_COUNTED = 8
 #: Maximum number of values that are quantized at a time, so that copies in float64 stay small.
 _CHUNK = 1 << 20
@@ -268,10 +271,10 @@ def measure_edges(
 def _counted_values(
     model: Model, held: Mapping[str, TensorValues], few: Dataset, sessions: Sessions
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Yields each tensor with its values, batch by batch: small tensors on all samples, large ones on some.
+    """Yields the values of each tensor in batches: small tensors on all samples of ``few``, others on some.
 
-    Tensors are small if all of them, the smallest first, take at most ``_COUNTED_BYTES`` on all samples.
-    Numbers of a few samples may be far from those of all samples, where a single sample has the large values.
+    The small tensors are the smallest that together take at most ``_COUNTED_BYTES`` on all samples. They are
+    read on all samples, because a single sample may have all the large values.
     """
     rows, large, total = few.samples or _SAMPLES, dict(held), 0
     sizes = {tensor: values.run_bytes / values.run_rows for tensor, values in held.items()}

@@ -178,7 +178,7 @@ class TensorValues:
         return decibels(float((magnitudes * centres**2).sum()), float((magnitudes * errors**2).sum()))
 
     def report(self) -> Histogram | None:
-        """The histogram of |x| for a report, with 64 bins up to amax; None if all counted values are 0."""
+        """The histogram of |x| for a report, with 64 bins up to amax; None if it has no values but 0."""
         magnitudes = self.magnitudes
         if not magnitudes.any():
             return None

@@ -1,4 +1,4 @@
-"""The memory and the budget of a search: its trials, which samples cause most loss, and the cost of runs."""
+"""Runs the trials of a search within its budget, and ranks samples by the loss that they cause in trials."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _DECAY = 0.6
 #: A surcharge on the price of each group of layers in high precision, as a share of the mean price. Without
 #: it, groups without multiply-accumulates, like an Add, would be put into high precision for free.
 _PER_GROUP = 0.01
-#: Maximum loss that is counted for one sample. It keeps sums finite.
+#: Maximum loss of one sample. Greater losses are replaced by this number, so that sums stay finite.
 _HUGE = 1e30
-#: Maximum magnitude of an element of an error vector. A vector of length 1 is at the limit already, so larger
-#: elements say nothing more, and would make sums inexact.
+#: Maximum magnitude of an element of an error vector. A vector of length 1 is at the limit of its criterion,
+#: so larger elements say nothing more, and would make sums inexact.
 _LONG = 1e3
 _LOG = logging.getLogger("pytest_int8acc")
 
@@ -51,14 +51,14 @@ class Samples:
         self._lead = 0 if not self._rank.any() else count if not self._mean.any() else max(1, count // 8)
 
     def ranked(self) -> list[int]:
-        """All samples by hardness, the hardest first."""
+        """The indices of all samples, sorted by the loss that they caused in earlier trials, most first."""
         return [int(i) for i in np.argsort(-self._hardness, kind="stable")]
 
     def order(self) -> list[int]:
         """All samples in the order in which they should run.
 
-        The hardest samples come first. The others follow in bit-reversed order of their rank, so that each
-        prefix is spread evenly over all hardnesses.
+        Samples with the greatest losses in earlier trials come first. The others follow in bit-reversed order
+        of their rank by loss, so that the first of them, however many, represent all of them.
         """
         ranked = self.ranked()
         rest = ranked[self._lead :]
@@ -72,15 +72,15 @@ class Samples:
         return int((~np.isnan(parts)).any(axis=0).sum())
 
     def shares(self, trial: Trial) -> Floats:
-        """For each sample, its greatest share of the loss of any criterion.
+        """For each sample, the greatest share that it has in the loss of a criterion.
 
-        Nan for a sample that did not run.
+        Nan for a sample that did not run in ``trial``.
         """
         total = np.nansum(trial.parts, axis=1, keepdims=True)
         return np.asarray(np.fmax.reduce(trial.parts / np.where(total > 0, total, 1.0), axis=0))
 
     def learn(self, trial: Trial) -> None:
-        """Add the losses of a trial to the hardness of the samples. Older trials count less."""
+        """Update the ranking of the samples by their losses in ``trial``. Older trials have less weight."""
         shares = self.shares(trial)
         faded = _DECAY * self._hardness + np.nan_to_num(shares)
         self._hardness = np.where(np.isnan(shares), self._hardness, faded)
@@ -112,7 +112,10 @@ class Samples:
         return bool((mean - margin > 1).any())
 
     def estimate(self, trial: Trial, reference: Trial | None) -> Floats:
-        """The estimated losses of a trial over all samples; nan if too few samples have run."""
+        """The estimated losses of a trial over all samples; nan if too few samples have run.
+
+        ``reference`` is a passing trial on all samples, from which the estimate starts, or None.
+        """
         if trial.confirmed:
             return np.array(trial.losses)
         mean, _ = self._extrapolate(trial.parts, reference, _LEAST // 2)
@@ -121,12 +124,13 @@ class Samples:
         return mean
 
     def _extrapolate(self, parts: Floats, reference: Trial | None, least: int) -> tuple[Floats, Floats]:
-        """The estimated mean loss over all samples, and its margin of error; nan if too few samples ran.
+        """The estimated mean loss over all samples, and its margin of error, for each criterion.
 
-        The measured losses of the hardest samples, which run first, are used. For the other samples a ratio
-        estimator (Cochran, Sampling Techniques, ch. 6) assumes that the loss exceeds the loss in
-        ``reference`` in proportion to hardness. The margin is three standard errors, and more if few samples
-        ran.
+        Both are nan for criteria that are not on means, and for all criteria if too few samples ran, for
+        instance fewer than ``least``. The measured losses of the hardest samples, which run first, are used.
+        For the other samples a ratio estimator (Cochran, Sampling Techniques, ch. 6) assumes that the loss
+        exceeds the loss in ``reference`` in proportion to hardness. The margin is three standard errors, and
+        more if few samples ran.
         """
         mean, margin = np.full((2, len(parts)), np.nan)
         rest = np.ones(self.count, dtype=np.bool_)
@@ -176,20 +180,21 @@ class Ledger:
         self._lines: list[TrialLine] = []
 
     def weight(self, high: Iterable[int]) -> float:
-        """The total weight of these groups: their prices, and a small surcharge for each group.
+        """The total weight of the groups ``high``: their prices, and a small surcharge for each group.
 
         All groups together weigh 1.
         """
         return float(sum(self.weights[i] for i in high))
 
     def known(self, high: frozenset[int]) -> Trial | None:
-        """The trial of a plan that was tried before; None if the plan was not tried."""
+        """The trial of the plan ``high``; None if this plan was not tried before."""
         return self._trials.get(high)
 
     def trial(self, high: frozenset[int], why: str, *, least: int = 1) -> Trial:
-        """Judge a plan. A plan that was judged before costs nothing.
+        """Judge the plan ``high``. A plan that was judged before costs nothing.
 
         A plan that passes was run on all samples. A plan that fails was run on at least ``least`` samples.
+        ``why`` is the reason for the trial, for the report.
 
         Raises:
             StopSearch: The budget is spent.
@@ -225,15 +230,15 @@ class Ledger:
         return [_bounded(probe) for probe in found]
 
     def names(self, high: Iterable[int]) -> tuple[str, ...]:
-        """The names of groups of layers, in topological order, from their indices."""
+        """The names, in topological order, of the groups of layers with the indices ``high``."""
         return tuple(self.groups[i].name for i in sorted(high))
 
     def ending(self, kind: EndingKind, high: int = 0) -> Ending:
-        """The ending of a search that keeps ``high`` groups in high precision."""
+        """The ending, for the reason ``kind``, of a search that keeps ``high`` groups in high precision."""
         return Ending(kind, high, len(self.groups))
 
     def result(self, ending: Ending) -> SearchResult:
-        """The passing plan of least weight, and the cost of the search.
+        """The passing plan of least weight, the cost of the search, and ``ending``, the reason why it ended.
 
         If no plan passes, the result has the plan with all groups in high precision.
         """
@@ -242,7 +247,7 @@ class Ledger:
         fewer = [self._trials.get(high - {i}) for i in high]
         passed = best is not None and best.passed
         minimal = passed and all(trial and not trial.passed for trial in fewer)
-        if minimal and ending.kind == "cut-short":  # no group can return to the low format
+        if minimal and ending.kind == "cut-short":  # every group was tried in the low format
             ending = self.ending("proven", len(high))
         prices = [group.price for group in self.groups]
         return SearchResult(
@@ -260,7 +265,7 @@ class Ledger:
         )
 
     def _pay(self, trial: Trial, why: str) -> None:
-        """Charge the cost of a trial to the budget, and add the trial to the report."""
+        """Charge a trial's cost to the budget, and add the trial and its reason ``why`` to the report."""
         self.budget.meter.runs += trial.cost
         self.budget.trials += trial.cost > 0
         self.budget.clock.tick("trial")
@@ -277,7 +282,7 @@ class Ledger:
         )
 
     def _check(self, *, trial: bool = False) -> None:
-        """Raise StopSearch if the budget is spent.
+        """Raise StopSearch if the budget is spent; with ``trial``, also if no further trial is allowed.
 
         A limit on runs ends the search only after a passing plan was found: then this plan is not refined
         further. Refinement also ends after half of the time limit, because the diagnosis still follows.
@@ -294,7 +299,7 @@ class Ledger:
 
 
 def run(evaluator: Evaluator, body: Callable[[Ledger], Ending], budget: Budget | None) -> SearchResult:
-    """Run a strategy until it ends, its budget is spent, or the user presses Ctrl-C."""
+    """Run the strategy ``body`` until it ends, its budget is spent, or the user presses Ctrl-C."""
     budget = budget or Budget()
     ledger, clock = Ledger(evaluator, budget), budget.clock
     try:

@@ -27,15 +27,15 @@ class Proposals:
     weight: Floats
 
     def plus(self, high: frozenset[int], loss: float, weight: float) -> Proposals:
-        """Return the proposals with one more plan."""
+        """Return these proposals and one more, the plan ``high``."""
         return Proposals([*self.high, high], np.append(self.loss, loss), np.append(self.weight, weight))
 
 
 class Solver:
-    """Finds the plan of least weight whose predicted losses, the rows of the surrogate, are within a limit.
+    """Finds the plan of least weight whose predicted losses are all within a limit.
 
-    A plan is the set of layer groups in high precision. A row of the surrogate is one of its predicted
-    losses.
+    A plan is the set of layer groups in high precision. A surrogate model predicts several losses for each
+    plan; see ``Surrogate.rows``.
     """
 
     def __init__(self, surrogate: Surrogate, weights: Floats, free: Bools) -> None:
@@ -91,7 +91,10 @@ class Solver:
         return Proposals([_high(int8[m]) for m in good], loss[good], weight[good])
 
     def order(self, limit: float, power: float = 1.0) -> Iterator[int]:
-        """Yield groups to put into high precision until ``limit`` is met, by falling gain per weight."""
+        """Yield groups to put into high precision one by one, until no predicted loss exceeds ``limit``.
+
+        The next group is always the one that lowers the predicted losses most per ``weight ** power``.
+        """
         plan = np.ones(self.free.size, dtype=np.bool_)
         price = np.maximum(self.weights, 1e-12) ** power
         while True:
@@ -106,7 +109,7 @@ class Solver:
             yield best
 
     def _greedy(self, limit: float, power: float) -> Iterator[Bools]:
-        """Yield the plan with all groups of ``order`` in high precision.
+        """Yield the plan with all groups of ``order(limit, power)`` in high precision.
 
         Nothing is yielded if the predicted loss of this plan exceeds the limit.
         """
@@ -133,7 +136,7 @@ class Solver:
             plan[toggle] ^= True
 
     def _swaps(self, plan: Bools) -> Iterator[NDArray[np.intp]]:
-        """Yield arrays of swaps, shape [swaps, 1 to 3]: the groups to toggle between the two precisions.
+        """Yield arrays of swaps in ``plan``, [swaps, 1 to 3]: the groups to toggle between both precisions.
 
         The swaps remove one or two groups from high precision, or exchange one for one, two for one, or one
         for two.
@@ -149,7 +152,10 @@ class Solver:
         yield _product(_pairs(low), high)
 
     def _pool(self, plan: Bools, groups: NDArray[np.intp], now: Floats) -> NDArray[np.intp]:
-        """At most ``_POOL`` of ``groups``: those whose toggling lowers the predicted loss most per weight."""
+        """At most ``_POOL`` of ``groups``: those whose toggling lowers the predicted losses most per weight.
+
+        ``now`` has the predicted losses of ``plan``, before a group is toggled.
+        """
         if groups.size <= _POOL:
             return groups
         after = self._rows_toggled(plan, groups[:, None], now).sum(axis=0)
@@ -157,16 +163,17 @@ class Solver:
         return groups[np.argsort(-worth, kind="stable")[:_POOL]]
 
     def _toggled(self, plan: Bools, toggles: NDArray[np.intp]) -> tuple[Floats, Floats]:
-        """The predicted loss after each swap, and the weight that the swap adds."""
+        """For each swap in ``toggles``: the greatest predicted loss after it, and the weight that it adds."""
         now = self.surrogate.rows(plan[None])[0]
         change = np.where(plan[toggles], self.weights[toggles], -self.weights[toggles]).sum(axis=1)
         return self._rows_toggled(plan, toggles, now).max(axis=0, initial=0.0), change
 
     def _rows_toggled(self, plan: Bools, toggles: NDArray[np.intp], now: Floats) -> Floats:
-        """The predicted losses after each swap, [rows, swaps].
+        """The predicted losses of ``plan`` after each swap in ``toggles``, [losses, swaps].
 
-        A row of the surrogate model is one of its predicted losses: ``|x + u|^2``, where ``x`` is the error
-        of the plan, and ``u`` is the signed sum of the error vectors of the toggled groups.
+        ``now`` has the losses of the plan before the swap. Each of them is the squared length of an error
+        vector ``x``. After the swap the loss is ``|x + u|^2``, where ``u`` is the signed sum of the error
+        vectors of the toggled groups.
         """
         model = self.surrogate
         sign = np.where(plan, -1.0, 1.0)

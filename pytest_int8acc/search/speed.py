@@ -1,6 +1,7 @@
 """Finds sets of layers that lose time in INT8, from the times of the layers of two engines.
 
-The times only say which sets are worth a build: an engine without these layers in INT8 is fused otherwise.
+The times only say for which sets an engine is worth building. They do not predict its latency, because
+TensorRT fuses an engine without these layers in INT8 in another way.
 """
 
 from __future__ import annotations
@@ -11,34 +12,34 @@ from dataclasses import dataclass
 
 from pytest_int8acc.results.engines import LayerTime
 
-#: Maximum number of plans that are built.
+#: Maximum number of plans that are built as engines in the search for a faster one.
 MAX_PLANS = 12
-#: More than this share of the MACs must stay in INT8. With less, even products that take half the time save
-#: less than a tenth of it.
+#: A plan is built only if more than this share of the multiply-accumulates stays in INT8. With a smaller
+#: share, INT8 saves less than a tenth of the time, even if it halves the time of the products that stay.
 LEAST_SHARE = 0.2
 
 
 @dataclass(frozen=True)
 class GroupWork:
-    """What one group of layers computes, and where it stands in the network."""
+    """The work of one group of layers, and its neighbours in the network."""
 
     name: str
     nodes: frozenset[str]
-    """Its ONNX nodes."""
+    """The names of the ONNX nodes of the group."""
     macs: float = 0.0
-    """Its multiply-accumulates."""
+    """The number of multiply-accumulates of the group."""
     elements: float = 0.0
-    """The number of elements of the activations that are converted to INT8 for it."""
+    """The number of elements of the activations that are converted to INT8 for the group."""
     before: frozenset[str] = frozenset()
-    """The groups whose results it reads."""
+    """The names of the groups whose results the group reads."""
     around: frozenset[str] = frozenset()
-    """Nodes in no group that convert its inputs, such as Q/DQ, or that read its result, such as a Softmax."""
+    """Names of nodes in no group that convert inputs of this group (Q/DQ), or read its result (Softmax)."""
 
 
 def losses(
     groups: Sequence[GroupWork], low: Sequence[LayerTime], high: Sequence[LayerTime]
 ) -> dict[str, float]:
-    """By how many ms each group takes longer in the INT8 engine than in the baseline's, by group name.
+    """How many ms longer each group takes in the INT8 engine than in the baseline's engine, by group name.
 
     One layer of an engine may compute several groups, in TensorRT 8.6 even a whole transformer. The time of
     such a layer is divided among its groups: in the baseline's engine by their multiply-accumulates, in the
@@ -53,7 +54,8 @@ def losses(
         high: The layers of the baseline's engine, in any order.
 
     Returns:
-        0 for a group that only one of the engines tells.
+        A negative number for a group that is faster in INT8; 0 for a group whose time is not known in both
+        engines.
     """
     fast = _times(groups, low, {group.name: group.elements for group in groups})
     slow = _times(groups, high, {group.name: group.macs for group in groups})
@@ -65,9 +67,10 @@ def _times(
 ) -> dict[str, float]:
     """The time of each group in ms. Groups that no layer computes are left out.
 
-    A layer that computes no group counts for the group around which its nodes lie. So it costs INT8 time if
-    the other engine fuses these nodes into a product. Regions of which the runtime does not name all nodes
-    are taken together: they compute the groups that no other layer computes.
+    The time of a layer is divided among the groups that it computes, in the ratio of their ``weights``. If it
+    computes none, its time is divided among the groups that have its nodes in ``GroupWork.around``. Regions
+    are layers of which the runtime does not name all nodes. Their total time is divided among the groups that
+    no other layer computes.
     """
     own = {node: group.name for group in groups for node in group.nodes}
     around = {node: group.name for group in groups for node in group.around}
@@ -88,23 +91,24 @@ def _times(
         for name in computed:
             share = weights[name] / total if total else 1 / len(computed)
             terms.setdefault(name, []).append(milliseconds * share)
-    return {name: math.fsum(found) for name, found in terms.items()}  # exact in any order of the layers
+    return {name: math.fsum(found) for name, found in terms.items()}  # the order of the layers has no effect
 
 
 def sets_to_try(
     groups: Sequence[GroupWork], lost: Mapping[str, float], least: float = LEAST_SHARE, most: int = MAX_PLANS
 ) -> tuple[frozenset[str], ...]:
-    """Sets of groups that should leave INT8 to save time, the most promising first, each once.
+    """Sets of groups to take out of INT8 to save time, the most promising first, each once.
 
-    Groups are ordered by their loss, and each set is a beginning of this order: all groups that lose time,
-    then the half of them, then all that lose and those that gain least, then smaller parts. Groups of equal
-    loss leave INT8 together; parts of them are tried last. Each set is also tried with its gaps closed, see
-    ``closed``: a short stretch in INT8 does not earn its conversions.
+    Groups are sorted by the time that they lose in INT8, and each set has the first groups of this order: all
+    that lose time, then half of them, then all that lose time and those that gain least, then smaller parts.
+    First, groups that lose the same time are kept together; then sets with only some of them follow. A set
+    without its gaps (``closed``) comes before the set itself, because a single group in INT8 between groups
+    in high precision seldom saves as much time as its conversions cost.
 
     Args:
         groups: All groups of the network, in topological order.
         lost: The time that each group loses in INT8, in ms; negative if it gains.
-        least: More than this share of the multiply-accumulates stays in INT8.
+        least: A set is left out unless more than this share of the multiply-accumulates stays in INT8.
         most: Maximum number of sets.
     """
     order = sorted(groups, key=lambda group: -lost[group.name])
@@ -127,7 +131,7 @@ def sets_to_try(
 
 
 def _first(groups: Sequence[GroupWork], share: float) -> int:
-    """How many of the groups, from the first on, have this share of the multiply-accumulates of all."""
+    """The number of groups, from the first on, that together have ``share`` of all multiply-accumulates."""
     total, done = math.fsum(group.macs for group in groups), 0.0
     for number, group in enumerate(groups):
         if done >= share * total:
@@ -137,7 +141,11 @@ def _first(groups: Sequence[GroupWork], share: float) -> int:
 
 
 def closed(groups: Sequence[GroupWork], names: Collection[str]) -> frozenset[str]:
-    """The groups ``names`` and each single group that lies between two of them."""
+    """The groups ``names``, and each group that lies between two of them.
+
+    Such a group reads the result of one of the groups, and another one reads its result. The search is
+    repeated with the added groups until no group is added.
+    """
     after: dict[str, set[str]] = {group.name: set() for group in groups}
     for group in groups:
         for name in group.before:
@@ -151,7 +159,10 @@ def closed(groups: Sequence[GroupWork], names: Collection[str]) -> frozenset[str
 
 
 def _stays(groups: Sequence[GroupWork], high: Collection[str]) -> float:
-    """The share of the multiply-accumulates that stays in INT8; 0 if no group stays there."""
+    """The share of the multiply-accumulates that stays in INT8 if the groups ``high`` leave INT8.
+
+    If no group has multiply-accumulates, it is the share of the groups that stay.
+    """
     total = math.fsum(group.macs for group in groups)
     left = [group.macs if total else 1.0 for group in groups if group.name not in high]
     return math.fsum(left) / (total or len(groups))

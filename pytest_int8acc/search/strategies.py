@@ -31,12 +31,15 @@ _NO_MATTER = 0.05
 def search(
     evaluator: Evaluator, strategy: Strategy = "minimal", *, budget: Budget | None = None
 ) -> SearchResult:
-    """Search for the groups of layers to keep in high precision, so that all criteria are met."""
+    """Search by a strategy for the groups of layers to keep in high precision, so that all criteria are met.
+
+    The search ends early if ``budget`` is spent; with None there is no limit.
+    """
     return run(evaluator, STRATEGIES[strategy], budget)
 
 
 def certify(evaluator: Evaluator, high: frozenset[int], *, budget: Budget | None = None) -> SearchResult:
-    """Prove by trials that a plan passes and needs each of its groups. Unneeded groups are removed."""
+    """Remove unneeded groups from the plan ``high``; prove by trials that it passes and needs the rest."""
 
     def body(ledger: Ledger) -> Ending:
         if not ledger.trial(high, "the plan to certify").passed:
@@ -138,8 +141,9 @@ def _shrink(
 def _minimal(ledger: Ledger) -> Ending:
     """Find a plan of low price that passes and is proven to need each of its groups.
 
-    First, the plan with those groups in high precision that alone miss a criterion is tried, if it is cheaper
-    than all plans that the surrogate predicts to pass. Then the cheapest predicted plans are tried. Each
+    A surrogate model predicts the losses of plans. A group may be predicted to miss a criterion even if it is
+    the only group in the low format. First, the plan with these groups in high precision is tried, if it is
+    cheaper than all plans that are predicted to pass. Then the cheapest predicted plans are tried. Each
     measurement corrects the surrogate. Cheaper plans are tried as long as this costs little. In the end each
     group of the plan is returned to the low format in a trial of its own, which must fail.
     """
@@ -223,13 +227,13 @@ class _Minimal:
         return list(self._solver.order(_NO_MATTER))
 
     def learn(self, trial: Trial) -> None:
-        """Correct the predictions if a trial passed. Update the hardness of samples in any case."""
+        """Rank the samples anew by their losses in ``trial``; if it passed, also correct the predictions."""
         if trial.passed:
             self._calibrate(trial)
         self.ledger.samples.learn(trial)
 
     def _cancelling(self) -> bool:
-        """Whether the errors of groups cancel: together they do far less harm than is predicted."""
+        """Whether errors of groups cancel: with all groups in INT8, the loss is far below the prediction."""
         nothing, ledger = frozenset[int](), self.ledger
         losses = ledger.samples.estimate(self._candidate, ledger.best)
         truth = float(np.nanmax(losses, initial=0.0))
@@ -253,8 +257,8 @@ class _Minimal:
     def _proposal(self) -> frozenset[int] | None:
         """The plan to try next; None if no plan promises to save anything.
 
-        Of the plans that are cheaper than the present one, it has the greatest product of saving and chance
-        to pass.
+        Of the plans that are cheaper than the present one, it has the greatest product of saved weight and
+        estimated probability to pass.
         """
         high, weigh, loss_of = self.high, self.ledger.weight, self.model.loss
         limit, doubt, least = 1.0, 0.2, 1e-9
@@ -279,7 +283,11 @@ class _Minimal:
         return None
 
     def _attempt(self, plan: frozenset[int], why: str, screen: float) -> bool:
-        """Try a plan on a few samples, then on all samples if the predicted loss is at most ``screen``."""
+        """Try a plan, and return whether it passed; ``why`` is the reason for the trial, for the report.
+
+        The plan runs on a few samples, by which the predictions are corrected. It runs on all samples only if
+        its predicted loss is then at most ``screen``.
+        """
         measured = self.ledger.probe([plan], self._probed.samples)[0]
         self.model.anchor(plan, measured)
         passed = False

@@ -21,7 +21,8 @@ _STRETCH = 100.0
 #: Minimum number of pairs of groups from which the typical angle between their error vectors is estimated.
 #: With fewer pairs a right angle is assumed.
 _MANY_PAIRS = 20
-#: Number of plans that the evaluator measures in one call: enough to share runs, few enough to stop in time.
+#: Maximum number of plans that the evaluator measures in one call. Plans of one call can share runs, but the
+#: search can stop only between calls.
 _AT_ONCE = 16
 #: Maximum ratio, in either direction, between the loss on all samples and the loss on the few measured
 #: samples. A greater ratio is set to this number.
@@ -91,16 +92,17 @@ class Surrogate:
         return np.asarray(self.scale[self.target_of_row] * self._anchor)
 
     def rows(self, int8: NDArray[np.generic]) -> Floats:
-        """The predicted losses, [plans, rows], from 0/1 vectors of groups in INT8, [plans, groups].
+        """The predicted losses of plans, [plans, losses]; ``int8``, [plans, groups], is 1 for groups in INT8.
 
-        A row is a target, or one sample of a target whose criterion is on the worst samples.
+        There is one predicted loss for each target. For a target whose criterion is on the worst samples,
+        there is one for each sample instead.
         """
         q = np.asarray(int8, dtype=np.float64)
         forms = [((q @ g) * q).sum(axis=1) + 2 * (q @ b) for g, b in zip(self.gram, self.linear, strict=True)]
         return np.asarray(np.maximum(np.stack(forms, axis=1) + self.constant, 0.0) * self.row_scale)
 
     def loss(self, high: frozenset[int]) -> float:
-        """The predicted loss of one plan in its worst row, as a squared error length; 1 is at the limit."""
+        """The greatest predicted loss of the plan ``high``, as a squared error length; 1 is at the limit."""
         return float(self.rows(self.mask(high)[None]).max())
 
     def alone(self) -> Floats:
@@ -108,19 +110,19 @@ class Surrogate:
         return np.asarray(self.rows(np.eye(self.gram.shape[1])).max(axis=1))
 
     def losses(self, high: frozenset[int]) -> Floats:
-        """The predicted loss of one plan for each target, in the unit of ``Trial.losses``."""
+        """The predicted loss of the plan ``high`` for each target, in the unit of ``Trial.losses``."""
         rows = self.rows(self.mask(high)[None])[0]
         worst = [rows[self.target_of_row == t].max() for t in range(len(self.targets))]
         return np.asarray(np.power(worst, [target.power / 2 for target in self.targets]))
 
     def mask(self, high: frozenset[int]) -> Bools:
-        """The plan as a vector that is True for groups in INT8 and False for groups in high precision."""
+        """The plan ``high`` as a vector: True for groups in INT8, False for groups in high precision."""
         int8 = np.ones(self.gram.shape[1], dtype=np.bool_)
         int8[list(high)] = False
         return int8
 
     def anchor(self, high: frozenset[int], probe: Probe) -> None:
-        """Scale all predictions so that they are exact for a plan that was measured."""
+        """Scale all predictions so that they are exact for the plan ``high``, which ``probe`` measured."""
         self._anchor[:] = 1.0
         model = self.rows(self.mask(high)[None])[0]
         measured = self._lengths(probe) * self.row_scale
@@ -131,9 +133,9 @@ class Surrogate:
         return np.array([float(f @ f) for f in self._flats(probe.vectors)])
 
     def calibrate(self, high: frozenset[int], losses: Floats) -> None:
-        """Scale the prediction of each target to the measured losses of a plan.
+        """Scale the predictions for each target so that they are exact for the plan ``high``.
 
-        ``losses`` has one loss for each criterion; a criterion with nan is left out.
+        ``losses`` has the measured loss of this plan for each criterion; a criterion with nan is left out.
         """
         predicted = self.losses(high)
         for t, target in enumerate(self.targets):
@@ -142,7 +144,7 @@ class Surrogate:
                 self.scale[t] *= (loss / predicted[t]) ** (2 / target.power)
 
     def fit(self, probes: Sequence[Probe]) -> None:
-        """Set the scale of each target's predictions to the median ratio of loss to squared error length."""
+        """Scale the predictions for each target by the median of loss / squared error in ``probes``."""
         lengths = [self._lengths(probe) for probe in probes]
         for t, target in enumerate(self.targets):
             rank = self.criteria[target.criterion].pool == "rank"
@@ -231,11 +233,11 @@ def probe(ledger: Ledger, trial: Trial, *, closely: bool = False) -> Probed:
 
 
 def _choose(ledger: Ledger, trial: Trial) -> list[int]:
-    """The samples on which error vectors are measured. Their number is limited so that this costs little.
+    """The samples on which error vectors are measured; only few, because measurements cost runs.
 
-    They are taken from the samples that ran in the trial, sorted by their loss. If means decide, they are
-    spread evenly over all these samples. If the worst samples decide, they are spread over that half of the
-    samples that must pass which has the greater losses.
+    They are chosen from the samples that ran in ``trial``, sorted by loss, without the samples that may fail.
+    If all criteria are on means, they are spread evenly over these samples. If a criterion is on the worst
+    samples, they are spread evenly over the half with the greater losses.
     """
     criteria, shares = ledger.evaluator.criteria, ledger.samples.shares(trial)
     seen = np.flatnonzero(~np.isnan(shares))
@@ -257,7 +259,8 @@ def _added(
 ) -> tuple[list[Probe], list[Vectors]]:
     """The measurements of the blocks, and for each target the error that each block alone in INT8 adds.
 
-    Each error array has the shape [blocks, samples, elements].
+    The measured errors include ``base``, the error without any group in INT8, which is subtracted. Each error
+    array has the shape [blocks, samples, elements].
     """
     found: list[Probe] = []
     for start in range(0, len(blocks), _AT_ONCE):
@@ -274,7 +277,11 @@ def _surrogate(
     base: Sequence[Vectors],
     probes: Sequence[Probe],
 ) -> Surrogate:
-    """A surrogate model that is scaled so that its prediction for ``trial`` is the loss on all samples."""
+    """A surrogate model that is scaled so that its prediction for ``trial`` is the loss on all samples.
+
+    ``vectors`` and ``base`` are the errors for :class:`Surrogate`. They and the ``probes`` were measured on
+    ``samples`` only.
+    """
     targets, criteria = ledger.evaluator.targets, ledger.evaluator.criteria
     surrogate = Surrogate(targets, criteria, vectors, base)
     surrogate.fit(probes)
@@ -288,9 +295,9 @@ def _surrogate(
 
 
 def _matters(surrogate: Surrogate) -> NDArray[np.bool_]:
-    """True for blocks whose groups are to be measured one by one.
+    """True for blocks whose groups are to be measured one by one; ``surrogate`` predicts losses of blocks.
 
-    The other blocks together are negligible.
+    The other blocks together cause at most ``_NEGLIGIBLE`` of the allowed error.
     """
     size = surrogate.gram.diagonal(axis1=1, axis2=2) * surrogate.row_scale[:, None]
     size = size.max(axis=0)

@@ -408,7 +408,10 @@ def _convolution(view: View, tensor: str) -> onnx.NodeProto | None:
 
 
 def _needless(view: View, node: onnx.NodeProto, order: dict[str, int]) -> Iterator[Finding]:
-    """A finding about a Q/DQ pair between a convolution and an Add whose two inputs are both quantized."""
+    """A finding about a Q/DQ pair between a convolution and an Add whose two inputs are both quantized.
+
+    ``order`` has the position of each node in the graph. The convolution with the last position is reported.
+    """
     found: list[tuple[int, Half, str]] = []
     for name in node.input:
         half = view.dequantizer(name)
@@ -429,7 +432,7 @@ def _scales_behind(view: View, tensor: str) -> Iterator[Half]:
     """The Q/DQ nodes that give the input ``tensor`` of a Concat its scale.
 
     This is the DequantizeLinear before the tensor. If there is none, these are the QuantizeLinear nodes that
-    read the tensor, or that read a tensor before it whose values are only moved.
+    read the tensor, or that read a tensor from which nodes that only move values compute it.
     """
     half, _ = view.behind(tensor)
     if half is not None:
@@ -457,7 +460,7 @@ def _layer_before(view: View, tensor: str) -> onnx.NodeProto | None:
 
 
 def _between_factors(view: View, sigmoid: onnx.NodeProto) -> Iterator[Finding]:
-    """A finding about a Q/DQ pair between a Sigmoid and a Mul that multiplies it with the Sigmoid's input."""
+    """Findings about Q/DQ pairs between ``sigmoid`` and a Mul of the Sigmoid's output with its input."""
     for half in view.dequantized.get(sigmoid.output[0], ()):
         for node, _ in view.index.readers(half.result):
             factors = {view.quantized(name) for name in node.input}
