@@ -27,7 +27,7 @@ class Change:
     piece: Piece
     """The tensor."""
     scale: TensorScale | None = None
-    """Its other scale; None if the tensor is not quantized."""
+    """The scale that replaces the tensor's own; None if the tensor is left unquantized."""
 
 
 class Interventions:
@@ -70,7 +70,7 @@ class Interventions:
 
     @cached_property
     def _every(self) -> frozenset[str]:
-        """The names of all groups into which the tensors of the culprits were split."""
+        """The names of all groups that ``split_groups`` made of the culprits, one or two for each tensor."""
         pieces = [piece for of_one in self.pieces.values() for piece in of_one]
         return frozenset(name for p in pieces for name in (p.given, p.other) if name)
 
@@ -105,13 +105,13 @@ class Interventions:
         return self._tried(self._case.simulator, frozenset())
 
     def as_it_is(self, group: str) -> float:
-        """The model's loss with this culprit in INT8 and no ablation; 1 is at the limit of the criteria."""
+        """The model's loss with ``group`` in INT8 and other culprits in high precision; 1 is the limit."""
         if group not in self._known:
             self._known[group] = self._tried(self._case.simulator, self._high - {group})
         return self._known[group]
 
     def loss(self, group: str) -> float:
-        """The increase of the model's loss if this culprit is in INT8 instead of high precision."""
+        """The increase of the model's loss if ``group`` is in INT8 instead of high precision."""
         return self.as_it_is(group) - self.least
 
     @property
@@ -122,7 +122,7 @@ class Interventions:
         return self._known[""]
 
     def without(self, group: str, piece: Piece) -> float:
-        """The model's loss if one tensor of the culprit is not quantized."""
+        """The model's loss if the tensor ``piece`` of the culprit ``group`` is not quantized."""
         left = frozenset(p.given for p in self.pieces[group] if p != piece)
         return self._trial_of_edges(left) if left else self.least
 
@@ -142,7 +142,7 @@ class Interventions:
         return self._trial_of_edges(frozenset(int8), scales)
 
     def rescaled(self, group: str, piece: Piece, scale: Array) -> float:
-        """The model's loss if an activation of the culprit has another symmetric scale.
+        """The model's loss if the activation ``piece`` of the culprit ``group`` has another symmetric scale.
 
         ``scale`` is float32, of shape [] or [channels].
         """
@@ -153,13 +153,13 @@ class Interventions:
         return self._trial_of_edges(int8, {piece.scaled: _for_piece(piece, TensorScale(scale))})
 
     def requantized(self, group: str, constant: str, scale: TensorScale) -> float:
-        """The model's loss if a constant of the culprit is quantized anew from its float values."""
+        """The model's loss if a constant of ``group`` is quantized from its float values with ``scale``."""
         return self._tried(self._case.simulator, self._high - {group}, {constant: scale})
 
     def corrected(self, group: str) -> float:
-        """The model's loss if the bias of the culprit is corrected by the mean error.
+        """The model's loss if the bias of ``group`` is corrected by the mean error of each output channel.
 
-        Without a bias nothing is corrected.
+        If ``group`` has no bias, nothing is corrected.
         """
         lab = self._case
         floats = corrections(lab.network, [group], lab.sources[0].data, lab.sessions)
