@@ -105,13 +105,13 @@ def _judged(name: str, found: tuple[Finding, ...], settings: Settings) -> tuple[
 
 
 def nothing_compared(zero: Iterable[str]) -> Iterator[str]:
-    """Yields a warning for each output that is 0 in all samples: any model that gives zeros would pass."""
+    """Yields a warning for each output in ``zero``. It is 0 in all samples, so a model of zeros passes."""
     for name in sorted(zero):
         yield f"output '{name}' is 0 in all samples: nothing is compared"
 
 
 def shown_inside(model: Model, backend: Backend) -> Iterator[str]:
-    """Yields a note if criteria name inner tensors, as further outputs change the fusion of an engine."""
+    """Yields a note if criteria name inner tensors of an engine: as outputs, they change what is fused."""
     if model.extra_outputs and backend.builds_engines:
         named = listed([output.name for output in model.outputs if output.name in model.extra_outputs])
         yield (

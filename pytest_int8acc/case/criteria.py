@@ -138,7 +138,8 @@ def _check_detectable(criterion: MetricCriterion, labels: Array, ignore: int | N
 def _splitter(case: Case, model: Model) -> Splitter:
     """Finds the parts of outputs, such as boxes and scores, that are judged separately.
 
-    Criteria name the parts. Otherwise the parts are the tensors that the graph concatenates to an output.
+    The parts are those that criteria name. If criteria name none, the parts are the tensors that the graph
+    concatenates to an output.
     """
     named: dict[str, NamedParts | None] = {}
     for index, criterion in enumerate(case.criteria):

@@ -207,7 +207,7 @@ def engine_scores(
 
 
 def speedup_score(slow: Latency, fast: Latency, limit: float | None) -> Score:
-    """The score of how many times as fast as the engine with the latency ``slow`` another engine is."""
+    """The score of a speedup: the latency ``slow`` of one engine divided by that of another, ``fast``."""
     spread = slow.high_ms / max(fast.low_ms, 1e-9) - slow.low_ms / max(fast.high_ms, 1e-9)
     speedup = slow.median_ms / max(fast.median_ms, 1e-9)
     note = f"{slow.median_ms:.3g} ms to {fast.median_ms:.3g} ms; spread {spread / 2:.2g}"

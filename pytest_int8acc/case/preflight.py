@@ -49,7 +49,7 @@ _WITHIN = frozenset({"Relu", "Clip", "Softmax", "Sigmoid", "Tanh", "Erf", "Conca
 _HEADROOM = 64
 #: The share of all samples that runs before the calibration.
 _SHARE = 1 / 16
-#: The number of samples that is assumed if the data would have to be read to count them.
+#: The number of samples that is assumed if it is unknown, because counting would read all data.
 _SUPPOSED = 64
 
 
@@ -123,7 +123,7 @@ def preflight(
 
 
 def _first(inputs: Dataset, *, whole: bool) -> Dataset:
-    """The first samples; one whole batch if the engine or the model takes no other number of samples."""
+    """The first samples; with ``whole`` a full batch, because the engine or model takes no other size."""
     if whole:
         return inputs.first(next(inputs.batches()).rows)
     return inputs.first(max(1, int(_SHARE * (inputs.samples or _SUPPOSED))))
@@ -179,7 +179,7 @@ def preflight_of_golden(
 
 
 def _steady(judge: Judge, twice: Sequence[Mapping[Role, Feed]]) -> Comparison | None:
-    """Compares two runs of the baseline, without metrics of labels; None if they differ in any bit."""
+    """Compares two runs of the baseline, without metrics of labels; None if the runs differ in any bit."""
     comparison = Comparison(judge, metrics=False)
     for found in twice:
         one, again = found[Role.BASELINE], found[Role.BASELINE_AGAIN]
