@@ -45,7 +45,7 @@ class Faster:
 def find_faster(lab: Lab) -> Faster | None:
     """Search a plan that reaches the limit on the speedup. None if the case's engines were not timed.
 
-    If the candidate reaches the limit, or if there is none, a plan must be faster than the candidate.
+    If the candidate reaches the limit, or the spec has no limit, a plan must be faster than the candidate.
 
     Raises:
         EngineError: The float model does not run.
@@ -107,8 +107,10 @@ def group_works(
 def _before(model: Model, own: Mapping[str, str]) -> Mapping[str, set[str]]:
     """For each group, the groups whose results it reads, also through nodes in no group.
 
-    A node in no group that joins the results of several groups, such as an Add, ends the way: it computes in
-    high precision, so what lies behind it has no neighbour in INT8.
+    ``own`` maps the name of a node to the name of its group.
+
+    A node in no group that joins the results of several groups, such as an Add, computes in high precision.
+    So a group that reads the result of such a node does not count as reading those groups.
     """
     found: dict[str, set[str]] = defaultdict(set)
     sources: dict[str, set[str]] = {}
@@ -139,7 +141,7 @@ def _readers(network: Network, own: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _pairs(candidate: Model, own: Mapping[str, str]) -> Mapping[str, str]:
-    """For each Q/DQ node of the candidate, the group that reads what it converts, by the node's name."""
+    """Maps the name of each Q/DQ node of the candidate to the group that reads the converted tensor."""
     found: dict[str, str] = {}
     for node in reversed(candidate.graph.node):
         if node.op_type in _QDQ:
@@ -153,8 +155,8 @@ def _pairs(candidate: Model, own: Mapping[str, str]) -> Mapping[str, str]:
 def _layers(lab: Lab, role: Role, latency: Latency) -> Sequence[LayerTime]:
     """The layers of an engine, with times that add up to its latency.
 
-    A profiler takes time itself, and the more, the more layers there are. If the layers are not known, the
-    whole engine counts as one layer.
+    Measured times of layers are scaled, because profiling itself takes time for each layer. If the layers are
+    not known, the whole engine counts as one layer.
     """
     layers: Sequence[LayerTime] = ()
     try:
@@ -169,7 +171,7 @@ def _layers(lab: Lab, role: Role, latency: Latency) -> Sequence[LayerTime]:
 
 @dataclass(eq=False)
 class _Search:
-    """Builds plans, judges them, and times those that keep the criteria."""
+    """Builds plans, judges them, and times the engines of plans that meet the criteria."""
 
     lab: Lab
     search: SpeedSearch
@@ -213,7 +215,7 @@ class _Search:
         return replace(found, search=replace(self.search, trials=tuple(trials)), notes=tuple(self.notes))
 
     def _tried(self, names: Collection[str]) -> tuple[SpeedTrial, Proof | None]:
-        """Build a plan that keeps these groups in high precision, and time it if it keeps the criteria."""
+        """Build a plan with the groups ``names`` in high precision. If it meets the criteria, time it."""
         lab = self.lab
         layers = tuple(group.name for group in lab.network.groups if group.name in names)
         stays = (1.0 - lab.share(layers)) * (lab.measured.result.int8_macs or 1.0)
@@ -241,9 +243,9 @@ class _Search:
         return "int8_layers" not in self.limits or engine.int8_share[0] >= self.limits["int8_layers"]
 
     def _is_misbuilt(self, high: Collection[str]) -> bool:
-        """Whether a case with the engine that was timed last would fail for the formats that ran.
+        """Whether the engine that was timed last would fail the case, because other formats ran in it.
 
-        It would if much of the work that the plan leaves in the low format provably ran in another format.
+        The case fails if much of the work that the plan leaves in the low format provably ran in another.
 
         Args:
             high: The groups that the plan keeps in high precision.
@@ -265,7 +267,7 @@ class _Search:
     def _timed(self, proof: Proof) -> tuple[Latency, Latency]:
         """The latencies of a plan's engine and of the candidate's, which run in turn with the baseline's.
 
-        They are scaled by the ratio of the baseline's first latency to its latency now. So changes of the
+        Both are scaled by the ratio of the baseline's first latency to its latency now. So changes of the
         GPU's clock between the measurements have no effect.
 
         Raises:
@@ -280,7 +282,7 @@ class _Search:
         return fixed.scaled(drift), candidate.scaled(drift)
 
     def _reaches(self, latency: Latency, candidate: Latency) -> bool:
-        """Whether a plan is fast enough.
+        """Whether a plan whose engine has this ``latency`` is fast enough.
 
         If the candidate is fast enough as well, 90 % of the plan's runs must be faster than 90 % of the
         candidate's.

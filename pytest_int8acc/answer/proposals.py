@@ -67,7 +67,7 @@ class Proposal:
     method: str = ""
     """The keys of the spec that calibrate every activation as the plan does; empty for other plans."""
     data: str = ""
-    """A description of the calibration data from which ranges were taken; empty for the compared inputs."""
+    """A description of the calibration data that gave the ranges; empty if the inputs gave them."""
     chosen_on: Sequence[int] | None = None
     """The samples by which the plan was chosen, by index; None for all samples."""
     joined: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class Base:
 
 @dataclass(eq=False)
 class Known:
-    """The state that all functions of this module share: the search's result, the budget, and bases."""
+    """The state that all functions of this module share: the search's result, the budget, known scales."""
 
     lab: Lab
     outcome: SearchOutcome
@@ -133,7 +133,7 @@ class Known:
         return unmasked_scales(self.lab.network, self.lab.meter.measured)
 
     def chooser(self, base: Base) -> Chooser:
-        """Chooses scales that improve on a starting point."""
+        """An object that chooses scales which improve on the starting point ``base``."""
         return Chooser(self.lab.simulator, base.plan, base.own, self.budget)
 
     def proof(self, plan: Plan) -> Proof | None:
@@ -285,7 +285,9 @@ def rescale_as_shown(known: Known) -> Iterator[Proposal]:
 
 
 def recalibrate(known: Known) -> Iterator[Proposal]:
-    """Plans with other scales for the activations that layers at fault read; for all if none is known.
+    """Plans with other scales for the activations that layers at fault read.
+
+    If no layer at fault is known, all activations get other scales.
 
     Ranges are taken from the calibration data first, then from the inputs.
     """
@@ -473,7 +475,7 @@ def _are_like(known: Known, base: Base, tensors: Sequence[str]) -> bool:
 
 
 def _base(known: Known, source: Source, ranges: Ranges, odd_ones: Sequence[str]) -> Base:
-    """A starting point for scales: activations in symmetric INT8 per tensor, weights with better scales."""
+    """A starting point for scales: each activation has one symmetric scale, weights have better scales."""
     network = known.lab.network
     odd = {t: symmetric(ranges.scale(t, "minmax")) for t in odd_ones if t in ranges}
     weights = weight_scales(network, known.groups, ranges.held, known.lab.meter.lookups)
@@ -519,7 +521,7 @@ def _ranges(known: Known, base: Base, tensors: Sequence[str]) -> Ranges:
 
 
 def _not_symmetric(network: Network) -> list[str]:
-    """The activations that are not quantized to symmetric INT8 per tensor."""
+    """The activations that some node does not quantize symmetrically with one scale."""
     edges = (edge for group in network.groups for edge in group.edges)
     odd = (e.tensor for e in edges if e.quantization.values is None and not e.quantization.is_plain)
     return list(dict.fromkeys(odd))

@@ -96,7 +96,7 @@ class Remedy:
     """Whether the remedy's first plan may be tried after the time is up, by one trial and one build."""
     is_for_proof: bool = False
     """Whether the remedy is also tried after an earlier one has met the criteria with a safety margin, as
-    long as the margin is not verified on samples that chose nothing."""
+    long as no fix is verified on held-out samples."""
     is_searched: bool = False
     """Whether the remedy is the plan that the search found. This plan is built already and always shown."""
 

@@ -32,7 +32,7 @@ from pytest_int8acc.scores.rows import errors
 from pytest_int8acc.tensors import Array, Feed, did_you_mean
 
 #: A cut-out part of a model shows a layer's error if the SQNR of the part is at most this many dB above the
-#: SQNR in the whole model. 3 dB is half the noise power.
+#: SQNR in the whole model. 3 dB more SQNR is half the noise power.
 CLOSE_DB = 3.0
 
 
@@ -312,7 +312,7 @@ class _Whole:
         return [name for name in dict.fromkeys(read) if name in known and name not in made]
 
     def closed(self, nodes: AbstractSet[str]) -> set[str]:
-        """The nodes, and earlier nodes whose results cannot become inputs, because their type is unknown."""
+        """The nodes, and earlier nodes whose results cannot be inputs of a part, as their type is unknown."""
         grown = set(nodes)
         while untyped := [name for name in self.borders(grown) if name not in self.types]:
             grown.update(self.producer[name].name for name in untyped)

@@ -68,8 +68,8 @@ _TO_SOFTMAX = COMMUTING | {"Add", "Where", "Mul", "Div", "Cast"}
 #: The name under which the range of only those channels that matter for the next nodes is tried, as if it
 #: were a calibration method.
 IN_USE = "channels in use"
-#: A channel matters for a reader if its greatest product with a weight is more than this share of the
-#: greatest product of all channels.
+#: A channel of an activation matters for a node if its greatest product with a weight of the node is more
+#: than this share of the greatest product of all channels.
 _COUNTS = 1 / 256
 #: A range with a margin is this many times the greatest magnitude, because other samples may have greater
 #: values.
@@ -158,7 +158,7 @@ class Choice:
     """The loss of the outputs on the screening subset; inf if it was not measured."""
 
     def plus(self, other: Choice) -> Choice:
-        """Both choices merged. For tensors that are in both, the scales of ``other`` are taken."""
+        """Both choices merged. The loss, and scales of tensors that are in both, come from ``other``."""
         return Choice(
             {**self.scales, **other.scales}, {**self.methods, **other.methods}, other.normalized_loss
         )
@@ -229,7 +229,7 @@ class Chooser:
         return replace(self.base, scales={**self.base.scales, **news}, high=dict(high or {}))
 
     def weighed(self, choice: Choice, high: Mapping[str, Precision]) -> Choice:
-        """The choice with its normalized loss measured."""
+        """``choice`` with its normalized loss, from a trial with the groups ``high`` in high precision."""
         self.budget.pay()
         return replace(choice, normalized_loss=self._simulator.normalized_loss(self.plan(choice, high)))
 
@@ -435,7 +435,7 @@ def _shared(network: Network) -> list[frozenset[str]]:
 
 
 def _predicted(before: Choice, best: Choice, done: int, units: int) -> float:
-    """The predicted loss after a sweep over all units, if the remaining ones gain as much as those so far."""
+    """The predicted loss after all units were tried, if the remaining ones gain as much as those so far."""
     if not done:
         return 0.0
     return before.normalized_loss - (before.normalized_loss - best.normalized_loss) * units / done

@@ -809,7 +809,7 @@ class Surroundings:
     def shares_with(
         self, edge: Edge, measured: Mapping[str, Measurement]
     ) -> tuple[onnx.NodeProto, str, float] | None:
-        """A node that joins the tensor with another tensor that has the same range and fits it.
+        """A node that joins the tensor with another tensor of the same range, whose values fit this range.
 
         The result is the node, and the name and the greatest magnitude of the other tensor. It is None if
         there is no such tensor.
@@ -1054,7 +1054,7 @@ def vanishing_constant(facts: NarrowFacts) -> Shown | None:
 
 
 def vanishing_values(facts: NarrowFacts) -> Shown | None:
-    """Recognises values that become 0 in the low format and thereby cause most of the error."""
+    """Recognises values that become 0 in the low format, in a tensor with more error than rounding makes."""
     worst = max((loss for loss in facts.made if loss.lost), key=lambda loss: loss.lost, default=None)
     if worst is None or not facts.is_cancelled(worst):
         return None
@@ -1062,7 +1062,7 @@ def vanishing_values(facts: NarrowFacts) -> Shown | None:
 
 
 def cancelling(facts: NarrowFacts) -> Shown | None:
-    """Recognises a subtraction whose result is far smaller than its operands."""
+    """Recognises a sum or difference that loses digits, because it is far smaller than its operands."""
     node = facts.lab.network.model.index.nodes.get(facts.worst.node)
     is_sum = node is not None and node.op_type in ("Sub", "Add", "Sum")
     return facts.of_worst() if is_sum and facts.is_cancelled(facts.worst) else None
