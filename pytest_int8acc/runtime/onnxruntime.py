@@ -39,8 +39,9 @@ from pytest_int8acc.runtime.protocol import Backend, Engine, check_names
 from pytest_int8acc.settings import Mode, Provider, Settings
 from pytest_int8acc.tensors import Array, Feed, TensorInfo
 
-#: Maximum size in bytes of a model that is passed to ONNX Runtime in memory. This costs two copies of all
-#: weights, and a third copy of weights inside an If. Larger models are passed as files and memory-mapped.
+#: Maximum size in bytes of a model that is passed to ONNX Runtime in memory. ONNX Runtime then holds two
+#: copies of all weights, and a third copy of weights inside an If. Larger models are passed as files and
+#: memory-mapped.
 INLINE_BYTES = 16 << 20
 #: Log level at which ONNX Runtime logs only errors that end the process. All other errors raise exceptions.
 _SEVERITY_FATAL = 4
@@ -351,7 +352,7 @@ _LOADER = _Loader()
 
 
 def _may_crash(model: Model) -> bool:
-    """Whether a model has the operators on which ``CRASHING`` crashes: Transpose, and tensors in FP16."""
+    """Whether a model has a Transpose and tensors in FP16, so that ``CRASHING`` may crash on it."""
     has_transpose = any(node.op_type == "Transpose" for node in model.graph.node)
     return has_transpose and FLOAT16 in value_types(model).values()
 
