@@ -116,7 +116,7 @@ class Inputs:
             size = max(size, min(start, self._most))
 
     def outputs_of(self, samples: Sequence[int], batch: Batch, outputs: Feed) -> SampleOutputs:
-        """The outputs of one run, cut into its samples."""
+        """The ``outputs`` of a run on ``batch``, which holds the ``samples``, cut into these samples."""
         size = batch.rows + batch.padding
         return {
             name: [array[k : k + 1] for k in range(len(samples))]

@@ -293,8 +293,8 @@ class Lab:
         Args:
             runs: Maximum number of runs over all samples. It is raised if runs take very little time.
             most: Maximum to which ``runs`` may be raised.
-            trials: Maximum number of trials on the screening subset, and the number to which this maximum may
-                be raised if runs take very little time.
+            trials: Maximum number of trials on the samples ``Simulator.few``, and the number to which this
+                maximum may be raised if runs take very little time.
         """
         simulator, (usual, at_most) = self.simulator, trials
         each = len(simulator.few) / len(simulator.inputs)
@@ -381,7 +381,7 @@ class Lab:
     def suspects(self) -> tuple[int, ...] | None:
         """The indices of all groups, the group with the greatest loss first.
 
-        None for INT8 and FP8, where errors of groups add up.
+        None for INT8 and FP8, because there a search ranks the groups itself.
         """
         if not self.is_narrow:
             return None
@@ -426,7 +426,7 @@ class Lab:
         return found
 
     def _count(self, found: Judgement) -> None:
-        """Count a model that failed only on the held-out samples; it raises the required confidence."""
+        """Count a model that failed only on the held-out samples. Each one raises the required confidence."""
         if found.verdict.holds and not found.has_reserve:
             self.failed_proofs += 1
 
@@ -560,7 +560,7 @@ class Lab:
         return Source(data, data.description), inputs
 
     def values(self, dataset: Dataset, plan: Plan | None = None) -> Observer:
-        """The observer of the network's tensors on a dataset; with a plan, after the plan's moves of range.
+        """The observer of the network's tensors on a dataset; with a plan, after its ``moves`` of range.
 
         The first pass measures all activations that the network quantizes, so that later calls need no pass.
         """
@@ -595,8 +595,8 @@ def open_lab(measured: Measured, int8: Int8Form) -> Lab:
 
     If the spec names samples under ``prove``, these prove, and all inputs choose. Otherwise the inputs are
     split. In four cases all inputs choose, and none prove: there are few inputs, outputs cannot be cut into
-    samples, the candidate does not run, or its engine meets the criteria on the samples that would choose. In
-    the last case a search would find nothing to improve.
+    samples, the candidate does not run, or its engine meets the criteria on the samples that would choose
+    plans. In the last case a search would find nothing to improve.
 
     Raises:
         DataError: The samples under ``prove`` cannot be read.

@@ -48,7 +48,7 @@ _FAR = 1e30
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Some of the samples, and a judge that applies the case's criteria to these samples alone."""
+    """Some samples of a case, by index, and a judge that applies the case's criteria to them alone."""
 
     samples: tuple[int, ...]
     judge: SampleBaseline
@@ -129,7 +129,7 @@ class Simulator:
 
     @cached_property
     def _place(self) -> str:
-        """The digest of the network. Simulators of other networks of the case have other records."""
+        """The digest of the network, a part of the key of each record; empty if nothing is recorded."""
         return digest_of(network_digest(self.network), self._rest) if self._records.kept else ""
 
     def on(self, network: Network, rest: Precision | None = None) -> Simulator:
@@ -322,7 +322,7 @@ class Simulator:
         return loss
 
     def moved(self, moves: Mapping[str, Array]) -> Network:
-        """The network after the moves of range ``moves``; see ``Plan.moves``. Equal moves give one object.
+        """The network after the moves of range ``moves``; see ``Plan.moves``. The network is kept.
 
         Raises:
             ModelError: The range of a tensor cannot be moved.
@@ -377,7 +377,7 @@ class Simulator:
         return self._units[target.criterion]
 
     def _vectors(self, plan: Plan, seen: Seen) -> list[Vectors]:
-        """The error vectors of a plan on the screening subset, one array for each target."""
+        """The error vectors of a plan on the samples ``few``, one array for each criterion."""
         return seen.prober.vectors(self.few, self._runs(plan, seen, self.few))
 
     def _runs(
@@ -419,7 +419,7 @@ class Simulator:
         return replace(plan, scales=made, high={}, outputs=(), fused=())
 
     def _activations(self, moves: Mapping[str, Array]) -> _Activations:
-        """The activations of the network after range was moved between tensors."""
+        """The activations of the network after the moves of range ``moves``; see ``Plan.moves``."""
         key = _tried_key(Plan(moves=moves))
         if key not in self._kinds:
             before = {

@@ -41,8 +41,8 @@ def split(errors: F64, margins: F64, seed: int = 0, groups: Groups | None = None
     """Split samples into those that choose plans and those that prove them, with similar margins and errors.
 
     Samples are sorted by the class of their margin, and within a class by their error. Of every three
-    neighbours in this order, one is drawn at random and proves. So both parts have easy and hard samples.
-    With fewer than ``LEAST`` samples, both parts are empty.
+    neighbours in this order, one is drawn at random and proves plans. So both parts have easy and hard
+    samples. With fewer than ``LEAST`` samples, both parts are empty.
 
     Args:
         errors: The error of the candidate on each sample, [samples]; any measure that orders samples.
@@ -83,7 +83,7 @@ def has_rows(outputs: Outputs, samples: int) -> bool:
 def margins(outputs: Outputs, samples: int) -> F64:
     """The difference between the two greatest class scores of each sample, [samples].
 
-    If several outputs have classes, it is the least difference.
+    If several outputs have classes, the result is the least of their differences.
 
     An output has classes if its arrays have the shape [rows, classes]. Without such an output all differences
     are 0.
