@@ -105,7 +105,7 @@ def _judged(name: str, found: tuple[Finding, ...], settings: Settings) -> tuple[
 
 
 def nothing_compared(zero: Iterable[str]) -> Iterator[str]:
-    """Yields a warning for each output in ``zero``. It is 0 in all samples, so a model of zeros passes."""
+    """Yields a warning for each output in ``zero``, which are 0 in all samples, so that zeros would pass."""
     for name in sorted(zero):
         yield f"output '{name}' is 0 in all samples: nothing is compared"
 
@@ -127,7 +127,8 @@ def not_judged(
 
     Args:
         case: The case.
-        own_judge: Applies the criteria of the spec alone, without limits from scores that a golden accepts.
+        own_judge: Applies the criteria of the spec alone, without the limits that a golden (stored outputs)
+            adds.
         outputs: The judged outputs.
         recorded: Whether this run writes a golden, the stored outputs of the baseline, with which the next
             run is compared.

@@ -33,12 +33,12 @@ from pytest_int8acc.runtime.protocol import Backend
 from pytest_int8acc.spec.criteria import EngineCriterion
 from pytest_int8acc.spec.models import Case
 
-#: If a Q/DQ model or a file of scales requests INT8 for a smaller share of the MACs, a warning is shown.
+#: If a Q/DQ model or a file of scales requests INT8 for less than this share of the MACs, a warning is shown.
 _LEAST_OF_FILES = 0.5
-#: If a calibration by this plugin leaves a smaller share of the MACs in INT8, a warning is shown. The
+#: If a calibration by this plugin leaves less than this share of the MACs in INT8, a warning is shown. The
 #: calibration leaves out only layers that the spec or TensorRT excludes.
 _LEAST = 0.05
-#: Maximum number of layers that a report names.
+#: Maximum number of layers that a report names in one list.
 _NAMED = 5
 #: A share of MACs below this number is a rounding error of sums, and counts as 0.
 _ROUNDING = 1e-9

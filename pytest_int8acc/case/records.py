@@ -58,7 +58,7 @@ class Records:
 
     @property
     def kept(self) -> bool:
-        """Whether results are recorded. Otherwise keys need not be computed."""
+        """Whether results are recorded. If they are not, the keys of records need not be computed."""
         return self._store is not None
 
     def of(self, *part: object) -> Records:

@@ -146,7 +146,7 @@ class SampleComparison(Comparison):
     def add_samples(self, samples: Sequence[int], outputs: SampleOutputs) -> None:
         """Compare the outputs of more samples with the baseline.
 
-        ``samples`` has the index of each array's sample.
+        ``samples`` has the index of the sample of each array in ``outputs``.
         """
         self.seen[list(samples)] = True
         for name, rows in self.outputs.items():
@@ -200,7 +200,7 @@ class SampleComparison(Comparison):
     def parts(self) -> F64:
         """The part of each criterion's loss that each sample causes, as an array [criteria, samples].
 
-        It is nan for samples that were not added, and for users' metrics.
+        The part is nan for samples that were not added, and for users' metrics.
         """
         limits = self._baseline.limits
         parts = np.full((len(self._baseline.criteria), self._baseline.samples), np.nan)
