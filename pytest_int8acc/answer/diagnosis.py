@@ -70,8 +70,8 @@ def diagnose(
         measured: The measured case.
         lab: Runs the models of the case; None if the layers of the case are not known.
         culprits: The layers at fault that a search found; empty if it found none, or the case passes.
-        cost: The cost of the search, in runs over all samples. For small models it limits the cost of finding
-            causes.
+        cost: The cost of the search, in runs over all samples. For small models, finding causes may cost as
+            much.
         high_fails: Whether the search found that the criteria fail with all layers in high precision.
 
     Raises:

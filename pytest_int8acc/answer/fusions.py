@@ -88,7 +88,7 @@ def _mended(lab: Lab, form: ModelForm, called: str) -> str:
 
 
 def fewest_that(passes: Callable[[tuple[str, ...]], bool], enough: Sequence[str]) -> tuple[str, ...]:
-    """The fewest tensors of ``enough``, in order, with which ``passes`` is true. None can be left out.
+    """The fewest tensors of ``enough``, in order, with which ``passes`` is true. No tensor is needless.
 
     Bisection finds the shortest beginning of the list that passes; its last tensor is needed. Each needed
     tensor takes log2(n) + 1 trials. It is assumed that ``enough`` passes, the empty set fails, and more

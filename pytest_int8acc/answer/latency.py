@@ -1,4 +1,4 @@
-"""Searches a plan whose engine is faster: layers that lose time in INT8 leave it, and the rest stays.
+"""Searches a plan whose engine is faster: layers that lose time in INT8 leave INT8, and the others stay.
 
     times of both engines' layers → loss of each group → sets of groups → lab.prove → timed in turn → fastest
 
@@ -77,13 +77,13 @@ def group_works(
     macs: Mapping[str, float],
     shapes: Mapping[str, Sequence[int]],
 ) -> tuple[GroupWork, ...]:
-    """What each group of a network computes, in topological order.
+    """The work of each group of a network, and its neighbours, in topological order.
 
     Args:
         network: The network.
         candidate: The same model with Q/DQ nodes.
         macs: The multiply-accumulates of each group, in any unit.
-        shapes: Tensor to its shape, as far as shapes are known.
+        shapes: Maps a tensor to its shape, as far as shapes are known.
     """
     own = {node: group.name for group in network.groups for node in group.nodes}
     before = _before(network.model, own)
@@ -180,7 +180,7 @@ class _Search:
     notes: list[str] = field(default_factory=list)
 
     def run(self, sets: Sequence[frozenset[str]]) -> Faster:
-        """Build the plan of each set, and choose the fastest that reaches the limit twice."""
+        """Build the plan of each set, and choose the fastest that reaches the limit in two measurements."""
         lab, clock = self.lab, self.lab.clock
         began, built = time.monotonic(), lab.builds
         trials: list[SpeedTrial] = []
@@ -215,7 +215,7 @@ class _Search:
         return replace(found, search=replace(self.search, trials=tuple(trials)), notes=tuple(self.notes))
 
     def _tried(self, names: Collection[str]) -> tuple[SpeedTrial, Proof | None]:
-        """Build a plan with the groups ``names`` in high precision. If it meets the criteria, time it."""
+        """Build a plan with the groups ``names`` in high precision. If it passes, its engine is timed."""
         lab = self.lab
         layers = tuple(group.name for group in lab.network.groups if group.name in names)
         stays = (1.0 - lab.share(layers)) * (lab.measured.result.int8_macs or 1.0)

@@ -32,14 +32,14 @@ class Uneven:
     other: Array
     """The greatest magnitude of the weights, or of the other activation, that multiply each channel."""
     free: bool = False
-    """Whether the weights have a scale for each input channel, so that migration costs them no accuracy."""
+    """Whether the weights have a scale for each input channel, so that moving range into them is harmless."""
 
     def factors(self, alpha: float) -> Array:
-        """The factors by which the channels of the activation are divided."""
+        """The factors that divide the channels of the activation, with the migration strength ``alpha``."""
         return factors(self.activation, self.other, 1.0 if self.free else alpha)
 
     def gain_db(self, alpha: float) -> float:
-        """The predicted reduction of the product's noise by a migration, in dB."""
+        """The predicted reduction of the product's noise, in dB, with the migration strength ``alpha``."""
         by = self.factors(alpha)
         before, after = self._noise(1.0), self._noise(by)
         return float(10 * np.log10(before / after))

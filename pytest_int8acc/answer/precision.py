@@ -47,8 +47,8 @@ from pytest_int8acc.search.strategies import certify, fewest, search
 from pytest_int8acc.search.types import SearchResult
 
 logger = logging.getLogger("pytest_int8acc")
-#: Maximum number of samples on which each layer at fault runs alone in FP16 or BF16. In INT8 the screening
-#: subset is used instead; see ``Simulator.few``.
+#: Maximum number of samples on which each layer at fault runs alone in FP16 or BF16. In INT8 the samples
+#: ``Simulator.few`` are used instead.
 _ALONE_NARROW = 8
 #: Maximum cost of running each layer at fault alone in the low format, in runs over all samples.
 _ALONE_RUNS = 2.0
@@ -151,7 +151,7 @@ def _find(lab: Lab) -> Found:
 def _first_room(lab: Lab) -> float:
     """The error budget of the first search, as a share of the error that the limits allow.
 
-    It is below 1 if the unchanged candidate passes on the samples that choose plans. The budget then follows
+    The budget is below 1 if the unchanged candidate passes on the samples that choose plans. It then follows
     from the scores of the candidate on the other samples and on all samples.
     """
     passes = lab.split.choosing and lab.simulator.trial(Plan()).passed

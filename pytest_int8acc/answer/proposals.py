@@ -97,7 +97,7 @@ class Base:
 
 @dataclass(eq=False)
 class Known:
-    """The state that all functions of this module share: the search's result, the budget, known scales."""
+    """The state that all functions of this module share: the search's result, the budget, scales so far."""
 
     lab: Lab
     outcome: SearchOutcome
@@ -417,7 +417,7 @@ def keep_high(known: Known) -> Iterator[Proposal]:
 
 
 def _rescaled(known: Known, base: Base, groups: tuple[str, ...] | None) -> Iterator[Proposal]:
-    """Plans with other scales for the activations of some groups (None for all), all groups in INT8."""
+    """Plans with all groups in INT8, and other scales for activations of ``groups``; None for all."""
     chosen_units = units(base.network, activations(base.network, groups), base.ranges)
     proposed = None
     for enough in (1.0, ENOUGH):

@@ -300,7 +300,7 @@ class _Whole:
         return to_fp16(model).model if self.rest == "fp16" else model
 
     def once(self, model: Model, feed: Feed) -> Feed:
-        """The outputs of one run. The feed may hold more inputs than the model takes."""
+        """The outputs of one run. The feed may hold more inputs than the model has."""
         engine = self.sessions.exact(model)
         return engine({info.name: feed[info.name] for info in engine.inputs})
 
@@ -319,7 +319,7 @@ class _Whole:
         return grown
 
     def results(self, nodes: AbstractSet[str]) -> list[str]:
-        """The tensors that nodes compute and other nodes read, or that are outputs of the model."""
+        """The tensors that ``nodes`` compute, and that other nodes read or the model outputs."""
         kept = {info.name for info in self.network.model.outputs}
         for node in self.network.model.graph.node:
             if node.name not in nodes:
@@ -527,7 +527,7 @@ def _with_outputs(model: Model, infos: Sequence[onnx.ValueInfoProto]) -> Model:
 
 
 def _part(model: Model, nodes: AbstractSet[str], inputs: Feed) -> Model:
-    """The model reduced to some nodes, with inputs of the given types and shapes."""
+    """The model reduced to ``nodes``. Its inputs have the names, types and shapes of ``inputs``."""
     editor = model.edit()
     editor.set_nodes([node for node in editor.graph.node if node.name in nodes])
     infos = [

@@ -41,8 +41,8 @@ ENOUGH = 0.5
 #: The choice of scales for some layers also ends if the loss is at most this many times the loss with these
 #: layers in high precision.
 NO_MORE = 1.05
-#: A plan with a greater normalized loss than this on the screening subset counts as failing, and is not tried
-#: on all samples.
+#: A plan with a greater normalized loss than this on the samples ``Simulator.few`` counts as failing, and is
+#: not tried on all samples.
 NEAR = 1.6
 #: Maximum number of rounds in which the scales of all tensors are changed one by one.
 _SWEEPS = 2
@@ -103,9 +103,9 @@ class Ranges:
         """Keep the tensors that have a histogram; tensors with inf, nan or nothing but zeros have none.
 
         Args:
-            held: Tensor to its values in the float model, from ``Lab.values``.
+            held: Maps a tensor to its values in the float model, from ``Lab.values``.
             entropy_bins: Number of bins of the entropy method, a multiple of 128.
-            unmasked: Tensor that holds a mask to its scale without the values of the mask.
+            unmasked: Maps a tensor that holds a mask to its scale without the values of the mask.
         """
         self.unmasked = unmasked
         self.held = {tensor: values for tensor, values in held.items() if values.is_counted}
@@ -155,7 +155,7 @@ class Choice:
     scales: Mapping[str, float] = field(default_factory=dict)
     methods: Mapping[str, str] = field(default_factory=dict)
     normalized_loss: float = np.inf
-    """The loss of the outputs on the screening subset; inf if it was not measured."""
+    """The loss of the model on the samples ``Simulator.few``; inf if it was not measured."""
 
     def plus(self, other: Choice) -> Choice:
         """Both choices merged. The loss, and scales of tensors that are in both, come from ``other``."""
@@ -242,7 +242,7 @@ class Chooser:
         enough: float = ENOUGH,
         least: float = 0.0,
     ) -> Choice:
-        """Choose the scales of units such that the outputs have the least loss on the screening subset.
+        """Choose the scales of units such that the model has the least loss on the samples ``Simulator.few``.
 
         Args:
             chosen_units: The units whose scales may change.
@@ -451,13 +451,14 @@ def weight_scales(
     held: Mapping[str, TensorValues],
     lookups: Mapping[str, Array],
 ) -> dict[str, TensorScale]:
-    """Scales for constants that lose less than their present scales.
+    """Scales for constants, with which the constants lose less accuracy than with their present scales.
 
     Args:
         network: The network.
         groups: The names of the groups whose constants are examined; None for all groups.
         held: The values of activations. Weights whose input is missing are not clipped.
-        lookups: Name of a Gather to how often each row of its table is read; see ``EdgeMeter.lookups``.
+        lookups: Maps the name of a Gather to how often each row of its table is read; see
+            ``EdgeMeter.lookups``.
     """
     fresh = fresh_weights(network, worse_weights(network, groups))
     return {**fresh, **_cut_scales(network, groups, held, lookups)}

@@ -86,8 +86,8 @@ _MOSTLY = 0.5
 #: The slices of a constant along an axis are compared with each other if there are at most this many. The
 #: number of comparisons grows with the square of their number.
 _MAX_SLICES = 1024
-#: A subtraction counts as cancelling if the relative error of its result is more than this many times the
-#: relative error of rounding a number to the low format.
+#: A sum or difference counts as cancelling if the relative error of its result is more than this many times
+#: the relative error of rounding a number to the low format.
 _CANCELS = 16.0
 
 
@@ -375,7 +375,7 @@ class WeightFacts:
 
     @cached_property
     def along_better_axis(self) -> dict[NumberName, float] | None:
-        """Numbers on the axis along which scales would fit the median slice far better; None without one.
+        """Numbers on the axis along which scales would fit the median slice far better; None if none would.
 
         The result is also None if new scales along the present axis would fit far better than the present
         scales, because then the axis is not at fault.
@@ -893,7 +893,10 @@ class PlaceFacts:
         return None
 
     def from_source(self, *, softmax: bool) -> Shown | None:
-        """The fields of the cause for an input from a Softmax or a GELU; None if the layer reads none."""
+        """The fields of the cause for an input from a Softmax; if ``softmax`` is False, from a GELU.
+
+        The result is None if the layer is not noisy, or if ``source`` is another operator or None.
+        """
         if not self.is_noisy or self.source is None or _is_softmax(self.source[1]) != softmax:
             return None
         tensor, node = self.source
