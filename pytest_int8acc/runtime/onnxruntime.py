@@ -191,7 +191,7 @@ class OrtEngine:
             check_names(self.name, feed, self.inputs)
             raise EngineError(f"{self.name}: does not run in ONNX Runtime: {_brief(error)}") from error
         outputs = dict(zip(self._names, arrays, strict=True))
-        for name in self._passed_through:  # may share the feed's memory (microsoft/onnxruntime#21922)
+        for name in self._passed_through:  # these may share the feed's memory (microsoft/onnxruntime#21922)
             outputs[name] = outputs[name].copy()
         return outputs
 
@@ -583,7 +583,7 @@ def share_of_cores(environment: Mapping[str, str] = os.environ) -> int | None:
 class OrtBackend(Backend):
     """The backend ONNX Runtime. Its engines are sessions, and each ``open`` makes a new one.
 
-    It measures no latencies, since latencies in ONNX Runtime say little about those of a TensorRT engine.
+    The backend measures no latencies, since they say little about those of a TensorRT engine.
     """
 
     def __init__(self, settings: Settings, why: str = "") -> None:

@@ -65,7 +65,8 @@ logger = logging.getLogger("pytest_int8acc")
 _LEVELS = (1, 0)
 #: TensorRT's default optimization level.
 _DEFAULT_LEVEL = 3
-#: Notes for the report on how an engine changes if inner tensors are made outputs.
+#: Notes for the report on whether an engine changes if it shows inner tensors, as outputs or as debug
+#: tensors.
 _AS_OUTPUTS = "the tensors are outputs, so less is fused: these are not the engines of the verdict"
 _AS_DEBUG = "tensors that TensorRT leaves unfused, as debug tensors: the engines are those of the verdict"
 

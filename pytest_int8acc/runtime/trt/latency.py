@@ -128,7 +128,7 @@ def with_nodes(layers: Sequence[EngineLayer], times: Mapping[str, float]) -> tup
 
     Args:
         layers: The layers of an engine, in the order in which they run.
-        times: Name of a layer to its time in ms.
+        times: Maps the name of a layer to its time in ms.
     """
     reader = next((layer for layer in reversed(layers) if layer.nodes), None)
     found: list[LayerTime] = []
