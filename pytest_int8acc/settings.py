@@ -65,7 +65,7 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """The command-line option."""
+        """The name of the command-line option, with its dashes."""
         return "--int8acc-" + self.name.replace("_", "-")
 
     @property
@@ -186,7 +186,7 @@ class Settings:
         """Keep the given values; settings that are not given have their defaults.
 
         Args:
-            sources: Name of a setting to a description of where its value comes from.
+            sources: Maps the name of a setting to a description of where its value comes from.
             **given: Values by the name of the setting.
 
         Raises:
