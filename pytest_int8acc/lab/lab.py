@@ -81,7 +81,7 @@ class Judgement:
 
     @property
     def is_verified(self) -> bool:
-        """Whether the criteria are met with a safety margin, also on samples by which no plan was chosen.
+        """Whether the criteria are met with a safety margin, also on held-out samples, which chose no plan.
 
         The number of all samples must also be large enough to prove each score.
         """
@@ -477,7 +477,10 @@ class Lab:
         return "proof", plan_key(plan), self.split.held_out, own, self.failed_proofs
 
     def _deployed(self, proof: Proof, form: ModelForm) -> Proof:
-        """Return ``proof`` after a trial in a default session. An equivalent model may replace its model.
+        """Return ``proof`` after a trial in a default session of ONNX Runtime.
+
+        If the model fails there, an equivalent, rewritten model is tried, and replaces the model if it
+        passes.
 
         Args:
             proof: A proof in an exact session, in which the criteria are met with a safety margin.

@@ -359,9 +359,10 @@ class Simulator:
         return max(errors) + 0.01 * float(np.mean(errors))
 
     def _unit(self, target: Target) -> float:
-        """The squared error at which a criterion that cannot be computed on one sample reaches its limit.
+        """The squared error at which the criterion of ``target`` reaches its limit.
 
-        The squared error is estimated from the loss and the error vectors with all groups in INT8.
+        It is needed for criteria that have no value for a single sample. It is estimated from the loss and
+        the error vectors with all groups in INT8.
         """
         if self._like is not None:
             return self._like._unit(target)
