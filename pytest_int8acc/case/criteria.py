@@ -116,7 +116,10 @@ def load_groups(
 
 
 def _check_detectable(criterion: MetricCriterion, labels: Array, ignore: int | None) -> None:
-    """Raises CriterionError if there are too few labels to detect a drop as small as ``min_detectable``."""
+    """Raises CriterionError if there are too few labels to detect a drop as small as ``min_detectable``.
+
+    Labels that equal ``ignore`` do not count.
+    """
     drop = criterion.detectable
     if drop is None:
         return

@@ -205,7 +205,7 @@ class _Trial:
     sessions: Sessions
 
     def __call__(self, *, level: Level = "all", disabled: Collection[str] = ()) -> _Found | None:
-        """How the results differ; None if they agree within the criteria."""
+        """How the results differ at this ``level`` and without ``disabled``; None if they agree."""
         try:
             engine = self.sessions.default(self.model, level=level, disabled=disabled)
             outputs = self.batch.cut(engine(self.batch.feed))

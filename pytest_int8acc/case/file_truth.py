@@ -170,7 +170,7 @@ class FileTruth:
         return self._opened(model)(self._feed)
 
     def _explained(self, model: Model, off: Mapping[str, str], *, inside: bool) -> str:
-        """The message for outputs that differ.
+        """The message for the outputs ``off``, which differ from those of the user's file.
 
         The message is empty, and a note is added, if the same outputs of the user's file also change from run
         to run or after tiny perturbations. Then these outputs cannot be compared.

@@ -310,7 +310,7 @@ def with_named(case: Case, model: Model) -> Model:
 
 
 def like(model: Model, model_of_case: Model) -> Model:
-    """``model``, from another file, with the same extra outputs as the case's model.
+    """``model``, from another file, with the same extra outputs as ``model_of_case``.
 
     Raises:
         ModelError: The model has no tensor with the name of an extra output.

@@ -363,7 +363,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
         inputs.read_once()
     own_judge = load_judge(case, settings.but(samples=golden_store.limit), inputs.samples or 0, model)
     reference = read_reference(case, model)
-    parses = settings.backend == "auto" and not backend.builds_engines  # an engine's builder parses anyway
+    parses = settings.backend == "auto" and not backend.builds_engines  # a build parses it anyway
     model_findings = lint_model(case, model, settings, parses)
     data_findings = compare_data(case, model, inputs)
     baseline = golden_store.form(model, partial(baseline_form, case, model))

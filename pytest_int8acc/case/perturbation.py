@@ -148,7 +148,7 @@ def _values(score: Score, others: Sequence[Mapping[object, Score]]) -> list[floa
 
 
 def _is_settled(score: Score, values: Sequence[float]) -> bool:
-    """Whether more perturbations would change nothing about a score.
+    """Whether more perturbations than those that gave ``values`` would change nothing about a score.
 
     Either the limit is so far that no perturbation moves the score across the limit, or the scores for
     perturbed inputs do not widen the interval of the bootstrap.

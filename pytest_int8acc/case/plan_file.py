@@ -154,7 +154,7 @@ def _list(key: str, names: Sequence[str]) -> str:
 
 
 def _mapping(key: str, entries: Mapping[str, str]) -> str:
-    """A section of the YAML file: the key, and for each name the text that follows its colon."""
+    """A section of the YAML file: ``key``, and for each name in ``entries`` the text after its colon."""
     lines = []
     for name, value in entries.items():
         text = quoted(name)
@@ -386,7 +386,10 @@ def _file_name(network: Network) -> str:
 
 
 def _unknown_items(root: Node, key: str, known: Mapping[str, object], what: str) -> Iterator[Mistake]:
-    """Yield a mistake for each name in the list under ``key`` that is not in ``known``."""
+    """Yield a mistake for each name in the list under ``key`` that is not in ``known``.
+
+    ``what`` says in the message what the name should be.
+    """
     node = root.entries.get(key)
     for item in node.value if node is not None and isinstance(node.value, list) else ():
         if item.value not in known:

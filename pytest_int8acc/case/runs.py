@@ -162,7 +162,9 @@ class Runs:
         return self.comparisons.get((Role.BASELINE, Role.BASELINE_AGAIN), self.steady)
 
     def comparison(self, against: Role, form: Role) -> Comparison:
-        """The comparison of two models by all criteria; the models run again if it is missing or incomplete.
+        """The comparison of the model ``form`` with the model ``against`` by all criteria.
+
+        If the comparison is missing or incomplete, both models run again.
 
         Raises:
             EngineError: A model does not run.

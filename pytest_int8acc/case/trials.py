@@ -93,7 +93,7 @@ class SampleBaseline:
         return itself
 
     def feed(self, run: MetricRun, samples: Sequence[int], outputs: SampleOutputs) -> None:
-        """Pass the outputs of some samples, and the baseline's, to a user's metric function."""
+        """Pass the outputs of some samples, and the baseline's, to a user's metric function, ``run``."""
         joined = {name: join(arrays) for name, arrays in outputs.items()} if run.joins else {}
         if joined and all(len(arrays) == 1 for arrays in joined.values()):
             rows = [row for sample in samples for row in self._rows[sample]]
