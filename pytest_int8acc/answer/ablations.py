@@ -166,7 +166,7 @@ def _is_shown(cause: Cause, likely: Cause) -> bool:
 def _shown(
     trials: Interventions, group: str, ordered: Sequence[Suspect], likely: Cause, placed: Placed
 ) -> Cause | None:
-    """The cause that ablations show; None if they show none. Tensors are tried in the given order."""
+    """The cause that ablations show; None if they show none. The tensors are tried in the given order."""
     if not trials.may_go_on:
         return None
     # A layer may cause no loss here, for example where an output is the index of the greatest value.
@@ -232,7 +232,9 @@ class _Tests:
         return max(shares, default=0.0)
 
     def conclusion(self, suspects: Sequence[Suspect], likely: Cause, placed: Placed) -> Cause | None:
-        """The cause that the ablations show: the symptom whose ablation removes most loss.
+        """The cause that the ablations show: that of the symptom whose ablation removes most loss.
+
+        The arguments are those of ``established``.
 
         If no symptom is confirmed, the cause is the one that the tensor with the greatest effect suggests.
         The result is None if no ablation removes a noticeable part of the loss.
@@ -334,7 +336,7 @@ class _Tests:
         return max((before - normalized_loss) / self.trials.loss(self.group), 0.0)
 
     def _keep(self, guilty: Suspect, taken: Ablation) -> None:
-        """Keep the scale that an ablation tried, for the search for fixes.
+        """Keep the scale that the ablation ``taken`` gave the tensor ``guilty``, for the search for fixes.
 
         Scales of single channels are kept for constants only, because an activation has one scale.
         """

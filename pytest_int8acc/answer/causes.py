@@ -278,7 +278,10 @@ def _suspected(
     rows: Iterable[Diagnostic[_T]],
     channel_rows: Iterable[Diagnostic[_T]],
 ) -> Suspect:
-    """A tensor with the symptom that its measurements show, and with guesses at further symptoms."""
+    """A tensor with the symptom that its measurements show, and with guesses at further symptoms.
+
+    ``rows`` are the symptoms of a whole tensor, ``channel_rows`` those of single channels.
+    """
     plain, guesses, trial = facts.cause(), list[Suspect](), None
     cause = plain
     for shown, row in _all_shown(rows, facts, plain):

@@ -81,7 +81,10 @@ def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
 
 
 def _mended(lab: Lab, form: ModelForm, called: str) -> str:
-    """The end of a note which says that an optimization level makes the engine pass, and at which latency."""
+    """The end of a note which says that an optimization level makes the engine pass, and at which latency.
+
+    ``called`` says how sure it is that the engine passes.
+    """
     latency = lab.latency(form)
     price = "" if latency is None else f", {latency.median_ms:.3g} ms"
     return f"; 'tensorrt: {{optimization_level: {form.level}}}' in the spec mends it ({called}{price})"

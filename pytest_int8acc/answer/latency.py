@@ -126,7 +126,10 @@ def _before(model: Model, own: Mapping[str, str]) -> Mapping[str, set[str]]:
 
 
 def _readers(network: Network, own: Mapping[str, str]) -> Mapping[str, str]:
-    """For each node in no group, the last group whose result it reads, also through nodes in no group."""
+    """For each node in no group, the last group whose result it reads, also through nodes in no group.
+
+    ``own`` maps the name of a node to the name of its group.
+    """
     places = {group.name: place for place, group in enumerate(network.groups)}
     sources: dict[str, int] = {}
     found: dict[str, str] = {}
@@ -141,7 +144,10 @@ def _readers(network: Network, own: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _pairs(candidate: Model, own: Mapping[str, str]) -> Mapping[str, str]:
-    """Maps the name of each Q/DQ node of the candidate to the group that reads the converted tensor."""
+    """Maps the name of each Q/DQ node of the candidate to the group that reads the converted tensor.
+
+    ``own`` maps the name of a node to the name of its group.
+    """
     found: dict[str, str] = {}
     for node in reversed(candidate.graph.node):
         if node.op_type in _QDQ:

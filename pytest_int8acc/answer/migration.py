@@ -55,7 +55,7 @@ class Uneven:
 
 
 def uneven_sites(network: Network, movable: Collection[str], values: Observer) -> dict[str, Uneven]:
-    """The activations, by name, for which moving range into weights should gain at least ``GAIN_DB``.
+    """The activations, by name, for which moving range is predicted to gain at least ``GAIN_DB``.
 
     Args:
         network: The network.

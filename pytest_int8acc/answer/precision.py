@@ -490,8 +490,8 @@ def _worst_of(proof: Proof) -> str:
 #: Shares of the multiply-accumulates in high precision at which scores are measured, to show how scores
 #: improve with more layers in high precision.
 _SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
-#: Maximum cost of measuring the scores at all ``_SHARES``, in runs over all samples. If this is not enough
-#: for the usual subset of samples, fewer samples run.
+#: Maximum cost of measuring the scores at all ``_SHARES``, in runs over all samples. If the samples
+#: ``Simulator.few`` cost more, only a part of them runs.
 _RUNS = 2.0
 
 

@@ -190,7 +190,10 @@ def fuse_norms(known: Known) -> Iterator[Proposal]:
 
 
 def _fewest_high_with_norms(known: Known, norms: tuple[str, ...], error_budget: float) -> Plan | None:
-    """A plan with these normalizations fused and the fewest groups in FP32; None if no such plan passes."""
+    """A plan with these normalizations fused and the fewest groups in FP32; None if no such plan passes.
+
+    ``error_budget`` is a share of the error that the limits allow.
+    """
     lab = known.lab
     simulated = lab.simulated(base=Plan(fused=norms), room=error_budget)
     kept = simulated.indices(known.culprits)
@@ -440,7 +443,7 @@ def _all_rescaled(known: Known, base: Base) -> Iterator[Proposal]:
 
 
 def _confirmed(known: Known, base: Base, choice: Choice, high: Mapping[str, Precision]) -> Iterator[Proposal]:
-    """The plan with the chosen scales that are needed; nothing if the plan fails in the simulation."""
+    """The plan with ``high`` and the needed scales of ``choice``; nothing if it fails in the simulation."""
     simulator, chooser = known.lab.simulator, known.chooser(base)
     plan = chooser.plan(choice, high)
     if not simulator.trial(plan).passed:
@@ -475,7 +478,10 @@ def _are_like(known: Known, base: Base, tensors: Sequence[str]) -> bool:
 
 
 def _base(known: Known, source: Source, ranges: Ranges, odd_ones: Sequence[str]) -> Base:
-    """A starting point for scales: each activation has one symmetric scale, weights have better scales."""
+    """A starting point for scales: each activation has one symmetric scale, weights have better scales.
+
+    ``odd_ones`` are the activations that are not quantized in this way yet.
+    """
     network = known.lab.network
     odd = {t: symmetric(ranges.scale(t, "minmax")) for t in odd_ones if t in ranges}
     weights = weight_scales(network, known.groups, ranges.held, known.lab.meter.lookups)

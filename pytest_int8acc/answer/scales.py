@@ -435,7 +435,10 @@ def _shared(network: Network) -> list[frozenset[str]]:
 
 
 def _predicted(before: Choice, best: Choice, done: int, units: int) -> float:
-    """The predicted loss after all units were tried, if the remaining ones gain as much as those so far."""
+    """The predicted loss after all units were tried, if the remaining ones gain as much as those so far.
+
+    ``before`` is the choice before the first unit, ``best`` the one after ``done`` of the units.
+    """
     if not done:
         return 0.0
     return before.normalized_loss - (before.normalized_loss - best.normalized_loss) * units / done
@@ -499,7 +502,10 @@ def _cut_scales(
     held: Mapping[str, TensorValues],
     lookups: Mapping[str, Array],
 ) -> dict[str, TensorScale]:
-    """Scales that clip large weights, if their inputs are nearly 0, or a Gather does not read their rows."""
+    """Scales that clip large weights, if their inputs are nearly 0, or a Gather does not read their rows.
+
+    The arguments are those of ``weight_scales``.
+    """
     index, found = network.model.everywhere, dict[str, TensorScale]()
     for edge, weight in _weights(network, groups):
         node = index.nodes[edge.node]
@@ -520,7 +526,8 @@ def _least_error(weight: Array, power: Array, axis: int | None, own: Quantizatio
     """The scales, one for each channel, with the least error of products; None if they gain too little.
 
     As in AIMET's SeqMSE, the clipping range is chosen by the error of the layer's products. Here the error is
-    computed from ``power``, the mean square of each input channel, which broadcasts with the weight.
+    computed from ``power``, the mean square of each input channel, which broadcasts with the weight. ``own``
+    is the present quantization.
     """
     others = tuple(i for i in range(weight.ndim) if i != axis)
 

@@ -125,7 +125,7 @@ def stages_of(
 
 
 def _line(name: Stage, against: Stage, verdict: Verdict, evidence: Evidence) -> StageLine:
-    """The comparison of stage ``name`` with stage ``against``, made from its verdict."""
+    """The line on the comparison of stage ``name`` with stage ``against``, whose result is ``verdict``."""
     judged, metrics = verdict
     scores = (*(s for o in judged for s in o.scores if s.limit is not None), *metrics)
     evidence = replace(evidence, scores=scores)

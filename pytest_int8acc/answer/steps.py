@@ -126,7 +126,7 @@ class Steps:
         self.result = replace(self.result, diagnosis=diagnosis)
 
     def _take(self, what: str, part: Part, step: Callable[..., CaseResult], *facts: object) -> None:
-        """Run one step. If the step ends with an error, the result gets a warning.
+        """Run one step. If the step ends with an error, the result gets a warning that names it ``what``.
 
         A step begins even after the time is up, because the step itself checks the clock before each trial
         and build.

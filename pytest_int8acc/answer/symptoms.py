@@ -407,12 +407,12 @@ class WeightFacts:
         }
 
     def _fresh(self, axis: int | None) -> Array:
-        """The constant quantized with scales from its own values, then dequantized."""
+        """The constant quantized with scales from its own values along ``axis``, then dequantized."""
         low = self.quantization.format.symmetric
         return quantize_weight(self.weight.astype(np.float32), axis, low).dequantize()
 
     def _usual_db(self, quantized: Array, axis: int) -> float:
-        """The SQNR, in dB, of the median slice along an axis."""
+        """The SQNR, in dB, of the median slice of ``quantized`` along an axis."""
         signal, noise = (_by_channel(v**2, axis) for v in (self.weight, self.weight - quantized))
         ratios = noise[signal > 0] / signal[signal > 0]
         return min(decibels(1.0, float(np.median(ratios))), CEILING_DB) if ratios.size else CEILING_DB
