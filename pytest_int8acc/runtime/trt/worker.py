@@ -341,7 +341,7 @@ def _hold_precisions(network: Any, precisions: dict[str, str], *, fed: bool) -> 
 
 
 def _feed_in_type(network: Any, requested: dict[str, Any]) -> None:
-    """Set the types of the inputs of all layers whose precision was set.
+    """Set the types of the inputs of the layers in ``requested`` to the layers' precisions.
 
     Otherwise the layers that produce these inputs could give INT8 results.
     """
