@@ -299,7 +299,7 @@ class Simulator:
         return probe
 
     def normalized_loss(self, plan: Plan) -> float:
-        """The normalized loss of a plan on the screening subset; about 1 at the limit of the criteria.
+        """The normalized loss of a plan on the samples ``few``; about 1 at the limit of the criteria.
 
         For each criterion, the squared error is divided by the squared error that its limit allows. The
         result is the greatest of these ratios plus 1 % of their mean, so that an improvement by other
@@ -322,7 +322,7 @@ class Simulator:
         return loss
 
     def moved(self, moves: Mapping[str, Array]) -> Network:
-        """The network after the moves of range ``moves``; see ``Plan.moves``. The network is kept.
+        """The network after the moves of range ``moves``; see ``Plan.moves``. It is made only once.
 
         Raises:
             ModelError: The range of a tensor cannot be moved.
