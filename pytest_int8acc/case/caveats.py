@@ -105,7 +105,7 @@ def _judged(name: str, found: tuple[Finding, ...], settings: Settings) -> tuple[
 
 
 def nothing_compared(zero: Iterable[str]) -> Iterator[str]:
-    """Yields a warning for each output in ``zero``, which are 0 in all samples, so that zeros would pass."""
+    """Yields a warning for each output in ``zero``. Such an output is 0 in all samples and shows nothing."""
     for name in sorted(zero):
         yield f"output '{name}' is 0 in all samples: nothing is compared"
 

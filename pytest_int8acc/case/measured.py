@@ -133,8 +133,8 @@ class Measured(_Prepared):
     int8_passed: bool
     """Whether the INT8 candidate meets the limits on its accuracy.
 
-    Limits on speed and limits against the golden are ignored: layers in high precision do not make an engine
-    faster, and a difference between baseline and golden is no fault of INT8.
+    Limits on speed and limits against the golden (stored outputs) are ignored: layers in high precision do
+    not make an engine faster, and a difference between baseline and golden is no fault of INT8.
     """
     perturbs: bool
     """Whether the baseline can run on perturbed inputs. It cannot if stored outputs (a golden) replace it."""
