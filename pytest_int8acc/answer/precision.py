@@ -449,7 +449,7 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
 
 
 def _quantizer(model: Model, group: Group) -> Quantizer | None:
-    """The Q/DQ pair of a group if only nodes that move values, like Reshape, read it; otherwise None."""
+    """The Q/DQ pair of a group, if the pair only feeds nodes that move values, like Reshape; else None."""
     nodes, producer = model.everywhere.nodes, model.everywhere.producer
     readers = [nodes[edge.node] for edge in group.edges]
     if not readers or not all(map(moves_values, readers)):

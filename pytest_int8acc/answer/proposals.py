@@ -129,7 +129,7 @@ class Known:
 
     @cached_property
     def unmasked(self) -> Mapping[str, float]:
-        """Maps each activation that seems to hold a mask to its scale for the other values."""
+        """Maps each activation that seems to hold an attention mask to its scale without the mask."""
         return unmasked_scales(self.lab.network, self.lab.meter.measured)
 
     def chooser(self, base: Base) -> Chooser:

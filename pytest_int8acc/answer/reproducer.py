@@ -65,7 +65,7 @@ class Piece:
 
     @property
     def low(self) -> str:
-        """The low format of the cut-out part, ``int8`` or ``fp8``. Its files have this name."""
+        """The low format of the cut-out part, ``int8`` or ``fp8``. Files of the candidate have this name."""
         return self.group.edges[0].quantization.format.name
 
 

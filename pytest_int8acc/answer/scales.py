@@ -377,7 +377,7 @@ def scales_in_use(network: Network, held: Mapping[str, TensorValues]) -> dict[st
 
 
 def unmasked_scales(network: Network, measured: Mapping[str, Measurement]) -> dict[str, float]:
-    """Maps each activation that seems to hold a mask to its scale for the other values."""
+    """Maps each activation that seems to hold an attention mask to its scale without the mask's values."""
     found, index = {}, network.model.everywhere
     for edge in network.edges:
         if edge.tensor not in measured or edge.quantization.values is not None:

@@ -111,7 +111,7 @@ class ActivationFacts:
     None if no other channel is larger, or if the channels that matter are not known.
     """
     unmasked: float | None = None
-    """The scale for all values except those of a mask; None if the activation seems to hold no mask."""
+    """The scale without the values of an attention mask; None if the activation seems to hold no mask."""
 
     @cached_property
     def numbers(self) -> dict[NumberName, float]:
@@ -276,7 +276,7 @@ def uneven_parts(facts: ActivationFacts) -> Shown | None:
     if joint is None or not below.size:
         return None
     if below.size * 4 < amax.size and below.max() * UNLIKE > amax.max():
-        return None  # few channels are small, and they are not small enough
+        return None  # only a few channels are small, and not by much
     return {**_ends_of(amax, below), "node": joint.name, "op_type": joint.op_type}
 
 
