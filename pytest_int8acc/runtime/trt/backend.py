@@ -211,7 +211,7 @@ class TrtBackend:
 
         The result is empty if layers do not name all nodes.
         """
-        if role not in self._running or self._infos[role].untold:  # a golden may replace the baseline
+        if role not in self._running or self._infos[role].untold:  # stored outputs may replace the baseline
             return {}
         times = layer_times(self._running[role], next(inputs.batches()).feed)
         found: dict[str, float] = {}
@@ -226,7 +226,7 @@ class TrtBackend:
         Raises:
             EngineError: TensorRT fails.
         """
-        if role not in self._running:  # a golden may replace the baseline
+        if role not in self._running:  # stored outputs may replace the baseline
             return ()
         times = layer_times(self._running[role], next(inputs.batches()).feed)
         return with_nodes(self._infos[role].layers, times)
