@@ -336,7 +336,7 @@ class TrtBackend:
         return Implicit(wish.algorithm, content)
 
     def _keep_cache(self, form: ImplicitForm, implicit: Implicit, model: Model, built: Built) -> None:
-        """Write the calibrator's cache to the file that the spec names, or into the case's folder."""
+        """Write the calibrator's cache to the file that the spec names, otherwise to a temporary file."""
         content = implicit.cache or built.calibration
         if content is None:
             return

@@ -56,7 +56,7 @@ _ORIGIN = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 
 
 def lock_of(bus: str) -> Path | None:
-    """The file that processes of this user lock to use a GPU; None if the PCI bus id is not known."""
+    """The file that this user's processes lock to use a GPU; None if ``bus`` or the user is unknown."""
     if not bus:
         return None
     with contextlib.suppress(OSError, KeyError):  # raised for a user without a name
