@@ -89,7 +89,7 @@ class Run(AbstractContextManager["Run"]):
 
     @property
     def doing(self) -> Doing | None:
-        """The current phase and its progress; None between the verdict and the search for causes."""
+        """The current phase of the run, and its progress; None between the verdict and the search."""
         return self._clock.doing
 
     @property
@@ -156,7 +156,7 @@ class OpenEngine:
 
     @property
     def description(self) -> str:
-        """Runtime, version, device and mode in words."""
+        """The runtime, its version, the device and the mode as text, for messages and reports."""
         return self._engine.description
 
     @property
@@ -185,7 +185,8 @@ def engine_of_case(case: Case, settings: Settings, side: Side, workers: Workers 
         workers: The worker processes in which TensorRT builds engines.
 
     Raises:
-        Int8accError: There is no such side, or a model, the calibration data or a scale file is at fault.
+        Int8accError: The case has no engine ``side``, or a model, calibration data or a scale file is at
+            fault.
     """
     check_word("role", side, ["baseline", "fp32", low_of(case).name])
     backend = open_backend(case, settings, workers)
@@ -332,7 +333,7 @@ def _zeros(model: Model, shapes: Mapping[str, Sequence[Sequence[int]]]) -> dict[
 
 
 def _opened(backend: Backend, form: Form, role: Role, inputs: Dataset) -> OpenEngine:
-    """Return an engine that owns its backend, because a backend holds one engine per role."""
+    """Return an engine of ``form`` in ``backend``, which is closed together with the engine."""
     try:
         return OpenEngine(backend, backend.open(form, role, inputs))
     except BaseException:

@@ -25,7 +25,7 @@ class OutOfTime(Exception):  # noqa: N818 - not an error: it ends work for which
 
 
 class Clock:
-    """Measures the time of one case and limits it. Other threads may read the progress in ``doing``."""
+    """Measures and limits the time of one case. Other threads may read the progress in ``doing``."""
 
     def __init__(self) -> None:
         self.doing: Doing | None = None
@@ -80,7 +80,7 @@ class Clock:
         return tuple(Phase(name, seconds) for name, seconds in self._spent.items())
 
     def count(self, thing: str, done: int, total: int | None = None) -> None:
-        """Set the progress of the current phase: ``done`` things of ``total``."""
+        """Set the progress of the current phase: ``done`` of ``total`` things, which are named ``thing``."""
         if self.doing is not None:
             self.doing = Doing(self.doing.phase, thing, done, total)
 
@@ -106,7 +106,7 @@ class Clock:
 
     @property
     def stop(self) -> Stop | None:
-        """The reason why the case ended early, and the parts left out; None if the case did not end early."""
+        """The reason why the case ended early, and the steps left out; None if the case did not end early."""
         left, bound = tuple(self._left), self.bound or 0.0
         if self.interrupted:
             return Stop("interrupted", bound, left)
@@ -117,7 +117,7 @@ class Clock:
         self.interrupted = True
 
     def leave(self, part: Part) -> None:
-        """Note that a step of the case is left out."""
+        """Note that ``part``, a step of the case, is left out."""
         self._left.setdefault(part)
 
     def check(self) -> None:
@@ -128,13 +128,13 @@ class Clock:
     def attempt(self, part: Part, do: Callable[[], _T], otherwise: _U, *, late: bool = False) -> _T | _U:
         """Return ``do()``. If the time is up or Ctrl-C is pressed, return ``otherwise``.
 
-        If ``otherwise`` is returned, the part is noted as left out.
+        If ``otherwise`` is returned, the step ``part`` is noted as left out.
 
         Args:
-            part: The name of the part.
-            do: Makes the part.
-            otherwise: The value in place of the part.
-            late: Whether the part may begin after time is up.
+            part: The name of the step.
+            do: Does the step and returns its result.
+            otherwise: The value that takes the place of the result.
+            late: Whether the step may begin after the time is up.
         """
         try:
             if late or not self.over:
@@ -181,7 +181,7 @@ class Budget:
     meter: Meter = field(default_factory=Meter)
     """Counts the runs, including runs that belong to no trial."""
     kept: float = 0.0
-    """The share of the trials and runs that is kept for later steps, 0 to 1."""
+    """The share of the allowed trials and runs that is kept for later steps, 0 to 1."""
     trials: int = 0
     """The number of trials so far."""
 

@@ -65,7 +65,7 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """The command-line option."""
+        """The name of the command-line option, with its dashes."""
         return "--int8acc-" + self.name.replace("_", "-")
 
     @property
@@ -75,7 +75,7 @@ class Setting:
 
     @property
     def expected(self) -> str:
-        """The accepted values, as messages describe them."""
+        """The values that the setting accepts, in words for messages."""
         match self.kind:
             case "choice":
                 return f"one of {', '.join(self.choices)}"
@@ -97,7 +97,7 @@ class Setting:
         return int(value) if self.kind == "count" else value
 
     def _accepts(self, value: str | int) -> bool:
-        """Return whether this setting accepts ``value``; ``to_bytes`` checks a size itself."""
+        """Return whether this setting accepts ``value``. Sizes are not checked here, but in ``to_bytes``."""
         match self.kind:
             case "choice":
                 return value in self.choices
@@ -117,7 +117,7 @@ _setting: Any = Setting  # typed as Any, because on an instance the attribute ha
 
 
 class Settings:
-    """The settings that one case runs with."""
+    """The settings with which one case runs. An attribute gives the value of the setting with its name."""
 
     backend: Backend = _setting(
         "auto", "runtime of the engines; auto: the best that can run here (default: auto)", Backend
@@ -186,7 +186,7 @@ class Settings:
         """Keep the given values; settings that are not given have their defaults.
 
         Args:
-            sources: Name of a setting to a description of where its value comes from.
+            sources: Maps the name of a setting to a description of where its value comes from.
             **given: Values by the name of the setting.
 
         Raises:

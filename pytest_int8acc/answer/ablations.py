@@ -34,9 +34,9 @@ _BEYOND = 1.25
 #: If an ablation removes less than this share of the loss that a layer causes, it shows nothing about the
 #: cause.
 _LEAST = 0.05
-#: A trial with other scales of an activation is repeated with scales that are this many times as wide. The
-#: power of the rounding noise grows by a fifth then. If far more loss is left, chance has a part in the first
-#: trial, because the rounding in later layers came out otherwise. Then the smaller share counts.
+#: An ablation with other scales of an activation is repeated with scales that are this many times as wide.
+#: Then the power of the rounding noise, and with it the remaining loss, should grow by about a fifth. If the
+#: remaining loss grows far more, the first result was chance, and the second one counts.
 _WIDER = 1.1
 #: Minimum ratio of the largest channel to the median channel for channels to count as outliers. At this ratio
 #: the median channel has 16 of 127 INT8 codes. In networks without faults the ratio stays below 6.
@@ -56,12 +56,12 @@ class Suspect:
     trial: TakenKind | None
     """The ablation that proves the symptom; None if the symptom has no ablation of its own."""
     by_channel: Cause | None = None
-    """The cause that single channels of the tensor show; None if they show none. It counts only if an
+    """The cause that single channels of the tensor show; None if they show none. This cause counts only if an
     ablation shows that the tensor is at fault."""
     scale: TensorScale | None = None
     """The scale that the ablations ``in-use``, ``unmasked`` and, for a constant, ``per-channel`` try."""
     guesses: tuple[Suspect, ...] = ()
-    """The same tensor with symptoms that only an ablation can confirm. These ablations are run first."""
+    """The tensor once more for each symptom that only an ablation can confirm. These ablations run first."""
 
 
 #: A function that returns the cause if the operators around a layer do not suit INT8, otherwise None. Its
@@ -105,16 +105,16 @@ class Hint:
 
     @property
     def trial(self) -> TakenKind | None:
-        """The ablation that proves the cause; None if it has none, as where no other scale would help."""
+        """The ablation that proves the cause; None if there is none, as for a cause that no scale removes."""
         return self.suspect.trial if self.suspect.cause.symptom == self.cause.symptom else None
 
 
 def supported(trials: Interventions, hints: Sequence[Hint]) -> set[str]:
-    """The layers whose hints common trials support.
+    """The names of the layers whose hints are supported by trials that change several layers at once.
 
-    Where no trial of a layer was left, or none showed its cause, all layers with the same symptom are changed
-    at once. So a symptom costs up to four trials, however many layers have it. They run even if the budget is
-    spent. If the time is up, the other symptoms are left out.
+    A trial changes all layers whose hints have the same symptom. So a symptom costs up to four trials,
+    however many layers have it. The trials run even if the budget is spent. If the time is up, the remaining
+    symptoms are left out.
     """
     found, by_symptom = set[str](), defaultdict[str, list[Hint]](list)
     for hint in hints:
@@ -126,11 +126,11 @@ def supported(trials: Interventions, hints: Sequence[Hint]) -> set[str]:
 
 
 def _is_supported(trials: Interventions, hints: Sequence[Hint]) -> bool:
-    """Whether common trials support hints of the same symptom.
+    """Whether trials that change several layers at once support ``hints``, which have the same symptom.
 
-    Without quantization of the tensors that the hints name, most of the loss of the layers must vanish. If
-    the symptom says that other scales help, they must remove most of that, also if they are a little wider;
-    if it says that none helps, they must not.
+    If the tensors that the hints name are not quantized, at least half of the loss of the layers must vanish.
+    If the ablation of the symptom is another scale, then other scales, and also slightly wider ones, must
+    remove at least half of the vanished loss. If the symptom has no ablation, other scales must not do so.
     """
     pieces = {hint.group: _piece(trials, hint.group, hint.suspect) for hint in hints}
     before = trials.of_several(dict.fromkeys(pieces))
@@ -166,7 +166,7 @@ def _is_shown(cause: Cause, likely: Cause) -> bool:
 def _shown(
     trials: Interventions, group: str, ordered: Sequence[Suspect], likely: Cause, placed: Placed
 ) -> Cause | None:
-    """The cause that ablations show; None if they show none. Tensors are tried in the given order."""
+    """The cause that ablations show; None if they show none. The tensors are tried in the given order."""
     if not trials.may_go_on:
         return None
     # A layer may cause no loss here, for example where an output is the index of the greatest value.
@@ -197,20 +197,20 @@ class _Tests:
         self.began = self.trials.cost
 
     def freed(self, suspect: Suspect) -> float:
-        """The share of the layer's loss that vanishes if this tensor is not quantized."""
+        """The share of the layer's loss that vanishes if the tensor of ``suspect`` is not quantized."""
         return self.share("constants" if suspect.held is None else "activation", suspect)
 
     def remedied(self, suspect: Suspect) -> float:
         """The share of the layer's loss that the ablation of the tensor's symptom removes.
 
-        It is 0 if the symptom has no ablation.
+        The share is 0 if the symptom has no ablation.
         """
         return 0.0 if suspect.trial is None else self.share(suspect.trial, suspect)
 
     def guessed(self, guess: Suspect) -> float:
         """The share of the layer's loss that the ablation of a guessed symptom removes.
 
-        It is 0 if the model still misses the criteria.
+        The share counts as 0 if the model still misses the criteria.
         """
         share = self.remedied(guess)
         return share if self._is_met(guess) else 0.0
@@ -232,10 +232,12 @@ class _Tests:
         return max(shares, default=0.0)
 
     def conclusion(self, suspects: Sequence[Suspect], likely: Cause, placed: Placed) -> Cause | None:
-        """The cause that the ablations show: the symptom whose ablation removes most loss.
+        """The cause that the ablations show: that of the symptom whose ablation removes most loss.
 
-        If no symptom is confirmed, it is the cause that the tensor with the greatest effect suggests. None if
-        no ablation removes a noticeable part of the loss.
+        The arguments are those of ``established``.
+
+        If no symptom is confirmed, the cause is the one that the tensor with the greatest effect suggests.
+        The result is None if no ablation removes a noticeable part of the loss.
         """
         most, wide = self.most, self.tried.get(("", "fp32"))
         if most < _LEAST:
@@ -272,7 +274,7 @@ class _Tests:
         return self._with_trial(self._alone(self._of_activation(guilty, placed), taken), taken)
 
     def _is_chance(self, taken: Ablation, suspect: Suspect) -> bool:
-        """Whether another scale removed far more loss than no quantization of the tensor at all."""
+        """Whether ``taken`` is chance: another scale helped far more than leaving the tensor unquantized."""
         freed = self._known(suspect, "activation", "constants")
         return taken.kind in SCALES and freed is not None and freed.share < _PART * taken.share
 
@@ -290,7 +292,7 @@ class _Tests:
         return placed(cause, [guilty.tensor]) or cause
 
     def _alone(self, cause: Cause, taken: Ablation) -> Cause:
-        """``cause``, with the kind ``rounding`` if it is noise of a tensor that causes half of all loss."""
+        """``cause``, as ``rounding`` if the noise of one tensor is at least half of the model's loss."""
         if cause.kind != "accumulated-noise" or not self.trials.may_go_on:
             return cause
         if taken.share * self.trials.loss(self.group) < _PART * self.trials.whole:
@@ -308,7 +310,7 @@ class _Tests:
     def share(self, kind: TakenKind, suspect: Suspect | None = None) -> float:
         """The share of the layer's loss that an ablation of ``TRIALS`` removes; 0 if it cannot be run.
 
-        ``suspect`` is the tensor that the ablation changes; None if it changes no single tensor.
+        ``suspect`` is the tensor that the ablation changes; None if the ablation changes no single tensor.
         """
         key = "" if suspect is None else suspect.tensor, kind
         if key not in self.tried:
@@ -329,12 +331,12 @@ class _Tests:
         return self.tried[key].share
 
     def _removed(self, normalized_loss: float) -> float:
-        """The share of the layer's loss that is gone if the model has this loss."""
+        """The share of the layer's loss that is removed if the model's loss is now ``normalized_loss``."""
         before = self.trials.as_it_is(self.group)
         return max((before - normalized_loss) / self.trials.loss(self.group), 0.0)
 
     def _keep(self, guilty: Suspect, taken: Ablation) -> None:
-        """Keep the scale that an ablation tried, for the search for fixes.
+        """Keep the scale that the ablation ``taken`` gave the tensor ``guilty``, for the search for fixes.
 
         Scales of single channels are kept for constants only, because an activation has one scale.
         """
@@ -348,7 +350,7 @@ class _Tests:
 
 
 def _fitting(suspect: Suspect) -> TensorScale | None:
-    """The scale for the tensor as a whole that fits the data best."""
+    """The one scale for the whole tensor that fits its values best; None if the values are not known."""
     held = suspect.held
     return symmetric(held.best_reach() / held.low.levels) if held is not None and held.is_counted else None
 

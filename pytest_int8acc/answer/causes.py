@@ -56,7 +56,8 @@ class Diagnostic(Generic[_F]):
     kind: CauseKind
     """The cause that the symptom indicates."""
     recognise: Callable[[_F], Shown | None] | None = None
-    """Returns the fields of a ``Cause`` that the symptom fills in, or None if the symptom is not there.
+    """Returns the fields of a ``Cause`` that the symptom fills in, or None if the measurements do not show
+    it.
 
     The field is None for symptoms of a whole case: ``explain``, ``narrow_cause`` or ablations recognise them.
     """
@@ -225,7 +226,7 @@ def explain(
 
 
 def _is_hint(cause: Cause) -> bool:
-    """Whether a cause needs a trial and has none. A scale that is missing, or that vanishes, is a fact."""
+    """Whether a cause needs a trial as evidence, and has none. Three kinds of causes need no trial."""
     return cause.evidence is None and cause.kind not in ("missing-scale", "zero-scale", "non-determinism")
 
 
@@ -277,7 +278,10 @@ def _suspected(
     rows: Iterable[Diagnostic[_T]],
     channel_rows: Iterable[Diagnostic[_T]],
 ) -> Suspect:
-    """A tensor with the symptom that its measurements show, and with guesses at further symptoms."""
+    """A tensor with the symptom that its measurements show, and with guesses at further symptoms.
+
+    ``rows`` are the symptoms of a whole tensor, ``channel_rows`` those of single channels.
+    """
     plain, guesses, trial = facts.cause(), list[Suspect](), None
     cause = plain
     for shown, row in _all_shown(rows, facts, plain):
@@ -308,7 +312,7 @@ class _Explainer:
         return next(suspect for suspect in self._suspects[group] if suspect.cause.tensor == cause.tensor)
 
     def knows(self, group: Group) -> bool:
-        """Whether the values of all activations of a group are known. Zeros stand for unknown values."""
+        """Whether the values of all activations of a group are known. Unknown values are stored as zeros."""
         tensors = [edge.tensor for edge in group.edges if edge.quantization.values is None]
         return not group.is_inner or all(self.measured[tensor][0].amax > 0 for tensor in tensors)
 

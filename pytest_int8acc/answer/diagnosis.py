@@ -50,9 +50,9 @@ from pytest_int8acc.tensors import Feed
 logger = logging.getLogger("pytest_int8acc")
 #: Causes that need no ablation, because the verdict itself is their evidence.
 _SHOWN_BY_VERDICT: tuple[CauseKind, ...] = ("missing-scale", "engine-only", "non-determinism")
-#: Maximum cost of all ablations, in runs over all samples. For small models it is raised up to the cost of
-#: the search, or up to the second number times the number of culprits, whichever is greater. Two of the runs
-#: for a culprit measure its loss. The others are ablations.
+#: Maximum cost of all ablations, in runs over all samples. For small models this maximum is raised, at most
+#: to the cost of the search or to the second number times the number of layers at fault, whichever is
+#: greater. Two runs for each layer at fault measure its loss. The others are ablations.
 _RUNS, _RUNS_EACH = 6.0, 5.0
 
 
@@ -70,8 +70,8 @@ def diagnose(
         measured: The measured case.
         lab: Runs the models of the case; None if the layers of the case are not known.
         culprits: The layers at fault that a search found; empty if it found none, or the case passes.
-        cost: The cost of the search, in runs over all samples. For small models it limits the cost of finding
-            causes.
+        cost: The cost of the search, in runs over all samples. For small models, finding causes may cost as
+            much.
         high_fails: Whether the search found that the criteria fail with all layers in high precision.
 
     Raises:
@@ -158,7 +158,7 @@ def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
 
 
 def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: float) -> tuple[Culprit, ...]:
-    """The layers at fault with their causes. The verdict is the evidence of a cause that it shows itself."""
+    """``culprits`` with their causes. For some causes, like a missing scale, the verdict is the evidence."""
     found = _causes(measured, lab, culprits, cost)
     verdict = timed(measured.result, measured.clock).evidence
     for layer, cause in found.items():
@@ -168,7 +168,7 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: 
 
 
 def _causes(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: float) -> dict[str, Cause]:
-    """Maps the name of each layer at fault to its cause."""
+    """Maps each layer at fault to its cause. ``cost``, that of the search, may raise the budget of trials."""
     engine_only = _is_engine_only(measured)
     if lab.is_narrow:
         return {c.layer: narrow_cause(lab, c, engine_only=engine_only) for c in culprits}
@@ -412,7 +412,7 @@ def _decisive_mismatch(
 
 
 def _other_samples_help(lab: Lab) -> bool:
-    """Whether ranges that the case's own method takes from the inputs remove at least half of the loss."""
+    """Whether half of the loss vanishes if the case's calibration method takes ranges from the inputs."""
     calibration = lab.measured.case.source.calibrate
     if calibration is None:
         return False

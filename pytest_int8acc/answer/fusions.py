@@ -81,14 +81,17 @@ def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
 
 
 def _mended(lab: Lab, form: ModelForm, called: str) -> str:
-    """The end of a note which says that an optimization level makes the engine pass, and at which latency."""
+    """The end of a note which says that an optimization level makes the engine pass, and at which latency.
+
+    ``called`` says how sure it is that the engine passes.
+    """
     latency = lab.latency(form)
     price = "" if latency is None else f", {latency.median_ms:.3g} ms"
     return f"; 'tensorrt: {{optimization_level: {form.level}}}' in the spec mends it ({called}{price})"
 
 
 def fewest_that(passes: Callable[[tuple[str, ...]], bool], enough: Sequence[str]) -> tuple[str, ...]:
-    """The fewest tensors of ``enough``, in order, with which ``passes`` is true. None can be left out.
+    """The fewest tensors of ``enough``, in order, with which ``passes`` is true. No tensor is needless.
 
     Bisection finds the shortest beginning of the list that passes; its last tensor is needed. Each needed
     tensor takes log2(n) + 1 trials. It is assumed that ``enough`` passes, the empty set fails, and more

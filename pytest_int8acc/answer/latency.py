@@ -1,4 +1,4 @@
-"""Searches a plan whose engine is faster: layers that lose time in INT8 leave it, and the rest stays.
+"""Searches a plan whose engine is faster: layers that lose time in INT8 leave INT8, and the others stay.
 
     times of both engines' layers → loss of each group → sets of groups → lab.prove → timed in turn → fastest
 
@@ -43,7 +43,7 @@ class Faster:
 def find_faster(lab: Lab) -> Faster | None:
     """Search a plan that reaches the limit on the speedup. None if the case's engines were not timed.
 
-    If the candidate reaches the limit, or if there is none, a plan must be faster than the candidate.
+    If the candidate reaches the limit, or the spec has no limit, a plan must be faster than the candidate.
 
     Raises:
         EngineError: The float model does not run.
@@ -75,7 +75,7 @@ def _as_one(latency: Latency) -> Sequence[LayerTime]:
 
 @dataclass(eq=False)
 class _Search:
-    """Builds plans, judges them, and times those that keep the criteria."""
+    """Builds plans, judges them, and times the engines of plans that meet the criteria."""
 
     lab: Lab
     search: SpeedSearch
@@ -84,7 +84,7 @@ class _Search:
     notes: list[str] = field(default_factory=list)
 
     def run(self, sets: Sequence[frozenset[str]]) -> Faster:
-        """Build the plan of each set, and choose the fastest that is proved and reaches the limit twice."""
+        """Build the plan of each set, and choose the fastest proved one that reaches the limit in two measurements."""
         lab, clock = self.lab, self.lab.clock
         began, built = time.monotonic(), lab.builds
         trials: list[SpeedTrial] = []
@@ -120,7 +120,7 @@ class _Search:
         return replace(found, search=replace(self.search, trials=tuple(trials)), notes=tuple(self.notes))
 
     def _tried(self, names: Collection[str]) -> tuple[SpeedTrial, Proof | None]:
-        """Build a plan that keeps these groups in high precision, and time it if it keeps the criteria."""
+        """Build a plan with the groups ``names`` in high precision. If it passes, its engine is timed."""
         lab = self.lab
         layers = tuple(group.name for group in lab.network.groups if group.name in names)
         stays = (1.0 - lab.share(layers)) * (lab.measured.result.int8_macs or 1.0)
@@ -148,9 +148,9 @@ class _Search:
         return "int8_layers" not in self.limits or engine.int8_share[0] >= self.limits["int8_layers"]
 
     def _is_misbuilt(self, high: Collection[str]) -> bool:
-        """Whether a case with the engine that was timed last would fail for the formats that ran.
+        """Whether the engine that was timed last would fail the case, because other formats ran in it.
 
-        It would if much of the work that the plan leaves in the low format provably ran in another format.
+        The case fails if much of the work that the plan leaves in the low format provably ran in another.
 
         Args:
             high: The groups that the plan keeps in high precision.
@@ -172,7 +172,7 @@ class _Search:
     def _timed(self, proof: Proof) -> tuple[Latency, Latency]:
         """The latencies of a plan's engine and of the candidate's, which run in turn with the baseline's.
 
-        They are scaled by the ratio of the baseline's first latency to its latency now. So changes of the
+        Both are scaled by the ratio of the baseline's first latency to its latency now. So changes of the
         GPU's clock between the measurements have no effect.
 
         Raises:
@@ -187,7 +187,7 @@ class _Search:
         return fixed.scaled(drift), candidate.scaled(drift)
 
     def _reaches(self, latency: Latency, candidate: Latency) -> bool:
-        """Whether a plan is fast enough.
+        """Whether a plan whose engine has this ``latency`` is fast enough.
 
         If the candidate is fast enough as well, 90 % of the plan's runs must be faster than 90 % of the
         candidate's.

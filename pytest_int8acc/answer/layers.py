@@ -152,7 +152,7 @@ def _compared(
 ) -> LayerError:
     """``layer`` with its error between the two engines.
 
-    It is the error of the first tensor in ``chain`` that both engines show in floating point.
+    The error is that of the first tensor in ``chain`` that both engines show in floating point.
     """
     for tensor in chain:
         pair = [found[role].get(tensor) for role in (Role.BASELINE, Role.INT8)]

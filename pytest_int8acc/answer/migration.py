@@ -18,7 +18,7 @@ from pytest_int8acc.tensors import Array
 ALPHAS = (0.5, 0.75, 0.25)
 #: Range is moved only if the noise of the product is predicted to fall by at least this many dB.
 GAIN_DB = 3.0
-#: Maximum factor of a channel. FP16 can then still hold the weights that are multiplied by it.
+#: Maximum factor of a channel. FP16 can still hold weights that are multiplied by such a factor.
 _GREATEST = 2.0**12
 
 
@@ -32,14 +32,14 @@ class Uneven:
     other: Array
     """The greatest magnitude of the weights, or of the other activation, that multiply each channel."""
     free: bool = False
-    """Whether the weights have a scale for each input channel, so that migration costs them no accuracy."""
+    """Whether the weights have a scale for each input channel, so that moving range into them is harmless."""
 
     def factors(self, alpha: float) -> Array:
-        """The factors by which the channels of the activation are divided."""
+        """The factors that divide the channels of the activation, with the migration strength ``alpha``."""
         return factors(self.activation, self.other, 1.0 if self.free else alpha)
 
     def gain_db(self, alpha: float) -> float:
-        """The predicted reduction of the product's noise by a migration, in dB."""
+        """The predicted reduction of the product's noise, in dB, with the migration strength ``alpha``."""
         by = self.factors(alpha)
         before, after = self._noise(1.0), self._noise(by)
         return float(10 * np.log10(before / after))
@@ -47,7 +47,7 @@ class Uneven:
     def _noise(self, by: Array | float) -> float:
         """The noise of the product after the channels were divided by ``by``, up to a constant factor.
 
-        Each operand adds the square of its step times the squared length of the other operand.
+        Each operand adds the square of its quantization step times the squared length of the other operand.
         """
         x, w = self.activation.astype(np.float64) / by, self.other.astype(np.float64) * by
         moved = 0.0 if self.free else w.max() ** 2 * (x**2).sum()
@@ -55,7 +55,7 @@ class Uneven:
 
 
 def uneven_sites(network: Network, movable: Collection[str], values: Observer) -> dict[str, Uneven]:
-    """The activations, by name, whose migration is predicted to gain at least ``GAIN_DB``.
+    """The activations, by name, for which moving range is predicted to gain at least ``GAIN_DB``.
 
     Args:
         network: The network.
@@ -78,7 +78,7 @@ def uneven_sites(network: Network, movable: Collection[str], values: Observer) -
 
 
 def _is_depthwise(network: Network, site: Site) -> bool:
-    """Whether each channel has its own weights and scale, as in depthwise convolutions."""
+    """Whether each channel of an activation has its own weights and scale, as in depthwise convolutions."""
     nodes = network.model.index.nodes
     weights = [edge.quantization for edge in network.edges if edge.node in site.readers and edge.index == 1]
     one = all(attribute(nodes[reader], "group", 1) == site.channels for reader in site.readers)
@@ -93,7 +93,7 @@ def factors(activation: Array, other: Array, alpha: float) -> Array:
     Args:
         activation: max|x| of each channel, float32 [channels].
         other: max|w| of each channel over all weights that it is multiplied with.
-        alpha: 0 to 1.
+        alpha: The migration strength, 0 to 1; see ``ALPHAS``.
     """
     alive = (activation > 0) & (other > 0)
     if not alive.any():

@@ -47,13 +47,13 @@ from pytest_int8acc.search.strategies import certify, fewest, search
 from pytest_int8acc.search.types import SearchResult
 
 logger = logging.getLogger("pytest_int8acc")
-#: Maximum number of samples on which each layer at fault runs alone in FP16 or BF16. In INT8 the screening
-#: subset is used instead; see ``Simulator.few``.
+#: Maximum number of samples on which each layer at fault runs alone in FP16 or BF16. In INT8 the samples
+#: ``Simulator.few`` are used instead.
 _ALONE_NARROW = 8
 #: Maximum cost of running each layer at fault alone in the low format, in runs over all samples.
 _ALONE_RUNS = 2.0
-#: Maximum cost of refining a plan that passes, in runs over all samples. The remaining time is kept for the
-#: search for causes and fixes.
+#: Maximum cost of refining a plan that passes, in runs over all samples. The limit leaves time for the search
+#: for causes and fixes.
 REFINES = 14.0
 #: Maximum number of further searches, each with a smaller error budget, for a plan that meets the limits with
 #: a safety margin.
@@ -151,7 +151,7 @@ def _find(lab: Lab) -> Found:
 def _first_room(lab: Lab) -> float:
     """The error budget of the first search, as a share of the error that the limits allow.
 
-    It is below 1 if the unchanged candidate passes on the samples that choose plans. The budget then follows
+    The budget is below 1 if the unchanged candidate passes on the samples that choose plans. It then follows
     from the scores of the candidate on the other samples and on all samples.
     """
     passes = lab.split.choosing and lab.simulator.trial(Plan()).passed
@@ -184,7 +184,7 @@ def _budget(lab: Lab, spent: float = 0.0, *, once: bool = False) -> Budget:
     """The budget of a search by simulation, less the runs that earlier searches have ``spent``.
 
     Runs are limited only for the strategy ``minimal`` in INT8 or FP8, and only if the plan is not to be
-    certified.
+    certified. With ``once``, each layer is tried only once.
     """
     settings = lab.measured.settings
     whole = settings.certify or settings.strategy != "minimal" or lab.is_narrow
@@ -195,7 +195,7 @@ def _budget(lab: Lab, spent: float = 0.0, *, once: bool = False) -> Budget:
 def _result(lab: Lab, evaluator: Simulated, budget: Budget) -> SearchResult:
     """The result of a search by the strategy of the settings.
 
-    In FP16 and BF16, the strategy ``minimal`` is the function ``fewest``.
+    In FP16 and BF16, the strategy ``minimal`` runs the function ``fewest``.
     """
     strategy, suspects = lab.measured.settings.strategy, lab.suspects
     if suspects is not None and strategy == "minimal":
@@ -449,7 +449,7 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
 
 
 def _quantizer(model: Model, group: Group) -> Quantizer | None:
-    """The Q/DQ pair of a group in which only nodes like Reshape read the quantized tensors; else None."""
+    """The Q/DQ pair of a group, if the pair only feeds nodes that move values, like Reshape; else None."""
     nodes, producer = model.everywhere.nodes, model.everywhere.producer
     readers = [nodes[edge.node] for edge in group.edges]
     if not readers or not all(map(moves_values, readers)):
@@ -484,8 +484,8 @@ def _worst_alone(evaluator: Simulated, high: frozenset[int]) -> Score | None:
 #: Shares of the multiply-accumulates in high precision at which scores are measured, to show how scores
 #: improve with more layers in high precision.
 _SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
-#: Maximum cost of measuring the scores at all ``_SHARES``, in runs over all samples. If the screening subset
-#: costs more, only a part of the subset runs.
+#: Maximum cost of measuring the scores at all ``_SHARES``, in runs over all samples. If the samples
+#: ``Simulator.few`` cost more, only a part of them runs.
 _RUNS = 2.0
 
 

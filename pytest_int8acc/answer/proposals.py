@@ -67,7 +67,7 @@ class Proposal:
     method: str = ""
     """The keys of the spec that calibrate every activation as the plan does; empty for other plans."""
     data: str = ""
-    """A description of the calibration data from which ranges were taken; empty for the compared inputs."""
+    """A description of the calibration data that gave the ranges; empty if the inputs gave them."""
     chosen_on: Sequence[int] | None = None
     """The samples by which the plan was chosen, by index; None for all samples."""
     joined: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class Base:
 
 @dataclass(eq=False)
 class Known:
-    """The state that all functions of this module share: the search's result, the budget, and bases."""
+    """The state that all functions of this module share: the search's result, the budget, scales so far."""
 
     lab: Lab
     outcome: SearchOutcome
@@ -129,11 +129,11 @@ class Known:
 
     @cached_property
     def unmasked(self) -> Mapping[str, float]:
-        """Maps each activation that seems to hold a mask to its scale for the other values."""
+        """Maps each activation that seems to hold an attention mask to its scale without the mask."""
         return unmasked_scales(self.lab.network, self.lab.meter.measured)
 
     def chooser(self, base: Base) -> Chooser:
-        """Chooses scales that improve on a starting point."""
+        """An object that chooses scales which improve on the starting point ``base``."""
         return Chooser(self.lab.simulator, base.plan, base.own, self.budget)
 
     def proof(self, plan: Plan) -> Proof | None:
@@ -190,7 +190,10 @@ def fuse_norms(known: Known) -> Iterator[Proposal]:
 
 
 def _fewest_high_with_norms(known: Known, norms: tuple[str, ...], error_budget: float) -> Plan | None:
-    """A plan with these normalizations fused and the fewest groups in FP32; None if no such plan passes."""
+    """A plan with these normalizations fused and the fewest groups in FP32; None if no such plan passes.
+
+    ``error_budget`` is a share of the error that the limits allow.
+    """
     lab = known.lab
     simulated = lab.simulated(base=Plan(fused=norms), room=error_budget)
     kept = simulated.indices(known.culprits)
@@ -285,7 +288,9 @@ def rescale_as_shown(known: Known) -> Iterator[Proposal]:
 
 
 def recalibrate(known: Known) -> Iterator[Proposal]:
-    """Plans with other scales for the activations that layers at fault read; for all if none is known.
+    """Plans with other scales for the activations that layers at fault read.
+
+    If no layer at fault is known, all activations get other scales.
 
     Ranges are taken from the calibration data first, then from the inputs.
     """
@@ -415,7 +420,7 @@ def keep_high(known: Known) -> Iterator[Proposal]:
 
 
 def _rescaled(known: Known, base: Base, groups: tuple[str, ...] | None) -> Iterator[Proposal]:
-    """Plans with other scales for the activations of some groups (None for all), all groups in INT8."""
+    """Plans with all groups in INT8, and other scales for activations of ``groups``; None for all."""
     chosen_units = units(base.network, activations(base.network, groups), base.ranges)
     proposed = None
     for enough in (1.0, ENOUGH):
@@ -438,7 +443,7 @@ def _all_rescaled(known: Known, base: Base) -> Iterator[Proposal]:
 
 
 def _confirmed(known: Known, base: Base, choice: Choice, high: Mapping[str, Precision]) -> Iterator[Proposal]:
-    """The plan with the chosen scales that are needed; nothing if the plan fails in the simulation."""
+    """The plan with ``high`` and the needed scales of ``choice``; nothing if it fails in the simulation."""
     simulator, chooser = known.lab.simulator, known.chooser(base)
     plan = chooser.plan(choice, high)
     if not simulator.trial(plan).passed:
@@ -473,7 +478,10 @@ def _are_like(known: Known, base: Base, tensors: Sequence[str]) -> bool:
 
 
 def _base(known: Known, source: Source, ranges: Ranges, odd_ones: Sequence[str]) -> Base:
-    """A starting point for scales: activations in symmetric INT8 per tensor, weights with better scales."""
+    """A starting point for scales: each activation has one symmetric scale, weights have better scales.
+
+    ``odd_ones`` are the activations that are not quantized in this way yet.
+    """
     network = known.lab.network
     odd = {t: symmetric(ranges.scale(t, "minmax")) for t in odd_ones if t in ranges}
     weights = weight_scales(network, known.groups, ranges.held, known.lab.meter.lookups)
@@ -519,7 +527,7 @@ def _ranges(known: Known, base: Base, tensors: Sequence[str]) -> Ranges:
 
 
 def _not_symmetric(network: Network) -> list[str]:
-    """The activations that are not quantized to symmetric INT8 per tensor."""
+    """The activations that some node does not quantize symmetrically with one scale."""
     edges = (edge for group in network.groups for edge in group.edges)
     odd = (e.tensor for e in edges if e.quantization.values is None and not e.quantization.is_plain)
     return list(dict.fromkeys(odd))

@@ -40,8 +40,8 @@ from pytest_int8acc.results.causes import RemedyKind, ScaleTrials
 
 #: Maximum cost of the search for fixes, in runs over all samples.
 RUNS = 8.0
-#: Maximum number of trials of scales on the screening subset in the whole search for fixes, and the number to
-#: which this maximum may be raised if runs take very little time.
+#: Maximum number of trials of scales, on the samples ``Simulator.few``, in the whole search for fixes, and
+#: the number to which this maximum may be raised if runs take very little time.
 TRIALS, MAX_TRIALS = 60, 400
 
 
@@ -96,7 +96,7 @@ class Remedy:
     """Whether the remedy's first plan may be tried after the time is up, by one trial and one build."""
     is_for_proof: bool = False
     """Whether the remedy is also tried after an earlier one has met the criteria with a safety margin, as
-    long as the margin is not verified on samples that chose nothing."""
+    long as no fix is verified on held-out samples."""
     is_searched: bool = False
     """Whether the remedy is the plan that the search found. This plan is built already and always shown."""
 
@@ -332,7 +332,7 @@ class _Loop:
 
 
 def _fastest_first(found: list[_Proved]) -> list[_Proved]:
-    """The fixes sorted by latency, but the first stays first unless another is faster beyond doubt.
+    """The fixes sorted by latency, but the first one stays first unless another is faster beyond doubt.
 
     There is doubt if the ranges of the middle 80 % of both latencies overlap. If a latency is unknown, the
     order stays.

@@ -32,7 +32,7 @@ from pytest_int8acc.scores.rows import errors
 from pytest_int8acc.tensors import Array, Feed, did_you_mean
 
 #: A cut-out part of a model shows a layer's error if the SQNR of the part is at most this many dB above the
-#: SQNR in the whole model. 3 dB is half the noise power.
+#: SQNR in the whole model. 3 dB more SQNR is half the noise power.
 CLOSE_DB = 3.0
 
 
@@ -65,7 +65,7 @@ class Piece:
 
     @property
     def low(self) -> str:
-        """The low format of the cut-out part, ``int8`` or ``fp8``. Its files have this name."""
+        """The low format of the cut-out part, ``int8`` or ``fp8``. Files of the candidate have this name."""
         return self.group.edges[0].quantization.format.name
 
 
@@ -300,7 +300,7 @@ class _Whole:
         return to_fp16(model).model if self.rest == "fp16" else model
 
     def once(self, model: Model, feed: Feed) -> Feed:
-        """The outputs of one run. The feed may hold more inputs than the model takes."""
+        """The outputs of one run. The feed may hold more inputs than the model has."""
         engine = self.sessions.exact(model)
         return engine({info.name: feed[info.name] for info in engine.inputs})
 
@@ -312,14 +312,14 @@ class _Whole:
         return [name for name in dict.fromkeys(read) if name in known and name not in made]
 
     def closed(self, nodes: AbstractSet[str]) -> set[str]:
-        """The nodes, and earlier nodes whose results cannot become inputs, because their type is unknown."""
+        """The nodes, and earlier nodes whose results cannot be inputs of a part, as their type is unknown."""
         grown = set(nodes)
         while untyped := [name for name in self.borders(grown) if name not in self.types]:
             grown.update(self.producer[name].name for name in untyped)
         return grown
 
     def results(self, nodes: AbstractSet[str]) -> list[str]:
-        """The tensors that nodes compute and other nodes read, or that are outputs of the model."""
+        """The tensors that ``nodes`` compute, and that other nodes read or the model outputs."""
         kept = {info.name for info in self.network.model.outputs}
         for node in self.network.model.graph.node:
             if node.name not in nodes:
@@ -527,7 +527,7 @@ def _with_outputs(model: Model, infos: Sequence[onnx.ValueInfoProto]) -> Model:
 
 
 def _part(model: Model, nodes: AbstractSet[str], inputs: Feed) -> Model:
-    """The model reduced to some nodes, with inputs of the given types and shapes."""
+    """The model reduced to ``nodes``. Its inputs have the names, types and shapes of ``inputs``."""
     editor = model.edit()
     editor.set_nodes([node for node in editor.graph.node if node.name in nodes])
     infos = [

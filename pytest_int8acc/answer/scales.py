@@ -41,8 +41,8 @@ ENOUGH = 0.5
 #: The choice of scales for some layers also ends if the loss is at most this many times the loss with these
 #: layers in high precision.
 NO_MORE = 1.05
-#: A plan with a greater normalized loss than this on the screening subset counts as failing, and is not tried
-#: on all samples.
+#: A plan with a greater normalized loss than this on the samples ``Simulator.few`` counts as failing, and is
+#: not tried on all samples.
 NEAR = 1.6
 #: Maximum number of rounds in which the scales of all tensors are changed one by one.
 _SWEEPS = 2
@@ -68,8 +68,8 @@ _TO_SOFTMAX = COMMUTING | {"Add", "Where", "Mul", "Div", "Cast"}
 #: The name under which the range of only those channels that matter for the next nodes is tried, as if it
 #: were a calibration method.
 IN_USE = "channels in use"
-#: A channel matters for a reader if its greatest product with a weight is more than this share of the
-#: greatest product of all channels.
+#: A channel of an activation matters for a node if its greatest product with a weight of the node is more
+#: than this share of the greatest product of all channels.
 _COUNTS = 1 / 256
 #: A range with a margin is this many times the greatest magnitude, because other samples may have greater
 #: values.
@@ -103,9 +103,9 @@ class Ranges:
         """Keep the tensors that have a histogram; tensors with inf, nan or nothing but zeros have none.
 
         Args:
-            held: Tensor to its values in the float model, from ``Lab.values``.
+            held: Maps a tensor to its values in the float model, from ``Lab.values``.
             entropy_bins: Number of bins of the entropy method, a multiple of 128.
-            unmasked: Tensor that holds a mask to its scale without the values of the mask.
+            unmasked: Maps a tensor that holds a mask to its scale without the values of the mask.
         """
         self.unmasked = unmasked
         self.held = {tensor: values for tensor, values in held.items() if values.is_counted}
@@ -155,10 +155,10 @@ class Choice:
     scales: Mapping[str, float] = field(default_factory=dict)
     methods: Mapping[str, str] = field(default_factory=dict)
     normalized_loss: float = np.inf
-    """The loss of the outputs on the screening subset; inf if it was not measured."""
+    """The loss of the model on the samples ``Simulator.few``; inf if it was not measured."""
 
     def plus(self, other: Choice) -> Choice:
-        """Both choices merged. For tensors that are in both, the scales of ``other`` are taken."""
+        """Both choices merged. The loss, and scales of tensors that are in both, come from ``other``."""
         return Choice(
             {**self.scales, **other.scales}, {**self.methods, **other.methods}, other.normalized_loss
         )
@@ -229,7 +229,7 @@ class Chooser:
         return replace(self.base, scales={**self.base.scales, **news}, high=dict(high or {}))
 
     def weighed(self, choice: Choice, high: Mapping[str, Precision]) -> Choice:
-        """The choice with its normalized loss measured."""
+        """``choice`` with its normalized loss, from a trial with the groups ``high`` in high precision."""
         self.budget.pay()
         return replace(choice, normalized_loss=self._simulator.normalized_loss(self.plan(choice, high)))
 
@@ -242,7 +242,7 @@ class Chooser:
         enough: float = ENOUGH,
         least: float = 0.0,
     ) -> Choice:
-        """Choose the scales of units such that the outputs have the least loss on the screening subset.
+        """Choose the scales of units such that the model has the least loss on the samples ``Simulator.few``.
 
         Args:
             chosen_units: The units whose scales may change.
@@ -377,7 +377,7 @@ def scales_in_use(network: Network, held: Mapping[str, TensorValues]) -> dict[st
 
 
 def unmasked_scales(network: Network, measured: Mapping[str, Measurement]) -> dict[str, float]:
-    """Maps each activation that seems to hold a mask to its scale for the other values."""
+    """Maps each activation that seems to hold an attention mask to its scale without the mask's values."""
     found, index = {}, network.model.everywhere
     for edge in network.edges:
         if edge.tensor not in measured or edge.quantization.values is not None:
@@ -435,7 +435,10 @@ def _shared(network: Network) -> list[frozenset[str]]:
 
 
 def _predicted(before: Choice, best: Choice, done: int, units: int) -> float:
-    """The predicted loss after a sweep over all units, if the remaining ones gain as much as those so far."""
+    """The predicted loss after all units were tried, if the remaining ones gain as much as those so far.
+
+    ``before`` is the choice before the first unit, ``best`` the one after ``done`` of the units.
+    """
     if not done:
         return 0.0
     return before.normalized_loss - (before.normalized_loss - best.normalized_loss) * units / done
@@ -451,13 +454,14 @@ def weight_scales(
     held: Mapping[str, TensorValues],
     lookups: Mapping[str, Array],
 ) -> dict[str, TensorScale]:
-    """Scales for constants that lose less than their present scales.
+    """Scales for constants, with which the constants lose less accuracy than with their present scales.
 
     Args:
         network: The network.
         groups: The names of the groups whose constants are examined; None for all groups.
         held: The values of activations. Weights whose input is missing are not clipped.
-        lookups: Name of a Gather to how often each row of its table is read; see ``EdgeMeter.lookups``.
+        lookups: Maps the name of a Gather to how often each row of its table is read; see
+            ``EdgeMeter.lookups``.
     """
     fresh = fresh_weights(network, worse_weights(network, groups))
     return {**fresh, **_cut_scales(network, groups, held, lookups)}
@@ -498,7 +502,10 @@ def _cut_scales(
     held: Mapping[str, TensorValues],
     lookups: Mapping[str, Array],
 ) -> dict[str, TensorScale]:
-    """Scales that clip large weights, if their inputs are nearly 0, or a Gather does not read their rows."""
+    """Scales that clip large weights, if their inputs are nearly 0, or a Gather does not read their rows.
+
+    The arguments are those of ``weight_scales``.
+    """
     index, found = network.model.everywhere, dict[str, TensorScale]()
     for edge, weight in _weights(network, groups):
         node = index.nodes[edge.node]
@@ -519,7 +526,8 @@ def _least_error(weight: Array, power: Array, axis: int | None, own: Quantizatio
     """The scales, one for each channel, with the least error of products; None if they gain too little.
 
     As in AIMET's SeqMSE, the clipping range is chosen by the error of the layer's products. Here the error is
-    computed from ``power``, the mean square of each input channel, which broadcasts with the weight.
+    computed from ``power``, the mean square of each input channel, which broadcasts with the weight. ``own``
+    is the present quantization.
     """
     others = tuple(i for i in range(weight.ndim) if i != axis)
 

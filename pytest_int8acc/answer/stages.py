@@ -125,7 +125,7 @@ def stages_of(
 
 
 def _line(name: Stage, against: Stage, verdict: Verdict, evidence: Evidence) -> StageLine:
-    """The comparison of stage ``name`` with stage ``against``, made from its verdict."""
+    """The line on the comparison of stage ``name`` with stage ``against``, whose result is ``verdict``."""
     judged, metrics = verdict
     scores = (*(s for o in judged for s in o.scores if s.limit is not None), *metrics)
     evidence = replace(evidence, scores=scores)
@@ -139,7 +139,9 @@ def _line(name: Stage, against: Stage, verdict: Verdict, evidence: Evidence) -> 
 def _together(
     lines: Sequence[StageLine], stages: Collection[Stage], compare: Callable[[Stage, Stage], Verdict]
 ) -> tuple[tuple[StageLine, ...], Stage | None]:
-    """The lines if no stage misses a limit in its own comparison, and the stage that fails, or None.
+    """Return ``lines``, and the last INT8 stage if the errors of all stages add up to a failure, else None.
+
+    Before, no stage has missed a limit in its own comparison.
 
     The last INT8 stage fails if it misses a limit against the baseline, because the errors of all stages add
     up. Its line then names the baseline's stage.

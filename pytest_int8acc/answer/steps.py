@@ -96,8 +96,9 @@ class Steps:
     def _is_refuted(self, lab: Lab) -> bool:
         """Whether the search must be repeated on all samples, because the held-out samples may refute it.
 
-        They refute the search if its plan fails on them: the plan then lacks layers. They may also refute it
-        if the criteria fail on the choosing samples even with all layers in high precision.
+        They refute the search if its plan fails on them, because the plan then lacks layers. They may also
+        refute it if the criteria fail, even with all layers in high precision, on the samples that choose
+        plans.
         """
         if not lab.split.held_out or self.found is None:
             return False
@@ -106,7 +107,8 @@ class Steps:
             return not holds
         if proof is None or proof.passed:
             return False
-        # If the built model fails on the choosing samples, too, the search is repeated only if no fix holds.
+        # If the built model also fails on the samples that chose the plan, the search is repeated only if no
+        # fix meets the criteria with a safety margin.
         return proof.chosen.passed or not holds
 
     def _answer_anew(self, lab: Lab, *, explained: bool) -> None:
@@ -125,7 +127,7 @@ class Steps:
         self.result = replace(self.result, diagnosis=diagnosis)
 
     def _take(self, what: str, part: Part, step: Callable[..., CaseResult], *facts: object) -> None:
-        """Run one step. If the step ends with an error, the result gets a warning.
+        """Run one step. If the step ends with an error, the result gets a warning that names it ``what``.
 
         A step begins even after the time is up, because the step itself checks the clock before each trial
         and build.

@@ -86,8 +86,8 @@ _MOSTLY = 0.5
 #: The slices of a constant along an axis are compared with each other if there are at most this many. The
 #: number of comparisons grows with the square of their number.
 _MAX_SLICES = 1024
-#: A subtraction counts as cancelling if the relative error of its result is more than this many times the
-#: relative error of rounding a number to the low format.
+#: A sum or difference counts as cancelling if the relative error of its result is more than this many times
+#: the relative error of rounding a number to the low format.
 _CANCELS = 16.0
 
 
@@ -111,7 +111,7 @@ class ActivationFacts:
     None if no other channel is larger, or if the channels that matter are not known.
     """
     unmasked: float | None = None
-    """The scale for all values except those of a mask; None if the activation seems to hold no mask."""
+    """The scale without the values of an attention mask; None if the activation seems to hold no mask."""
 
     @cached_property
     def numbers(self) -> dict[NumberName, float]:
@@ -276,7 +276,7 @@ def uneven_parts(facts: ActivationFacts) -> Shown | None:
     if joint is None or not below.size:
         return None
     if below.size * 4 < amax.size and below.max() * UNLIKE > amax.max():
-        return None  # few channels are small, and they are not small enough
+        return None  # only a few channels are small, and not by much
     return {**_ends_of(amax, below), "node": joint.name, "op_type": joint.op_type}
 
 
@@ -375,7 +375,7 @@ class WeightFacts:
 
     @cached_property
     def along_better_axis(self) -> dict[NumberName, float] | None:
-        """Numbers on the axis along which scales would fit the median slice far better; None without one.
+        """Numbers on the axis along which scales would fit the median slice far better; None if none would.
 
         The result is also None if new scales along the present axis would fit far better than the present
         scales, because then the axis is not at fault.
@@ -407,12 +407,12 @@ class WeightFacts:
         }
 
     def _fresh(self, axis: int | None) -> Array:
-        """The constant quantized with scales from its own values, then dequantized."""
+        """The constant quantized with scales from its own values along ``axis``, then dequantized."""
         low = self.quantization.format.symmetric
         return quantize_weight(self.weight.astype(np.float32), axis, low).dequantize()
 
     def _usual_db(self, quantized: Array, axis: int) -> float:
-        """The SQNR, in dB, of the median slice along an axis."""
+        """The SQNR, in dB, of the median slice of ``quantized`` along an axis."""
         signal, noise = (_by_channel(v**2, axis) for v in (self.weight, self.weight - quantized))
         ratios = noise[signal > 0] / signal[signal > 0]
         return min(decibels(1.0, float(np.median(ratios))), CEILING_DB) if ratios.size else CEILING_DB
@@ -809,7 +809,7 @@ class Surroundings:
     def shares_with(
         self, edge: Edge, measured: Mapping[str, Measurement]
     ) -> tuple[onnx.NodeProto, str, float] | None:
-        """A node that joins the tensor with another tensor that has the same range and fits it.
+        """A node that joins the tensor with another tensor of the same range, whose values fit this range.
 
         The result is the node, and the name and the greatest magnitude of the other tensor. It is None if
         there is no such tensor.
@@ -893,7 +893,10 @@ class PlaceFacts:
         return None
 
     def from_source(self, *, softmax: bool) -> Shown | None:
-        """The fields of the cause for an input from a Softmax or a GELU; None if the layer reads none."""
+        """The fields of the cause for an input from a Softmax; if ``softmax`` is False, from a GELU.
+
+        The result is None if the layer is not noisy, or if ``source`` is another operator or None.
+        """
         if not self.is_noisy or self.source is None or _is_softmax(self.source[1]) != softmax:
             return None
         tensor, node = self.source
@@ -1054,7 +1057,7 @@ def vanishing_constant(facts: NarrowFacts) -> Shown | None:
 
 
 def vanishing_values(facts: NarrowFacts) -> Shown | None:
-    """Recognises values that become 0 in the low format and thereby cause most of the error."""
+    """Recognises values that become 0 in the low format, in a tensor with more error than rounding makes."""
     worst = max((loss for loss in facts.made if loss.lost), key=lambda loss: loss.lost, default=None)
     if worst is None or not facts.is_cancelled(worst):
         return None
@@ -1062,7 +1065,7 @@ def vanishing_values(facts: NarrowFacts) -> Shown | None:
 
 
 def cancelling(facts: NarrowFacts) -> Shown | None:
-    """Recognises a subtraction whose result is far smaller than its operands."""
+    """Recognises a sum or difference that loses digits, because it is far smaller than its operands."""
     node = facts.lab.network.model.index.nodes.get(facts.worst.node)
     is_sum = node is not None and node.op_type in ("Sub", "Add", "Sum")
     return facts.of_worst() if is_sum and facts.is_cancelled(facts.worst) else None

@@ -105,13 +105,13 @@ def _judged(name: str, found: tuple[Finding, ...], settings: Settings) -> tuple[
 
 
 def nothing_compared(zero: Iterable[str]) -> Iterator[str]:
-    """Yields a warning for each output that is 0 in all samples: any model that gives zeros would pass."""
+    """Yields a warning for each output in ``zero``. Such an output is 0 in all samples and shows nothing."""
     for name in sorted(zero):
         yield f"output '{name}' is 0 in all samples: nothing is compared"
 
 
 def shown_inside(model: Model, backend: Backend) -> Iterator[str]:
-    """Yields a note if criteria name inner tensors, as further outputs change the fusion of an engine."""
+    """Yields a note if criteria name inner tensors of an engine: as outputs, they change what is fused."""
     if model.extra_outputs and backend.builds_engines:
         named = listed([output.name for output in model.outputs if output.name in model.extra_outputs])
         yield (
@@ -127,7 +127,8 @@ def not_judged(
 
     Args:
         case: The case.
-        own_judge: Applies the criteria of the spec alone, without limits from scores that a golden accepts.
+        own_judge: Applies the criteria of the spec alone, without the limits that a golden (stored outputs)
+            adds.
         outputs: The judged outputs.
         recorded: Whether this run writes a golden, the stored outputs of the baseline, with which the next
             run is compared.

@@ -116,7 +116,10 @@ def load_groups(
 
 
 def _check_detectable(criterion: MetricCriterion, labels: Array, ignore: int | None) -> None:
-    """Raises CriterionError if there are too few labels to detect a drop as small as ``min_detectable``."""
+    """Raises CriterionError if there are too few labels to detect a drop as small as ``min_detectable``.
+
+    Labels that equal ``ignore`` do not count.
+    """
     drop = criterion.detectable
     if drop is None:
         return
@@ -138,7 +141,8 @@ def _check_detectable(criterion: MetricCriterion, labels: Array, ignore: int | N
 def _splitter(case: Case, model: Model) -> Splitter:
     """Finds the parts of outputs, such as boxes and scores, that are judged separately.
 
-    Criteria name the parts. Otherwise the parts are the tensors that the graph concatenates to an output.
+    The parts are those that criteria name. If criteria name none, the parts are the tensors that the graph
+    concatenates to an output.
     """
     named: dict[str, NamedParts | None] = {}
     for index, criterion in enumerate(case.criteria):

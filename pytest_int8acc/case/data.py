@@ -71,7 +71,8 @@ def check_files(case: Case) -> None:
 def open_source(case: Case, source: Source, model: Model, what: str, samples: int | None) -> Dataset:
     """Open the dataset that the spec names under the key ``what``, such as ``inputs``.
 
-    ``calibrate.data`` stands for the calibration data.
+    The key of the calibration data is ``calibrate.data``. ``source`` is the value of the key, and ``samples``
+    the maximum number of samples, or None.
     """
     base = case.path("")
     expected_text = (

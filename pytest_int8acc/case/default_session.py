@@ -46,7 +46,7 @@ class FirstBatch:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """How results differ, and the scores that show it."""
+    """How the results of a default session differ, and the scores that show the difference."""
 
     kind: Difference
     exact: Score | None = None
@@ -159,7 +159,7 @@ def saturating_kernels() -> tuple[str, ...]:
 
 
 def _culprits(changed: Sequence[str], agrees: Callable[..., bool]) -> tuple[str, ...]:
-    """The optimizers that must be off for agreement; empty if none helps, or if time is up.
+    """The optimizers in ``changed`` without which the sessions agree; empty if unknown or time is up.
 
     The optimizers are tried from the last one that changed the graph to the first. If the absence of one
     helps, only the last such optimizer is named, because an earlier one may merely have prepared the graph
@@ -182,7 +182,7 @@ def _culprits(changed: Sequence[str], agrees: Callable[..., bool]) -> tuple[str,
 
 
 class _Agreement:
-    """Returns whether a session agrees with the exact one; always False after the time limit."""
+    """Returns whether a default session agrees with the exact one; always False after the time limit."""
 
     def __init__(self, same: Callable[..., bool]) -> None:
         self._same = same
@@ -205,7 +205,7 @@ class _Trial:
     sessions: Sessions
 
     def __call__(self, *, level: Level = "all", disabled: Collection[str] = ()) -> _Found | None:
-        """How the results differ; None if they agree within the criteria."""
+        """How the results differ at this ``level`` and without ``disabled``; None if they agree."""
         try:
             engine = self.sessions.default(self.model, level=level, disabled=disabled)
             outputs = self.batch.cut(engine(self.batch.feed))

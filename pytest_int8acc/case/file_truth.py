@@ -121,7 +121,10 @@ class FileTruth:
         return FileTruth(file, self.inputs, self._sessions, notes=self.notes, made=True)
 
     def _is_known(self, numbers: Mapping[str, int]) -> bool:
-        """Whether the outputs are computed as in the user's file, or as in a model that was found equal."""
+        """Whether the outputs are computed as in the user's file, or as in a model that was found equal.
+
+        ``numbers`` has a number for each tensor of the model; see ``Computations.of``.
+        """
         outputs = [value.name for value in self._file.graph.output]
         return any(all(known[n] == numbers.get(n) for n in outputs) for known in self._known)
 
@@ -167,10 +170,10 @@ class FileTruth:
         return self._opened(model)(self._feed)
 
     def _explained(self, model: Model, off: Mapping[str, str], *, inside: bool) -> str:
-        """The message for outputs that differ.
+        """The message for the outputs ``off``, which differ from those of the user's file.
 
-        It is empty, and a note is added, if these outputs of the user's file also change from run to run or
-        after tiny perturbations. Then they cannot be compared.
+        The message is empty, and a note is added, if the same outputs of the user's file also change from run
+        to run or after tiny perturbations. Then these outputs cannot be compared.
         """
         theirs, ours = (self._run(_giving_all(each)) for each in (self._file, model))
         unsteady = self._unsteady

@@ -81,7 +81,7 @@ class Int8Form:
         return merge(self.every, self.given, plan or Plan())
 
     def unrounded(self, plan: Plan | None = None) -> Model:
-        """The candidate without rounding: the float model with all other changes that the plans make."""
+        """The candidate without rounding: the float model, changed by ``plan`` and by the spec's plan."""
         return moved(self.every, self.complete(plan)).model
 
     def under(self, plan: Plan | None = None) -> ModelForm:
@@ -310,7 +310,7 @@ def with_named(case: Case, model: Model) -> Model:
 
 
 def like(model: Model, model_of_case: Model) -> Model:
-    """``model``, from another file, with the same extra outputs as the case's model.
+    """``model``, from another file, with the same extra outputs as ``model_of_case``.
 
     Raises:
         ModelError: The model has no tensor with the name of an extra output.
@@ -346,7 +346,7 @@ def _check_tensor(model: Model, tensor: str) -> None:
 
 
 def _type_of_tensor(model: Model, tensor: str) -> int:
-    """The element type of a tensor whose type inference fails, found by a run of the model."""
+    """The element type of a tensor for which type inference of ONNX fails, as ONNX Runtime infers it."""
     try:
         return element_types(model, [tensor])[tensor]
     except (EngineError, KeyError) as error:

@@ -80,8 +80,8 @@ class Verdicts(NamedTuple):
     chosen: Verdict
     """The verdict on the inputs by which the search chooses candidates, without intervals.
 
-    It is ``verdict`` itself, with intervals, if all inputs choose, or if the candidate passes on all inputs
-    and on the held-out samples."""
+    It is ``verdict`` itself, with intervals, if the search uses all inputs, or if the candidate passes on all
+    inputs and on the held-out samples."""
     held_out: Verdict | None
     """The verdict on the held-out samples, which no choice was based on; None if there are none."""
 
@@ -109,7 +109,7 @@ class _Prepared:
     None if the candidate is an engine built beforehand, whose layers are unknown.
     """
     own_judge: Judge
-    """Applies the criteria of the spec, without limits from scores that a golden accepts."""
+    """Applies the criteria of the spec alone. ``judge`` also applies the limits that a golden file adds."""
     judge: Judge
     reference: Form
     """The float baseline, with its description."""
@@ -133,11 +133,11 @@ class Measured(_Prepared):
     int8_passed: bool
     """Whether the INT8 candidate meets the limits on its accuracy.
 
-    Limits on speed and limits against the golden are ignored: layers in high precision do not make an engine
-    faster, and a difference between baseline and golden is no fault of INT8.
+    Limits on speed and limits against the golden (stored outputs) are ignored: layers in high precision do
+    not make an engine faster, and a difference between baseline and golden is no fault of INT8.
     """
     perturbs: bool
-    """Whether the baseline can run on perturbed inputs. Stored outputs (a golden) in its place cannot."""
+    """Whether the baseline can run on perturbed inputs. It cannot if stored outputs (a golden) replace it."""
     _perturbed: PerturbedOutputs = field(default_factory=dict)
     """The baseline's outputs for perturbed inputs, with FP32 in place of FP16."""
     resumes: bool = False
@@ -213,7 +213,7 @@ class Measured(_Prepared):
         return verdicts._replace(verdict=self._perturbed_too(form, engine, verdicts.verdict))
 
     def _verdicts(self, engine: Engine, held_out: HeldOutSamples) -> Verdicts:
-        """The verdicts on an engine, from one pass over the inputs and one over the separate samples."""
+        """The verdicts on an engine, from one pass over the inputs, and one over separate samples."""
         outputs = self.outputs_of(engine)
         if isinstance(held_out, OwnSamples):
             verdict = self.judged(outputs)
@@ -230,7 +230,7 @@ class Measured(_Prepared):
         return Verdicts(verdict, chosen.verdict(self.runs.noise), proved)
 
     def _perturbed_too(self, form: Form, engine: Engine, verdict: Verdict) -> Verdict:
-        """``verdict`` with intervals that include perturbed inputs, if the baseline can run on them."""
+        """``verdict`` with intervals that include perturbed inputs, if the baseline can run on these."""
         if not self.perturbs:
             return verdict
         if (models := self._in_fp32(form)) is not None:
@@ -359,11 +359,11 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
     golden_key = "golden" if case.golden else "baseline"
     with case.at(golden_key):
         golden_store = golden_store.check(inputs)
-    if case.labels is not None and inputs.samples is None:  # the samples are counted, as each needs a label
+    if case.labels is not None and inputs.samples is None:  # counts the samples, because each needs a label
         inputs.read_once()
     own_judge = load_judge(case, settings.but(samples=golden_store.limit), inputs.samples or 0, model)
     reference = read_reference(case, model)
-    parses = settings.backend == "auto" and not backend.builds_engines  # an engine's builder parses anyway
+    parses = settings.backend == "auto" and not backend.builds_engines  # a build parses it anyway
     model_findings = lint_model(case, model, settings, parses)
     data_findings = compare_data(case, model, inputs)
     baseline = golden_store.form(model, partial(baseline_form, case, model))

@@ -45,7 +45,7 @@ class OwnSamples:
     """Says which samples are left out; empty if none are."""
 
     def judged(self, engine: Engine) -> Verdict:
-        """The verdict on a candidate.
+        """The verdict on a candidate, which ``engine`` runs on these samples, with confidence intervals.
 
         Raises:
             EngineError: The candidate does not run on these samples.
@@ -76,7 +76,7 @@ def open_proving(case: Case, model: Model, judge: Judge) -> Proving | None:
     groups_source = wish.groups or case.groups  # ``case.groups`` names an array of the labels
     if wish.labels is None and groups_source is None:
         return Proving(inputs, judge)
-    if inputs.samples is None:  # the samples are counted, as each needs a label or group
+    if inputs.samples is None:  # counts the samples, because each needs a label or group
         inputs.read_once()
     samples, limited, labels = inputs.samples or 0, wish.samples is not None, None
     if wish.labels is not None:

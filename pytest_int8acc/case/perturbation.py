@@ -111,7 +111,7 @@ def with_perturbed_inputs(
 
 
 def repeated(score: Score, others: Sequence[float], farther: float = 0.2) -> Interval | None:
-    """Returns the interval of a score that was measured several times; None if a value is nan.
+    """Returns the interval of ``score``, measured again with the values ``others``; None if one is nan.
 
     The interval is wider than the range of the values. On a logarithmic scale of the normalized loss, the
     distance of each end from the mean is multiplied by ``1 + farther``.
@@ -148,7 +148,7 @@ def _values(score: Score, others: Sequence[Mapping[object, Score]]) -> list[floa
 
 
 def _is_settled(score: Score, values: Sequence[float]) -> bool:
-    """Whether more perturbations would change nothing about a score.
+    """Whether more perturbations than those that gave ``values`` would change nothing about a score.
 
     Either the limit is so far that no perturbation moves the score across the limit, or the scores for
     perturbed inputs do not widen the interval of the bootstrap.
@@ -168,9 +168,9 @@ def _is_settled(score: Score, values: Sequence[float]) -> bool:
 
 
 def _logs(score: Score, values: Sequence[float]) -> Array:
-    """Logarithms of the losses that ``score`` would have with each of these values; -inf for a loss of 0.
+    """Logarithms of the normalized losses of ``score`` at each of the ``values``; -inf for a loss of 0.
 
-    A loss of 1 is one that just meets the limit.
+    A normalized loss of 1 just meets the limit.
     """
     normalized_losses = np.array([replace(score, value=value).normalized_loss for value in values])
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -154,7 +154,7 @@ def _list(key: str, names: Sequence[str]) -> str:
 
 
 def _mapping(key: str, entries: Mapping[str, str]) -> str:
-    """A section of the YAML file: the key, and for each name the text that follows its colon."""
+    """A section of the YAML file: ``key``, and for each name in ``entries`` the text after its colon."""
     lines = []
     for name, value in entries.items():
         text = quoted(name)
@@ -165,7 +165,7 @@ def _mapping(key: str, entries: Mapping[str, str]) -> str:
 def quoted(text: str) -> str:
     """``text`` as a YAML scalar in double quotes.
 
-    ``##`` is escaped, so that no CI system takes it for a command.
+    ``##`` is escaped, so that no CI system reads the text as a command.
     """
     text = json.dumps(text, ensure_ascii=False).replace("##", r"#\x23")
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
@@ -203,8 +203,8 @@ def _wrapped(flow: str) -> str:
 def _number(value: np.generic) -> str:
     """The fewest digits that give the same float32 or integer, both in YAML 1.1 and in YAML 1.2.
 
-    YAML 1.1 takes 1e-05 for text, and reads 1.0e-05 as a number. Readers convert the text to float64 and then
-    to float32. This second rounding may need more digits.
+    YAML 1.1 reads 1e-05 as text, and 1.0e-05 as a number. Readers convert the text to float64 and then to
+    float32. This second rounding may need more digits.
     """
     text = str(value)
     if isinstance(value, np.floating) and np.float32(float(text)) != value:
@@ -386,7 +386,10 @@ def _file_name(network: Network) -> str:
 
 
 def _unknown_items(root: Node, key: str, known: Mapping[str, object], what: str) -> Iterator[Mistake]:
-    """Yield a mistake for each name in the list under ``key`` that is not in ``known``."""
+    """Yield a mistake for each name in the list under ``key`` that is not in ``known``.
+
+    ``what`` says in the message what the name should be.
+    """
     node = root.entries.get(key)
     for item in node.value if node is not None and isinstance(node.value, list) else ():
         if item.value not in known:
@@ -395,7 +398,10 @@ def _unknown_items(root: Node, key: str, known: Mapping[str, object], what: str)
 
 
 def _plan(file: _PlanFile, root: Node, network: Network, mistakes: list[Mistake]) -> Plan:
-    """The plan that a file describes, for a network whose norms are fused; adds errors to ``mistakes``."""
+    """The plan that a file describes; errors in the file are added to ``mistakes``.
+
+    In ``network``, the norms that the plan fuses are fused already.
+    """
     model, groups = _file_name(network), sorted(group.name for group in network.groups)
     empty = root.only(())
     high, scales_node, moves_node = (root.entries.get(key, empty) for key in ("high", "scales", "moves"))
@@ -439,7 +445,7 @@ def _plan(file: _PlanFile, root: Node, network: Network, mistakes: list[Mistake]
 def _floats(
     file: _PlanFile, root: Node, network: Network, mistakes: list[Mistake]
 ) -> Iterator[tuple[str, Array]]:
-    """Yield the float values of constants in a plan; a constant that does not fit is a mistake."""
+    """Yield the float values of constants in a plan; constants that do not fit are added to ``mistakes``."""
     constants = network.model.constants()
     for name, values in file.floats.items():
         if name in constants and constants[name].size == len(values):

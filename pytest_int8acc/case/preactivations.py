@@ -49,7 +49,7 @@ class WatchedEngine:
 
     engine: Engine
     tensors: Mapping[str, _Tensors]
-    """The preactivation of each output, by the output's name."""
+    """The tensor that the Softmax or Sigmoid of each output reads, by the output's name."""
     added: frozenset[str]
     latest: Feed = field(default_factory=dict)
     """All outputs of the latest run."""
@@ -88,7 +88,7 @@ class WatchedEngine:
 
 @dataclass(frozen=True, eq=False)
 class _Compared:
-    """One output whose preactivation is compared."""
+    """One output whose preactivation, the input of its Softmax or Sigmoid, is compared."""
 
     found: Preactivation
     """The preactivation; its scores are added later."""
@@ -115,7 +115,8 @@ class Preactivations:
             backend: Runs the baseline and the candidate.
             mode: The mode of sessions of ONNX Runtime. In mode *native* nothing is compared, because further
                 outputs would change the fusion.
-            has_golden: Whether a golden replaces the baseline, so that only FP32 runs.
+            has_golden: Whether stored outputs (a golden) replace the baseline, so that FP32 is compared
+                instead.
         """
         simulated = backend.needs_simulation
         self._baseline = Role.FP32 if simulated or has_golden else Role.BASELINE
@@ -227,7 +228,7 @@ def _with_outputs(model: Model, names: Sequence[str]) -> Model | None:
 
 
 def _found(model: Model, judge: Judge) -> Iterator[tuple[str, _Compared]]:
-    """Yields the outputs whose preactivations are compared."""
+    """Yields the name of each output whose preactivation is compared, and what is compared."""
     made, judged = model.index.producer, {output.name for output in model.outputs}
     for output in model.own_outputs:
         node, limits = squashing_node(model, output.name), _limits(output.name, judge)
@@ -243,7 +244,7 @@ def _found(model: Model, judge: Judge) -> Iterator[tuple[str, _Compared]]:
 def _limits(output: str, judge: Judge) -> Mapping[str, float]:
     """The limits for the preactivation that follow from the criteria of its output: metric to limit.
 
-    Limits on SQNR and other ratios of energies are taken over. A limit on an absolute error has another unit,
+    Limits on SQNR and other ratios of energies stay the same. A limit on an absolute error has another unit,
     so the default limit on the SQNR replaces it. There is no limit if the criteria judge only the order of
     classes, or only metrics of labels.
     """

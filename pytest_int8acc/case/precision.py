@@ -33,12 +33,12 @@ from pytest_int8acc.runtime.protocol import Backend
 from pytest_int8acc.spec.criteria import EngineCriterion
 from pytest_int8acc.spec.models import Case
 
-#: If a Q/DQ model or a file of scales requests INT8 for a smaller share of the MACs, a warning is shown.
+#: If a Q/DQ model or a file of scales requests INT8 for less than this share of the MACs, a warning is shown.
 _LEAST_OF_FILES = 0.5
-#: If a calibration by this plugin leaves a smaller share of the MACs in INT8, a warning is shown. The
+#: If a calibration by this plugin leaves less than this share of the MACs in INT8, a warning is shown. The
 #: calibration leaves out only layers that the spec or TensorRT excludes.
 _LEAST = 0.05
-#: Maximum number of layers that a report names.
+#: Maximum number of layers that a report names in one list.
 _NAMED = 5
 #: A share of MACs below this number is a rounding error of sums, and counts as 0.
 _ROUNDING = 1e-9
@@ -207,7 +207,7 @@ def engine_scores(
 
 
 def speedup_score(slow: Latency, fast: Latency, limit: float | None) -> Score:
-    """The score of how many times as fast as the engine with the latency ``slow`` another engine is."""
+    """The score of a speedup: the latency ``slow`` of one engine divided by that of another, ``fast``."""
     spread = slow.high_ms / max(fast.low_ms, 1e-9) - slow.low_ms / max(fast.high_ms, 1e-9)
     speedup = slow.median_ms / max(fast.median_ms, 1e-9)
     note = f"{slow.median_ms:.3g} ms to {fast.median_ms:.3g} ms; spread {spread / 2:.2g}"

@@ -49,7 +49,7 @@ _WITHIN = frozenset({"Relu", "Clip", "Softmax", "Sigmoid", "Tanh", "Erf", "Conca
 _HEADROOM = 64
 #: The share of all samples that runs before the calibration.
 _SHARE = 1 / 16
-#: The number of samples that is assumed if the data would have to be read to count them.
+#: The number of samples that is assumed if it is unknown, because counting would read all data.
 _SUPPOSED = 64
 
 
@@ -123,7 +123,7 @@ def preflight(
 
 
 def _first(inputs: Dataset, *, whole: bool) -> Dataset:
-    """The first samples; one whole batch if the engine or the model takes no other number of samples."""
+    """The first samples; with ``whole`` a full batch, because the engine or model takes no other size."""
     if whole:
         return inputs.first(next(inputs.batches()).rows)
     return inputs.first(max(1, int(_SHARE * (inputs.samples or _SUPPOSED))))
@@ -179,7 +179,10 @@ def preflight_of_golden(
 
 
 def _steady(judge: Judge, twice: Sequence[Mapping[Role, Feed]]) -> Comparison | None:
-    """Compares two runs of the baseline, without metrics of labels; None if they differ in any bit."""
+    """Compares two runs of the baseline, whose outputs ``twice`` has; None if they differ in any bit.
+
+    Metrics of labels are not computed.
+    """
     comparison = Comparison(judge, metrics=False)
     for found in twice:
         one, again = found[Role.BASELINE], found[Role.BASELINE_AGAIN]
@@ -190,7 +193,7 @@ def _steady(judge: Judge, twice: Sequence[Mapping[Role, Feed]]) -> Comparison | 
 
 
 def _fp32_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[list[Feed], float]:
-    """The outputs of FP32, and the greatest magnitude of its tensors; nan if the magnitude is unknown.
+    """The outputs of FP32 on ``few``, and the greatest magnitude of its tensors; nan if it is unknown.
 
     Raises EngineError if ONNX Runtime cannot run the model.
     """
@@ -210,7 +213,7 @@ def _fp32_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[list[Feed
 
 
 def _plain_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[list[Feed], float]:
-    """The outputs of FP32, and nan for the greatest magnitude of its tensors, which is not measured."""
+    """The outputs of FP32 on ``few``, and nan for the greatest magnitude of its tensors, which is unknown."""
     plain = lock_step({Role.FP32: sessions.exact(model)}, few)
     return [feeds[Role.FP32] for _, feeds in plain], math.nan
 

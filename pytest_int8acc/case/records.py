@@ -2,7 +2,7 @@
 
 A record is kept in the engine store under the digest of everything that decides its result. The next run uses
 a recorded result like one of its own, so the search takes the same steps to the same answer. The records of a
-case are removed when the case has its answer. So the next run of a case that has its answer starts anew.
+case are removed when the case has its answer, so the run after that starts anew.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ class Records:
 
     @property
     def kept(self) -> bool:
-        """Whether results are recorded. Otherwise keys need not be computed."""
+        """Whether results are recorded. If they are not, the keys of records need not be computed."""
         return self._store is not None
 
     def of(self, *part: object) -> Records:
-        """The same records, for results that also depend on ``part``."""
+        """The same records for results that also depend on ``part``, which becomes part of every key."""
         other = copy(self)
         other._part = (*self._part, *part)
         return other
 
     def find(self, *key: object) -> Mapping[str, Any] | None:
-        """The values of a record that an earlier run has left; None if it is missing or damaged."""
+        """The values that an earlier run recorded under ``key``; None if the record is missing or damaged."""
         if self._store is None:
             return None
         name = digest_of(self._part, key)
@@ -80,7 +80,7 @@ class Records:
         return found
 
     def keep(self, *key: object, **values: object) -> None:
-        """Write a record of arrays and JSON types, with a name for each value. NaN and inf are allowed."""
+        """Record ``values``, arrays or JSON types, under ``key``. NaN and inf are allowed."""
         if self._store is None:
             return
         name, data = digest_of(self._part, key), json.dumps(values, default=_plain).encode()

@@ -34,7 +34,7 @@ class Preflight:
     """The result of running the first samples, before the calibration: engines, and doubts about FP16."""
 
     baseline: Engine | None = None
-    """The engine of the baseline; None if a golden replaces the baseline."""
+    """The engine of the baseline; None if stored outputs (a golden) replace the baseline."""
     candidate: Engine | None = None
     """The engine of the candidate; None if the candidate is not calibrated yet."""
     fp32: Callable[[], Engine] | None = None
@@ -128,7 +128,8 @@ class Runs:
     kept: dict[Role, Outputs]
     """For each model, by role, its kept outputs; empty if they are not kept.
 
-    The baseline's outputs are kept for candidates that are compared later, the candidate's for a golden.
+    The baseline's outputs are kept for candidates that are compared later, the candidate's to be stored in a
+    golden.
     """
     bad: BadOutputs = field(default_factory=BadOutputs)
     worst: dict[str, Worst] = field(default_factory=dict)
@@ -157,12 +158,14 @@ class Runs:
     def noise(self) -> Comparison | None:
         """The comparison of the baseline's second run with its first.
 
-        None if a golden replaces the baseline.
+        None if stored outputs (a golden) replace the baseline.
         """
         return self.comparisons.get((Role.BASELINE, Role.BASELINE_AGAIN), self.steady)
 
     def comparison(self, against: Role, form: Role) -> Comparison:
-        """The comparison of two models by all criteria; the models run again if it is missing or incomplete.
+        """The comparison of the model ``form`` with the model ``against`` by all criteria.
+
+        If the comparison is missing or incomplete, both models run again.
 
         Raises:
             EngineError: A model does not run.
@@ -269,7 +272,8 @@ def run_forms(
         early: The results of the first samples.
         place: The place of the criteria in the spec, as ``file:line:col``.
         keep: The roles of the models whose outputs are kept.
-        golden: Returns the baseline's outputs from a golden; None if the baseline runs.
+        golden: Returns the baseline's outputs from a golden, a file of stored outputs; None if the baseline
+            runs.
         reference: The training framework's outputs; None if the spec names none.
         watch: Opens models so that they also output the tensors that a final Softmax or Sigmoid reads, and
             compares these tensors.

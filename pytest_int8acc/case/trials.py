@@ -1,4 +1,4 @@
-"""Judges the plans of a search on some of the samples, and finds how much loss each sample causes."""
+"""Judges the plans of a search on the samples that the search uses, and finds the loss of each sample."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class SampleBaseline:
         samples: The number of samples.
         limits: The limits on outputs.
         criteria: All criteria: first those on outputs, then those on users' metrics.
-        itself: The comparison of the baseline with itself, which gives statistics of its outputs.
+        itself: The comparison of the baseline with itself, which gives the statistics of the baseline's
+            outputs.
     """
 
     def __init__(self, baseline: SampleOutputs, judge: Judge, rows: Sequence[int] | None = None) -> None:
@@ -92,7 +93,7 @@ class SampleBaseline:
         return itself
 
     def feed(self, run: MetricRun, samples: Sequence[int], outputs: SampleOutputs) -> None:
-        """Pass the outputs of some samples to a user's metric function."""
+        """Pass the outputs of some samples, and the baseline's, to a user's metric function, ``run``."""
         joined = {name: join(arrays) for name, arrays in outputs.items()} if run.joins else {}
         if joined and all(len(arrays) == 1 for arrays in joined.values()):
             rows = [row for sample in samples for row in self._rows[sample]]
@@ -145,7 +146,7 @@ class SampleComparison(Comparison):
     def add_samples(self, samples: Sequence[int], outputs: SampleOutputs) -> None:
         """Compare the outputs of more samples with the baseline.
 
-        ``samples`` has the index of each array's sample.
+        ``samples`` has the index of the sample of each array in ``outputs``.
         """
         self.seen[list(samples)] = True
         for name, rows in self.outputs.items():
@@ -159,7 +160,9 @@ class SampleComparison(Comparison):
             self._baseline.feed(run, samples, outputs)
 
     def trial(self, high: frozenset[int]) -> Trial:
-        """The verdict on the samples that were added. A plan passes only if all samples were added.
+        """The verdict on the samples that were added, for a plan with the groups ``high`` in high precision.
+
+        A plan passes only if all samples were added.
 
         Raises CriterionError if a user's function fails.
         """
@@ -197,7 +200,7 @@ class SampleComparison(Comparison):
     def parts(self) -> F64:
         """The part of each criterion's loss that each sample causes, as an array [criteria, samples].
 
-        It is nan for samples that were not added, and for users' metrics.
+        The part is nan for samples that were not added, and for users' metrics.
         """
         limits = self._baseline.limits
         parts = np.full((len(self._baseline.criteria), self._baseline.samples), np.nan)

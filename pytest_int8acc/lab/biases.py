@@ -56,7 +56,8 @@ def corrections(
     """Maps the name of the bias of each group to corrected values, float32 [channels].
 
     The mean error of each output channel is subtracted from the bias. This is the bias correction of Nagel
-    and others (2019, arXiv:1906.04721), with means over data. Each group is quantized alone.
+    and others (2019, arXiv:1906.04721), with means over data. For the measurement each group is quantized
+    alone.
 
     Args:
         network: The network in FP32, with the quantization whose errors are corrected.

@@ -1,6 +1,6 @@
-"""Runs a network under any plan in one ONNX Runtime session.
+"""Runs a network with any choice of precisions and scales in one ONNX Runtime session.
 
-Precisions and scales are inputs of the model.
+The precisions of groups of layers and the scales of activations are inputs of the model.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pytest_int8acc.tensors import Feed
 
 
 class Board:
-    """A model of one network in which inputs select precisions, opened in an ONNX Runtime session."""
+    """A model of one network, whose inputs select precisions and scales, open in an ONNX Runtime session."""
 
     def __init__(self, network: Network, rest: Precision, sessions: Sessions) -> None:
         """Build the instrumented model and open it.
 
         Args:
-            network: The network whose plans are run.
+            network: The network whose groups of layers change their precision.
             rest: The precision of all nodes that are not quantized.
             sessions: Opens the session.
 
@@ -36,11 +36,11 @@ class Board:
     def setting(
         self, high: Collection[str], scales: Mapping[str, TensorScale] = MappingProxyType({})
     ) -> Setting:
-        """The inputs that select a plan: the groups in high precision, and the scales of activations."""
+        """The inputs that put the groups ``high`` into high precision and give activations the ``scales``."""
         return self._instrument.setting(high, scales)
 
     def run(self, feed: Feed, setting: Setting) -> Feed:
-        """The outputs of one run.
+        """The outputs of a run on ``feed`` with the precisions and scales of ``setting``.
 
         Raises:
             EngineError: The model fails.

@@ -73,7 +73,7 @@ class Simulated:
         return frozenset(i for i, group in enumerate(self.groups) if group.name in selected)
 
     def trial(self, high: frozenset[int], order: Sequence[int], enough: Enough | None) -> Trial:
-        """Judge a plan; see ``Evaluator``.
+        """Judge the plan with the groups ``high`` in high precision; see ``Evaluator.trial``.
 
         Raises:
             EngineError: The model fails.
@@ -90,7 +90,7 @@ class Simulated:
         )
 
     def probe(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[Probe]:
-        """Measure the errors of plans on a few samples; see ``Evaluator``.
+        """Measure the errors of plans on a few samples; see ``Evaluator.probe``.
 
         Raises:
             EngineError: The model fails.

@@ -16,11 +16,11 @@ from pytest_int8acc.tensors import Feed, Outputs, TensorInfo
 #: Maximum size, in bytes, of inputs that are kept in memory. Larger inputs are read again for each plan, in
 #: the order of the dataset.
 MEMORY_BYTES = 256 << 20
-#: Approximate size, in bytes, of the inputs of one run. It is small, because a model in which inputs select
-#: the precisions holds more activations in memory than the plain model.
+#: Approximate size, in bytes, of the inputs of one run. The size is small, because a model whose inputs
+#: select the precisions holds more activations in memory than the plain model.
 _RUN_BYTES = 1 << 20
-#: The first run has the number of all samples divided by this number. The first run is short, because many
-#: plans are rejected after it. Later runs have more samples.
+#: The first run of a plan has one in this many samples. The first run is short, because many plans are
+#: rejected after it. Later runs have more samples.
 _RUNS = 16
 #: Minimum number of samples in one run. The overhead of a run is too large for fewer samples.
 _LEAST_ROWS = 4
@@ -74,7 +74,7 @@ class Inputs:
     def runs(
         self, order: Sequence[int], among: int | None = None, *, whole: bool = False
     ) -> Iterator[tuple[list[int], Batch]]:
-        """Yield the batches to run, each with the samples in it.
+        """Yield the batches to run, each with the indices of its samples.
 
         Args:
             order: The samples to run. They run in this order if the inputs are in memory.
@@ -105,9 +105,9 @@ class Inputs:
             yield [taken.popleft() for _ in range(batch.rows)], batch
 
     def _cuts(self, count: int, size: int) -> Iterator[tuple[int, int]]:
-        """Yield start and length of each run.
+        """Split ``count`` samples into runs; yield the first position and the number of samples of each run.
 
-        The first runs are short, because most plans are rejected early.
+        The first run has ``size`` samples. Later runs are longer, because most plans are rejected early.
         """
         start = 0
         while start < count:
@@ -116,7 +116,7 @@ class Inputs:
             size = max(size, min(start, self._most))
 
     def outputs_of(self, samples: Sequence[int], batch: Batch, outputs: Feed) -> SampleOutputs:
-        """The outputs of one run, cut into its samples."""
+        """The ``outputs`` of a run on ``batch``, which holds the ``samples``, cut into these samples."""
         size = batch.rows + batch.padding
         return {
             name: [array[k : k + 1] for k in range(len(samples))]
@@ -175,7 +175,10 @@ class Inputs:
 
 
 def _have_rows(outputs: Outputs, counts: Sequence[int]) -> bool:
-    """Whether every output has a row for each sample of each batch, or an array of one row per sample."""
+    """Whether every output has one row per sample. ``counts`` has the number of samples of each batch.
+
+    The rows may come as one array per batch, or as one array per sample.
+    """
     single = [1] * sum(counts)
     return all(
         array.ndim > 0 and array.shape[0] == count
@@ -185,6 +188,6 @@ def _have_rows(outputs: Outputs, counts: Sequence[int]) -> bool:
 
 
 def _ranges(counts: Sequence[int]) -> list[list[int]]:
-    """For each batch, the indices of its rows in the dataset."""
+    """For each batch, the indices of its rows in the dataset. ``counts`` has the number of rows per batch."""
     ends = np.cumsum(counts).tolist()
     return [list(range(end - count, end)) for end, count in zip(ends, counts, strict=True)]

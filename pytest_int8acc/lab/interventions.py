@@ -1,4 +1,4 @@
-"""Ablations of a culprit, a layer at fault: one property is undone at a time, and the loss is measured."""
+"""Ablations of a culprit, a layer at fault: one property is changed at a time, and the loss is measured."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from pytest_int8acc.tensors import Array
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """A change of one tensor of a culprit."""
+    """A change of one quantized tensor of a layer at fault."""
 
     piece: Piece
-    """The tensor."""
+    """The tensor that is changed."""
     scale: TensorScale | None = None
-    """Its other scale; None if the tensor is not quantized."""
+    """The scale that replaces the tensor's own; None if the tensor is left unquantized."""
 
 
 class Interventions:
-    """Ablations of one culprit at a time, with the other culprits in high precision, on the screening subset.
+    """Runs ablations of one culprit, a layer at fault, at a time. The other culprits are in high precision.
 
-    The screening subset is ``Simulator.few``. Trials of a whole culprit run in the simulator of the case.
-    Trials of one tensor run in a second simulator, which can switch and rescale each tensor of a culprit by
-    itself.
+    All trials run on the samples ``Simulator.few``. Trials of a whole culprit run in the simulator of the
+    case. Trials of one tensor run in a second simulator, which can switch and rescale each tensor of a
+    culprit by itself.
     """
 
     def __init__(self, lab: Lab, culprits: Collection[str], budget: Budget) -> None:
@@ -48,19 +48,19 @@ class Interventions:
         """
         self.budget, self._case = budget, lab
         self.is_alone = False
-        """Whether trials keep all other layers in high precision, not only the other culprits."""
+        """Whether trials keep all other layers in high precision, not only the other layers at fault."""
         self._high = frozenset(culprits)
         network, self.pieces = split_groups(lab.network, culprits, lab.shapes)
         self._simulator = lab.simulator.on(network)
         self._known: dict[str, float] = {}
         self.mended = lab.mended
-        """Maps a tensor to the scale with which a trial confirmed the cause of a culprit. The lab keeps these
-        scales for the remedies."""
+        """Maps a tensor to the scale with which a trial confirmed the cause of a layer at fault. The lab
+        keeps these scales for the remedies."""
 
     def alone(self) -> Interventions:
         """A copy of this object whose trials keep all other layers in high precision.
 
-        With other layers in INT8, a change of the culprit would also change the rounding in later layers.
+        With other layers in INT8, a change of one layer would also change the rounding in later layers.
         """
         other = copy(self)
         other.is_alone = True
@@ -70,7 +70,7 @@ class Interventions:
 
     @cached_property
     def _every(self) -> frozenset[str]:
-        """The names of all groups into which the tensors of the culprits were split."""
+        """The names of the groups that ``split_groups`` made of the layers at fault."""
         pieces = [piece for of_one in self.pieces.values() for piece in of_one]
         return frozenset(name for p in pieces for name in (p.given, p.other) if name)
 
@@ -105,31 +105,34 @@ class Interventions:
         return self._tried(self._case.simulator, frozenset())
 
     def as_it_is(self, group: str) -> float:
-        """The model's loss with this culprit in INT8 and no ablation; 1 is at the limit of the criteria."""
+        """The model's loss with ``group`` in INT8 and no ablation; 1 is at the limit of the criteria.
+
+        The other layers at fault are in high precision.
+        """
         if group not in self._known:
             self._known[group] = self._tried(self._case.simulator, self._high - {group})
         return self._known[group]
 
     def loss(self, group: str) -> float:
-        """The increase of the model's loss if this culprit is in INT8 instead of high precision."""
+        """The increase of the model's loss if ``group`` is in INT8 instead of high precision."""
         return self.as_it_is(group) - self.least
 
     @property
     def least(self) -> float:
-        """The model's loss with all culprits in high precision; 1 is at the limit of the criteria."""
+        """The model's loss with all layers at fault in high precision; 1 is at the limit of the criteria."""
         if "" not in self._known:
             self._known[""] = self._tried(self._case.simulator, self._high)
         return self._known[""]
 
     def without(self, group: str, piece: Piece) -> float:
-        """The model's loss if one tensor of the culprit is not quantized."""
+        """The model's loss if the tensor ``piece`` of the layer ``group`` is not quantized."""
         left = frozenset(p.given for p in self.pieces[group] if p != piece)
         return self._trial_of_edges(left) if left else self.least
 
     def of_several(self, changes: Mapping[str, Change | None]) -> float:
-        """The model's loss with several culprits in INT8, and with a change of one tensor of each.
+        """The model's loss with several layers at fault in INT8, and with a change of one tensor of each.
 
-        ``changes`` maps each of these culprits to its change; None leaves the culprit as it is.
+        ``changes`` maps each of these layers to its change; None leaves the layer as it is.
         """
         int8, scales = set[str](), dict[str, TensorScale]()
         for group, change in changes.items():
@@ -142,7 +145,7 @@ class Interventions:
         return self._trial_of_edges(frozenset(int8), scales)
 
     def rescaled(self, group: str, piece: Piece, scale: Array) -> float:
-        """The model's loss if an activation of the culprit has another symmetric scale.
+        """The model's loss if the activation ``piece`` of the layer ``group`` has another symmetric scale.
 
         ``scale`` is float32, of shape [] or [channels].
         """
@@ -153,13 +156,13 @@ class Interventions:
         return self._trial_of_edges(int8, {piece.scaled: _for_piece(piece, TensorScale(scale))})
 
     def requantized(self, group: str, constant: str, scale: TensorScale) -> float:
-        """The model's loss if a constant of the culprit is quantized anew from its float values."""
+        """The model's loss if a constant of ``group`` is quantized from its float values with ``scale``."""
         return self._tried(self._case.simulator, self._high - {group}, {constant: scale})
 
     def corrected(self, group: str) -> float:
-        """The model's loss if the bias of the culprit is corrected by the mean error.
+        """The model's loss if the bias of ``group`` is corrected by the mean error of each output channel.
 
-        Without a bias nothing is corrected.
+        If ``group`` has no bias, nothing is corrected.
         """
         lab = self._case
         floats = corrections(lab.network, [group], lab.sources[0].data, lab.sessions)
@@ -177,7 +180,10 @@ class Interventions:
         return self._case.simulator.on(self._case.network, "fp32")
 
     def _is_own(self, group: str, piece: Piece) -> bool:
-        """Whether an activation has one symmetric scale, and all its other readers run in high precision."""
+        """Whether an activation has one symmetric scale, and all its other readers run in high precision.
+
+        If so, no other layer is affected when the scale of the activation is changed in the network.
+        """
         groups = self._case.network.groups
         readers = [(g.name, e.quantization) for g in groups for e in g.edges if e.tensor == piece.tensor]
         alike = [other for other in self.pieces[group] if other.tensor == piece.tensor]
@@ -186,7 +192,7 @@ class Interventions:
     def _trial_of_edges(
         self, int8: frozenset[str], scales: Mapping[str, TensorScale] = MappingProxyType({})
     ) -> float:
-        """The model's loss with some tensors of the culprits in INT8.
+        """The model's loss with some tensors of the layers at fault in INT8.
 
         ``int8`` has the names of the groups into which these tensors were split.
         """
@@ -204,7 +210,7 @@ class Interventions:
 
 
 def _for_piece(piece: Piece, scale: TensorScale) -> TensorScale:
-    """The scale in the shape that a tensor takes from a plan: [] or [channels] for an activation."""
+    """The scale in the shape that a plan needs for a tensor: [] or [channels] for an activation."""
     if not piece.scaled:
         return scale
     given = scale.scale if piece.axis is None else np.broadcast_to(scale.scale, (piece.channels,))

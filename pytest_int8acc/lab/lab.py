@@ -1,4 +1,7 @@
-"""Tries plans of a case by inference, computes their prices, builds them, and remembers the results."""
+"""Tries plans of a case by inference, proves them by building their models, and remembers the results.
+
+A plan says which layers of the low-precision model run in high precision, and which scales tensors have.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +46,8 @@ from pytest_int8acc.search.types import GroupInfo
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
-#: An engine may have up to this many times the normalized loss of its ONNX model (1 dB), because TensorRT
-#: rounds differently. A greater ratio is a fault of the engine.
+#: Maximum ratio of the normalized loss of an engine to that of its ONNX model (1 dB). TensorRT rounds
+#: differently, but a greater ratio is a fault of the engine.
 ENGINE_ROUNDING = 1.25
 
 
@@ -59,10 +62,10 @@ class Judgement:
     held_out: Verdict | None
     """The verdict on the held-out samples, which no choice was based on; None if there are none."""
     confidence: float = LIKELY
-    """The share of resamples that must meet the limits on the held-out samples, 0 to 1."""
+    """Minimum share of bootstrap resamples of the held-out samples that must meet the limits, 0 to 1."""
     survives: bool = True
-    """Whether a default session of ONNX Runtime meets the criteria, too; True if users deploy no such
-    session."""
+    """Whether the model also meets the criteria in a default session of ONNX Runtime. True if users deploy no
+    default session."""
 
     @property
     def passed(self) -> bool:
@@ -80,17 +83,17 @@ class Judgement:
 
     @property
     def holds(self) -> bool:
-        """Whether the criteria are met with a safety margin, also in a default session that users deploy."""
+        """Whether the criteria are met with a safety margin, and in a default session if users deploy one."""
         return self.has_reserve and self.survives
 
     @property
     def has_reserve(self) -> bool:
-        """Whether the criteria are met with a safety margin for other samples, in the case's session."""
+        """Whether the criteria are met with a safety margin; a default session of ONNX Runtime is ignored."""
         return self.verdict.holds and (self.held_out is None or self.held_out.holds_at(self.confidence))
 
     @property
     def is_verified(self) -> bool:
-        """Whether the criteria are met with a safety margin on held-out samples, which chose nothing.
+        """Whether the criteria are met with a safety margin, also on held-out samples, which chose no plan.
 
         The number of all samples must also be large enough to prove each score.
         """
@@ -98,7 +101,7 @@ class Judgement:
 
     @property
     def needs_margin(self) -> bool:
-        """Whether this plan is not verified, but a plan with less error might be."""
+        """Whether a plan with less error might be verified, although this plan is not."""
         if not self.has_reserve or self.held_out is None:
             return not self.has_reserve
         return any(score.normalized_loss > 0 for score in self.verdict.unproved)
@@ -119,7 +122,7 @@ class Proof(Judgement):
 
 @dataclass(frozen=True)
 class _ProofRecord:
-    """The fields of a proof that are recorded. The plan and the model are known without a record."""
+    """The fields of a ``Proof`` that are written to a file. The search makes the plan and the model anew."""
 
     verdict: Verdict
     chosen: Verdict
@@ -142,7 +145,7 @@ class Source:
 
     data: Dataset
     description: str
-    """A description of the calibration data; empty if the ranges come from the compared inputs."""
+    """A description of the calibration data; empty if ``data`` is the inputs of the case."""
 
 
 class Lab:
@@ -163,10 +166,10 @@ class Lab:
         Args:
             measured: The measured case.
             int8: The network of its INT8 candidate.
-            split: The indices of the samples that choose plans, and of those that prove them; None if all
-                choose.
-            own: The user's separate samples that prove plans, so that all inputs choose; None if there are
-                none.
+            split: The indices of the samples by which plans are chosen, and of those on which plans are
+                proved. None if plans are chosen by all samples.
+            own: Separate samples of the user on which plans are proved; plans are then chosen by all inputs.
+                None if the user gives none.
         """
         self.measured, self.int8, self.split = measured, int8, split or Split((), ())
         self.own = own
@@ -175,11 +178,12 @@ class Lab:
         self.clock = measured.clock
         self.builds = 0
         self.unbuilt: list[str] = []
-        """Why models of plans that a search chose do not build or run."""
+        """The reasons why models of plans that a search chose did not build or run."""
         self.failed_proofs = 0
-        """The number of models that had a safety margin on all samples, but not on the held-out samples."""
+        """The number of models that met the criteria with a safety margin on all samples, but not on the
+        held-out samples."""
         self.mended: dict[str, TensorScale] = {}
-        """Maps a tensor to the scale with which an ablation confirmed the cause of a culprit."""
+        """Maps a tensor to the scale with which an ablation confirmed why a layer loses accuracy."""
         self._proofs: dict[object, Proof] = {}
         self._fused: dict[tuple[str, ...], Simulator] = {}
         self._values: dict[object, Observer] = {}
@@ -192,12 +196,12 @@ class Lab:
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The shapes in the first batch, by name, of tensors that are quantized or needed to count MACs."""
+        """The shape in the first batch of each tensor that is quantized or needed to count MACs, by name."""
         return self._first[0]
 
     @cached_property
     def _first(self) -> tuple[Mapping[str, tuple[int, ...]], int]:
-        """The ``shapes`` of tensors in the first batch, and the number of rows of that batch."""
+        """The ``shapes`` of tensors in the first batch, and the number of rows of that batch with padding."""
         batch = next(self.measured.inputs.batches())
         model, groups = self.network.model, self.network.groups
         edges = (edge for group in groups if not group.is_inner for edge in group.edges)
@@ -226,7 +230,7 @@ class Lab:
 
     @cached_property
     def groups(self) -> tuple[GroupInfo, ...]:
-        """The groups of layers with their prices: measured times if engines report them, else MACs."""
+        """The groups of layers with the price of high precision: time if engines report it, else MACs."""
         prices = self._prices
         shapes = group_shapes(self.network, self.shapes)
         return tuple(GroupInfo(g.name, prices[g.name], shapes[g.name]) for g in self.network.groups)
@@ -259,7 +263,7 @@ class Lab:
         return {name: max(-ms, least * self.work[name]) for name, ms in lost.items()}
 
     def share(self, high: Iterable[str]) -> float:
-        """The multiply-accumulates of these groups of layers, as a share of the total of all groups."""
+        """The multiply-accumulates of the groups named in ``high``, as a share of the total of all groups."""
         return sum(self.work[name] for name in high)
 
     def latency(self, form: Form) -> Latency | None:
@@ -328,8 +332,8 @@ class Lab:
         Args:
             runs: Maximum number of runs over all samples. It is raised if runs take very little time.
             most: Maximum to which ``runs`` may be raised.
-            trials: Maximum number of trials on the screening subset, and the number to which this maximum may
-                be raised if runs take very little time.
+            trials: Maximum number of trials on the samples ``Simulator.few``, and the number to which this
+                maximum may be raised if runs take very little time.
         """
         simulator, (usual, at_most) = self.simulator, trials
         each = len(simulator.few) / len(simulator.inputs)
@@ -373,13 +377,16 @@ class Lab:
         return Cost(self.simulator.meter.runs, time.monotonic(), self.builds)
 
     def sample_set(self, samples: Sequence[int] | None = None) -> SampleSet:
-        """A description of some of the samples that choose plans, by index; None means all of them."""
+        """The number and origin of samples, given by index among those that choose plans; None means all."""
         inputs = self.simulator.inputs
         rows = inputs.rows(range(len(inputs)) if samples is None else samples)
         return SampleSet(len(rows), self.measured.result.digest)
 
     def held_out(self, judged: Judgement | None) -> HeldOut:
-        """The held-out samples, which no choice is based on, and the scores of a model on them."""
+        """Return how many samples are held out, how many are missing, and a model's scores on them.
+
+        ``judged`` is None if no model was judged.
+        """
         verdict = None if judged is None else judged.held_out
         scores = verdict.scores if verdict is not None else ()
         samples, more = self.measured.inputs.samples or 0, 0
@@ -413,7 +420,7 @@ class Lab:
     def suspects(self) -> tuple[int, ...] | None:
         """The indices of all groups, the group with the greatest loss first.
 
-        None for INT8 and FP8, where errors of groups add up.
+        None for INT8 and FP8, because there a search ranks the groups itself.
         """
         if not self.is_narrow:
             return None
@@ -458,7 +465,7 @@ class Lab:
         return found
 
     def _count(self, found: Judgement) -> None:
-        """Count a model that failed only on the held-out samples; it raises the required confidence."""
+        """Count a model that failed only on the held-out samples. Each one raises the required confidence."""
         if found.verdict.holds and not found.has_reserve:
             self.failed_proofs += 1
 
@@ -492,7 +499,7 @@ class Lab:
         return proof
 
     def _recorded(self, plan: Plan, form: Form) -> Proof | None:
-        """The recorded proof of a plan; None if there is none. It counts as a build, like a new proof."""
+        """The recorded proof of a plan; None if there is none. Like a new proof, it counts as a build."""
         found = self.measured.records.find(*self._record_name(plan))
         if found is None:
             return None
@@ -509,7 +516,10 @@ class Lab:
         return "proof", plan_key(plan), self.split.held_out, own, self.failed_proofs
 
     def _deployed(self, proof: Proof, form: ModelForm) -> Proof:
-        """The proof in the default session that users deploy. It may be of an equivalent, rewritten model.
+        """Return ``proof`` after a trial in a default session of ONNX Runtime.
+
+        If the model fails there, an equivalent, rewritten model is tried, and replaces the model if it
+        passes.
 
         Args:
             proof: A proof in an exact session, in which the criteria are met with a safety margin.
@@ -592,7 +602,7 @@ class Lab:
         return Source(data, data.description), inputs
 
     def values(self, dataset: Dataset, plan: Plan | None = None) -> Observer:
-        """The observer of the network's tensors on a dataset, after the plan has moved range between tensors.
+        """The observer of the network's tensors on a dataset; with a plan, after its ``moves`` of range.
 
         The first pass measures all activations that the network quantizes, so that later calls need no pass.
         """

@@ -1,4 +1,4 @@
-"""Measures the loss of each group of layers in FP16 or BF16, if all else is in FP32."""
+"""Measures the loss of each group of layers if only this group runs in FP16 or BF16, and all else in FP32."""
 
 from __future__ import annotations
 

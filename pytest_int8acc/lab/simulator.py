@@ -29,18 +29,18 @@ from pytest_int8acc.tensors import Array, Outputs
 #: Maximum and minimum number of samples in the screening subset. Plans with different scales are compared on
 #: this subset. A plan that is chosen there is confirmed on all samples.
 FEW, _LEAST = 32, 8
-#: Maximum number of multiply-accumulates in one run of the screening subset. For large networks the subset
-#: therefore has fewer samples, but at least ``_LEAST``.
+#: Maximum number of multiply-accumulates for one run of the samples on which plans are compared first. For
+#: large networks fewer samples are used, but at least ``_LEAST``.
 _WORK = 8e9
-#: A limit on runs is raised until the runs have this many multiply-accumulates in total. The runs still take
-#: only a few seconds on one core.
+#: A limit on the number of runs is raised if that many runs have fewer multiply-accumulates than this in
+#: total, because so little work takes only a few seconds on one core.
 _LITTLE = 100e9
 #: Maximum total size, in bytes, of error vectors that are kept in memory.
 _REMEMBERED = 64 << 20
 #: Maximum number of ONNX Runtime sessions that are kept in addition to that of the unmodified network. Each
 #: session holds all weights in memory.
 _BOARDS = 3
-#: The fields of a trial that its record holds.
+#: The fields of a ``Trial`` that are recorded, so that an interrupted search can go on.
 _TRIAL_FIELDS = ("passed", "losses", "scores", "parts", "cost", "confirmed")
 #: Replaces a squared error that is nan or infinite.
 _FAR = 1e30
@@ -48,7 +48,7 @@ _FAR = 1e30
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Some of the samples, and a judge that applies the case's criteria to these samples alone."""
+    """Some samples of a case, by index, and a judge that applies the case's criteria to them alone."""
 
     samples: tuple[int, ...]
     judge: SampleBaseline
@@ -129,7 +129,7 @@ class Simulator:
 
     @cached_property
     def _place(self) -> str:
-        """The digest of the network. Simulators of other networks of the case have other records."""
+        """The digest of the network, a part of the key of each record; empty if nothing is recorded."""
         return digest_of(network_digest(self.network), self._rest) if self._records.kept else ""
 
     def on(self, network: Network, rest: Precision | None = None) -> Simulator:
@@ -150,7 +150,10 @@ class Simulator:
         return other
 
     def allowance(self, runs: float) -> float:
-        """The limit ``runs`` on runs over all samples, raised to at least ``_LITTLE`` MACs in total."""
+        """Return ``runs``, a limit on runs over all samples, or more if these have few MACs.
+
+        With few multiply-accumulates per sample, the limit is raised until ``_LITTLE`` MACs are allowed.
+        """
         return max(runs, _LITTLE / max(self._macs * len(self.inputs), 1.0))
 
     def seen(self, samples: Iterable[int] | None = None) -> Seen:
@@ -171,8 +174,8 @@ class Simulator:
     def few(self) -> tuple[int, ...]:
         """The screening subset: the indices of a few samples on which plans are compared, always the same.
 
-        The worst samples, which together have half of the error, belong to the subset if they are at most
-        half of it. All other samples of the subset are random.
+        The worst samples, which together have half of the error, belong to the subset if they fill at most
+        half of the subset. All other samples of the subset are random.
         """
         order = np.random.default_rng(0).permutation(len(self.inputs)).tolist()
         errors = np.zeros(0) if self._errors is None else np.nan_to_num(self._errors, nan=_FAR, posinf=_FAR)
@@ -296,7 +299,7 @@ class Simulator:
         return probe
 
     def normalized_loss(self, plan: Plan) -> float:
-        """The normalized loss of a plan on the screening subset; about 1 at the limit of the criteria.
+        """The normalized loss of a plan on the samples ``few``; about 1 at the limit of the criteria.
 
         For each criterion, the squared error is divided by the squared error that its limit allows. The
         result is the greatest of these ratios plus 1 % of their mean, so that an improvement by other
@@ -319,7 +322,7 @@ class Simulator:
         return loss
 
     def moved(self, moves: Mapping[str, Array]) -> Network:
-        """The network after range was moved between tensors; the network for equal moves is made once.
+        """The network after the moves of range ``moves``; see ``Plan.moves``. It is made only once.
 
         Raises:
             ModelError: The range of a tensor cannot be moved.
@@ -356,9 +359,10 @@ class Simulator:
         return max(errors) + 0.01 * float(np.mean(errors))
 
     def _unit(self, target: Target) -> float:
-        """The squared error at the limit of a criterion that has no value for a single sample.
+        """The squared error at which the criterion of ``target`` reaches its limit.
 
-        The squared error is estimated from the loss and the error vectors with all groups in INT8.
+        It is needed for criteria that have no value for a single sample. It is estimated from the loss and
+        the error vectors with all groups in INT8.
         """
         if self._like is not None:
             return self._like._unit(target)
@@ -374,7 +378,7 @@ class Simulator:
         return self._units[target.criterion]
 
     def _vectors(self, plan: Plan, seen: Seen) -> list[Vectors]:
-        """The error vectors of a plan on the screening subset, one array for each target."""
+        """The error vectors of a plan on the samples ``few``, one array for each criterion."""
         return seen.prober.vectors(self.few, self._runs(plan, seen, self.few))
 
     def _runs(
@@ -382,7 +386,7 @@ class Simulator:
     ) -> Iterator[tuple[Sequence[int], SampleOutputs]]:
         """Yield the outputs of a plan on a few of the samples in ``seen``.
 
-        Input batches are kept in memory.
+        The input batches are kept in memory for the next plan.
         """
         chosen = tuple(seen.samples[i] for i in samples)
         if self._probed != chosen:
@@ -404,19 +408,19 @@ class Simulator:
     def _made(self, plan: Plan) -> Plan:
         """The part of a plan that changes the model's graph.
 
-        Precisions and most scales are values of the model's inputs. Norms are fused before the simulator is
-        made, and extra outputs are not simulated.
+        Precisions and most scales are left out, because they are values of the model's inputs. Fused norms
+        are left out, because ``network`` has them already, and extra outputs because they are not simulated.
         """
         kinds, made = self._activations(plan.moves), {}
         for tensor, scale in plan.scales.items():
             if tensor in kinds.odd and scale.is_plain:
-                made[tensor] = _SOME  # with a symmetric quantization the scale is a model input
+                made[tensor] = _SOME  # the symmetric scale is then a model input
             elif tensor not in kinds.known or not _is_like(scale, kinds.known[tensor]):
                 made[tensor] = scale
         return replace(plan, scales=made, high={}, outputs=(), fused=())
 
     def _activations(self, moves: Mapping[str, Array]) -> _Activations:
-        """The activations of the network after range was moved between tensors."""
+        """The activations of the network after the moves of range ``moves``; see ``Plan.moves``."""
         key = _tried_key(Plan(moves=moves))
         if key not in self._kinds:
             before = {
@@ -445,7 +449,7 @@ class _Activations:
     known: Mapping[str, Quantization]
     """The quantization of each activation whose readers quantize it symmetrically along the same axis."""
     odd: frozenset[str]
-    """The quantized activations that are not in symmetric INT8 with one scale."""
+    """The activations that some reader quantizes asymmetrically, per channel, or not in INT8 or FP8."""
     inherited_scales: Mapping[str, str]
     """For each activation that moves of range created, the activation whose scale it inherits."""
 
@@ -473,12 +477,13 @@ def _are_alike(edges: Sequence[Edge]) -> bool:
 
 
 def _is_like(scale: TensorScale, known: Quantization) -> bool:
-    """Whether a scale has the same axis and shape as the scale input that the model has for ``known``."""
+    """Whether a scale is symmetric and has the axis and shape of the scale of ``known``, a model input."""
     alike = scale.axis == known.axis and scale.scale.shape == known.scale.shape
     return alike and (scale.is_plain or scale.zero_point is None)
 
 
-#: A placeholder that makes the quantization symmetric. The actual scale is an input of the model.
+#: A placeholder scale, with which a model is built that quantizes symmetrically. The actual scale is an input
+#: of that model.
 _SOME = TensorScale(np.array(1.0, np.float32))
 
 

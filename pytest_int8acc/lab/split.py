@@ -21,8 +21,9 @@ LEAST = 24
 _ONE_IN = 3
 #: Minimum number of samples that prove a plan, also if a user names these samples under ``prove``.
 LEAST_HELD_OUT = LEAST // _ONE_IN
-#: Samples are sorted into this number of classes by their margin. Each class is split in the same ratio into
-#: samples that choose plans and samples that prove them.
+#: Samples are sorted into this number of classes by their margin (the difference between the two greatest
+#: class scores). Each class is split in the same ratio into samples that choose plans and samples that prove
+#: them.
 _CLASSES = 3
 
 
@@ -37,11 +38,11 @@ class Split(NamedTuple):
 
 
 def split(errors: F64, margins: F64, seed: int = 0, groups: Groups | None = None) -> Split:
-    """The samples that choose and those that prove, two parts with similar margins and errors.
+    """Split samples into those that choose plans and those that prove them, with similar margins and errors.
 
     Samples are sorted by the class of their margin, and within a class by their error. Of every three
-    neighbours in this order, one is drawn at random and proves. So both parts have easy and hard samples.
-    With fewer than ``LEAST`` samples, both parts are empty.
+    neighbours in this order, one is drawn at random and proves plans. So both parts have easy and hard
+    samples. With fewer than ``LEAST`` samples, both parts are empty.
 
     Args:
         errors: The error of the candidate on each sample, [samples]; any measure that orders samples.
@@ -82,7 +83,7 @@ def has_rows(outputs: Outputs, samples: int) -> bool:
 def margins(outputs: Outputs, samples: int) -> F64:
     """The difference between the two greatest class scores of each sample, [samples].
 
-    If several outputs have classes, it is the least difference.
+    If several outputs have classes, the result is the least of their differences.
 
     An output has classes if its arrays have the shape [rows, classes]. Without such an output all differences
     are 0.

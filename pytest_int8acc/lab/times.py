@@ -46,13 +46,13 @@ def group_works(
     macs: Mapping[str, float],
     shapes: Mapping[str, Sequence[int]],
 ) -> tuple[GroupWork, ...]:
-    """What each group of a network computes, in topological order.
+    """The work of each group of a network, and its neighbours, in topological order.
 
     Args:
         network: The network.
         candidate: The same model with Q/DQ nodes.
         macs: The multiply-accumulates of each group, in any unit.
-        shapes: Tensor to its shape, as far as shapes are known.
+        shapes: Maps a tensor to its shape, as far as shapes are known.
     """
     own = {node: group.name for group in network.groups for node in group.nodes}
     before = _before(network.model, own)
@@ -76,8 +76,10 @@ def group_works(
 def _before(model: Model, own: Mapping[str, str]) -> Mapping[str, set[str]]:
     """For each group, the groups whose results it reads, also through nodes in no group.
 
-    A node in no group that joins the results of several groups, such as an Add, ends the way: it computes in
-    high precision, so what lies behind it has no neighbour in INT8.
+    ``own`` maps the name of a node to the name of its group.
+
+    A node in no group that joins the results of several groups, such as an Add, computes in high precision.
+    So a group that reads the result of such a node does not count as reading those groups.
     """
     found: dict[str, set[str]] = defaultdict(set)
     sources: dict[str, set[str]] = {}
@@ -93,7 +95,10 @@ def _before(model: Model, own: Mapping[str, str]) -> Mapping[str, set[str]]:
 
 
 def _readers(network: Network, own: Mapping[str, str]) -> Mapping[str, str]:
-    """For each node in no group, the last group whose result it reads, also through nodes in no group."""
+    """For each node in no group, the last group whose result it reads, also through nodes in no group.
+
+    ``own`` maps the name of a node to the name of its group.
+    """
     places = {group.name: place for place, group in enumerate(network.groups)}
     sources: dict[str, int] = {}
     found: dict[str, str] = {}
@@ -108,7 +113,10 @@ def _readers(network: Network, own: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _pairs(candidate: Model, own: Mapping[str, str]) -> Mapping[str, str]:
-    """For each Q/DQ node of the candidate, the group that reads what it converts, by the node's name."""
+    """Maps the name of each Q/DQ node of the candidate to the group that reads the converted tensor.
+
+    ``own`` maps the name of a node to the name of its group.
+    """
     found: dict[str, str] = {}
     for node in reversed(candidate.graph.node):
         if node.op_type in _QDQ:

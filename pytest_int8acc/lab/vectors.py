@@ -1,4 +1,4 @@
-"""Measures the errors of plans on a few samples as vectors, one array for each target of a criterion."""
+"""Measures the errors of plans on a few samples as vectors, one array of vectors for each criterion."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from pytest_int8acc.tensors import Array
 ELEMENTS = 4096
 #: Approximate number of output elements that are held in memory at a time.
 _TOGETHER = 1 << 20
-#: Where only the candidate's output is nan or infinite, it is replaced by minus this many times the greatest
-#: magnitude in the baseline's output.
+#: If a value of the candidate's output is nan or infinite, and the baseline's value is finite, minus this
+#: many times the greatest magnitude in the baseline's output replaces the candidate's value.
 _FAR = 10.0
 
 Vectors = NDArray[np.float32]
@@ -61,7 +61,7 @@ class Prober:
         runs: Iterable[tuple[Sequence[int], SampleOutputs]],
         also: Callable[[Sequence[int], SampleOutputs], None] | None = None,
     ) -> list[Vectors]:
-        """The error vectors of a plan: for each target an array [samples, elements].
+        """The error vectors of a plan: for each criterion an array [samples, elements].
 
         Args:
             samples: The samples to measure, by index.
@@ -79,7 +79,7 @@ class Prober:
     def _all_vectors(
         self, samples: Sequence[int], some: Sequence[int], outputs: SampleOutputs
     ) -> list[Vectors]:
-        """The error vectors of the samples ``some``, which one run computed, one array for each target."""
+        """The error vectors of the samples ``some``, which one run computed, one array for each criterion."""
         vectors = []
         for limit in self._baseline.limits:
             output, cut = limit.output.output, limit.output.cut

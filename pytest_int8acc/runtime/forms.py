@@ -120,7 +120,8 @@ class ImplicitForm(_Form):
     cache: Path | None
     """File of the calibration cache. It is read if it exists, and otherwise written after calibration."""
     held: Mapping[str, Precision] = field(default_factory=dict)
-    """The precision in which the builder must run a node, by node name. The builder chooses all others."""
+    """The precision in which the builder must run a node, by node name. The builder chooses the precisions of
+    all other nodes."""
 
     @property
     def half(self) -> bool:

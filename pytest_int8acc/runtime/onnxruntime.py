@@ -39,8 +39,9 @@ from pytest_int8acc.runtime.protocol import Backend, Engine, check_names
 from pytest_int8acc.settings import Mode, Provider, Settings
 from pytest_int8acc.tensors import Array, Feed, TensorInfo
 
-#: Maximum size in bytes of a model that is passed to ONNX Runtime in memory. This costs two copies of all
-#: weights, and a third copy of weights inside an If. Larger models are passed as files and memory-mapped.
+#: Maximum size in bytes of a model that is passed to ONNX Runtime in memory. ONNX Runtime then holds two
+#: copies of all weights, and a third copy of weights inside an If. Larger models are passed as files and
+#: memory-mapped.
 INLINE_BYTES = 16 << 20
 #: Log level at which ONNX Runtime logs only errors that end the process. All other errors raise exceptions.
 _SEVERITY_FATAL = 4
@@ -190,7 +191,7 @@ class OrtEngine:
             check_names(self.name, feed, self.inputs)
             raise EngineError(f"{self.name}: does not run in ONNX Runtime: {_brief(error)}") from error
         outputs = dict(zip(self._names, arrays, strict=True))
-        for name in self._passed_through:  # may share the feed's memory (microsoft/onnxruntime#21922)
+        for name in self._passed_through:  # these may share the feed's memory (microsoft/onnxruntime#21922)
             outputs[name] = outputs[name].copy()
         return outputs
 
@@ -351,7 +352,7 @@ _LOADER = _Loader()
 
 
 def _may_crash(model: Model) -> bool:
-    """Whether a model has the operators on which ``CRASHING`` crashes: Transpose, and tensors in FP16."""
+    """Whether a model has a Transpose and tensors in FP16, so that ``CRASHING`` may crash on it."""
     has_transpose = any(node.op_type == "Transpose" for node in model.graph.node)
     return has_transpose and FLOAT16 in value_types(model).values()
 
@@ -582,7 +583,7 @@ def share_of_cores(environment: Mapping[str, str] = os.environ) -> int | None:
 class OrtBackend(Backend):
     """The backend ONNX Runtime. Its engines are sessions, and each ``open`` makes a new one.
 
-    It measures no latencies, since latencies in ONNX Runtime say little about those of a TensorRT engine.
+    The backend measures no latencies, since they say little about those of a TensorRT engine.
     """
 
     def __init__(self, settings: Settings, why: str = "") -> None:

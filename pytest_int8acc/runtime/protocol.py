@@ -48,7 +48,7 @@ class Engine(Protocol):
         """
 
 
-#: The value of ``mode`` in a backend's ``output_settings`` if it runs built engines.
+#: The value of ``mode`` in the ``output_settings`` of a backend that runs built engines.
 ENGINE = "engine"
 
 

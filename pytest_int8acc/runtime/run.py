@@ -68,7 +68,7 @@ def lock_step(
 
 
 class Progress:
-    """Logs the progress of some work at level INFO about once a second. Work below a second logs nothing."""
+    """Logs the progress of some work at level INFO once a second; nothing if the work takes less time."""
 
     def __init__(self, what: str) -> None:
         self._what = what

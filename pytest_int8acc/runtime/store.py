@@ -416,7 +416,7 @@ class Store:
 
 
 def _sealed(path: Path, what: str) -> bytes | None:
-    """The content of a file behind its SHA-256 digest; None if there is no file, or if it is damaged."""
+    """The content of a file that begins with its SHA-256 digest; None if the file is missing or damaged."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

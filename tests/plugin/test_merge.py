@@ -149,8 +149,8 @@ def test_shards_merged_are_the_report_of_the_whole(run, pytester, monkeypatch):
     result = run("--int8acc-merge", "out-0", "out-1", "--int8acc-report", "out-merged")
     assert result.ret == whole.ret == pytest.ExitCode.TESTS_FAILED
     assert result.stdout.lines == [
-        "FAILED a.int8acc.yaml::rich-bad - 'logits' cosine 0.8741 < 0.999 (+1 more missed: top1), TensorRT 10.4, "
-        "NVIDIA L4; 2 warnings (-v tells all), the worst: TensorRT refuses this model: nonzero-zero-point "
+        "FAILED a.int8acc.yaml::rich-bad - 'logits' cosine 0.8741 < 0.999 (+1 more missed: top1), "
+        "TensorRT 10.4, NVIDIA L4; 2 warnings (-v tells all), the worst: TensorRT refuses this model: nonzero-zero-point "
         "(1 node)",
         "ERROR b.int8acc.yaml::broken - broken.onnx: no such file; write the model's path relative to the "
         "spec",

@@ -65,7 +65,8 @@ logger = logging.getLogger("pytest_int8acc")
 _LEVELS = (1, 0)
 #: TensorRT's default optimization level.
 _DEFAULT_LEVEL = 3
-#: Notes for the report on how an engine changes if inner tensors are made outputs.
+#: Notes for the report on whether an engine changes if it shows inner tensors, as outputs or as debug
+#: tensors.
 _AS_OUTPUTS = "the tensors are outputs, so less is fused: these are not the engines of the verdict"
 _AS_DEBUG = "tensors that TensorRT leaves unfused, as debug tensors: the engines are those of the verdict"
 
@@ -211,7 +212,7 @@ class TrtBackend:
         Raises:
             EngineError: TensorRT fails.
         """
-        if role not in self._running:  # a golden may replace the baseline
+        if role not in self._running:  # stored outputs may replace the baseline
             return ()
         times = layer_times(self._running[role], next(inputs.batches()).feed)
         return with_nodes(self._infos[role].layers, times)
@@ -321,7 +322,7 @@ class TrtBackend:
         return Implicit(wish.algorithm, content)
 
     def _keep_cache(self, form: ImplicitForm, implicit: Implicit, model: Model, built: Built) -> None:
-        """Write the calibrator's cache to the file that the spec names, or into the case's folder."""
+        """Write the calibrator's cache to the file that the spec names, otherwise to a temporary file."""
         content = implicit.cache or built.calibration
         if content is None:
             return

@@ -403,7 +403,7 @@ def run_worker(
             last = seconds
             logger.info("%s: %.0f s so far", name, seconds)
 
-    environment = {  # kernels are loaded when they are needed; loading all of them costs TensorRT 8.6 seconds
+    environment = {  # kernels are loaded when needed; TensorRT 8.6 takes seconds to load them all
         "CUDA_MODULE_LOADING": os.environ.get("CUDA_MODULE_LOADING", "LAZY"),
         "POLYGRAPHY_USE_TENSORRT_RTX": "1" if platform.is_rtx else "0",
     }

@@ -237,7 +237,8 @@ def _start(module: str, folder: Path, stream: BinaryIO, environment: Mapping[str
 def _environment() -> dict[str, str]:
     """The environment of a child.
 
-    It has the import path of this process. A crash writes a traceback, and output is not buffered.
+    The environment has the import path of this process. A crash writes a traceback, and output is not
+    buffered.
     """
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     own = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}

@@ -217,10 +217,11 @@ class TrtEngine:
         """The outputs of one run.
 
         Args:
-            feed: Input name to an array of the model's dtype, with a shape within the engine's profile.
+            feed: Maps the name of each input to an array of the model's dtype, with a shape within the
+                engine's profile.
 
         Returns:
-            Output name to an array of the model's dtype. Later runs do not write to these arrays.
+            For each output, by name, an array of the model's dtype. Later runs do not write to these arrays.
 
         Raises:
             EngineError: The feed does not fit, or TensorRT fails.

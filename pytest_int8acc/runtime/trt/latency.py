@@ -123,12 +123,12 @@ def with_nodes(layers: Sequence[EngineLayer], times: Mapping[str, float]) -> tup
     """The time of each layer, with the nodes that it computes.
 
     A copy that TensorRT added, such as a reformat, counts for the next layer that names nodes, because
-    TensorRT copies a tensor right before the layer that reads it. Behind the last such layer it counts for
-    that one.
+    TensorRT copies a tensor right before the layer that reads it. A copy after the last layer that names
+    nodes counts for that layer.
 
     Args:
         layers: The layers of an engine, in the order in which they run.
-        times: Name of a layer to its time in ms.
+        times: Maps the name of a layer to its time in ms.
     """
     reader = next((layer for layer in reversed(layers) if layer.nodes), None)
     found: list[LayerTime] = []

@@ -221,7 +221,7 @@ def _platform(flavor: Flavor, version: str, facts: dict[str, Any]) -> Platform:
 
 
 def _devices(gpu: dict[str, Any]) -> tuple[Device, ...]:
-    """The GPUs of the same kind as the first one."""
+    """The GPUs of the same kind as the first one, from the facts ``gpu`` that a child has found."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = None if given is None else [entry.strip() for entry in given.split(",")]
     alike = {int(index): str(bus) for index, bus in gpu.get("alike", {}).items()}

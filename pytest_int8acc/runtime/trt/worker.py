@@ -56,10 +56,10 @@ _ORIGIN = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 
 
 def lock_of(bus: str) -> Path | None:
-    """The file that processes of this user lock to use a GPU; None if the PCI bus id is not known."""
+    """The file that this user's processes lock to use a GPU; None if ``bus`` or the user is unknown."""
     if not bus:
         return None
-    with contextlib.suppress(OSError, KeyError):  # a user without a name
+    with contextlib.suppress(OSError, KeyError):  # raised for a user without a name
         place = re.sub(r"\W", "-", f"{getpass.getuser()}-{bus}")
         return Path(tempfile.gettempdir()) / f"int8acc-gpu-{place}.lock"
     return None
@@ -175,9 +175,9 @@ def _load_plugins(plugins: list[str]) -> None:
 def _build(job: dict[str, Any]) -> dict[str, Any]:
     """Parse the model, build the engine, and write it.
 
-    In implicit quantization, a job may hold layers in FP16 or FP32. Then the layers that feed a held layer
-    should give their results in the held type. If TensorRT has no kernels for this, the engine is built once
-    more, and the held layers may read INT8 results.
+    In implicit quantization, a job may require FP16 or FP32 for some layers, the held layers. Then the layers
+    before a held layer should give their results in that type. If TensorRT has no kernels for this, the
+    engine is built once more, and the held layers may read INT8 results.
     """
     from polygraphy.exception import PolygraphyException
 
@@ -341,7 +341,7 @@ def _hold_precisions(network: Any, precisions: dict[str, str], *, fed: bool) -> 
 
 
 def _feed_in_type(network: Any, requested: dict[str, Any]) -> None:
-    """Set the types of the inputs of all layers whose precision was set.
+    """Set the types of the inputs of the layers in ``requested`` to the layers' precisions.
 
     Otherwise the layers that produce these inputs could give INT8 results.
     """
