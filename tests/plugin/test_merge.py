@@ -150,8 +150,8 @@ def test_shards_merged_are_the_report_of_the_whole(run, pytester, monkeypatch):
     assert result.ret == whole.ret == pytest.ExitCode.TESTS_FAILED
     assert result.stdout.lines == [
         "FAILED a.int8acc.yaml::rich-bad - 'logits' cosine 0.8741 < 0.999 (+1 more missed: top1), "
-        "TensorRT 10.4, NVIDIA L4; 2 warnings (-v tells all), the worst: TensorRT refuses this model: nonzero-zero-point "
-        "(1 node)",
+        "TensorRT 10.4, NVIDIA L4; 2 warnings (-v tells all), the worst: TensorRT refuses this model: "
+        "nonzero-zero-point (1 node)",
         "ERROR b.int8acc.yaml::broken - broken.onnx: no such file; write the model's path relative to the "
         "spec",
         "int8acc: 6 cases of 2 reports: 1 failed, 1 error, 4 passed",

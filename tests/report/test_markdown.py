@@ -45,7 +45,8 @@ def test_the_summary_reads_like_this(summary: Summary) -> None:
         "|---|---|---|---|",
         r"| ❌ failed | models/nets.int8acc.yaml\:\:resnet18 "
         r"| 'logits' cosine 0.8741 &lt; 0.999 \(\+1 more missed\: top1\), TensorRT 10.4, NVIDIA L4; "
-        r"2 warnings \(\-v tells all\), the worst\: TensorRT refuses this model\: nonzero\-zero\-point \(1 node\) "
+        r"2 warnings \(\-v tells all\), the worst\: TensorRT refuses this model\: nonzero\-zero\-point "
+        r"\(1 node\) "
         r"| 12.5 |",
         r"| 💥 error | models/nets.int8acc.yaml\:\:yolo "
         r"| models/yolo.onnx\: no such file; write the model's path relative to the spec | 12.5 |",
