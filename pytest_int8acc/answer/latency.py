@@ -84,7 +84,7 @@ class _Search:
     notes: list[str] = field(default_factory=list)
 
     def run(self, sets: Sequence[frozenset[str]]) -> Faster:
-        """Build the plan of each set, and choose the fastest that is proved and fast enough in two measurements."""
+        """Build the plan of each set. Choose the fastest that is proved, and fast enough when timed twice."""
         lab, clock = self.lab, self.lab.clock
         began, built = time.monotonic(), lab.builds
         trials: list[SpeedTrial] = []

@@ -314,16 +314,17 @@ def refuse_overflow(
             worst = f"output '{gone[0]}' is 0 in all samples, and not in FP32"
         else:
             worst = f"'{lost[0].subject}' misses its {lost[0].metric} against FP32"
-        how, remedy = "an overflow", f"keep these values below {FP16.highest:g}"
+        how, remedy = "an overflow", f"keep these values below {FP16.highest:g} (smaller weights, or a Clip)"
         if not where:
             where = [*_vanishing(model), *_broken(baseline.model, inputs, sessions)]
             how, remedy = "numbers too small for FP16", "keep them above 6e-8"
         raise ModelError(
             f"{model.name}: in FP16 {worst}, by {how} inside the model; quantization is not the problem.\n"
             + "".join(f"  {sentence}\n" for sentence in where[:_MAX_NAMED])
-            + f"Mend the model: {remedy}. To have the layers found that must stay in FP32, write\n"
-            "'candidate: fp16' in place of 'int8:' in the spec. To compare quantization alone, write\n"
-            "'baseline: fp32' beside 'model:'; an engine in FP16 would still overflow."
+            + f"Mend the model: {remedy}. To have\n"
+            "the layers found that must stay in FP32, write 'candidate: fp16' in place of 'int8:' in the spec. To\n"
+            "compare quantization alone, write 'baseline: fp32' beside 'model:'; an engine in FP16 would still\n"
+            "overflow."
         )
 
 

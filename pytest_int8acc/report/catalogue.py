@@ -852,7 +852,7 @@ class Why:
     TOGETHER = "no step leaves its limit alone; together they do, against {stage}"
     CHOICE = "{op_type} '{node}'{more} chooses among values: small errors before it become jumps behind it"
     PAIRS = "{pairs}: no plan takes them off"
-    UNEQUAL_PAIR = "Q and DQ disagree at '{node}': {finding}{more}; no plan can change this pair"
+    UNEQUAL_PAIR = "Q and DQ disagree at '{node}': {finding}{more}; the search cannot change this pair"
     WIDE_RANGES = "{many} ranges are {span} times what the data reaches"
     NARROW_RANGES = "{many} ranges cut values off that reach {span} times as far"
     RANGES_BY_HAND = "{ranges}: the tensors share {few} ({values}), {fault}"
@@ -894,7 +894,7 @@ class Caution:
     )
     #: The text that is added to a caution on the score of the unchanged model, if a fix is recommended.
     UNMENDED = " without the fix"
-    NEEDED = "; give about {needed} samples in all to decide"
+    NEEDED = "; about {needed} in all would decide: raise 'samples:' or give more"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
     FIX_UNDECIDED = (
         "{score} of the fix is {value} on the {samples} samples that it has not seen; on others it may be "

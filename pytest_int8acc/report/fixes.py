@@ -86,7 +86,7 @@ def fixes(result: CaseResult) -> list[Fix]:
     remedies = [f.remedy for f in result.findings if is_mismatch(result, f) and f.remedy]
     if not remedies and (other := elsewhere(result)):
         return [Fix("Fix", fitted(other, _LINES * (WIDTH - _FREE)))]
-    found = [Fix("Fix", fitted(f"{text}, and run again", room)) for text in remedies[:1]]
+    found = [Fix("Fix", fitted(f"{text}, and run again (not tried)", room)) for text in remedies[:1]]
     label = "Or" if found else "Fix"
     sentences = list(recommended(result))
     if hides_fault(result):
@@ -411,10 +411,12 @@ class _Proof:
 
 
 def _value(score: Score) -> str:
-    """Returns the value of a score with its metric and its interval, like ``sqnr_db 28.4 (27.1 to 29.6)``."""
+    """Returns a score with its metric and interval, like ``sqnr_db 28.4 (95 %: 27.1 to 29.6)``."""
     interval = interval_text(score)
     value = f"{score.metric} {number(score.value)}"
-    return f"{value} ({interval})" if interval else value
+    if not interval or score.interval is None:
+        return value
+    return f"{value} ({percent(score.interval.confidence)}: {interval})"
 
 
 def _kept(

@@ -109,7 +109,7 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
         ),
         "unequal-pair": (
             "values come back changed",
-            "give both nodes the same scale, that of the data, and the same zero point and axis",
+            "give both nodes the same scale, the one that fits the values, and the same zero point and axis",
             "ONNX",
         ),
         "one-sided": (
