@@ -321,10 +321,9 @@ def refuse_overflow(
         raise ModelError(
             f"{model.name}: in FP16 {worst}, by {how} inside the model; quantization is not the problem.\n"
             + "".join(f"  {sentence}\n" for sentence in where[:_MAX_NAMED])
-            + f"Mend the model: {remedy}. To have\n"
-            "the layers found that must stay in FP32, write 'candidate: fp16' in place of 'int8:' in the spec. To\n"
-            "compare quantization alone, write 'baseline: fp32' beside 'model:'; an engine in FP16 would still\n"
-            "overflow."
+            + f"Mend the model: {remedy}.\n"
+            "To have the layers found that must stay in FP32, write 'candidate: fp16' in place of 'int8:'.\n"
+            "To compare quantization alone, write 'baseline: fp32'; an engine in FP16 would still overflow."
         )
 
 
