@@ -54,7 +54,7 @@ class LayerTime:
     layer for which it copies. Empty if they are not known."""
     milliseconds: float
     is_region: bool = False
-    """Whether the layer computes further nodes, which the runtime does not name."""
+    """Whether the layer also computes nodes that ``nodes`` lacks, because the runtime does not name them."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ class EngineInfo:
     """The layers of the engine; empty if the engine does not describe its layers."""
     latency: Latency | None = None
     untold: int = 0
-    """The number of convolutions and matrix products in fused regions whose precision the engine does not
-    report."""
+    """The number of convolutions and matrix products whose precision is not known, because the engine does
+    not report it for the fused regions that contain them."""
     low: Kind = "int8"
-    """The low format that the case asks for. ``int8`` stands for INT8 and for FP8."""
+    """The low format of the case, which ``int8`` and ``int8_share`` count. ``int8`` means INT8 or FP8."""
 
     @property
     def weighted(self) -> int:
@@ -114,5 +114,5 @@ class EngineInfo:
         return (self.int8 / every, (self.int8 + self.untold) / every) if every else (math.nan, math.nan)
 
     def count(self, kind: str) -> int:
-        """Returns the number of layers of a kind."""
+        """Returns the number of layers of the kind ``kind``, one of ``LayerKind``."""
         return sum(layer.kind == kind for layer in self.layers)
