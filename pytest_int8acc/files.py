@@ -164,10 +164,10 @@ def special(path: Path) -> str:
 
 
 def readable(path: Path) -> Path:
-    """Return ``path`` unchanged, unless it is a special file.
+    """Return ``path`` unchanged; raise OSError if it is a special file, such as a FIFO.
 
     Raises:
-        OSError: Reading the file might never end.
+        OSError: The file is special, so that reading it might never end.
     """
     if kind := special(path):
         raise OSError(errno.EINVAL, f"it is {kind}, which has no end to read to", str(path))

@@ -60,7 +60,7 @@ class Part:
 
     @property
     def index(self) -> tuple[slice | list[int], ...]:
-        """The index of the part in an array [samples, ...]."""
+        """The index that selects the part from a NumPy array of the whole output, [samples, ...]."""
         along = list(self.places) if self.places else slice(self.start, self.stop)
         return (*[slice(None)] * self.axis, along)
 

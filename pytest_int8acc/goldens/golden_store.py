@@ -246,7 +246,7 @@ class Compared:
     engine: str
     """A description of the engine that the baseline ran on."""
     own: Judge
-    """The case's own criteria, without limits from accepted scores."""
+    """Applies the criteria of the spec, without limits that follow from accepted scores."""
     inputs: Dataset
 
 

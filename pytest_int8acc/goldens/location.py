@@ -34,7 +34,7 @@ from pytest_int8acc.spec.load import display
 from pytest_int8acc.spec.models import Case, GoldenType
 from pytest_int8acc.tensors import Array, Feed, Outputs
 
-#: Name of the folder of goldens beside the specs.
+#: Name of the folder with goldens that is beside the specs, unless the configuration names another place.
 FOLDER = "__int8acc__"
 #: Number of characters of the hash in the name of an .npz file.
 HASH_LENGTH = 12
@@ -44,7 +44,7 @@ _LOCK_TIMEOUT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Location:
-    """The two files of one golden."""
+    """Where the two files of one golden are: a JSON file and an .npz file."""
 
     folder: str = field(repr=False)
     """A path or an fsspec URL, which may contain a password."""

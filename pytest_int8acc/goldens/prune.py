@@ -29,7 +29,7 @@ class Orphan:
     """A file in a folder of goldens that no golden needs any more."""
 
     file: str
-    """The path or URL of the file."""
+    """The path or URL of the file that no golden needs."""
     case: str
     why: str
 

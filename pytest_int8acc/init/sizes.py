@@ -58,7 +58,7 @@ class Trial:
     outputs: _Shapes
     """Output name to shape; empty if the model did not run with any of the shapes."""
     tried: int
-    """The number of combinations of sizes that were tried."""
+    """The number of combinations of input sizes with which the model was run."""
     refused: str = ""
     """ONNX Runtime's error for the last sizes that were tried; empty if the model ran."""
     finite: bool = True
@@ -76,7 +76,7 @@ class Trial:
 
     @property
     def batched(self) -> frozenset[str]:
-        """The inputs whose axis 0 counts samples."""
+        """The names of the inputs whose axis 0 counts samples."""
         return read_layout(self.model.inputs).batched
 
     def sample_shape(self, tensor: TensorInfo) -> tuple[int, ...]:

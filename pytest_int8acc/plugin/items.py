@@ -147,8 +147,8 @@ class SpecItem(pytest.Function):
     def answer(self) -> CaseResult:
         """Searches for causes and fixes of a failed case, and returns the result.
 
-        The item's report carries this result from now on. If a bug of this plugin or ``pytest.exit`` ends the
-        search, the verdict of the setup phase stands, and the teardown raises the exception.
+        pytest's report of the case then contains this result. If a bug of this plugin or ``pytest.exit`` ends
+        the search, the verdict of the setup phase remains valid, and the teardown raises the exception.
         """
         run, verdict = self.run, self.result
         assert run is not None  # otherwise setup() would have raised an error

@@ -46,7 +46,7 @@ class Crash:
     message: str
 
     def __str__(self) -> str:
-        """Returns the message."""
+        """Returns the message, which pytest prints in its summary."""
         return self.message
 
 

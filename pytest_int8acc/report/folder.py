@@ -208,7 +208,7 @@ _Shard: TypeAlias = tuple[Path, Report]
 
 
 def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]) -> Report:
-    """Returns one report of the cases in all ``folders``, and copies the other files of these into ``out``.
+    """Returns one report of the cases in all ``folders``, and copies all other files into ``out``.
 
     The cases are sorted by file and line, as in a run that was not split. If several shards ran a case, the
     report has the run that finished last, and only its files are copied. A spec that could not be read is an

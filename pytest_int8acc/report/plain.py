@@ -43,7 +43,7 @@ def for_people(result: CaseResult) -> CaseResult:
 
     Only the paths of written files stay as they are.
     """
-    printable: CaseResult = _printable(result, cache(shown))  # the same names occur many times
+    printable: CaseResult = _printable(result, cache(shown))  # cached, as names occur many times
     return printable
 
 

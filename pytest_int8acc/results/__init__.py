@@ -87,7 +87,7 @@ def by_rule(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 @dataclass(frozen=True, repr=False)
 class CaseResult:
-    """The result of one case."""
+    """The result of one case: its scores, the verdict, and what was found out about a failure."""
 
     name: str
     spec: str
@@ -129,7 +129,7 @@ class CaseResult:
     engines: tuple[EngineInfo, ...] = ()
     """The engines that TensorRT built; empty if the case ran in ONNX Runtime."""
     findings: tuple[Finding, ...] = ()
-    """Findings of the lint and of the checks of the data."""
+    """What the lint found in the model, and the checks of the data found in the data."""
     diagnosis: Diagnosis | None = None
     golden: str = ""
     """A text that compares the case with its golden, a file of recorded outputs and accepted scores.

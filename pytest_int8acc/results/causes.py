@@ -375,7 +375,7 @@ class Repair:
     biases: tuple[str, ...] = ()
     """The biases that are not quantized, and have the values of the float model."""
     corrected: tuple[str, ...] = ()
-    """The biases that make up for the mean error of their layers."""
+    """The biases that were changed so that they make up for the mean error of their layers."""
     migration: Migration | None = None
     method: str = ""
     """YAML for the spec's section ``calibrate`` that chooses another calibration method; empty if the remedy
@@ -436,7 +436,7 @@ class AddedNode:
     node: str
     op_type: str
     tensor: str = ""
-    """The first input of the node."""
+    """The name of the node's first input."""
     to: str = ""
     """The data type to which a Cast node casts; empty for other operators."""
     changed: float | None = None
@@ -452,9 +452,9 @@ class OtherAttribute:
 
     name: str
     own: str
-    """The value in the float model, as text."""
+    """The value of the attribute in the float model, as text."""
     other: str
-    """The value in the quantized model, as text."""
+    """The value of the attribute in the quantized model, as text."""
 
 
 @dataclass(frozen=True)
@@ -501,7 +501,7 @@ class ScaleTrials:
 
     trials: int
     tensors: int
-    """The number of activations that got other scales."""
+    """The number of activations that got other scales in the trials."""
     given_back: float
     """The part of the normalized loss that the best trial removed, from 0 to 1. The normalized loss is the
     loss divided by the loss that the limit allows."""
@@ -520,7 +520,7 @@ class SpeedTrial:
     passed: bool | None
     """Whether the engine meets the criteria apart from its speed; None if it does not build or run."""
     latency: Latency | None = None
-    """The latency of the engine, timed in turn with the baseline; None if it was not timed."""
+    """The latency of the engine, whose runs alternated with those of the baseline; None if not timed."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ StopKind = Literal["seconds-spent", "interrupted"]
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of a case."""
+    """One phase of a case, such as the search, and the time that it took."""
 
     name: PhaseName
     seconds: float

@@ -1,4 +1,4 @@
-"""Engines as built: their layers and their latency."""
+"""What is known about built engines: their layers and their latency."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Doubt = Literal["", "region", "contradiction"]
 
 
 class Role(str, Enum):
-    """The role of a model in a case."""
+    """What a model or engine is used for in a case."""
 
     BASELINE = "baseline"
     BASELINE_AGAIN = "baseline again"
@@ -47,7 +47,7 @@ class EngineLayer:
 
 @dataclass(frozen=True)
 class LayerTime:
-    """The time of one layer of an engine."""
+    """The time that one layer of an engine takes."""
 
     nodes: tuple[str, ...]
     """The ONNX nodes that the layer computes. For a copy that the runtime added, they are the nodes of the
@@ -75,7 +75,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """One engine of a case, as built."""
+    """One engine that was built for a case, or loaded from the engine store."""
 
     role: Role
     description: str

@@ -41,16 +41,16 @@ class Decision:
     sample: int
     """The index of the sample in the dataset."""
     baseline: int
-    """The baseline's class."""
+    """The class that the baseline gives to the sample."""
     candidate: int | None
-    """The candidate's class; None if the output holds NaN or infinity."""
+    """The class that the candidate gives to the sample; None if its output holds NaN or infinity."""
     margin: float | None
     """In the baseline's output: the score of the baseline's class minus the score of the candidate's class.
 
     None if an output holds class ids in place of scores, or if the candidate has no class.
     """
     label: int | None = None
-    """The class that the labels give; None if it is not known."""
+    """The right class according to the labels; None if it is not known."""
     file: str = ""
     """The name of the sample's file; empty if the samples are not files."""
 
@@ -60,9 +60,9 @@ class ChangedDecisions:
     """The samples whose class in the candidate differs from that in the baseline, for one output."""
 
     count: int
-    """The number of the samples whose class differs."""
+    """The number of samples whose class differs between baseline and candidate."""
     samples: int
-    """The number of all samples."""
+    """The number of all samples that were compared."""
     largest: tuple[Decision, ...]
     """Of the samples whose class differs, at most 100 with the largest margins, the largest first."""
     broken: int | None = None

@@ -179,7 +179,7 @@ class Score:
         """Whether a second run of the baseline, compared with its first run, would also miss the limit."""
         if self.limit is None or self.noise is None:
             return False
-        if self.baseline is not None:  # a user's metric: noise is a difference of values
+        if self.baseline is not None:  # then ``noise`` is a difference of the metric's values
             return self.noise > abs(self.baseline - self.limit)
         return self.noise < self.limit if self.bound == "min" else self.noise > self.limit
 
@@ -196,7 +196,7 @@ def consistent(normalized_loss: float, passed: bool) -> float:
 
 @dataclass(frozen=True)
 class LineFit:
-    """The least-squares line ``candidate = slope * baseline + offset`` over all elements of one output."""
+    """The least-squares line ``candidate = slope * baseline + offset`` through all elements of one output."""
 
     slope: float
     offset: float

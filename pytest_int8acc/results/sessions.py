@@ -31,11 +31,11 @@ class DefaultSession:
     samples: int
     """The number of samples of the batch."""
     exact: Score | None = None
-    """A score of the exact session against the baseline that the default session changes; None if no score
-    differs between the sessions."""
+    """A score that differs between the sessions: its value in the exact session, against the baseline. None
+    if no score differs."""
     default: Score | None = None
-    """The score of the default session against the baseline, by the same metric as in ``exact``. For the kind
-    ``differs``: a score of the default session against the exact session."""
+    """The same score as ``exact`` in the default session, against the baseline. For the kind ``differs``: a
+    score of the default session against the exact session."""
     problem: str = ""
     """The reason why the default session gives no score, such as NaN or an error of ONNX Runtime."""
     level: Level | None = None

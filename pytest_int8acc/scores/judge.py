@@ -406,7 +406,7 @@ class OutputRows:
         if they do not."""
         self._judged_only, self._peak, self._also = judged_only, peak, also
         self._length = 0
-        """The total size of the first axis of all arrays."""
+        """The sum of the sizes of axis 0 over the arrays of all batches."""
         self._judged = [metric for limits in self.limits for metric in limits.limits]
         self._greatest = [0.0, 0.0]
         """The greatest finite magnitude of the baseline and that of the candidate; 0 unless the arrays are

@@ -179,7 +179,8 @@ class Metric:
     """The minimum number of classes. With fewer classes the value would always be perfect. 0 if the metric
     does not compare classes."""
     squares: bool
-    """Whether the value is computed from squares of the elements (see ``rows.SQUARED``)."""
+    """Whether the value is computed from squares of the elements. Then it cannot be computed if the values of
+    an output are too small or too large to be squared (``rows.SQUARED``)."""
     fits_channels: bool
     """Whether a limit on a whole output also applies to channels with far smaller values by themselves. Such
     channels may have another unit, so the value must be a ratio to the energy of the baseline."""

@@ -51,7 +51,7 @@ class Tolerance(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Options with which a criterion compares an output."""
+    """The options of a criterion that change how the outputs of two models are compared."""
 
     axis: int = -1
     """The axis of the output along which the classes lie."""
@@ -92,7 +92,7 @@ class Measure(NamedTuple):
         return "rel_floor" in self.reads
 
     def compared(self, rows: F64) -> NDArray[np.bool_]:
-        """Returns which samples have something to compare, [samples]."""
+        """Returns whether each sample has something to compare, [samples]."""
         return np.asarray(rows[:, self.counted] > 0)
 
     def pool(self, rows: F64) -> F64:
@@ -341,7 +341,7 @@ def _classes_before(b: Array, c: Array) -> NDArray[np.intp]:
 def changed_classes(b: Array, c: Array, axis: int) -> F64:
     """Returns a row for each sample whose class in ``c`` differs from that in ``b``, [changed samples, 4].
 
-    A sample is one that top-1 agreement counts as changed.
+    The samples are those that lower the top-1 agreement.
 
     The columns are the index of the sample, its class in ``b``, its class in ``c``, and the margin: the
     difference of the scores of these two classes in ``b``. If the greatest value of ``c`` is not finite, its

@@ -315,9 +315,9 @@ class Flips(Share):
         super().__init__(limit, options, whole)
 
     def _may_flip(self, limit: float) -> int:
-        """Returns how many class rows may change their top class within the limit.
+        """Returns how many class rows may change their top class without missing the limit.
 
-        Each number is tested by computing the score from it, so that rounding acts as it does in the score.
+        For each number the score is computed as usual, so that rounding has the same effect as in scores.
         """
         allowed = min(int((1 - limit) * self.class_rows) + 1, self.class_rows)
         while allowed > 0 and (self.class_rows - allowed) / self.class_rows < limit:

@@ -253,8 +253,8 @@ class _UserRun:
         made: Any = function
         if isinstance(function, UserFunction):
             made, self._active = function.function, function.active
-            # ``_call`` puts the changes that the user's script made to the process in force, such as its
-            # working folder. A call of ``function`` does so again, and undoes them at its end. So each call
+            # ``_call`` restores the state of the process that the user's script has set up, such as the
+            # working folder. A call of ``function`` also does this, and undoes it at its end. Each call thus
             # begins in the same folder.
         self._kept: list[tuple[int, Feed]] = []
         """For a function that is called once, at the end: the outputs of all batches, each with the index of

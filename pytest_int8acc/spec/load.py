@@ -219,9 +219,9 @@ def translated(kind: str, loc: tuple[int | str, ...], text: str, node: Node) -> 
 
     Args:
         kind: The type of pydantic's error.
-        loc: The path of keys and indices, with union tags such as ``(text)``, which are skipped.
-        text: The message.
-        node: The tree that the path starts from.
+        loc: The path of keys and indices to the wrong value. Union tags such as ``(text)`` in it are skipped.
+        text: The message of pydantic's error.
+        node: The mapping in which the path starts, with the positions of all values in it.
     """
     mark, name, empty = node.mark, "", False
     for step in loc:

@@ -326,7 +326,7 @@ class Case(Closed):
 
     @property
     def file(self) -> Path:
-        """The spec's file."""
+        """The path of the spec file that the case was read from."""
         return self._file
 
     @property
@@ -352,7 +352,7 @@ class Case(Closed):
 
     @property
     def most_bytes(self) -> int:
-        """``max_data`` in bytes."""
+        """``max_data``, the maximum size of the data of the case, in bytes."""
         return to_bytes(self.max_data)
 
     def at(self, key: str = "") -> AbstractContextManager[None]:

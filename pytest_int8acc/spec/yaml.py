@@ -290,7 +290,7 @@ def _syntax_mistake(error: yaml.YAMLError, text: str) -> Mistake:
         return Mistake(Mark(1, 1), f"not valid YAML: {error}")
     mark = _mark(error.problem_mark)
     problem = f"{error.context or ''}: {error.problem or ''}"
-    if "maximum nesting depth" in problem:  # libyaml allows 1000 levels from its version 0.2.6 on
+    if "maximum nesting depth" in problem:  # libyaml 0.2.6 and later refuses more than 1000 levels
         return Mistake(mark, _TOO_DEEP)
     if error.context_mark is not None:
         for part, advice in _ADVICE_AT_START.items():
