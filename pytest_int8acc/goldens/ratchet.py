@@ -21,7 +21,7 @@ from pytest_int8acc.tensors import Array, Outputs, did_you_mean
 
 
 def regressions(case: Case) -> dict[str, float]:
-    """Returns metric name to how much worse than accepted the metric may become, in the metric's unit.
+    """Returns a mapping of metric name to how much worse than accepted it may become, in its own unit.
 
     If several criteria name a metric, the smallest number is used.
 

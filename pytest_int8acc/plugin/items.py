@@ -210,8 +210,8 @@ class SpecItem(pytest.Function):
 def plain(config: pytest.Config, error: BaseException) -> str | None:
     """Returns the message of ``error`` if it is shown as text alone; None if its traceback is shown.
 
-    An ``Int8accError`` is shown as text alone. With ``--tb=long`` or ``--tb=native``, a bug of this plugin
-    (``InternalError``) is an exception: it is shown with its traceback.
+    An ``Int8accError`` is shown as text alone. With ``--tb=long`` or ``--tb=native``, however, a bug of this
+    plugin (``InternalError``) is shown with its traceback, like all other errors.
     """
     whole = isinstance(error, InternalError) and config.getoption("tbstyle") in ("long", "native")
     return str(error) if isinstance(error, Int8accError) and not whole else None

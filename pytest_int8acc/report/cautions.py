@@ -442,7 +442,7 @@ def blind_whys(result: CaseResult) -> Iterator[str]:
 def _blind_cautions(result: CaseResult) -> Iterator[str]:
     """Yields cautions on useless outputs that the criteria accept, and on metrics no better than chance.
 
-    Those that fail the case are left out, because its first line names them.
+    Outputs and metrics that fail the case are left out, because the first line on the case names them.
     """
     blind = result.blind
     if blind is None:

@@ -477,7 +477,7 @@ def _tensor_of(pair: Quantizer) -> str:
 
 
 def _pairs(search: SearchOutcome | None) -> dict[str, Quantizer]:
-    """Returns the name of each culprit that consists of a Q/DQ pair alone, with this pair."""
+    """Returns a mapping of layer name to Q/DQ pair, for each layer at fault that is only a Q/DQ pair."""
     culprits = () if search is None else search.culprits
     return {culprit.layer: culprit.quantizer for culprit in culprits if culprit.quantizer is not None}
 

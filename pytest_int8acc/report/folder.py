@@ -164,7 +164,7 @@ def _integer(text: str) -> int:
 
 
 def _views(path: Path, report: dict[str, Any]) -> dict[str, CaseView]:
-    """Returns node id to ``CaseView``, which holds all sentences about a case, for each measured case.
+    """Returns a mapping of node id to ``CaseView``, all sentences about a case, for each measured case.
 
     ``path`` is the path of the report, for messages.
 
