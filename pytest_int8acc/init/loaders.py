@@ -36,7 +36,7 @@ def data_loader(trial: Trial, given: Given, folder: Path, classes: str) -> str:
     """Return a loader script that reads the user's data; empty if the data fit the model without a script.
 
     Args:
-        trial: The input sizes that were tried. They decide the shapes of inputs for which there are no data.
+        trial: The result of running the model with guessed input sizes, which the script uses for shapes.
         given: The user's data.
         folder: The folder into which the script will be written.
         classes: The output whose top-1 accuracy the script computes if there are labels; empty if no output

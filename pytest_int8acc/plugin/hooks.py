@@ -224,7 +224,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
-    """Starts the report in the controller of pytest-xdist, after a worker has collected the cases ``ids``."""
+    """Starts the report in the controller of pytest-xdist, if a worker has collected cases.
+
+    ``ids`` are the node ids of all tests that the worker has collected.
+    """
     if any(nodeid.partition("::")[0].endswith(SUFFIXES) for nodeid in ids):
         _begin_report(node.config, ids)
 

@@ -99,7 +99,10 @@ def terminal_width(terminalreporter: pytest.TerminalReporter) -> int:
 
 
 def write_wrapped(terminalreporter: pytest.TerminalReporter, text: str, **markup: bool) -> None:
-    """Writes ``text`` to the terminal. Lines that are too long are wrapped. ``markup`` is pytest's."""
+    """Writes ``text`` to the terminal. Lines that are too long are wrapped.
+
+    ``markup`` are keywords of pytest's terminal writer, like ``red=True``.
+    """
     width = terminal_width(terminalreporter)
     for line in text.split("\n"):
         for part in wrapped(line, width):

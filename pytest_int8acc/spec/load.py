@@ -110,8 +110,8 @@ def _several(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
 def _with_defaults(node: Node, defaults: Node) -> Node:
     """Return ``node``, a case or a section of one, completed with the keys of ``defaults`` that it lacks.
 
-    Sections that both have, like ``int8``, are merged in the same way. All other keys of ``node`` replace
-    those of ``defaults``.
+    Sections that both have, like ``int8``, are completed in the same way. If ``node`` has one of several
+    alternatives, like ``int8`` and ``fp8``, no other alternative is taken from ``defaults``.
     """
     for alternatives in _ALTERNATIVES:
         if node.entries.keys() & alternatives:

@@ -147,7 +147,8 @@ def _conflicts_of_low(given: Mapping[str, Any]) -> Iterator[tuple[str | None, st
 def _conflicts_of_prove(given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
     """Yield messages on ``prove`` with a golden baseline, and on labels or groups for some samples only.
 
-    If the case has labels or groups for ``inputs``, it needs them for ``prove``, too, and the reverse.
+    If the case names files of labels or groups for ``inputs``, it needs such files for ``prove``, too. The
+    reverse also holds.
     """
     prove = given.get("prove")
     if prove is not None and given.get("baseline") == "golden":
