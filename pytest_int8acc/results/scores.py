@@ -256,9 +256,9 @@ class OutputResult:
     worst_sample: int | None = None
     """The index of the sample with the lowest SQNR; None if it is not known."""
     problem: str = ""
-    """The reason why the output fails whatever its scores, like NaN in the candidate only.
+    """The reason, like NaN in the candidate only, why the output fails whatever its scores are.
 
-    Empty without one.
+    Empty if there is no such reason.
     """
     note: str = ""
     """A fact about the output, for example that some elements were left out of the scores."""
