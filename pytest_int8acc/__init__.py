@@ -62,5 +62,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Returns the public names."""
+    """Returns the public names, sorted, for ``dir()``. Names that were not imported yet are included."""
     return sorted(__all__)

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 from pytest_int8acc.names import shown, shown_lines
 
-#: Maximum number of names that a message lists.
+#: Maximum number of names that a message lists. Of further names the message gives only the number.
 _LISTED = 5
-#: The names of packages whose versions are part of the message on a bug of this plugin.
+#: The Python packages whose versions are part of the error message on a bug of this plugin.
 _NAMED = (
     "pytest-int8acc",
     "pytest",
@@ -42,7 +42,7 @@ class Int8accError(Exception):
 
 
 class SpecError(Int8accError):
-    """A spec file cannot be read; one ``file:line:col: message`` line per mistake."""
+    """A spec file has mistakes. The message has one line ``file:line:col: message`` for each mistake."""
 
 
 class ModelError(Int8accError):
@@ -95,9 +95,9 @@ def session_ends() -> tuple[type[BaseException], ...]:
 def own_faults() -> Iterator[None]:
     """Turn unexpected exceptions of the block into InternalError.
 
-    An Int8accError, a skip, and an exception that ends the session pass through unchanged. Inside the block,
-    NumPy handles floating-point errors in its default way, because a conftest may have turned them into
-    exceptions.
+    An Int8accError, pytest's exception for a skip, and an exception that ends the session pass through
+    unchanged. Inside the block, NumPy handles floating-point errors in its default way, although a conftest
+    may have made NumPy raise exceptions for them.
 
     Raises:
         InternalError: The block raised an unexpected exception.
@@ -118,7 +118,7 @@ def own_faults() -> Iterator[None]:
 
 
 def _usual_arithmetic() -> AbstractContextManager[Any]:
-    numpy = sys.modules.get("numpy")  # NumPy is not loaded when the plugin is imported
+    numpy = sys.modules.get("numpy")  # NumPy is not imported here, because that would slow pytest's start
     if numpy is None:
         return nullcontext()
     usual: AbstractContextManager[Any] = numpy.errstate(
@@ -165,9 +165,10 @@ def _fault(error: Exception) -> str:
 
 @contextmanager
 def blaming(place: str) -> Iterator[None]:
-    """Give each Int8accError of the block the location ``place`` in the spec, if the error has no location.
+    """Set the attribute ``place`` of an Int8accError that the block raises, unless the error has a place.
 
-    A MissingBackendError gets none, because no spec causes it.
+    ``place`` is a position in the spec, as ``file:line:col``. A MissingBackendError gets no place, because no
+    line of a spec causes the error.
     """
     try:
         yield
@@ -179,7 +180,7 @@ def blaming(place: str) -> Iterator[None]:
 
 
 def listed(names: Sequence[str] | Iterable[str]) -> str:
-    """Return the first names in quotes, and how many more there are."""
+    """Return text like ``'a', 'b' and 3 more``: the first ``_LISTED`` names, and the number of the others."""
     known = list(names)
     rest = len(known) - _LISTED
     return ", ".join(f"'{shown(name)}'" for name in known[:_LISTED]) + (

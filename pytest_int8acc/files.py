@@ -19,10 +19,10 @@ if sys.platform != "win32":
     import fcntl
 
 _PREFIX, _SUFFIX = ".int8acc-", ".part"
-#: Minimum age, in seconds, at which a draft (an unfinished file) that cannot be locked is removed. An older
-#: draft is taken for one that a killed process left.
+#: A draft (an unfinished file) that cannot be locked is removed if it is older than this, in seconds. A
+#: killed process has probably left such a draft.
 _STALE_SECONDS = 3600.0
-#: The errors of file systems that have no hard links, or refuse them to the user.
+#: The error numbers of ``os.link`` if the file system has no hard links, or refuses them to the user.
 _NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -35,8 +35,8 @@ def replace_file(path: Path, data: bytes, draft: Path | None = None) -> None:
     Args:
         path: The file, in an existing folder.
         data: The whole new content.
-        draft: The path of the draft, in the same file system. This module never removes such a draft after
-            a killed process; the caller must. With None, the draft gets a new name in the folder of ``path``.
+        draft: The path of the draft, in the same file system. If the process is killed, the caller must
+            remove the draft later. With None, the draft gets a new name in the folder of ``path``.
 
     Raises:
         OSError: The file system refuses the write.
@@ -46,9 +46,9 @@ def replace_file(path: Path, data: bytes, draft: Path | None = None) -> None:
 
 
 def create_file(path: Path, data: bytes) -> None:
-    """Write a new file, but never replace a file.
+    """Write a new file. An existing file is never replaced.
 
-    It is written atomically, as :func:`replace_file` does, unless the file system has no hard links.
+    The write is atomic, as in :func:`replace_file`, unless the file system has no hard links.
 
     Raises:
         FileExistsError: The file exists. It stays unchanged.
@@ -70,14 +70,17 @@ def create_file(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _drafted(path: Path, data: bytes, draft: Path | None = None) -> Iterator[Path]:
-    """Yield a draft of ``path`` with its content; the draft is removed when the block ends."""
+    """Yield an unfinished file that holds ``data`` and can be renamed to ``path``.
+
+    The unfinished file is removed when the block ends. It is ``draft``, or a new file beside ``path``.
+    """
     clear_drafts(path.parent, path.name)
     lock = None
     if draft is None:
         draft, lock = _locked(lambda: _new_file(path), os.O_RDWR)
     try:
-        # This writes through the descriptor that holds the lock, because some file systems let no other
-        # descriptor write.
+        # The data is written through the descriptor that holds the lock, because on some file systems no
+        # other descriptor can write to a locked file.
         with open(draft if lock is None else lock, "wb", closefd=lock is None) as stream:
             stream.write(data)
         yield draft
@@ -161,10 +164,10 @@ def special(path: Path) -> str:
 
 
 def readable(path: Path) -> Path:
-    """Return ``path`` unchanged, unless it is a special file.
+    """Return ``path`` unchanged; raise OSError if it is a special file, such as a FIFO.
 
     Raises:
-        OSError: Reading the file might never end.
+        OSError: The file is special, so that reading it might never end.
     """
     if kind := special(path):
         raise OSError(errno.EINVAL, f"it is {kind}, which has no end to read to", str(path))
@@ -195,10 +198,10 @@ def _new_file(path: Path) -> Path:
 
 
 def _locked(make: Callable[[], Path], flags: int) -> tuple[Path, int | None]:
-    """Return a draft that ``make`` creates, and the descriptor of its lock; None if locks do not work.
+    """Return a draft that ``make`` creates, and the descriptor that locks it; None if locks do not work.
 
-    The kernel releases the lock when a process is killed. A draft that can be locked therefore belongs to no
-    running process.
+    The draft is opened with ``flags`` of ``os.open``. The kernel releases the lock when a process is killed.
+    A draft that can be locked therefore belongs to no running process.
     """
     while True:
         draft = make()
@@ -212,7 +215,12 @@ def _locked(make: Callable[[], Path], flags: int) -> tuple[Path, int | None]:
 
 
 def _lock(path: Path, flags: int, *, wait: bool) -> int | None:
-    """Return a descriptor that holds the lock of ``path``; None if the file cannot be locked.
+    """Lock ``path`` and return the descriptor that holds the lock; None if the file cannot be locked.
+
+    Args:
+        path: The file or folder to lock.
+        flags: Flags of ``os.open`` with which ``path`` is opened.
+        wait: Whether to wait while another process holds the lock.
 
     Raises:
         BlockingIOError: Another process holds the lock, and ``wait`` is False.
@@ -235,7 +243,10 @@ def _lock(path: Path, flags: int, *, wait: bool) -> int | None:
 
 
 def _clear(folder: Path, pattern: str) -> None:
-    """Remove drafts that no process writes any more, except drafts that this user may not remove."""
+    """Remove the drafts in ``folder`` that match ``pattern`` and that no running process writes.
+
+    Drafts that this user may not remove are left.
+    """
     for left in folder.glob(pattern):
         with contextlib.suppress(OSError):
             lock = _lock(left, os.O_RDONLY, wait=False)

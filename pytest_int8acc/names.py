@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 
-#: Maximum number of characters of a word, and of a text. The middle of a longer word or text is left out.
+#: Maximum number of characters of a word and of a whole text in a message. The middle of a longer word or
+#: text is left out.
 _RUN, _TEXT = 400, 4000
-#: Commands in a log that CI runners execute: ``::command`` at a line's start, ``##[`` and ``##vso[`` anywhere
-#: (github.com/actions/runner, ActionCommand.cs; github.com/microsoft/azure-pipelines-agent, Command.cs).
+#: Matches the start of a command that a CI runner would execute if a log contains it: ``::command`` at a
+#: line's start, ``##[`` and ``##vso[`` anywhere (github.com/actions/runner, ActionCommand.cs;
+#: github.com/microsoft/azure-pipelines-agent, Command.cs).
 _COMMAND = r"^(\s*):(?=:)|#(?=#[A-Za-z]*\[)"
-#: Parts of a URL. The user part, up to the last ``@``, and the query may contain secrets. The pattern is
-#: compiled on first use, to keep pytest's start fast.
+#: Splits a URL into scheme, user, path and query. The user, which ends at the last ``@``, and the query may
+#: contain secrets. The pattern is a text that is compiled on first use, to keep pytest's start fast.
 _URL = r"(?s)(?P<scheme>[^:/]*://)(?:(?P<user>.*)@)?(?P<path>[^?#]*)(?P<query>.*)"
 #: Minimum length, in characters, of a secret that is replaced in texts. A shorter secret would also be found
 #: in ordinary words.
@@ -22,8 +24,8 @@ def shown(text: str) -> str:
     r"""Return ``text`` as one line that is safe to print.
 
     Characters that are not printable become escapes like ``\n`` or ``\x1b``. Commands to CI runners are made
-    ineffective, and long texts are cut. A text without any of these stays unchanged, so a second call changes
-    nothing.
+    ineffective. Long words and texts lose their middle. Any other text stays unchanged, so a second call
+    changes nothing.
     """
     if not text.isprintable():
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -62,7 +64,7 @@ def wrapped(line: str, width: int) -> list[str]:
 
 
 def in_markdown(text: str) -> str:
-    """Return ``text`` escaped for Markdown and HTML, in one line, also for a cell of a table."""
+    """Return ``text`` on one line, escaped for Markdown and HTML, so that a table's cell can also hold it."""
     import html
 
     plain = html.escape(shown(" ".join(text.split())), quote=False)
@@ -81,7 +83,7 @@ def file_name(name: str) -> str:
 
 
 def digest(name: str) -> str:
-    """Return a hash of ``name``, 8 hex digits, by which long names differ after they were shortened."""
+    """Return a hash of ``name``, 8 hex digits. Appended to shortened names, it keeps them different."""
     import hashlib  # imported here to keep pytest's start fast
 
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
@@ -126,7 +128,11 @@ def _safe_link(url: str) -> str:
 
 
 def _secrets(url: str) -> set[str]:
-    """Return the secrets in ``url``: as written, percent-encoded, decoded, and in Base64 as HTTP sends it."""
+    """Return the texts that may be secrets in ``url``: user, password, and the query with its values.
+
+    Each is returned as written, percent-encoded and decoded. The user with its password is also returned in
+    Base64, as HTTP sends it.
+    """
     import base64
     from urllib.parse import quote, unquote
 

@@ -15,9 +15,10 @@ from pytest_int8acc.names import shown
 Array = NDArray[Any]
 #: The inputs, or the outputs, of one inference run: an array by tensor name.
 Feed = dict[str, Array]
-#: All outputs of a run over several batches: output name to a list of one array per batch, without padding.
+#: All outputs of a run over several batches: output name to a list of one array per batch. The arrays have no
+#: rows that only pad a batch.
 Outputs = dict[str, list[Array]]
-#: Maximum number of indices that the name of a part of an output lists.
+#: Maximum number of indices that the name of a part of an output lists. Dots stand for further indices.
 _SHOWN_PLACES = 4
 #: A dimension in a shape: a size, a symbolic name, or None if the model does not define it.
 Dim = int | str | None
@@ -54,17 +55,18 @@ class Part:
     """What the part holds: ``scores`` for the result of a Sigmoid or Softmax, otherwise the name of the
     tensor, or ``4 of 84 channels`` for channels with small values. Empty if the part mixes several kinds."""
     places: tuple[int, ...] = ()
-    """The indices along the axis if they are not a range. ``start`` and ``stop`` are then not used."""
+    """The indices of the part along the axis, if they are not contiguous. ``start`` and ``stop`` are then not
+    used. Empty if the part is a range."""
 
     @property
     def index(self) -> tuple[slice | list[int], ...]:
-        """The index of the part in an array [samples, ...]."""
+        """The index that selects the part from a NumPy array of the whole output, [samples, ...]."""
         along = list(self.places) if self.places else slice(self.start, self.stop)
         return (*[slice(None)] * self.axis, along)
 
     @property
     def place(self) -> str:
-        """The part in NumPy's notation, the axis of samples first: ``output0[:, 4:]``."""
+        """The part in NumPy's notation, with the axis of samples first, like ``output0[:, 4:]``."""
         stop = "" if self.stop is None else self.stop
         along = f"{self.start or ''}:{stop}"
         if self.places:
@@ -88,7 +90,7 @@ def describe(tensors: Iterable[TensorInfo]) -> str:
 
 
 def did_you_mean(wrong: str, known: Sequence[str] | Mapping[str, object]) -> str:
-    """Returns `` (did you mean 'x'?)`` if a known name is similar to the wrong one, or an empty text."""
+    """Returns `` (did you mean 'x'?)`` if a name in ``known`` is similar to ``wrong``; else an empty text."""
     import difflib
 
     close = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.6)

@@ -17,21 +17,24 @@ Update = Literal["off", "missing", "all"]
 
 @dataclass(frozen=True)
 class Goldens:
-    """The folder of a case's golden, and which goldens a run may write."""
+    """Where the golden of a case is, and which goldens a run may write.
+
+    A golden is a file of the baseline's recorded outputs and the accepted scores.
+    """
 
     folder: str | None = field(default=None, repr=False)
-    """Path or fsspec URL of the folder with the goldens of the case's spec; None means ``__int8acc__/<spec>``
-    beside the spec."""
+    """The folder with the goldens of the case's spec, as path or fsspec URL; None means the folder
+    ``__int8acc__/<spec>`` beside the spec."""
     update: Update = "off"
     candidates: Path | None = None
-    """The folder for candidate goldens: the files that an update would write, for users to fetch and commit.
-    None if no candidates are written."""
+    """The folder for candidates, the files that an update of the golden would write. Users can fetch and
+    commit them. None if no candidates are written."""
     root: Path | None = None
     """The report folder above ``candidates``. No symbolic link may lead out of it."""
 
 
 def keeps_golden(case: Case) -> bool:
-    """Whether ``case`` reads or writes a golden, for its outputs or for its accepted scores."""
+    """Whether ``case`` has a golden, of outputs or of accepted scores, that runs read or write."""
     from pytest_int8acc.spec.criteria import RegressionCriterion
 
     ratcheted = any(isinstance(criterion, RegressionCriterion) for criterion in case.criteria)

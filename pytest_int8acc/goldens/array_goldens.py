@@ -1,4 +1,4 @@
-"""Compares arrays of a user's own test with their golden, that is a file of recorded arrays."""
+"""Compares arrays of a user's own test with a golden: a file of arrays that an earlier run recorded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class ArrayGoldens:
-    """Goldens of arrays. Each golden is an .npz file of its own.
+    """The goldens of a user's own tests: one .npz file of recorded arrays for each name.
 
     Args:
         folder: A path or an fsspec URL, which may contain a password.
@@ -53,14 +53,14 @@ class ArrayGoldens:
 
         Args:
             name: The golden's file name: letters, digits, '_', '-' and '.'.
-            arrays: One array, or several by name; samples first.
+            arrays: One array, or several by name. Axis 0 of each array counts the samples.
             axis: The axis of classes, for ``kl`` and the top-k agreements.
-            **limits: The limits of an output criterion of a spec, such as ``cosine=0.999``. Each limit holds
-                for the arrays whose type it fits. An array without a limit must reach 40 dB SQNR if it holds
-                floats, and must be equal otherwise.
+            **limits: Limits with the names of an output criterion in a spec, such as ``cosine=0.999``. Each
+                limit applies to the arrays whose type it fits. An array without a limit must reach 40 dB SQNR
+                if it holds floats, and must be equal otherwise.
 
         Returns:
-            One result per array. All are within their limits.
+            One result per array. All limits are met.
 
         Raises:
             AssertionError: A limit is missed, or the golden has more or fewer arrays. The message names
@@ -98,9 +98,10 @@ class ArrayGoldens:
         return results
 
     def _candidate(self, name: str, arrays: Mapping[str, Array]) -> str:
-        """Write ``arrays`` into the folder of candidates; return the end of a message that says where.
+        """Write ``arrays`` as ``name``.npz into the folder ``candidates``, for users to commit as the golden.
 
-        Without a folder of candidates nothing is written, and the text is empty.
+        Returns the end of an error message, which names the file or says why it was not written. Without a
+        folder nothing is written, and the text is empty.
         """
         if self.candidates is None:
             return ""
@@ -114,7 +115,11 @@ class ArrayGoldens:
 
 
 def _read(file: str) -> dict[str, Array] | None:
-    """Return the arrays in an .npz; None if there is no file."""
+    """Return the arrays in an .npz, given by path or URL; None if there is no file.
+
+    Raises:
+        GoldenError: The file cannot be read, or is damaged.
+    """
     mend = "restore it from version control"
     data = read_golden(file, f"{mend}, or record it again with --int8acc-update=all")
     if data is None:
@@ -147,7 +152,7 @@ def _compare(
 
 
 def _fitting(array: Array, limits: Mapping[str, float]) -> Mapping[str, float]:
-    """Return the limits that fit ``array``; if none fit, the default limits for its dtype."""
+    """Return those of ``limits`` whose metric fits the array's dtype; if none does, the default limits."""
     kind = kind_of(array)
     fitting = {name: limit for name, limit in limits.items() if kind in METRICS[name].kinds}
     return fitting or (DEFAULT_LIMITS if kind == "floats" else {"agreement": 1.0})

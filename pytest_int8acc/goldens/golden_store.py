@@ -1,4 +1,7 @@
-"""Reads the golden of a case, checks that it still fits, compares outputs with it, and records it."""
+"""Reads the golden of a case, checks that it fits the case, compares outputs with it, and records it.
+
+A golden is a file of the baseline's recorded outputs and the accepted scores.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +63,7 @@ class GoldenStore:
     record: Record | None = None
     provenance: Provenance = field(default_factory=Provenance)
     regressions_allowed: Mapping[str, float] = field(default_factory=dict)
-    """How much worse than its accepted score each metric may become, by the metric's name, in the metric's
-    unit."""
+    """Metric name to how much worse than its accepted score the metric may become, in the metric's unit."""
     problem: str = ""
     """Why outputs cannot be compared with the golden; empty if they can. A run with a problem only writes a
     candidate: the golden that an update would write."""
@@ -74,7 +76,7 @@ class GoldenStore:
 
     @property
     def replaces_baseline(self) -> bool:
-        """Whether the golden's outputs are used in place of running the baseline."""
+        """Whether the golden's recorded outputs are the baseline, so that no baseline model runs."""
         return self.case.baseline == "golden" and not self.recording and not self.problem
 
     @property
@@ -93,10 +95,12 @@ class GoldenStore:
         return min((n for n in (given, wish) if n is not None), default=None)
 
     def check(self, inputs: Dataset) -> GoldenStore:
-        """Return the same store with ``problem`` set if the golden does not fit; reads ``inputs`` once.
+        """Return a copy of the store with ``problem`` set if the golden does not fit the case and ``inputs``.
+
+        All samples of ``inputs`` are read once.
 
         Raises:
-            GoldenError: The golden is missing or stale, and no candidate is to be written.
+            GoldenError: The golden is missing or stale, and there is no folder for a candidate.
         """
         if not keeps_golden(self.case):
             return self
@@ -109,13 +113,13 @@ class GoldenStore:
         return replace(self, problem=problem)
 
     def form(self, model: Model, own: Callable[[], Form]) -> Form:
-        """Return the float model that serves as the baseline.
+        """Return the form of ``model`` that the report describes as the baseline.
 
-        If a golden is used in place of the baseline, the description of the returned model says so.
+        If recorded outputs replace the baseline, the description of the form says so.
 
         Args:
             model: The float model.
-            own: Creates the baseline that the spec names.
+            own: Creates the baseline that the spec names. It is called if no golden decides the form.
         """
         if self.replaces_baseline:
             assert self.record is not None
@@ -133,19 +137,23 @@ class GoldenStore:
 
     @property
     def wants_candidate(self) -> bool:
-        """Whether the candidate's outputs are needed, because this run may write a golden."""
+        """Whether the candidate's outputs are needed for accepted scores, as this run may write a golden."""
         return self.recording or self.goldens.candidates is not None
 
     def cutter(self) -> Cutter:
-        """Return an object that cuts the golden's outputs into batches; raises GoldenError on damage."""
+        """Return an object that cuts the golden's outputs into batches.
+
+        Raises:
+            GoldenError: The file of outputs is missing or damaged.
+        """
         assert self.record is not None
         location = self.location
         return Cutter(location.outputs(self.record), str(location), location.again)
 
     def judging(self) -> AbstractContextManager[None]:
-        """Return the context for judging.
+        """Return the context in which the candidate is judged.
 
-        If a golden replaces the baseline, values that are not finite are reported as an error of the golden.
+        If a golden replaces the baseline, NaN and infinity in the baseline become an error of the golden.
         """
         return _blaming(self.location) if self.replaces_baseline else nullcontext()
 
@@ -170,14 +178,19 @@ class GoldenStore:
             raise GoldenError(f"{self.location}: {error}; {self.location.mend}") from None
 
     def named(self, metrics: tuple[Score, ...], own: Judge, judge: Judge) -> tuple[Score, ...]:
-        """Return the scores of users' metrics.
+        """Return ``metrics`` with notes that name the accepted scores which serve as limits.
 
-        Notes on scores with a regression limit name the accepted value.
+        Args:
+            metrics: The scores of users' metrics, as ``judge`` gave them.
+            own: The case's own criteria.
+            judge: The result of ``tighten``: ``own`` with further limits from accepted scores.
         """
         return metrics if self.record is None else ratchet.named(metrics, own, judge, self.record)
 
     def finish(self, result: CaseResult, run: Compared) -> CaseResult:
-        """Write the golden, or a candidate for it, if necessary; return the result with notes on the golden.
+        """Write the golden, or a candidate that users may commit, if the run requires it.
+
+        Returns ``result`` with a text, scores and notes on the golden. ``run`` has the outputs of this run.
 
         Raises:
             GoldenError: The golden is missing, stale or damaged, or cannot be written.
@@ -205,7 +218,7 @@ class GoldenStore:
         return replace(result, golden=said, notes=(*result.notes, *notes))
 
     def _problem(self, inputs: Dataset) -> str:
-        """Return why outputs cannot be compared with this golden; empty if they can."""
+        """Return why outputs for ``inputs`` cannot be compared with this golden; empty if they can."""
         record, name = self.record, f"{display(self.case.file)}::{self.case.name}"
         if record is None:
             return (
@@ -233,7 +246,7 @@ class Compared:
     engine: str
     """A description of the engine that the baseline ran on."""
     own: Judge
-    """The case's own criteria, without limits from accepted scores."""
+    """Applies the criteria of the spec, without limits that follow from accepted scores."""
     inputs: Dataset
 
 
@@ -259,7 +272,7 @@ def open_golden_store(
     try:
         record = location.read()
     except GoldenError:
-        if goldens.update != "all":  # an update replaces damaged goldens, too
+        if goldens.update != "all":  # with "all" a damaged golden is recorded anew
             raise
         record = None
     provenance = provenance_of(case, output_settings)
@@ -276,7 +289,14 @@ def _described(golden_store: GoldenStore, record: Record) -> str:
 def _against_golden(
     golden_store: GoldenStore, record: Record, baseline: str, run: Compared
 ) -> tuple[list[Score], str]:
-    """Return the scores of this run's baseline against the golden by the case's criteria, and a summary."""
+    """Return scores that compare this run's baseline with the golden's outputs, and a summary as text.
+
+    Args:
+        golden_store: The store of the golden.
+        record: The golden's record, which must list outputs.
+        baseline: A description of the baseline of this run.
+        run: The outputs of this run. Its criteria ``own`` give the limits.
+    """
     assert record.kept is not None
     live = first_samples(run.baseline, record.samples, record.kept.samples)
     golden = golden_store.cutter().cut(live)
@@ -310,9 +330,9 @@ def _blaming(location: Location) -> Iterator[None]:
 
 
 def _judged(judge: Judge, golden: Outputs, live: Outputs, *, labelled: bool) -> Iterator[Score]:
-    """Yield each score that has a limit.
+    """Yield the scores of ``live`` against ``golden`` that have a limit.
 
-    Users' metrics are left out unless ``labelled`` says that the case's labels belong to these samples.
+    ``labelled`` says whether the case's labels belong to these samples. If not, users' metrics are left out.
     """
     verdict = judge.compare(golden, live, judged_only=True, metrics=labelled).verdict()
     for output in verdict.outputs:
@@ -321,7 +341,7 @@ def _judged(judge: Judge, golden: Outputs, live: Outputs, *, labelled: bool) -> 
 
 
 def _recorded(golden_store: GoldenStore, result: CaseResult, run: Compared) -> CaseResult:
-    """Write the golden; return the result with a note on what changed."""
+    """Write the golden of this run; return ``result`` with a text and the scores on what changed in it."""
     record, data = _make(golden_store, result, run)
     if not golden_store.location.write(record, data, replace=golden_store.goldens.update == "all"):
         return replace(result, golden=f"{golden_store.location} was recorded by another process meanwhile")
@@ -357,7 +377,10 @@ def _candidate(golden_store: GoldenStore, result: CaseResult, run: Compared) -> 
 
 
 def _make(golden_store: GoldenStore, result: CaseResult, run: Compared) -> tuple[Record, bytes | None]:
-    """Return the record and the .npz that an update would write after this run."""
+    """Return the record and the bytes of the .npz that an update of the golden would write after this run.
+
+    The bytes are None if the case keeps no outputs.
+    """
     old, provenance = golden_store.record, golden_store.provenance
     if golden_store.case.baseline == "golden":
         in_fp32 = golden_store.case.candidate is not None or (old is not None and old.baseline == "fp32")
@@ -379,7 +402,10 @@ def _make(golden_store: GoldenStore, result: CaseResult, run: Compared) -> tuple
 
 
 def _pack(golden_store: GoldenStore, run: Compared) -> tuple[Kept | None, bytes | None]:
-    """Return the record's entry on the outputs, and the .npz; None for both if the case keeps no outputs."""
+    """Return the record's entry on the baseline's outputs, and the bytes of their .npz.
+
+    Both are None if the case keeps no outputs.
+    """
     case = golden_store.case
     if not case.golden and case.baseline != "golden":
         return None, None

@@ -1,4 +1,4 @@
-"""Reads and writes the two files of a golden: a JSON file with its record, and an .npz file with outputs.
+"""Reads and writes a golden: a JSON file with accepted scores, and an .npz file with the baseline's outputs.
 
 The files are in a folder or at an fsspec URL. The name of the .npz file contains a part of its hash. The .npz
 file is written first. The JSON file names it, and is renamed into place afterwards. If a process is killed,
@@ -34,7 +34,7 @@ from pytest_int8acc.spec.load import display
 from pytest_int8acc.spec.models import Case, GoldenType
 from pytest_int8acc.tensors import Array, Feed, Outputs
 
-#: Name of the folder of goldens beside the specs.
+#: Name of the folder with goldens that is beside the specs, unless the configuration names another place.
 FOLDER = "__int8acc__"
 #: Number of characters of the hash in the name of an .npz file.
 HASH_LENGTH = 12
@@ -44,22 +44,22 @@ _LOCK_TIMEOUT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Location:
-    """The two files of one golden."""
+    """Where the two files of one golden are: a JSON file and an .npz file."""
 
     folder: str = field(repr=False)
     """A path or an fsspec URL, which may contain a password."""
     case: str
     again: str = "record it again"
-    """How to record the golden again, with the command to type."""
+    """Advice for messages: how to record the golden again, with the command to type."""
 
     @property
     def file(self) -> str:
-        """The path or URL of the JSON."""
+        """The path or URL of the golden's JSON file."""
         return f"{self.folder}/{self.case}.json"
 
     @property
     def mend(self) -> str:
-        """The advice for a damaged golden."""
+        """Advice for messages on a damaged golden: restore it, or record it again."""
         return f"restore it from version control, or {self.again}"
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class Location:
         return shown(self.file)
 
     def read(self) -> Record | None:
-        """Return the record in the JSON; None if there is no golden.
+        """Return the content of the golden's JSON file; None if there is no file.
 
         Raises:
             GoldenError: The file cannot be read, or is no golden.
@@ -76,10 +76,10 @@ class Location:
         return None if text is None else read_record(text, str(self), self.again)
 
     def outputs(self, record: Record) -> Stored:
-        """Return the baseline's outputs, which ``record`` must have.
+        """Return the baseline's outputs from the golden's .npz, which ``record`` must name.
 
         Raises:
-            GoldenError: The .npz is missing, or is not the one that was written.
+            GoldenError: The .npz is missing, or its hash is not the one in ``record``.
         """
         assert record.kept is not None
         where = f"{self.folder}/{record.kept.file}"
@@ -97,7 +97,7 @@ class Location:
         raise GoldenError(f"{shown(where)}: the golden is damaged ({damage}); {self.mend}")
 
     def write(self, record: Record, data: bytes | None, *, replace: bool) -> bool:
-        """Write ``record`` and its outputs. A file that already has the right content is not written again.
+        """Write both files of the golden. A file that already has the right content is not written again.
 
         Args:
             record: The content of the JSON.
@@ -105,7 +105,7 @@ class Location:
             replace: Whether an existing golden is replaced.
 
         Returns:
-            False if a golden existed and was not replaced.
+            Whether the golden was written. It is not if one exists and ``replace`` is False.
 
         Raises:
             GoldenError: The files cannot be written; the old golden stays as it was.
@@ -149,9 +149,9 @@ class Location:
             raise GoldenError(f"{self}: another process has been writing this golden for minutes") from None
 
     def _clear(self, kept: str | None) -> None:
-        """Remove temporary files of killed recordings, and all .npz files of this golden except ``kept``.
+        """Remove temporary files of killed recordings, and .npz files of this golden not named ``kept``.
 
-        In shared storage nothing is removed, because another process may have just written the files.
+        At a URL nothing is removed, because another process may have just written the files.
         """
         if is_url(self.folder):
             return
@@ -166,13 +166,13 @@ class Location:
         clear_drafts(folder, f"{self.case}.json")
 
     def _put(self, where: str, data: bytes) -> None:
-        """Write a file atomically, unless it has this content already."""
+        """Write ``data`` to the path or URL ``where`` atomically, unless the file holds ``data`` already."""
         if _content(where) != data:
             write_bytes_atomic(where, data)
 
 
 def location_of(case: Case, folder: str | None = None) -> Location:
-    """Return the files of a case's golden in ``folder``, a path or URL; None means beside the spec."""
+    """Return the location of a case's golden in ``folder``, a path or URL; None means beside the spec."""
     local_folder = case.file.parent / FOLDER / stem(case.file.name)
     update = f"`pytest {display(case.file)}::{case.name} --int8acc-update=all`"
     return Location(
@@ -181,7 +181,7 @@ def location_of(case: Case, folder: str | None = None) -> Location:
 
 
 def shown(where: str) -> str:
-    """Return a path relative to the current folder, or a URL without its password."""
+    """Return ``where`` as messages show it: a path relative to the current folder, a URL without secrets."""
     return safe_url(where) if is_url(where) else display(Path(where))
 
 
@@ -206,8 +206,8 @@ def read_golden(where: str, mend: str) -> bytes | None:
         raise GoldenError(f"{shown(where)}: the golden cannot be read: {why}; {mend}") from error
 
 
-#: The outputs in a golden, by name: one array of all samples, or a list of one array per batch if batches
-#: cannot be joined.
+#: The outputs in a golden, by name: one array of all samples, or one array per batch if the batches of the
+#: output cannot be joined along axis 0.
 Stored = dict[str, Array | list[Array]]
 
 
@@ -217,9 +217,10 @@ def pack(outputs: Outputs, samples: int, dtype: GoldenType) -> tuple[bytes, dict
     Equal outputs give equal bytes.
 
     Args:
-        outputs: One array per batch. If the batches of an output can be joined, axis 0 counts the samples.
-        samples: Number of samples in all batches.
-        dtype: Wider floats are converted to this type.
+        outputs: Output name to one array per batch. The batches of an output are joined if their axis 0
+            counts the samples.
+        samples: Number of samples in all batches together.
+        dtype: The type in which floats are stored. Narrower floats are not converted.
 
     Raises:
         GoldenError: A value exceeds the range of ``dtype``.
@@ -238,7 +239,7 @@ def pack(outputs: Outputs, samples: int, dtype: GoldenType) -> tuple[bytes, dict
 
 
 def write_npz(file: io.BytesIO | Path, arrays: Iterable[tuple[str, Array]]) -> None:
-    """Write arrays of any name as ``np.savez_compressed`` would; equal arrays make equal files."""
+    """Write arrays as ``np.savez_compressed`` does, but with any names; equal arrays make equal files."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, array in arrays:
             # the date is fixed to 1980, so that equal arrays make equal files
@@ -269,7 +270,7 @@ def unpack(data: bytes, outputs: Mapping[str, KeptOutput]) -> Stored:
 
 
 def _cast(array: Array, kept: KeptOutput) -> Array:
-    """Return an array of an .npz in the dtype of its output; TypeError if the kind of dtype differs."""
+    """Return a stored array in the dtype that the output had; TypeError if the kind of dtype differs."""
     return array.astype(kept.dtype, casting="same_kind")
 
 
@@ -292,11 +293,14 @@ class Cutter:
         return GoldenError(f"{self._where}: the golden does not fit: {said}; {self._again}")
 
     def __call__(self, other: Feed) -> Feed:
-        """Return the golden's rows for the next batch ``other``.
+        """Return the golden's outputs for the samples of the next batch.
+
+        Args:
+            other: The outputs of another run for this batch. They give the number of samples.
 
         Raises:
-            GoldenError: An output is missing, or its rows have another shape. Rows that are missing at the
-                end raise an error in ``end`` only.
+            GoldenError: The golden lacks an output, or has it in another shape. If the golden has too few
+                samples, only ``end`` raises an error.
         """
         batch = {}
         for name, array in other.items():
@@ -317,7 +321,7 @@ class Cutter:
         return batch
 
     def end(self) -> None:
-        """Check that each sample of the golden was used exactly once; raises GoldenError if not."""
+        """Raise GoldenError unless the batches so far have used each sample of the golden exactly once."""
         for name, rows in self._rows.items():
             kept, batches = self._stored[name], self._batches
             if isinstance(kept, list) and len(kept) != batches:
@@ -338,7 +342,7 @@ class Cutter:
 
 
 def first_samples(outputs: Outputs, samples: int, count: int) -> Outputs:
-    """Return the outputs of the first ``count`` of ``samples`` samples.
+    """Return the outputs of the first ``count`` samples; ``outputs`` hold ``samples`` samples in batches.
 
     Raises:
         GoldenError: An output has no axis of samples.
@@ -358,14 +362,18 @@ def first_samples(outputs: Outputs, samples: int, count: int) -> Outputs:
 
 
 def _join(batches: Sequence[Array], samples: int) -> Array | None:
-    """Return all batches as one array; None if its first axis would not count the samples."""
+    """Return the batches of an output as one array; None if its axis 0 would not count ``samples``."""
     if any(array.ndim == 0 or array.shape[1:] != batches[0].shape[1:] for array in batches):
         return None
     return np.concatenate(batches) if sum(map(len, batches)) == samples else None
 
 
 def _narrow(name: str, array: Array, dtype: GoldenType) -> Array:
-    """Return ``array`` in the dtype that the golden keeps; raises GoldenError if a value overflows."""
+    """Return ``array``, the output ``name``, with floats at most as wide as ``dtype``, and objects as text.
+
+    Raises:
+        GoldenError: A value exceeds the range of ``dtype``.
+    """
     if array.dtype.kind == "O":
         return array.astype(str)
     if array.dtype.kind != "f" or array.dtype.itemsize <= np.dtype(dtype).itemsize:

@@ -19,17 +19,17 @@ from pytest_int8acc.settings import SUFFIXES
 from pytest_int8acc.spec.load import display, load_spec
 
 _NPZ = re.compile(rf"(.+)\.[0-9a-f]{{{HASH_LENGTH}}}\.npz")
-#: Matches the names of unfinished files that recordings of goldens left. A hash is optional in the name of an
-#: .npz, because the .npz of a golden of arrays has none.
+#: Matches the names of unfinished files that killed recordings of goldens left. The hash in the name of an
+#: .npz is optional: goldens of users' own tests have none.
 _DRAFT = re.compile(rf"(.+?)(?:\.json|\.[0-9a-f]{{{HASH_LENGTH}}}\.npz|\.npz)\.[0-9a-f]{{32}}\.tmp")
 
 
 @dataclass(frozen=True)
 class Orphan:
-    """A file that no golden needs."""
+    """A file in a folder of goldens that no golden needs any more."""
 
     file: str
-    """The path or URL of the file."""
+    """The path or URL of the file that no golden needs."""
     case: str
     why: str
 
@@ -39,11 +39,11 @@ class Orphan:
 
 @dataclass(frozen=True)
 class Survey:
-    """The orphans, files that no golden needs, and the folders that could not be searched for them."""
+    """The files that no golden needs, and the specs whose folders of goldens could not be searched."""
 
     orphans: tuple[Orphan, ...]
     unknown: tuple[str, ...]
-    """One message per spec that cannot be read. Its goldens are not touched."""
+    """One message for each spec that cannot be read. The files of its goldens are not among the orphans."""
 
 
 def survey(root: Path, goldens: str | None = None, skip: Iterable[str] = ()) -> Survey:
@@ -75,7 +75,9 @@ def survey(root: Path, goldens: str | None = None, skip: Iterable[str] = ()) -> 
 
 
 def delete(orphan: Orphan) -> bool:
-    """Remove an orphan under the golden's lock; return False if a golden needs the file by now.
+    """Remove a file that no golden needs; return False if a golden has come to need it in the meantime.
+
+    The golden is locked meanwhile.
 
     Raises:
         GoldenError: The file cannot be removed.
@@ -124,7 +126,10 @@ def _orphans(folder: str, names: list[str], spec: Path, kept_cases: set[str] | N
 
 
 def _folders(root: Path, goldens: str | None, skip: frozenset[str]) -> Iterator[tuple[str, list[str], Path]]:
-    """Yield each folder of goldens, its files, and the path of its spec without suffix."""
+    """Yield each folder of goldens, the names of its files, and the path of its spec without suffix.
+
+    The arguments are those of :func:`survey`.
+    """
     if goldens is None:
         for here, inner, _ in os.walk(root):
             inner[:] = sorted(name for name in inner if name not in skip)
@@ -156,7 +161,7 @@ def _files_below(where: str) -> list[str]:
 
 
 def _is_record(location: Location) -> bool:
-    """Return whether a JSON file is a golden. Other JSON files are not deleted."""
+    """Return whether the JSON file at ``location`` is a golden. JSON files of users are never deleted."""
     try:
         return location.read() is not None
     except GoldenError:
@@ -164,7 +169,7 @@ def _is_record(location: Location) -> bool:
 
 
 def _is_named(folder: str, npz: str, cases: Iterable[str]) -> bool:
-    """Return whether the golden of one of ``cases`` names ``npz``, or cannot be read and may name it."""
+    """Return whether the golden of one of ``cases`` names the file ``npz``, or might, but cannot be read."""
     for case in cases:
         try:
             record = Location(folder, case).read() if npz.startswith(f"{case}.") else None

@@ -21,9 +21,9 @@ from pytest_int8acc.tensors import Array, Outputs, did_you_mean
 
 
 def regressions(case: Case) -> dict[str, float]:
-    """Returns by how much each metric, by name, may become worse than accepted, in the metric's unit.
+    """Returns a mapping of metric name to how much worse than accepted it may become, in its own unit.
 
-    If several criteria name a metric, the strictest one counts.
+    If several criteria name a metric, the smallest number is used.
 
     Raises:
         CriterionError: There is no such metric.
@@ -73,9 +73,10 @@ def accepted_scores(
 def _compared(
     judge: Judge, baseline: Outputs, candidate: Outputs
 ) -> Iterator[tuple[str, Sequence[Array], Sequence[Array]]]:
-    """Yields each output, or each of its parts, with the arrays of baseline and candidate.
+    """Yields the name, the baseline's arrays and the candidate's arrays of each output.
 
-    The small channels of an output without parts are yielded in addition to the output.
+    An output that is judged by its parts is replaced by its parts. For an output whose channels with small
+    values are also judged by themselves, these channels follow as one more item.
     """
     for name, arrays in baseline.items():
         parts = judge.splitter.parts(name, arrays[0]) if arrays else ()
@@ -89,7 +90,7 @@ def _compared(
 
 
 def _own_limits(judge: Judge, subject: str) -> list[OutputLimits]:
-    """Returns the case's own criteria for an output, or for a part of one."""
+    """Returns the limits of ``judge`` on the output ``subject``, or on the output that it is a part of."""
     return limits_for(judge.splitter.whole_of(subject), judge.limits)
 
 
@@ -99,7 +100,7 @@ def tighten(judge: Judge, regressions_allowed: Mapping[str, float], record: Reco
     Args:
         judge: The case's own criteria.
         regressions_allowed: The result of :func:`regressions`.
-        record: The golden. None adds no limits from scores, but still prevents the default limits.
+        record: The golden. With None no limits are added, but outputs without a limit get no default limit.
 
     Raises:
         GoldenError: For one of the metrics, no score was accepted, or the accepted score rejects nothing as a
@@ -126,12 +127,12 @@ def tighten(judge: Judge, regressions_allowed: Mapping[str, float], record: Reco
 
 
 def named(metrics: Sequence[Score], own: Judge, judge: Judge, record: Record) -> tuple[Score, ...]:
-    """Returns the scores of users' metrics. Notes name the accepted values that serve as limits.
+    """Returns the scores of users' metrics with notes that name the accepted scores which serve as limits.
 
     Args:
-        metrics: The scores that ``judge`` gave.
+        metrics: The scores that ``judge`` gave. Those with a limit from an accepted score come last.
         own: The case's own criteria.
-        judge: The same criteria with limits from accepted scores.
+        judge: The case's own criteria, and limits from accepted scores.
         record: The golden.
     """
     start = len(metrics) - len(judge.metrics) + len(own.metrics)
@@ -143,7 +144,11 @@ def named(metrics: Sequence[Score], own: Judge, judge: Judge, record: Record) ->
 def improvements(
     result: CaseResult, regressions_allowed: Mapping[str, float], record: Record, update: str
 ) -> list[str]:
-    """Returns a note if scores are better than accepted by more than they may become worse; else no note."""
+    """Returns one note on the scores that have improved on their accepted scores; empty if there are none.
+
+    A score is named if it is better by more than ``regressions_allowed`` lets it become worse. The note
+    quotes ``update``, the command that accepts the better scores.
+    """
     now = {(score.subject, score.metric): score.value for score in result.scores}
     better = []
     for score in record.scores:
@@ -160,7 +165,10 @@ def improvements(
 def unaccepted_parts(
     result: CaseResult, regressions_allowed: Mapping[str, float], record: Record, update: str
 ) -> list[str]:
-    """Returns a note on outputs that are now judged by their parts, but were accepted as a whole."""
+    """Returns one note on outputs that are judged by parts, but were accepted as a whole; empty without any.
+
+    The note quotes ``update``, the command that accepts the scores of the parts.
+    """
     accepted = {score.subject for score in record.scores}
     new = [o for o in result.outputs if o.part_of and o.name not in accepted and o.part_of in accepted]
     wholes = list(dict.fromkeys(output.part_of for output in new))
@@ -175,7 +183,10 @@ def unaccepted_parts(
 def _all_scores(
     name: str, baseline: Sequence[Array], candidate: Sequence[Array], own: Sequence[OutputLimits]
 ) -> Iterator[Score]:
-    """Yields one score for each metric that fits the output, along the axes of the case's own criteria."""
+    """Yields one score, without a limit that could fail, for each metric that fits the output ``name``.
+
+    ``own`` are the case's own criteria on the output. They give the class axis and other options.
+    """
     for metric in METRICS.values():
         like = next((c for c in own if metric.name in c.limits), own[0] if own else OutputLimits(name))
         if metric.name == "tolerance" and like.tolerance is None:
@@ -217,10 +228,10 @@ def _metric_limits(
 
 
 def _limit(score: Accepted, amount: float) -> float:
-    """Returns the limit on a score: 0.7 if 0.8 was accepted and 0.1 may be lost.
+    """Returns the limit on a score, like 0.7 if the score 0.8 was accepted and ``amount`` is 0.1.
 
     Raises:
-        GoldenError: The limit would reject nothing.
+        GoldenError: The accepted score is nan, or so bad that the limit would reject nothing.
     """
     if not _bounds(score.value, score.bound):
         raise GoldenError(
@@ -234,7 +245,7 @@ def _limit(score: Accepted, amount: float) -> float:
 
 
 def _bounds(value: float, bound: Bound) -> bool:
-    """Returns whether a score rejects anything as a limit. nan and the worst infinity do not."""
+    """Returns whether ``value`` as a limit would reject any score. nan and the worst infinity would not."""
     return not math.isnan(value) and value != (-math.inf if bound == "min" else math.inf)
 
 

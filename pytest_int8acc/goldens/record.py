@@ -1,6 +1,6 @@
-"""The record of a golden: its provenance and the accepted scores. Finds what has changed since it was made.
+"""The record of a golden: the accepted scores, and the provenance, with which later changes are found.
 
-The provenance is the files, settings and scripts that a golden depends on.
+The provenance is the files, settings and scripts on which a golden depends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class GoldenError(Int8accError):
 
 
 def _plain(name: str) -> str:
-    """Returns ``name``; raises ValueError unless it is a file name without a folder."""
+    """Returns ``name`` unchanged; raises ValueError unless it is a file name without a folder."""
     if name in ("", ".", "..") or any(separator in name for separator in "/\\:"):
         raise ValueError(f"{name!r} lies in another folder")
     return name
@@ -46,7 +46,7 @@ class Accepted(_Frozen):
     """One accepted score of the low-precision candidate."""
 
     subject: str
-    """The output's name, or the user's metric function as the spec names it."""
+    """The name of the output, or of the metric as the spec writes it, like ``metrics.py:top1``."""
     metric: str
     value: float
     bound: Bound
@@ -59,7 +59,7 @@ class Accepted(_Frozen):
 
 
 class KeptOutput(_Frozen):
-    """How one output is stored in the .npz."""
+    """How the .npz of a golden stores one output."""
 
     dtype: str
     """The dtype of the baseline's output; ``object`` for strings."""
@@ -68,7 +68,7 @@ class KeptOutput(_Frozen):
 
 
 class Kept(_Frozen):
-    """The baseline's outputs in the .npz."""
+    """The entry of a golden's record on the .npz file with the baseline's outputs."""
 
     file: Annotated[str, AfterValidator(_plain)]
     sha256: str
@@ -85,17 +85,18 @@ class Record(_Frozen):
     format: Literal[1] = 1
     case: str
     files: dict[str, str]
-    """Role to SHA-256: of the model with its external data, and of the baseline if that is a file."""
+    """SHA-256 of the files that the golden depends on: the model with its external data, and the baseline if
+    it is a file. The keys are ``model``, ``baseline model`` and ``baseline engine``."""
     baseline: str
-    """The kind of baseline: fp16, fp32, model or engine."""
+    """The kind of baseline: fp16, fp32, model (another ONNX file) or engine (a built engine)."""
     samples: int = Field(ge=1)
     """Number of samples from which the scores were computed."""
     data: str
     """The hash of the samples from which the scores were computed."""
     settings: dict[str, str]
-    """The settings that change outputs."""
+    """The settings of the backend that change outputs, by name."""
     scripts: dict[str, str]
-    """SHA-256 of loader, metrics and labels, by their names in the spec."""
+    """SHA-256 of the user's loader, metrics and labels, by the names of these files in the spec."""
     made_with: dict[str, str]
     """Versions of the libraries, and a description of the engine that the baseline ran on."""
     scores: tuple[Accepted, ...]
@@ -103,12 +104,14 @@ class Record(_Frozen):
     """The stored outputs; None if the case keeps only its scores."""
 
     def text(self) -> str:
-        """Return the JSON."""
+        """Return the content of the golden's JSON file."""
         return self.model_dump_json(indent=2) + "\n"
 
 
 def read_record(text: bytes, where: str, again: str) -> Record:
-    """Return the record in a JSON; messages name the file by ``where``, and end with the advice ``again``.
+    """Return the record in ``text``, the content of a golden's JSON file.
+
+    Error messages name the file by ``where``, and end with the advice ``again``: how to record the golden.
 
     Raises:
         GoldenError: The JSON is no golden of this version.
@@ -130,7 +133,7 @@ def read_record(text: bytes, where: str, again: str) -> Record:
 
 
 def compared(old: Record | None, new: Record) -> Iterator[Acceptance]:
-    """Yield the old and the new value of each score that either record has."""
+    """Yield the accepted value of each score before and after: in ``old`` and in ``new``; None if missing."""
     before = {} if old is None else {score.key: score.value for score in old.scores}
     for score in new.scores:
         yield Acceptance(*score.key, before.pop(score.key, None), score.value)
@@ -155,7 +158,7 @@ class Provenance:
 
 
 def provenance_of(case: Case, output_settings: Mapping[str, str]) -> Provenance:
-    """Return the provenance of a golden recorded now; hashes the case's files.
+    """Return the provenance that a golden recorded in this run has. The case's files are hashed for it.
 
     Args:
         case: From ``load_spec``.
@@ -217,7 +220,13 @@ def made_with(engine: str) -> dict[str, str]:
 
 
 def changes(record: Record, now: Provenance, case: Case) -> Iterator[str]:
-    """Yield each reason why a golden no longer fits the case, except changes of its data."""
+    """Yield each reason, except a change of the data, why a golden no longer fits its case.
+
+    Args:
+        record: The golden.
+        now: The provenance that the golden would have if it were recorded in this run.
+        case: The case.
+    """
     if record.case != case.name:
         yield f"it is of case '{record.case}'"
     # With ``baseline: golden``, the golden replaces the files of the baseline. These files may be gone.
@@ -230,7 +239,8 @@ def changes(record: Record, now: Provenance, case: Case) -> Iterator[str]:
         yield f"its baseline is {record.baseline}, the spec's is {now.baseline}"
     for key, value in now.settings.items():
         was = record.settings.get(key)
-        # A golden from an engine may be used with another runtime; ``remarks`` gives a note on it.
+        # A golden may be recorded with a built engine and used with another runtime, or the reverse. Then
+        # ``remarks`` gives a note instead.
         if was != value and ENGINE not in (was, value):
             yield f"{key} was {'not said' if was is None else was}, this run has {value}"
 
@@ -250,7 +260,13 @@ def data_changes(samples: int, digest: str, inputs: Dataset) -> Iterator[str]:
 
 
 def remarks(record: Record, now: Provenance, engine: str) -> Iterator[str]:
-    """Yield a note on each change that leaves the golden usable: changed scripts, or another engine."""
+    """Yield a note on each change that leaves the golden usable: changed scripts, or another engine.
+
+    Args:
+        record: The golden.
+        now: The provenance that the golden would have if it were recorded in this run.
+        engine: A description of the engine that the baseline of this run ran on.
+    """
     changed = [name for name, digest in now.scripts.items() if record.scripts.get(name, digest) != digest]
     if changed:
         yield f"golden: {', '.join(changed)} changed since it was recorded; model and data did not"

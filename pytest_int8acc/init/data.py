@@ -1,4 +1,4 @@
-"""Finds the kind of the data that ``--int8acc-data`` names (arrays, images or audio), and their labels."""
+"""Finds out whether ``--int8acc-data`` names arrays, images or audio, and finds the labels of these data."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ _ACCEPTED = "a folder of images, of audio or of .npy files, an .npz, an .npy or 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """The place of the labels for the user's data."""
+    """Where the labels of the user's data are, and how they are stored."""
 
     kind: LabelKind
     file: Path | None = None
-    """The file of labels. For the kind ``folders``: a file that lists the classes in order, or None."""
+    """The file of labels; for the kind ``folders`` a file that lists the classes in order. None if there is
+    no such file."""
     array: str = ""
-    """The name of the array that holds the labels, for the kind ``array``."""
+    """For the kind ``array``: the name of the array with the labels; otherwise empty."""
     numbers: bool = True
-    """Whether the file of labels gives the numbers of the classes. Otherwise it gives their names."""
+    """Whether the file of labels has numbers of classes. If False, it has names of classes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +57,9 @@ class Given:
     tensor: TensorInfo | None = None
     """The model's input for the images or the audio; None for other kinds of data."""
     arrays: Mapping[str, Array] | None = None
-    """Name to stored array, if the arrays must be changed to fit the model; otherwise None."""
+    """The stored arrays by name, if they must be converted to fit the model; otherwise None."""
     problem: str = ""
-    """The error message that says why ``arrays`` do not fit the model."""
+    """The error message that says why ``arrays`` do not fit the model; empty if ``arrays`` is None."""
 
     @property
     def count(self) -> int:
@@ -163,7 +164,11 @@ def _lines(file: Path) -> list[str]:
 
 
 def _arrays(path: Path, model: Model) -> Given:
-    """Return stored arrays: kind ``ready`` if the first sample fits the model, otherwise kind ``arrays``."""
+    """Return the data for stored arrays at ``path``.
+
+    The kind is ``ready`` if the first sample fits the inputs of the model, and ``arrays`` if it must be
+    converted.
+    """
     try:
         for _ in open_dataset(path.name, model.inputs, base=path.resolve().parent).first(1).batches():
             pass

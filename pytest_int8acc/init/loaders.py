@@ -17,11 +17,12 @@ from pytest_int8acc.init.templates import render
 from pytest_int8acc.names import shown
 from pytest_int8acc.tensors import Array, Dim, TensorInfo
 
-#: Number of batches that a loader script of random data yields.
+#: Number of batches that the loader script yields if it draws random values.
 RUNS = 8
 #: Maximum number of the user's files or stored samples that the loader script gives as inputs of the case.
 COMPARED = 100
-#: Maximum number of further files or stored samples that the loader script gives to calibration.
+#: Maximum number of files or stored samples, beyond those of the case, that the loader script gives to
+#: calibration.
 CALIBRATED = 50
 
 
@@ -35,7 +36,7 @@ def data_loader(trial: Trial, given: Given, folder: Path, classes: str) -> str:
     """Return a loader script that reads the user's data; empty if the data fit the model without a script.
 
     Args:
-        trial: The sizes that the model accepts.
+        trial: The result of running the model with guessed input sizes, which the script uses for shapes.
         given: The user's data.
         folder: The folder into which the script will be written.
         classes: The output whose top-1 accuracy the script computes if there are labels; empty if no output
@@ -74,7 +75,7 @@ def missing_parts(trial: Trial, given: Given | None, loader: str) -> str:
     """Return one line on what the user must fill in before the spec can run; empty if nothing is missing.
 
     Args:
-        trial: The sizes that were tried.
+        trial: The result of running the model with guessed input sizes.
         given: The user's data; None without data.
         loader: The name of the loader script; empty if there is none.
     """
@@ -99,7 +100,11 @@ def missing_parts(trial: Trial, given: Given | None, loader: str) -> str:
 
 
 def _table(trial: Trial, inputs: Iterable[TensorInfo], shapes: dict[str, tuple[int, ...]]) -> str:
-    """Return lines of Python: items of a dict of input name to shape, dtype and range of random values."""
+    """Return lines of Python for the loader script: items of a dict about the random values of ``inputs``.
+
+    Each item is the name of an input, and its shape, dtype, least and greatest value. ``shapes`` has the
+    shapes by input name.
+    """
     lines = []
     for tensor in inputs:
         values_range = trial.ranges[tensor.name]
@@ -116,7 +121,7 @@ def _input_of_files(given: Given) -> TensorInfo:
 
 
 def _file_values(given: Given) -> dict[str, object]:
-    """Return the values for the loader's template that both images and audio need."""
+    """Return the values of placeholders that the loader's template needs for images as well as for audio."""
     tensor = _input_of_files(given)
     return {
         "if_files": True,
@@ -128,7 +133,7 @@ def _file_values(given: Given) -> dict[str, object]:
 
 
 def _image_values(trial: Trial, given: Given) -> dict[str, object]:
-    """Return the values for the template of a loader script that reads images."""
+    """Return the values of all placeholders that the loader's template needs for images."""
     tensor = _input_of_files(given)
     shape = trial.sample_shape(tensor)
     channels, height, width = image_axes(tensor) or (1, 2, 3)
@@ -149,7 +154,7 @@ def _image_values(trial: Trial, given: Given) -> dict[str, object]:
 
 
 def _audio_values(trial: Trial, given: Given) -> dict[str, object]:
-    """Return the values for the template of a loader script that reads audio."""
+    """Return the values of all placeholders that the loader's template needs for audio."""
     tensor = _input_of_files(given)
     shape, axis = trial.sample_shape(tensor), wave_axis(tensor)
     only_wav = all(file.suffix.lower() == ".wav" for file in given.files)
@@ -168,7 +173,7 @@ def _audio_values(trial: Trial, given: Given) -> dict[str, object]:
 
 
 def _array_values(trial: Trial, given: Given) -> dict[str, object]:
-    """Return the values for the template of a loader script that reads stored arrays."""
+    """Return the values of all placeholders that the loader's template needs for stored arrays."""
     stored = given.arrays or {}
     matched = _arrays_of_inputs(trial, given)
     blocks = []
@@ -191,7 +196,7 @@ def _array_values(trial: Trial, given: Given) -> dict[str, object]:
 
 
 def _arrays_of_inputs(trial: Trial, given: Given) -> list[tuple[TensorInfo, str]]:
-    """Return inputs, each with the name of the stored array for it; inputs without an array are left out.
+    """Return each input of the model with the name of its stored array; inputs without one are left out.
 
     An input is paired with the array of the same name. If there is no such array, the input is paired with
     the next array that has the name of no input.
@@ -206,9 +211,10 @@ def _arrays_of_inputs(trial: Trial, given: Given) -> list[tuple[TensorInfo, str]
 
 
 def _steps(array: Array, tensor: TensorInfo, is_batched: bool) -> list[str] | None:
-    """Return lines of Python that turn a stored sample into the input ``tensor``.
+    """Return lines of Python that convert a sample of ``array`` to the model's input ``tensor``.
 
-    The result is None if no conversion is known.
+    ``is_batched`` says whether axis 0 of the input counts samples. The result is None if no conversion is
+    known.
     """
     shape = tensor.shape or ()
     reshaping = _reshaping(array.shape[1:], shape[1:] if is_batched else shape)
@@ -222,9 +228,10 @@ def _steps(array: Array, tensor: TensorInfo, is_batched: bool) -> list[str] | No
 
 
 def _reshaping(shape: Sequence[int], dims: Sequence[Dim]) -> str | None:
-    """Return a line of Python that brings a sample of ``shape`` to ``dims`` by a transpose or a new axis.
+    """Return a line of Python that changes a sample of ``shape`` to a shape that fits ``dims``.
 
-    The line is empty if the shape fits unchanged. The result is None if no transpose and no new axis helps.
+    The line makes a transpose or adds an axis. It is empty if ``shape`` fits already. The result is None if
+    neither helps.
     """
 
     def fits(shape: Sequence[int]) -> bool:
@@ -242,7 +249,7 @@ def _reshaping(shape: Sequence[int], dims: Sequence[Dim]) -> str | None:
 
 
 def _label_values(given: Given, folder: Path) -> dict[str, object]:
-    """Return the values for the loader's template that say how the script reads the labels."""
+    """Return the values of placeholders that say how the loader script reads labels; empty without labels."""
     labels = given.labels
     if labels is None:
         return {}

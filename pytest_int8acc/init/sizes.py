@@ -15,12 +15,12 @@ from pytest_int8acc.graph.outputs import STATE_NAME
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed, TensorInfo
 
-#: Heights and widths of images that are tried, in pixels. The most common size comes first.
+#: Heights, and equal widths, of images that are tried, in pixels. The most common size comes first.
 IMAGES = (224, 256, 320, 640, 512, 128, 96, 64, 48, 32, 28, 299, 112, 416, 1024)
 #: Lengths of waveforms that are tried, in samples.
 WAVES = (16000, 512, 576, 1024, 256, 8000, 4096, 48000, 400, 160)
-#: Lengths of waveforms, in samples, that are tried for a model with a state. Such a model reads a waveform in
-#: short windows.
+#: Lengths of waveforms, in samples, that are tried for a recurrent model, which has its state as an input.
+#: Such a model reads a waveform in short windows.
 WINDOWS = (512, 576, 1024, 256, 1536, 16000)
 #: Lengths that are tried for sequences, in tokens or feature vectors.
 SEQUENCES = (16, 32, 64, 100, 128, 300, 512, 77, 3000)
@@ -30,7 +30,8 @@ _WIDTHS = (4, 1, 2, 8, 10)
 BATCHES = (4, 1)
 #: Matches the name of an input whose value is the sampling rate of a waveform, in Hz.
 _RATE = re.compile(r"^(sr|sample_?rate|sampling_?rate|rate)$", re.IGNORECASE)
-#: Values for scalar inputs that are bounds, such as a minimum frequency, by a pattern of the input's name.
+#: A pattern of an input's name, to the value of the input. The values are for scalar inputs that are bounds,
+#: such as a minimum frequency.
 _BOUNDS = {re.compile(r"min", re.IGNORECASE): 0, re.compile(r"max", re.IGNORECASE): 1000}
 _MASK = re.compile(r"mask", re.IGNORECASE)
 _Shapes = dict[str, tuple[int, ...]]
@@ -38,12 +39,12 @@ _Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Range:
-    """The range of the random values of one input: least and greatest value."""
+    """The range from which the random values of one input are drawn: its least and its greatest value."""
 
     low: float = 0
     high: float = 1
     why: str = ""
-    """The reason for this range; empty for the range that random data have by default."""
+    """The reason for this range, for a comment in the loader script; empty for the default range, 0 to 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +58,11 @@ class Trial:
     outputs: _Shapes
     """Output name to shape; empty if the model did not run with any of the shapes."""
     tried: int
-    """The number of combinations of sizes that were tried."""
+    """The number of combinations of input sizes with which the model was run."""
     refused: str = ""
     """ONNX Runtime's error for the last sizes that were tried; empty if the model ran."""
     finite: bool = True
-    """Whether all outputs were finite."""
+    """Whether the outputs of the run held no NaN and no infinity."""
 
     @property
     def how(self) -> str:
@@ -75,7 +76,7 @@ class Trial:
 
     @property
     def batched(self) -> frozenset[str]:
-        """The inputs whose axis 0 counts samples."""
+        """The names of the inputs whose axis 0 counts samples."""
         return read_layout(self.model.inputs).batched
 
     def sample_shape(self, tensor: TensorInfo) -> tuple[int, ...]:
@@ -151,9 +152,10 @@ def _range(model: Model, tensor: TensorInfo) -> Range:
 
 
 def _table_rows(model: Model, name: str) -> int:
-    """Return the number of rows of the table in which a Gather looks up the input; 0 if there is no Gather.
+    """Return the number of rows of the constant in which a Gather looks up the input; 0 if no Gather does.
 
-    With several tables, the result is the smallest number. A Cast may lie between the input and the Gather.
+    If several Gather nodes do, the result is the smallest number. A Cast may lie before the Gather. ``name``
+    is the name of the input.
     """
     constants, rows = model.constants(), []
     for node, position in model.index.readers(name):
@@ -165,7 +167,7 @@ def _table_rows(model: Model, name: str) -> int:
 
 
 def image_axes(tensor: TensorInfo) -> tuple[int, int, int] | None:
-    """Return the axes of channels, height and width; None if the shape is not that of an image.
+    """Return the axes of channels, height and width if the input may be an image; otherwise None.
 
     An image has 1, 3 or 4 channels, on the first axis or on the last axis.
     """
@@ -194,7 +196,10 @@ def wave_axis(tensor: TensorInfo) -> int | None:
 
 
 def _candidates(model: Model, batches: Sequence[int]) -> Iterator[_Shapes]:
-    """Yield dicts of input name to shape, without repetition; the most common shapes come first."""
+    """Yield dicts of input name to shape that ``find_sizes`` tries, the most common shapes first.
+
+    No dict is yielded twice. ``batches`` are the batch sizes to try.
+    """
     seen = set[tuple[tuple[int, ...], ...]]()
     state = any(STATE_NAME.search(t.name) for t in model.inputs)
     choices = {t.name: _choices(t, state) for t in model.inputs}
@@ -211,6 +216,7 @@ def _choices(tensor: TensorInfo, state: bool) -> list[tuple[int, ...]]:
     """Return the sizes to try for axes of an input that have no fixed size.
 
     For an image, an item is (height, width). For any other input, an item is one size for all these axes.
+    ``state`` says whether the model has an input that holds its state, as recurrent models do.
     """
     shape = tensor.shape or ()
     axes = image_axes(tensor)
@@ -231,7 +237,7 @@ def _fill(
     batch: int,
     tied: bool,
 ) -> _Shapes:
-    """Return input name to shape; axes that have the same symbolic name get the same size.
+    """Return a shape for each input, by input name. Axes with the same symbolic name get the same size.
 
     Args:
         inputs: The model's inputs.

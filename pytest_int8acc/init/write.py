@@ -40,8 +40,8 @@ from pytest_int8acc.spec.load import display
 from pytest_int8acc.spec.yaml import resolve
 from pytest_int8acc.tensors import TensorInfo, describe
 
-#: Number of random samples in a first spec. The number is rounded up to whole batches if the model fixes its
-#: batch size.
+#: Number of random samples that a first spec asks for, if the user gives no data. The number is rounded up to
+#: whole batches if the model fixes its batch size.
 SAMPLES = 64
 #: The operator domains that ONNX Runtime implements. A model with an operator of another domain gets no spec.
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
@@ -57,7 +57,7 @@ def run(paths: Iterable[str | Path], stream: TextIO, data: Path | None = None) -
     Args:
         paths: The model files.
         stream: Receives lines on each model: the files that were written and remarks, or an error.
-        data: The data for all models, as for ``write_spec``.
+        data: A folder of images or audio, or stored arrays, for all models; None means random inputs.
     """
     failed = 0
     for path in paths:
@@ -141,7 +141,7 @@ def _check(model: Model) -> None:
 
 
 class _Facts:
-    """The facts from which the spec is written: the model, the user's data, and guesses about the model."""
+    """What the spec is written from: the model, the user's data, and guesses about inputs and outputs."""
 
     def __init__(self, path: Path, folder: Path, data: Path | None) -> None:
         self.path, self.folder = path, folder
@@ -159,9 +159,10 @@ class _Facts:
         self.selectors = " and ".join(selectors(model))
         """The model's selecting operators, such as TopK, joined by 'and'; empty if there are none."""
         self.before = before_selection(model)
-        """The tensors before selecting operators. They are judged in place of the outputs after them."""
+        """The names of tensors that are computed before selecting operators. They are judged in place of the
+        outputs that depend on these operators."""
         self.squashed = self._squashed()
-        """For each output of a Softmax or Sigmoid: the tensor that this operator reads, and the operator."""
+        """Output that a Softmax or Sigmoid computes, to the tensor that this operator reads, and its type."""
         self.loader = self._loader()
         """The name of the loader script; empty if no script is needed."""
         self.missing = missing_parts(self.trial, self.given, self.loader)
@@ -169,7 +170,7 @@ class _Facts:
         self.classes = self._classes()
         """The name of the first output that probably holds scores of classes, [N, C]; empty if none does."""
         self.boxes = next((name for name, parts in self.joined.items() if parts.layout), "")
-        """The name of the first output that has one of YOLO's layouts; empty if none has."""
+        """The name of the first output that holds boxes in one of YOLO's layouts; empty if none does."""
 
     def _squashed(self) -> dict[str, tuple[str, str]]:
         if self.float_path is None:
@@ -198,7 +199,7 @@ class _Facts:
 
     @cached_property
     def has_boxes(self) -> bool:
-        """Whether the user's labels are boxes for each sample, in the shape that ``coco_map`` needs."""
+        """Whether the user's labels are boxes in the shape that the metric ``coco_map`` needs."""
         labels = self.given.labels if self.given is not None else None
         if not self.boxes or labels is None or labels.kind != "file" or labels.file is None:
             return False
@@ -210,7 +211,7 @@ class _Facts:
 
     @property
     def one_row_per_run(self) -> bool:
-        """Whether the model does not fix its batch size, but ran with one row and not with more rows."""
+        """Whether the model leaves its batch size open, but ran only with batches of one sample."""
         sizes = {self.trial.inputs[name][0] for name in self.trial.batched}
         is_tried = self.given is None and self.batch_size is None and bool(self.trial.outputs)
         return is_tried and sizes == {BATCHES[-1]}
@@ -246,7 +247,7 @@ def _float_model(model: Model, path: Path) -> Path | None:
 
 
 def _head(facts: _Facts) -> dict[str, object]:
-    """Return the values of the spec template's placeholders for the model, quantization and selectors."""
+    """Return placeholders of the spec's template and their values: for the model and its quantization."""
     given = facts.given
     file = seen_from(facts.folder, facts.path)
     layers = "1 layer" if facts.layers == 1 else f"{facts.layers} layers"
@@ -279,13 +280,13 @@ def _head(facts: _Facts) -> dict[str, object]:
 
 
 def _inputs(facts: _Facts) -> dict[str, object]:
-    """Return the values of the spec template's placeholders for inputs, batch and labels."""
+    """Return placeholders of the spec's template and their values: for inputs, batch and labels."""
     given, loader = facts.given, facts.loader
     values: dict[str, object] = {"if_one_row": facts.one_row_per_run}
     if given is None:
         batch = facts.batch_size or 1
-        # The last batch must be full: if an output does not have one row per sample, the rows of the padding
-        # cannot be removed from the output.
+        # The last batch must be full. Otherwise it is padded, and the rows of the padding cannot be removed
+        # from an output that does not have one row per sample.
         whole_batches = -(-SAMPLES // batch) * batch
         return values | {
             "if_no_data": True,
@@ -305,7 +306,7 @@ def _inputs(facts: _Facts) -> dict[str, object]:
 
 
 def _shapes(facts: _Facts) -> dict[str, object]:
-    """Return the value of the spec template's placeholder for TensorRT's optimization profile, a comment."""
+    """Return the placeholder of the spec's template for a comment with TensorRT's optimization profile."""
     lines = []
     for tensor in facts.model.inputs:
         if all(isinstance(dim, int) for dim in tensor.shape or ()):
@@ -318,10 +319,10 @@ def _shapes(facts: _Facts) -> dict[str, object]:
 
 
 def _criteria(facts: _Facts) -> dict[str, object]:
-    """Return the values of the spec template's placeholders for criteria: a limit on each comparable output.
+    """Return placeholders of the spec's template and their values: for criteria on outputs.
 
-    Outputs that depend on a selecting operator, such as TopK, are replaced by the tensors before the
-    operator.
+    Each output gets a limit. Outputs that depend on a selecting operator, such as TopK, are replaced by
+    tensors that are computed before the operator.
     """
     outputs = {tensor.name: tensor for tensor in facts.model.outputs}
     left_out = outputs.keys() & behind_selection(facts.model) if facts.before else set()
@@ -342,7 +343,7 @@ def _criteria(facts: _Facts) -> dict[str, object]:
 
 
 def _criterion(facts: _Facts, tensor: TensorInfo) -> dict[str, object]:
-    """Return the values of the placeholders in the template of the criterion on one output."""
+    """Return placeholders of the criterion's template and their values, for a limit on one output."""
     guess, parts = facts.guesses[tensor.name], facts.joined.get(tensor.name)
     text = guess.text if parts is None else f"{parts.text}, joined by a Concat"
     floats = tensor.dtype.kind == "f"
@@ -361,7 +362,10 @@ def _criterion(facts: _Facts, tensor: TensorInfo) -> dict[str, object]:
 
 
 def _metric(facts: _Facts) -> dict[str, object]:
-    """Return the values of the spec template's placeholders for a metric: top-1, mAP, or an example."""
+    """Return placeholders of the spec's template and their values: for a metric of labels.
+
+    The metric is top-1 accuracy or mAP if the outputs and labels fit it; otherwise an example in a comment.
+    """
     if facts.classes and facts.loader and facts.given is not None and facts.given.labels:
         return {"class_metric": facts.loader}
     if not facts.boxes:

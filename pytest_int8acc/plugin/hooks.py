@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from pytest_int8acc.plugin.items import SpecFile
     from pytest_int8acc.results import CaseResult
 
-#: The stash key of the results that the running test got from the fixture ``int8acc``, which stores them.
+#: The key, in pytest's stash, of the results that the running test got from the fixture ``int8acc``.
 ASKED: pytest.StashKey[list[CaseResult]] = pytest.StashKey()
-#: The stash key of the exceptions that an item has raised. They are kept until pytest has reported the item
-#: and a debugger has ended.
+#: The key, in pytest's stash, of the exceptions that a test has raised. They are kept until pytest has
+#: reported the test, and until a debugger that the user has opened has ended.
 _RAISED: pytest.StashKey[list[BaseException]] = pytest.StashKey()
 _NOT_RUN = pytest.StashKey[set[str]]()
 _NOT_RUN_OUTPUT = "int8acc_not_run"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the options and ini keys of this plugin.
+    """Adds the options and ini keys of this plugin to pytest.
 
-    One of them is ``--int8acc``, without which only spec files named on the command line run.
+    Without the option ``--int8acc``, or its ini key, only the spec files that the command line names run.
     """
     group = parser.getgroup("int8acc", "INT8 accuracy")
     gate = "run the cases in *.int8acc.yaml files; one named on the command line runs without this"
-    # None as the default shows that the option was not given. Then the ini key decides.
+    # The default None means that the option is not on the command line. Then the ini key decides.
     group.addoption("--int8acc", action="store_true", default=None, help=gate)
     parser.addini("int8acc", gate, type="bool", default=False)
     for setting in SETTINGS:
@@ -130,7 +130,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the marker and further hooks, and checks the configuration.
+    """Registers the marker ``int8acc`` and further hooks, and checks the options and ini keys.
 
     Raises:
         pytest.UsageError: A value in the configuration is not accepted.
@@ -166,7 +166,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _getini(config: pytest.Config, key: str, expected: str) -> Any:
-    """Returns the configured value; raises UsageError if pytest cannot read it as the key's type."""
+    """Returns the value of the ini key ``key``; ``expected`` says in messages which values are accepted.
+
+    Raises:
+        pytest.UsageError: pytest cannot read the value as the type of the key.
+    """
     try:
         return config.getini(key)
     except (TypeError, ValueError, pytest.UsageError) as error:
@@ -191,7 +195,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFile | None:
     """Collects a spec file if ``--int8acc`` or its ini key is set, or if the command line names the file.
 
-    Other spec files are counted, so that the summary can say that they were not run.
+    Any other spec file is not run. It is remembered, so that the summary can say how many were not run.
     """
     if not file_path.name.endswith(SUFFIXES):
         return None
@@ -208,7 +212,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFile |
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Starts the progress display and the report if there are cases. From now on SIGTERM acts like Ctrl-C."""
+    """Starts progress display and report if cases were collected, and makes SIGTERM act like Ctrl-C."""
     if any(item.path.name.endswith(SUFFIXES) for item in session.items):
         from pytest_int8acc.plugin import progress, termination
 
@@ -220,13 +224,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
-    """Starts the report in the controller of pytest-xdist, whose workers collect the cases."""
+    """Starts the report in the controller of pytest-xdist, if a worker has collected cases.
+
+    ``ids`` are the node ids of all tests that the worker has collected.
+    """
     if any(nodeid.partition("::")[0].endswith(SUFFIXES) for nodeid in ids):
         _begin_report(node.config, ids)
 
 
 def _begin_report(config: pytest.Config, nodeids: list[str]) -> None:
-    """Writes a report in which these cases count as missing. From now on each case that ends is added."""
+    """Writes a report in which the cases with these node ids are missing. Each is added when it ends."""
     from pytest_int8acc.plugin.reporting import LIVE, LiveReport
     from pytest_int8acc.plugin.session import report_folder
 
@@ -241,7 +248,7 @@ def _begin_report(config: pytest.Config, nodeids: list[str]) -> None:
 
 
 def _is_idle(config: pytest.Config) -> bool:
-    """Returns whether this process writes no report: it is a worker of pytest-xdist, or runs no test."""
+    """Returns whether this process writes no report, as it is a worker of pytest-xdist or runs no test."""
     return hasattr(config, "workerinput") or any(
         config.getoption(option, False) for option in ("collectonly", "setuponly", "setupplan")
     )
@@ -249,7 +256,7 @@ def _is_idle(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Starts the progress display for a worker of pytest-xdist. From now on SIGTERM acts like Ctrl-C."""
+    """Starts the progress display before a worker of pytest-xdist starts; SIGTERM then acts like Ctrl-C."""
     if _gate(node.config) or any(".int8acc.y" in arg for arg in node.config.args):
         from pytest_int8acc.plugin import progress, termination
 
@@ -273,7 +280,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Frees the local variables of a failed test. Otherwise they would be kept until a garbage collection."""
+    """Frees the local variables of a failed test, which would otherwise stay until a garbage collection."""
     try:
         return (yield)
     finally:
@@ -297,9 +304,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Adjusts the report of a case, or of a user's test that uses fixtures of this plugin.
 
-    A case that cannot be judged is reported as text without a traceback. pytest gets this text from the item
-    in the call phase, so it is set here for the other phases. The failed cases of a user's test are added to
-    the report of this test. Passwords in URLs are hidden.
+    A case that cannot be judged is reported as text without a traceback. In the call phase pytest gets this
+    text from the item; for setup and teardown it is set here. The report of a user's own test gets the
+    messages of the cases that failed in it. Passwords in URLs are hidden.
     """
     with _traceback_for_users(item, call):
         report = yield
@@ -346,9 +353,9 @@ def _hide_secrets(config: pytest.Config, report: pytest.TestReport) -> None:
 def _traceback_for_users(item: pytest.Item, call: pytest.CallInfo[None]) -> AbstractContextManager[None]:
     """Returns a context in which the traceback of a failed test ends at the user's own line.
 
-    This applies to tests that use fixtures of this plugin, unless ``--full-trace`` is given. A case that is
-    reported as text alone has no traceback. The raised exception is remembered, so that the variables of its
-    frames are freed once the test is reported.
+    This applies to cases and to tests that use fixtures of this plugin, unless ``--full-trace`` is given. A
+    case that is reported as text alone has no traceback. The raised exception is remembered, so that the
+    variables of its frames can be freed after pytest has reported the test.
     """
     if call.excinfo is None or not _holds_cases(item):
         return nullcontext()
@@ -363,7 +370,7 @@ def _traceback_for_users(item: pytest.Item, call: pytest.CallInfo[None]) -> Abst
 
 
 def _show_cases(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Adds the messages of failed cases to the report of a user's own test.
+    """Adds the messages of failed cases to the report of the user's test that ran these cases.
 
     The test got the results of these cases from the fixture ``int8acc``, or as values of its own fixtures.
     """
@@ -385,7 +392,7 @@ def _show_cases(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """In a worker of pytest-xdist, sends the list of spec files that were not run to the controller."""
+    """Sends the list of spec files that were not run from a worker of pytest-xdist to the controller."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         not_run = session.config.stash[_NOT_RUN]
@@ -414,7 +421,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _reported(terminalreporter: pytest.TerminalReporter) -> bool:
-    """Returns whether there is a report of a spec file or of one of its cases."""
+    """Returns whether pytest has a report of a spec file or of a case."""
     from pytest_int8acc.plugin.reporting import judged_reports
 
     nodeids = (getattr(report, "nodeid", "") for _, report in judged_reports(terminalreporter))

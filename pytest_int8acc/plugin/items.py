@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from pytest_int8acc.settings import Settings
     from pytest_int8acc.spec.models import Case
 
-# When Python exits, it searches the objects of all libraries for unreachable ones. This takes a tenth of the
-# time of a small case, and is useless, because the process gives back all its memory.
+# When Python exits, its garbage collector searches all objects. This takes a tenth of the time of a small
+# case, and is useless, because the process then gives back all its memory. ``gc.freeze`` prevents the search.
 atexit.register(gc.freeze)
 
 
 class AccuracyError(AssertionError):
-    """The low-precision candidate of a case misses the case's criteria."""
+    """A case fails: its low-precision candidate misses the criteria."""
 
     def __init__(self, result: CaseResult) -> None:
         super().__init__(VerdictView(result).failure_line)
@@ -44,9 +44,9 @@ class AccuracyError(AssertionError):
 
 
 class SpecFile(pytest.Module):
-    """A collected file ``*.int8acc.yaml``.
+    """A spec file, ``*.int8acc.yaml``, as a collector of pytest.
 
-    It is a module without a Python object, so fixtures of every scope work.
+    For pytest it is a module, so that fixtures of every scope work, but without a Python object.
     """
 
     obj = None
@@ -67,7 +67,7 @@ class SpecFile(pytest.Module):
             yield item
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override]
-        """Returns a mistake in the spec as text alone, and any other error with its traceback."""
+        """Returns what pytest shows if collecting fails: mistakes in the spec as text, else a traceback."""
         return plain(self.config, excinfo.value) or super().repr_failure(excinfo)
 
 
@@ -80,8 +80,8 @@ class SpecItem(pytest.Function):
         self.run: Run | None = None
         """The run of this case, from its setup to its teardown."""
         self.result: CaseResult | None = None
-        """The result so far. Hooks in a user's conftest may read it. It is None before the setup phase, and
-        lacks causes and fixes until the call phase."""
+        """The result so far. Hooks in a user's conftest may read it. It is None until the setup phase has
+        judged the case, and lacks causes and fixes until the call phase has searched them."""
         self.ending: BaseException | None = None
         """The exception that ended the search for causes and fixes: a bug of this plugin, or ``pytest.exit``
         in a user's function."""
@@ -100,8 +100,8 @@ class SpecItem(pytest.Function):
         if self.case.skip is not None:
             self.add_marker(pytest.mark.skip(reason=shown(self.case.skip)))
         if self.case.xfail is not None:
-            # Only missed criteria are an expected failure. If the case cannot be judged, this is still an
-            # error.
+            # Only missed criteria are an expected failure. A case that cannot be judged is an error in spite
+            # of the mark.
             self.add_marker(pytest.mark.xfail(reason=shown(self.case.xfail), raises=AccuracyError))
 
     def _add_named(self, name: str) -> None:
@@ -115,7 +115,7 @@ class SpecItem(pytest.Function):
         """Sets up fixtures, runs the models and judges the candidate.
 
         Raises:
-            Int8accError: There is no verdict.
+            Int8accError: The case cannot be judged.
         """
         super().setup()
         if self.config.getoption("setuponly", False) or self.config.getoption("setupplan", False):
@@ -147,8 +147,8 @@ class SpecItem(pytest.Function):
     def answer(self) -> CaseResult:
         """Searches for causes and fixes of a failed case, and returns the result.
 
-        The item's report carries this result from now on. If a bug of this plugin or ``pytest.exit`` ends the
-        search, the verdict of the setup phase stands, and the teardown raises the exception.
+        pytest's report of the case then contains this result. If a bug of this plugin or ``pytest.exit`` ends
+        the search, the verdict of the setup phase remains valid, and the teardown raises the exception.
         """
         run, verdict = self.run, self.result
         assert run is not None  # otherwise setup() would have raised an error
@@ -174,7 +174,10 @@ class SpecItem(pytest.Function):
         return self.path, self.case.line, f"int8acc: {self.name}"
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override]
-        """Returns missed criteria and this plugin's errors as text, other errors with their traceback."""
+        """Returns what pytest shows if the case fails: missed criteria as text, else text or a traceback.
+
+        An error of this plugin is shown as text, any other exception with its traceback.
+        """
         if isinstance(excinfo.value, AccuracyError):
             from pytest_int8acc.report.text import failure
             from pytest_int8acc.report.view import CaseView
@@ -183,11 +186,17 @@ class SpecItem(pytest.Function):
         return plain(self.config, excinfo.value) or super().repr_failure(excinfo)
 
     def _stop(self, ending: BaseException) -> None:
-        """Makes pytest start no further case. Without this, pytest-xdist says that a worker crashed."""
+        """Makes pytest start no further test after ``pytest.exit``.
+
+        Otherwise pytest-xdist would report that a worker crashed.
+        """
         self.session.shouldstop = shown(f"pytest.exit in {self.name}: {error_text(ending)}")
 
     def _publish(self, result: CaseResult, settings: Settings) -> None:
-        """Attaches the result and the settings to the item's report, in place of earlier ones."""
+        """Stores the result and the settings in ``user_properties``, which pytest's reports contain.
+
+        They replace an earlier result of the same case.
+        """
         self.result = result
         found = [*properties(VerdictView(result)), ("int8acc.settings", shown(settings.describe()))]
         if result.search is not None or result.diagnosis is not None:
@@ -199,10 +208,10 @@ class SpecItem(pytest.Function):
 
 
 def plain(config: pytest.Config, error: BaseException) -> str | None:
-    """Returns the message of an error of this plugin; None if the error is to be shown with its traceback.
+    """Returns the message of ``error`` if it is shown as text alone; None if its traceback is shown.
 
-    Errors that are no ``Int8accError`` are shown with their traceback. With ``--tb=long`` or ``--tb=native``,
-    a bug of this plugin (``InternalError``) is shown with its traceback, too.
+    An ``Int8accError`` is shown as text alone. With ``--tb=long`` or ``--tb=native``, however, a bug of this
+    plugin (``InternalError``) is shown with its traceback, like all other errors.
     """
     whole = isinstance(error, InternalError) and config.getoption("tbstyle") in ("long", "native")
     return str(error) if isinstance(error, Int8accError) and not whole else None

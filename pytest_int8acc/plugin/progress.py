@@ -1,12 +1,12 @@
-"""Shows which step a case is at while it runs.
+"""Shows which step a case is at while it runs, in a progress line.
 
-On a terminal this is one line that changes. If stdout is no terminal, a new line is printed every 30 seconds.
-A thread reads the state of the running case. It writes to a copy of pytest's stdout that was made while
-pytest captured no output.
+On a terminal the line is overwritten. If stdout is no terminal, a new line is printed every 30 seconds. A
+thread reads the state of the running case. It writes to a copy of pytest's stdout that was made while pytest
+captured no output.
 
 A worker of pytest-xdist writes its line into a file in a shared folder, and the controller shows it. The
 worker also writes the report of a case into this folder. After Ctrl-C the controller receives no more reports
-in the usual way, so it reads them from this folder.
+from pytest-xdist, so it reads them from the folder.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from pytest_int8acc.api import Run
 
 NAME = "int8acc-progress"
-#: The key in pytest-xdist's ``workerinput`` of the folder into which workers write their lines.
+#: The key, in pytest-xdist's ``workerinput``, of the folder into which workers write their progress lines.
 FOLDER = "int8acc_progress"
-#: Times in seconds. A case is shown after it has run for ``QUIET``. If stdout is no terminal, a line is
-#: printed every ``PLAIN``. The thread looks at the state of the case every ``LOOK``.
+#: Times of the progress line, in seconds. A case is shown after it has run for ``QUIET``. If stdout is no
+#: terminal, a line is printed every ``PLAIN``. The state of the case is read every ``LOOK``.
 QUIET, PLAIN, LOOK = 2.0, 30.0, 0.2
 #: Maximum time, in seconds, that the controller waits after Ctrl-C for the reports of cases that workers have
 #: already judged.
@@ -51,7 +51,7 @@ def watching(config: pytest.Config, nodeid: str, run: Run) -> Iterator[None]:
 
     Args:
         config: The configuration of pytest.
-        nodeid: pytest's name of the item.
+        nodeid: The node id of the case.
         run: The run of the case.
     """
     progress: Progress | None = config.pluginmanager.get_plugin(NAME)
@@ -66,7 +66,10 @@ def watching(config: pytest.Config, nodeid: str, run: Run) -> Iterator[None]:
 
 
 def start(config: pytest.Config) -> Progress:
-    """Return the session's progress display. The first call must happen while pytest captures no output."""
+    """Return the progress display of the session, which the first call creates.
+
+    The first call must happen while pytest captures no output.
+    """
     found: Progress | None = config.pluginmanager.get_plugin(NAME)
     if found is None:
         found = Progress(config)
@@ -78,13 +81,13 @@ class Screen:
     """A copy of pytest's stdout that bypasses pytest's capturing."""
 
     def __init__(self, config: pytest.Config) -> None:
-        """Make the copy; raises OSError if stdout is not a file."""
+        """Duplicate the file descriptor of stdout; raises OSError if stdout is not a file."""
         self._fd = os.dup(sys.stdout.fileno())
         self._writer = config.get_terminal_writer()
         self._captures = config.getoption("capture") != "no"
         self._encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         self._shown = ""
-        # pytest's live logs go to the same terminal. A line that changes would overwrite them.
+        # pytest's live logs go to the same terminal. A progress line that is overwritten would erase them.
         logs = config.getini("log_cli") or config.getoption("log_cli_level")
         self.moves = os.isatty(self._fd) and os.environ.get("TERM") != "dumb" and not logs
 
@@ -97,9 +100,10 @@ class Screen:
         self._shown = text
 
     def hide(self) -> None:
-        """Erase the shown line.
+        """Erase the progress line, if one is shown.
 
-        The cursor returns to the end of pytest's own output, unless tests may have written to the terminal.
+        The cursor returns to the end of pytest's own output. It does not if pytest captures no output,
+        because tests may have written to the terminal.
         """
         if self._shown:
             column = self._writer.width_of_current_line
@@ -108,7 +112,7 @@ class Screen:
             self._shown = ""
 
     def tell(self, text: str) -> None:
-        """Write a line that is not erased later."""
+        """Write ``text`` as a line of its own, which is not erased later."""
         self._write(("\n" if self._writer.width_of_current_line else "") + text + "\n")
 
     def close(self) -> None:
@@ -121,7 +125,7 @@ class Screen:
 
 
 class Progress:
-    """Shows the running case from a thread, which runs from the first case to the end of the session."""
+    """Shows the progress of the running case by a thread, which runs until the session ends."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -134,9 +138,10 @@ class Progress:
                 self._screen = Screen(config)
         self._run: Run | None = None
         self._nodeid = ""
-        #: The node id of the case that has a verdict, but whose report is not saved yet; empty if none.
+        #: The node id of the case that has a verdict, but whose report is not in the shared folder yet; empty
+        #: if there is none.
         self._unsaved = ""
-        #: Returns the text of the progress line. It is None until the first case begins.
+        #: The function that makes the text of the progress line. None until the first case begins.
         self._sentence: Callable[..., str] | None = None
         self._lock, self._ended = threading.RLock(), threading.Event()
         self._thread = threading.Thread(target=self._look, name=NAME, daemon=True)
@@ -144,9 +149,8 @@ class Progress:
         self._seen: set[str] = set()
 
     def begin(self, nodeid: str, run: Run) -> None:
-        """Shows the state of ``run`` from now on."""
-        # This import is here and not in the thread, because two threads that import the same package at once
-        # may fail.
+        """Shows the state of ``run``, the run of the case ``nodeid``, until ``end`` is called."""
+        # The thread must not make this import: if two threads import the same package at once, both may fail.
         from pytest_int8acc.report.verdict import progress_line
 
         self._sentence = progress_line
@@ -155,7 +159,7 @@ class Progress:
         self._wake()
 
     def end(self) -> None:
-        """Stops showing the run. The line is erased when this method returns."""
+        """Stops showing the running case, and erases the progress line before it returns."""
         with self._lock:
             if self._run is not None and self._run.result is not None:
                 self._unsaved = self._nodeid
@@ -164,7 +168,10 @@ class Progress:
                 self._screen.hide()
 
     def _line(self) -> str:
-        """Returns the line of the running case; empty if no case runs, or for the first ``QUIET`` seconds."""
+        """Returns the progress line of the running case.
+
+        It is empty if no case runs, and in the first ``QUIET`` seconds of a case.
+        """
         run = self._run
         if run is None or run.doing is None or self._sentence is None:
             return ""
@@ -188,7 +195,10 @@ class Progress:
                 self._show(self._lines())
 
     def _lines(self) -> dict[str, str]:
-        """Returns the line of each worker. Without pytest-xdist, the only key is an empty name."""
+        """Returns the progress lines by the names of the workers of pytest-xdist.
+
+        Without pytest-xdist there is at most one line, and its name is empty.
+        """
         if self.folder is None:
             return {"": line} if (line := self._line()) else {}
         lines_by_worker = {
@@ -218,7 +228,10 @@ class Progress:
         self._wake()
 
     def _leave(self) -> None:
-        """Writes this worker's line, and whether its case has a verdict, into the shared folder."""
+        """Writes the worker's progress line, and whether its case has a verdict, into the shared folder.
+
+        Only a worker of pytest-xdist writes.
+        """
         with self._lock:
             run = self._run
             if self._worker is not None:
@@ -232,7 +245,7 @@ class Progress:
                 replace_file(self.folder / (self._worker + suffix), json.dumps(facts).encode())
 
     def _obey(self) -> None:
-        """Interrupts the search for causes if the controller, but not this worker, has received Ctrl-C."""
+        """Interrupts this worker's search for causes if only the controller of pytest-xdist got Ctrl-C."""
         run = self._run
         if run is None or self.folder is None or run.result is None or run.interrupted:
             return
@@ -260,12 +273,12 @@ class Progress:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Forgets the line of a worker that has ended. Otherwise Ctrl-C would wait for its report."""
+        """Deletes the progress file of a worker that has ended, so that Ctrl-C does not wait for it."""
         if self.folder is not None:
             (self.folder / (node.gateway.id + _BUSY)).unlink(missing_ok=True)
 
     def pytest_keyboard_interrupt(self) -> None:
-        """Passes the reports of cases that workers had judged before Ctrl-C to pytest.
+        """After Ctrl-C, passes the reports of cases that workers have already judged to pytest.
 
         The controller waits up to ``PATIENCE`` seconds for these reports. A second Ctrl-C ends the wait.
         """
@@ -285,7 +298,7 @@ class Progress:
                 hook.pytest_runtest_logreport(report=report)
 
     def _awaited(self) -> bool:
-        """Returns whether a worker has judged a case and has not saved the report of it yet."""
+        """Returns whether a worker has judged a case, but has not written the case's report yet."""
         assert self.folder is not None
         busy = [_read(path) for path in self.folder.glob("*" + _BUSY)]
         left = {_read(path).get("nodeid") for path in self.folder.glob("*" + _REPORT)}
@@ -310,7 +323,7 @@ class Progress:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Returns the content of a worker's file; empty if the file is missing or incomplete."""
+    """Returns the content of a JSON file that a worker has written; empty if it is missing or incomplete."""
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

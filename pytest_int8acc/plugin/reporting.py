@@ -1,4 +1,4 @@
-"""Writes what a session reports at its end: the terminal section, report files, and recorded goldens."""
+"""Writes the reports of a session: the section in the terminal, the report folder, and recorded goldens."""
 
 from __future__ import annotations
 
@@ -22,46 +22,50 @@ if TYPE_CHECKING:
     from pytest_int8acc.report.json import Report
     from pytest_int8acc.report.view import CaseView
 
-#: Name of the entry in ``user_properties`` that marks the report of a case whose scores miss their limits.
+#: The name of an entry in ``user_properties`` of a case's report. It is there if scores miss their limits.
 MISSED = "int8acc.missed"
 #: The categories by which pytest's terminal reporter stores reports.
 VERDICTS = ("passed", "failed", "error", "xfailed", "xpassed", "skipped")
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
-#: Maximum number of characters of a traceback in the report's files. The end of a longer one is left out.
+#: Maximum number of characters of a message, such as a traceback, in the report. The end of a longer message
+#: is left out.
 _MESSAGE = 20_000
 
 #: A line to print, and whether the line reports a failure.
 Line = tuple[str, bool]
 #: A verdict in pytest's words, such as ``failed``, and the report that has this verdict.
 Judged = tuple[str, pytest.TestReport]
-#: Name of the entry in ``user_properties`` that holds the lines about a recorded golden: stored outputs or
-#: scores.
+#: The name of an entry in ``user_properties`` of a test's report. It holds lines on the goldens (files of
+#: recorded outputs and scores) that the test has recorded.
 RECORDED = "int8acc.recorded"
-#: The name under which :class:`LiveReport` is registered with pytest.
+#: The name under which the only :class:`LiveReport` is registered as a plugin of pytest.
 LIVE = "int8acc-live-report"
-#: The name of the page in the report folder.
+#: The name of the HTML page in the report folder.
 PAGE = "report.html"
 
 
 def judged_reports(
     terminalreporter: pytest.TerminalReporter,
 ) -> Iterator[tuple[str, pytest.TestReport | pytest.CollectReport]]:
-    """Yield the verdict and the report of each test and of each collector."""
+    """Yield each report that pytest's terminal reporter has, of tests and of collectors, with its verdict."""
     for verdict in VERDICTS:
         for report in terminalreporter.getreports(verdict):
             yield verdict, report
 
 
 def missed(report: pytest.TestReport) -> bool:
-    """Return whether a case failed because its scores miss limits.
+    """Return whether the report says that a case failed because its scores miss limits.
 
-    The result is False for an error in the teardown, and for a strict xfail that passed.
+    The result is False for other failures: an error in the teardown, and a strict xfail that passed.
     """
     return report.when == "call" and MISSED in dict(report.user_properties)
 
 
 def write_section(terminalreporter: pytest.TerminalReporter, verbosity: int) -> None:
-    """Writes a line for each case. Details follow with -v and -vv; with -q only failed cases are written."""
+    """Writes the plugin's section into the terminal: a line for each case, and details with -v and -vv.
+
+    With -q only failed cases have a line.
+    """
     from pytest_int8acc.report.verdict import status_line
 
     reports = [
@@ -95,7 +99,10 @@ def terminal_width(terminalreporter: pytest.TerminalReporter) -> int:
 
 
 def write_wrapped(terminalreporter: pytest.TerminalReporter, text: str, **markup: bool) -> None:
-    """Writes ``text`` to the terminal. Lines that are too long are wrapped."""
+    """Writes ``text`` to the terminal. Lines that are too long are wrapped.
+
+    ``markup`` are keywords of pytest's terminal writer, like ``red=True``.
+    """
     width = terminal_width(terminalreporter)
     for line in text.split("\n"):
         for part in wrapped(line, width):
@@ -113,7 +120,7 @@ def case_reports(terminalreporter: pytest.TerminalReporter) -> list[Judged]:
 
 
 def nodeid_of(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Return the node id of the report's test; see :func:`without_group`."""
+    """Return the node id of the report's test, without what pytest-xdist appends to it."""
     return without_group(report.nodeid)
 
 
@@ -166,7 +173,7 @@ def _named(lines: Sequence[str]) -> list[Line]:
 
 
 class Cases:
-    """Collects the cases of this session that have ended, as entries of the report.
+    """Collects the cases of this session that have ended, and makes the report of them.
 
     Args:
         folder: The report folder. Paths inside it are made relative to it.
@@ -174,7 +181,8 @@ class Cases:
 
     def __init__(self, folder: Path | None) -> None:
         self.selected: dict[str, None] = {}
-        """The node ids of the cases that this session is to run. The report names those without a result."""
+        """The node ids of the cases that this session is to run. The report lists cases without a result as
+        missing."""
         self._folder = folder
         self._entries: dict[str, dict[str, Any]] = {}
         self._places: dict[str, tuple[str, int]] = {}
@@ -183,7 +191,7 @@ class Cases:
         self._added: dict[int, pytest.TestReport] = {}
 
     def add(self, verdict: str, report: pytest.TestReport) -> None:
-        """Add the report of a case; a report that was added before changes nothing."""
+        """Add pytest's report of a case with its verdict. A report that was added before changes nothing."""
         from pytest_int8acc.report.json import located, one_per_case
         from pytest_int8acc.report.plain import restore
         from pytest_int8acc.report.view import CaseView
@@ -202,7 +210,10 @@ class Cases:
         self._added[id(report)] = report
 
     def report(self, errors: Mapping[str, str]) -> Report:
-        """Returns the report of the cases so far; ``errors`` are messages by the spec's node id."""
+        """Returns the report of the cases that were added so far.
+
+        ``errors`` are the messages on specs that could not be read, by the node id of the spec.
+        """
         from pytest_int8acc.report.json import entry_text, report_of
 
         ordered = sorted(self._entries, key=self._places.__getitem__)
@@ -221,16 +232,16 @@ class Cases:
 
 
 class LiveReport:
-    """Writes ``report.json`` anew whenever a case ends, so that a killed run loses no ended case."""
+    """Writes ``report.json`` again whenever a case ends. If the run is killed, the ended cases are in it."""
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self.cases = Cases(folder)
         self._config, self._folder = config, folder
 
     def begin(self, nodeids: Iterable[str]) -> None:
-        """Write a report in which the cases of these node ids count as missing.
+        """Write a report in which the cases with these node ids are missing.
 
-        The page of an earlier run is removed, because it does not belong to this report.
+        The HTML page of an earlier run is removed, because it does not belong to this report.
         """
         cases = [without_group(nodeid) for nodeid in nodeids if _is_case(nodeid)]
         if not cases or self.cases.selected.keys() >= set(cases):
@@ -247,7 +258,7 @@ class LiveReport:
             return
         verdict = self._config.hook.pytest_report_teststatus(report=report, config=self._config)[0]
         if verdict in VERDICTS:
-            # An error here must not end the session. It occurs again when the final report is written.
+            # An error here must not end the session. It is raised again when the final report is written.
             with contextlib.suppress(Exception):
                 self.cases.add(verdict, report)
                 self._write()
@@ -265,7 +276,7 @@ def _is_case(nodeid: str) -> bool:
 
 
 def gather(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> Report:
-    """Returns the report of this session. Paths inside ``folder`` are made relative to it."""
+    """Returns the report of this session. Paths of files in ``folder``, the report folder, are relative."""
     live: LiveReport | None = terminalreporter.config.pluginmanager.get_plugin(LIVE)
     cases = Cases(folder) if live is None else live.cases
     for verdict, report in case_reports(terminalreporter):
@@ -281,7 +292,7 @@ def gather(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> Re
 
 @functools.cache
 def tool() -> dict[str, str]:
-    """Return name and version of this plugin, for the report."""
+    """Return the name and the version of this plugin, as the report contains them."""
     name = "pytest-int8acc"  # may not be installed: -p pytest_int8acc.plugin loads it from source
     return {"name": name, "version": installed([name]).get(name, "unknown")}
 
@@ -318,7 +329,10 @@ def first_line(report: pytest.TestReport) -> str:
 
 
 def _whole(report: pytest.TestReport | pytest.CollectReport, first: str) -> str:
-    """Return the whole message of a report, with its first line on top, cut to ``_MESSAGE`` characters."""
+    """Return the message of a report with its traceback, at most ``_MESSAGE`` characters.
+
+    ``first``, the first line of the message, is put above the traceback.
+    """
     if isinstance(report.longrepr, str):  # longreprtext would begin with the name of the worker
         return report.longrepr[:_MESSAGE]
     text = report.longreprtext
@@ -332,11 +346,11 @@ def _why(error: Exception) -> str:
 
 
 def attach(pytest_html: Any, report: Any) -> None:
-    """Adds the scores and culprits of a case to its row in pytest-html's page.
+    """Adds the scores and the layers at fault of a case to its row in the page of pytest-html.
 
     Args:
         pytest_html: The plugin pytest-html.
-        report: The report of the call phase.
+        report: pytest's report of the case, of the call phase.
     """
     from pytest_int8acc.report.html import fragment
 
@@ -347,10 +361,10 @@ def attach(pytest_html: Any, report: Any) -> None:
 
 
 def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> int:
-    """Merges the report folders of shards into the folder ``out``, and prints the result.
+    """Merges report folders into the folder ``out``, and prints the result.
 
-    Returns pytest's exit status: 1 if a case failed or is missing, or if a spec or the report of a shard
-    could not be read; otherwise 0.
+    Each of ``folders`` is the report folder of a shard, a part of a test run that was split. Returns pytest's
+    exit status: 1 if a case failed or is missing, or if a spec or a report could not be read; otherwise 0.
 
     Raises:
         pytest.UsageError: There is no ``--int8acc-report``, no folder holds a report, or ``out`` cannot be
@@ -379,14 +393,17 @@ def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> in
 
 
 class GoldenHooks:
-    """Hooks of pytest that are registered only if goldens are recorded or pruned."""
+    """Hooks of pytest that record and prune goldens, the files of recorded outputs and accepted scores.
+
+    They are registered only if the command line asks for it.
+    """
 
     def __init__(self) -> None:
         self.arrays: list[str] = []
-        """One line for each golden that the running test has recorded by ``int8acc_golden``."""
+        """One line for each golden that the running test has recorded by the fixture ``int8acc_golden``."""
         self._recorded: dict[str, dict[str, None]] = {}
-        """The texts about recorded goldens, by the node id of the test. With pytest-xdist only the controller
-        prints them."""
+        """Node id of a test to the texts about the goldens that it has recorded. With pytest-xdist only the
+        controller prints them."""
 
     def pytest_configure(self, config: pytest.Config) -> None:
         """Raises UsageError for ``--int8acc-update`` in CI without ``--int8acc-update-in-ci``."""
@@ -403,7 +420,7 @@ class GoldenHooks:
     def pytest_runtest_makereport(
         self, item: pytest.Item
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Adds the texts about goldens that the test has recorded to the test's report."""
+        """Adds the texts about the goldens that a test has recorded to pytest's report of this test."""
         report = yield
         if self.arrays:
             entry = (RECORDED, "\n".join(self.arrays))
@@ -413,9 +430,9 @@ class GoldenHooks:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collects the texts about recorded goldens from the reports of all phases.
+        """Collects the texts about recorded goldens from pytest's reports.
 
-        A case records its golden in the setup phase.
+        All phases are read, because a case records its golden in the setup phase.
         """
         for name, text in report.user_properties:
             if name == RECORDED:
@@ -424,7 +441,7 @@ class GoldenHooks:
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
     ) -> None:
-        """Writes the old and new scores of each recorded golden, and the goldens that belong to no case."""
+        """Writes the old and the new scores of recorded goldens, and prunes goldens if asked to."""
         if hasattr(config, "workerinput"):  # pytest calls this in pytest-xdist's workers, too
             return
         if config.getoption("int8acc_update") and not config.getoption("collectonly", False):
@@ -447,10 +464,7 @@ class GoldenHooks:
 
 
 def _prune(terminalreporter: pytest.TerminalReporter, config: pytest.Config, *, delete: bool) -> None:
-    """Lists the goldens that no case has any more, or deletes them.
-
-    A worker of pytest-xdist never does this.
-    """
+    """Lists the goldens that belong to no case any more; with ``delete`` they are also deleted."""
     from pytest_int8acc.goldens import prune
 
     try:

@@ -1,4 +1,4 @@
-"""The settings, folders, worker processes and GPU that all cases of one pytest session share."""
+"""Finds what all cases of one pytest session share: settings, folders, worker processes and the GPU."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ _DEVICE_IS_CHOSEN = pytest.StashKey[bool]()
 
 
 def visible_devices(environment: Mapping[str, str] = os.environ, driver: Path = _DRIVER) -> list[str]:
-    """Return the GPUs in CUDA_VISIBLE_DEVICES; all GPUs if the variable is not set.
+    """Return the entries of CUDA_VISIBLE_DEVICES; the numbers of all GPUs if the variable is not set.
 
-    The list ends before a negative index, as it does in CUDA.
+    The list ends before a negative entry, as it does in CUDA. ``driver`` is the folder in which NVIDIA's
+    driver lists the GPUs.
     """
     if (given := environment.get(_VARIABLE)) is not None:
         entries = (part.strip() for part in given.split(","))
@@ -43,7 +44,7 @@ def visible_devices(environment: Mapping[str, str] = os.environ, driver: Path = 
 
 
 def choose_device(worker: str | None, device: int | None, visible: list[str]) -> str | None:
-    """Return the entry of ``visible`` that this process uses; None if it may use all GPUs.
+    """Return the entry of ``visible`` for the GPU that this process uses; None if it may use all GPUs.
 
     Args:
         worker: The name of this process in pytest-xdist, such as gw3; None without pytest-xdist.
@@ -64,7 +65,13 @@ def choose_device(worker: str | None, device: int | None, visible: list[str]) ->
 
 
 def _choose_device(config: pytest.Config) -> None:
-    """Restrict CUDA to the GPU of this process. This happens once, before any library initializes CUDA."""
+    """Restrict CUDA to the GPU that this process uses, before any library initializes CUDA.
+
+    Only the first call in a session has an effect.
+
+    Raises:
+        EngineError: The option or ini key names a GPU that does not exist.
+    """
     if config.stash.get(_DEVICE_IS_CHOSEN, False):
         return
     config.stash[_DEVICE_IS_CHOSEN] = True
@@ -81,9 +88,10 @@ def _choose_device(config: pytest.Config) -> None:
 
 
 def settings_of(config: pytest.Config, spec: Mapping[str, object]) -> Settings:
-    """Return the settings from command line, spec and pytest's configuration.
+    """Return the settings from the command line, from ``spec``, and from pytest's configuration.
 
-    The values in pytest's configuration were checked by ``pytest_configure``.
+    Values on the command line come first, then those of the spec. ``pytest_configure`` has checked the values
+    in pytest's configuration.
     """
     _choose_device(config)
     return resolve(
@@ -112,7 +120,8 @@ def open_run(config: pytest.Config, case: Case, *, records: bool) -> Run:
     Args:
         config: The configuration of pytest.
         case: The case.
-        records: Whether the run may write goldens, or put them into the report folder.
+        records: Whether the run may write goldens, as ``--int8acc-update`` says, or candidates for goldens
+            into the report folder.
     """
     from pytest_int8acc.api import Run
     from pytest_int8acc.goldens import Goldens
@@ -141,7 +150,7 @@ def skipping_unavailable(settings: Settings) -> Iterator[None]:
 
 
 def stop_where_interrupted(session: pytest.Session, result: CaseResult) -> None:
-    """End the session if Ctrl-C or SIGTERM has ended the search for causes and fixes of a case."""
+    """End the session if Ctrl-C or SIGTERM has ended the search for causes and fixes in this case."""
     if result.stopped is not None and result.stopped.kind == "interrupted":
         session.shouldstop = f"interrupted (Ctrl-C or SIGTERM) after the verdict on {result.name}"
 
@@ -159,10 +168,10 @@ def report_folder(config: pytest.Config) -> Path | None:
 
 
 def case_folder(config: pytest.Config, case: Case) -> Path | None:
-    """Return the folder of a case inside the report folder; None without a report folder.
+    """Return the folder for the files of a case inside the report folder; None without a report folder.
 
-    Its path consists of the spec's path, relative to pytest's root folder, and the name of the case. The name
-    is left out if it is the spec's name.
+    Inside the report folder, its path is that of the spec relative to pytest's root folder, without suffix,
+    followed by the name of the case. The name is left out if it equals the spec's name.
     """
     reports, spec = report_folder(config), _spec_stem(config, case.file)
     if reports is None:
@@ -171,9 +180,9 @@ def case_folder(config: pytest.Config, case: Case) -> Path | None:
 
 
 def golden_root(config: pytest.Config) -> str | None:
-    """Return the folder or URL that holds all goldens.
+    """Return the folder or URL that holds the goldens of all specs.
 
-    The result is None if the goldens are in a folder beside each spec.
+    The result is None if the goldens of each spec are in a folder beside the spec.
     """
     given = config.getini("int8acc_goldens")
     if not given:

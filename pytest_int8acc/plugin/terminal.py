@@ -1,4 +1,4 @@
-"""Adapts failures of cases for pytest's summary, so that each is printed once, wrapped for the terminal."""
+"""Changes the failures of cases while pytest prints its summary, so that their lines fit the terminal."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from pytest_int8acc.names import wrapped
 from pytest_int8acc.plugin.reporting import first_line, judged_reports, missed, nodeid_of, terminal_width
 from pytest_int8acc.settings import SUFFIXES
 
-#: Prefix of the title of each section that is added to the report of a user's own test. Such a section shows
-#: one failed case.
+#: The beginning of the title of each section that this plugin adds to the report of a user's own test. Such a
+#: section shows one case that failed in the test.
 SECTION = "int8acc: "
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A text with two versions: wrapped lines for the terminal, and the original text for files."""
+    """A message for pytest's reports: wrapped lines for the terminal, and the original text for files."""
 
     text: str
     lines: Sequence[str]
     color: str = ""
 
     def __str__(self) -> str:
-        """Returns the text as files get it: without colours, and without the line breaks of the terminal."""
+        """Returns the original text, without colours and without the line breaks for the terminal."""
         return self.text
 
     def toterminal(self, writer: Any) -> None:
@@ -41,18 +41,18 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Crash:
-    """The message of a failure that pytest prints in its short summary and with ``--tb=line``."""
+    """The short message of a failure, which pytest prints in its short summary and with ``--tb=line``."""
 
     message: str
 
     def __str__(self) -> str:
-        """Returns the message."""
+        """Returns the message, which pytest prints in its summary."""
         return self.message
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure(Fitted):
-    """The failure of a case, with the methods and attributes that pytest needs of an ``ExceptionRepr``.
+    """The failure of a case, with the methods and attributes that pytest expects of an ``ExceptionRepr``.
 
     It is not a ``str``, because pytest's short summary prints all lines of a ``str`` with -vv.
     """
@@ -62,10 +62,10 @@ class Failure(Fitted):
 
 @contextmanager
 def summed_up(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-    """Returns a context in which reports hold the failures of cases as ``Failure``, wrapped for the terminal.
+    """Returns a context in which pytest's reports hold failures of cases as lines that fit the terminal.
 
-    Texts of this plugin in other reports are wrapped, too. The context is open only while the terminal
-    reporter writes its summary. Other plugins and report files therefore get the original texts.
+    Texts of this plugin in reports of other tests are wrapped, too. The context is open only while the
+    terminal reporter writes its summary. Other plugins and report files therefore get the original texts.
     """
     config, width = terminalreporter.config, terminal_width(terminalreporter)
     kept = []
@@ -86,7 +86,7 @@ def summed_up(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
 
 
 def _failure(report: pytest.TestReport, text: str, config: pytest.Config, width: int) -> Failure:
-    """Return the failure of a case in lines that fit the terminal."""
+    """Return the failure of a case in lines of at most ``width`` characters, from its original ``text``."""
     verbosity = config.get_verbosity()
     properties = dict(report.user_properties)
     if not missed(report) or "int8acc.details" not in properties:
@@ -104,7 +104,7 @@ def _failure(report: pytest.TestReport, text: str, config: pytest.Config, width:
 
 
 def _from_here(nodeid: str, config: pytest.Config) -> str:
-    """Return a test's name relative to the folder where pytest was started, as pytest shows it."""
+    """Return a node id with the path relative to the folder where pytest was started, as pytest shows it."""
     path, separator, name = nodeid.partition("::")
     try:
         path = os.path.relpath(config.rootpath / path, config.invocation_params.dir)
@@ -114,7 +114,10 @@ def _from_here(nodeid: str, config: pytest.Config) -> str:
 
 
 def _collected(report: pytest.CollectReport, width: int) -> Any:
-    """Return the mistakes in a spec as wrapped red lines; the text of any other report unchanged."""
+    """Return the text of a collection report: the mistakes in a spec in red, wrapped to ``width``.
+
+    The text of any other collection report is returned unchanged.
+    """
     if not report.nodeid.endswith(SUFFIXES) or hasattr(report.longrepr, "reprcrash"):
         return report.longrepr
     text = str(report.longrepr)

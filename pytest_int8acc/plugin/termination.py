@@ -1,4 +1,4 @@
-"""Makes SIGTERM act like Ctrl-C, so that a job that is ended by its scheduler still writes its reports."""
+"""Makes SIGTERM act like Ctrl-C, so that reports are written even if a scheduler ends the job by SIGTERM."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ def start(config: pytest.Config) -> None:
 
 
 class Termination:
-    """Handles SIGTERM as long as it is registered with pytest."""
+    """Handles SIGTERM from its creation until pytest's session has ended."""
 
     def __init__(self) -> None:
         self._ends = False
         signal.signal(signal.SIGTERM, self._handle)
 
     def _handle(self, number: int, frame: object) -> None:
-        if self._ends:  # the reports are being written, and nothing else is left to do
+        if self._ends:  # the reports are being written, and the process ends after that anyway
             return
         if callable(signal.getsignal(signal.SIGINT)):
             signal.raise_signal(signal.SIGINT)
-        else:  # SIGINT has no handler, as in a job in the background, which ignores it
+        else:  # SIGINT is ignored, as in a job that a shell started in the background
             raise KeyboardInterrupt
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """Makes SIGTERM wait for the reports."""
+        """From now on ignores SIGTERM, because the reports are being written."""
         self._ends = True
 
     def pytest_unconfigure(self) -> None:
-        """Gives SIGTERM its default effect back: it ends the process at once."""
+        """Restores the default effect of SIGTERM, which ends the process at once."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

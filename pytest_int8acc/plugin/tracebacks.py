@@ -1,4 +1,4 @@
-"""Ends tracebacks of tests that use this plugin's fixtures at the user's line, and frees their memory."""
+"""Cuts tracebacks of users' tests at the user's own line, and frees the memory that tracebacks hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import TracebackType
 from pytest_int8acc.errors import Int8accError, InternalError
 
 _PACKAGE = Path(__file__).parents[1]
-#: Parts of the file names of frames that call a user's test, or that lie between the test and this package.
+#: Parts of the paths of files that may lie in a traceback between the user's code and this package.
 _BETWEEN = ("_pytest", "pluggy", "contextlib.py")
 
 
@@ -71,9 +71,10 @@ def _entries(entry: TracebackType | None) -> list[TracebackType]:
 
 
 def _users_entries(files: Sequence[Path]) -> int:
-    """Returns the number of entries before the first entry of this package; 0 without any code of the user.
+    """Returns how many entries of a traceback come before this package's, up to the last of the user's code.
 
-    The last of these entries is in the user's code.
+    ``files`` are the files of the entries, the outermost first. The result is 0 if no entry is in the user's
+    code.
     """
     count = next((i for i, file in enumerate(files) if _PACKAGE in file.parents), 0)
     while count and any(name in files[count - 1].parts for name in _BETWEEN):

@@ -45,16 +45,16 @@ class LoadedCase:
     def check(self) -> CaseResult:
         """Run and judge the case as its own test does, and return the result.
 
-        If the case fails and the settings request it, causes and fixes are searched. Goldens are only
-        compared with, and never recorded.
+        If the case fails and the settings request it, causes and fixes are searched. Goldens, the recorded
+        outputs and scores, are only read.
 
         Raises:
-            Int8accError: There is no verdict.
+            Int8accError: The case cannot be judged.
         """
         return self._judged(answers=True)
 
     def measure(self) -> CaseResult:
-        """Run and judge the case without a search of causes; raises Int8accError if there is no verdict."""
+        """Run and judge the case without a search for causes; raises Int8accError if it cannot be judged."""
         return self._judged(answers=False)
 
     def _judged(self, *, answers: bool) -> CaseResult:
@@ -149,8 +149,8 @@ class Workbench:
             model: A float ONNX model, or a model with Q/DQ nodes. A model with Q/DQ nodes is INT8 or FP8
                 already and is not changed.
             precision: fp32, fp16, bf16, int8 or fp8.
-            backend: auto, onnxruntime or tensorrt, as in a spec; None means the one of the command line or
-                the configuration.
+            backend: auto, onnxruntime or tensorrt, as in a spec; None means the backend that the command line
+                or pytest's configuration names.
             calibrate: The calibration samples for int8 or fp8 of a float model. They are one array per input
                 with samples along axis 0, or a file with such arrays, or a loader ``file.py:function``.
             method: The calibration method, as in a spec's ``int8.calibrate.method``.
@@ -180,11 +180,11 @@ class Workbench:
         return self.kept(engine)
 
     def kept(self, engine: OpenEngine) -> OpenEngine:
-        """Return ``engine`` after registering it, so that it is closed with this workbench."""
+        """Remember ``engine``, so that ``close`` frees it, and return it."""
         self._engines.add(engine)
         return engine
 
     def close(self) -> None:
-        """Free all engines."""
+        """Free the memory of all engines that users' tests still hold."""
         for engine in list(self._engines):
             engine.close()

@@ -1,1 +1,1 @@
-"""Turns results into text, HTML, Markdown and JSON. Imports nothing that measures."""
+"""Turns results into text, HTML, Markdown and JSON. No model runs here."""

@@ -29,14 +29,14 @@ class SymptomWords:
     """The texts of reports about one symptom, a sign of lost accuracy in a tensor or in the graph."""
 
     family: CauseKind
-    """The kind of cause that the symptom belongs to."""
+    """The kind of cause that the symptom shows."""
     clause: str
     """The symptom in a few words, without the name of a tensor. It follows the name of a layer in the same
     line."""
     sentence: str
     """A sentence about the symptom, with the names of tensors and with numbers."""
     advice: str = ""
-    """The advice to the user. If empty, the advice of ``CauseWords`` for the same kind of cause is shown."""
+    """The advice to the user. If empty, the advice on ``family``, the kind of cause, is shown."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class CauseWords:
     """The texts of reports about one kind of cause of lost accuracy."""
 
     plural: str
-    """The name of the kind of cause in the plural. It is used if several layers have this kind of cause."""
+    """The name of the kind of cause in the plural, for reports on several layers with this kind of cause."""
     advice: str
-    """The advice to the user."""
+    """The advice to the user on a layer with this kind of cause."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class StageWords:
 
     title: str
     meaning: str
-    """The meaning of a failure if this stage is the first one that misses a limit."""
+    """What it means for the model if this stage is the first one that misses a limit."""
     advice: str
     """The advice to the user if this stage is the first one that misses a limit; empty if the report names
     layers at fault instead."""
@@ -63,16 +63,16 @@ class StageWords:
 
 @dataclass(frozen=True)
 class FitWords:
-    """The texts of reports about one way in which an output differs from the baseline's.
+    """The texts of reports about one way in which an output differs from the baseline's, such as by a factor.
 
-    A line is fitted to the output's values against the baseline's values. Its slope and offset determine
-    which way it is.
+    A line is fitted to the output's values as a function of the baseline's values. The slope and the offset
+    of the line decide which texts are used.
     """
 
     clause: str
     """The fault of the output, in a few words."""
     sentence: str
-    """The meaning of the difference for the case."""
+    """What the difference suggests about the quantization."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class ChangeWords:
     """The texts of reports about one change that a remedy makes to the model."""
 
     clause: str
-    """A few words that recommend the change."""
+    """The change in a few words, as a recommendation to the user."""
     sentence: str
-    """The change in detail."""
+    """The change in detail, with the names of the tensors or nodes."""
 
 
 @dataclass(frozen=True)
@@ -92,23 +92,26 @@ class StopWords:
     sentence: str
     """The event that ended the work. ``{left}`` stands for the steps that were left out."""
     no_fix: str
-    """The reason why there is no fix, and advice."""
+    """A text that says why there is no fix, with advice."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """The name of a number, its unit, and an explanation, which may use ``{format}``."""
+    """The name of a number in a report, its unit, and an explanation.
+
+    In the explanation, ``{format}`` stands for the low-precision format of the case.
+    """
 
     text: str
     unit: str = ""
     explained: str = ""
 
     def of(self, low_format: str) -> Label:
-        """Returns the label with ``low_format`` filled into its explanation."""
+        """Returns a copy whose explanation has ``low_format``, like ``INT8``, in place of ``{format}``."""
         return replace(self, explained=self.explained.format(format=low_format))
 
 
-#: The text after a cause that was seen in the values of tensors, but that no trial run has confirmed.
+#: The text that follows a cause that is only concluded from the values of tensors: no trial confirmed it.
 HINT = "a hint, not shown by a trial"
 
 #: Words for the symptoms of a tensor, of its scale, or of the nodes around it.
@@ -442,7 +445,7 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
 }
 
 
-#: For each kind of cause of accuracy loss in a layer: its name in the plural, and advice.
+#: Words for the kinds of causes of accuracy loss in a layer.
 CAUSES: Mapping[CauseKind, CauseWords] = {
     "scale-too-wide": CauseWords(
         plural="scales too wide",
@@ -546,8 +549,8 @@ CAUSES: Mapping[CauseKind, CauseWords] = {
 }
 
 
-#: The beginning of a clause about a trial that undid one part of a culprit's quantization. The clause ends
-#: with the share of the loss that the change removed.
+#: The beginning of a clause on a trial that changed one property of a layer at fault, by the kind of change.
+#: The clause ends with the share of the loss that the change removed, like ``97 % of the loss``.
 ABLATIONS: Mapping[TakenKind, str] = {
     "activation": "leaving {it} unquantized gives back",
     "constants": "leaving {it} unquantized gives back",
@@ -560,7 +563,7 @@ ABLATIONS: Mapping[TakenKind, str] = {
     "fp32": "FP32 around it gives back",
 }
 
-#: Words for the stages: the forms of a model between the framework and the engine, in this order.
+#: Words for the stages: the forms of a model from the training framework to the engine, in this order.
 STAGES: Mapping[Stage, StageWords] = {
     "framework": StageWords(
         title="framework",
@@ -668,7 +671,7 @@ FITS: Mapping[Meaning, FitWords] = {
 }
 
 
-#: A change that a remedy makes, by the field of ``Repair`` that holds it.
+#: The kinds of changes that a remedy makes. Each is the name of the field of ``Repair`` with the change.
 ChangeKind = Literal["fused", "outputs", "method", "rescales", "biases", "corrected", "weights", "migration"]
 #: Words for the changes that a remedy makes.
 CHANGES: Mapping[ChangeKind, ChangeWords] = {
@@ -707,8 +710,8 @@ CHANGES: Mapping[ChangeKind, ChangeWords] = {
 }
 
 
-#: Words for the kinds of useless outputs that are made up to test the criteria of a case. Criteria that
-#: accept such outputs are too weak.
+#: Words for the kinds of useless outputs on which the criteria of a case are tried. Criteria that accept such
+#: outputs are too weak.
 DEAD: Mapping[DeadKind, str] = {
     "zeros": "all-zero outputs",
     "shuffled": "outputs shuffled between samples",
@@ -718,7 +721,7 @@ DEAD: Mapping[DeadKind, str] = {
     "greatest": "{output} at its greatest value everywhere",
 }
 
-#: Words for the steps that follow a failed verdict. A case that ended early lists the steps that it left out.
+#: Words for the steps that follow a failed verdict. The report lists the steps that a case has left out.
 PARTS: Mapping[Part, str] = {
     "search": "the rest of the search",
     "proof": "the proof of its plan",
@@ -742,9 +745,9 @@ PARTS: Mapping[Part, str] = {
     "worst-samples": "a look at the worst samples",
 }
 
-#: The text about a case that was to run, but is not in the report.
+#: The text about a case that was selected to run, but has no result in the report.
 MISSING = "the run ended before this case; run it again"
-#: Words for the running phase of a case, as the progress line shows them.
+#: Words for the phases of a case, for the progress line that is shown while the case runs.
 PHASES: Mapping[PhaseName, str] = {
     "setup": "reading model and data",
     "calibration": "calibrating",
@@ -783,7 +786,7 @@ class Why:
     LAYER = "{op_type} '{layer}' is at fault"
     PAIR = "the Q/DQ pair {at} is at fault"
     PAIR_OF_LAYER = "Q/DQ {at}"
-    #: The place of a Q/DQ pair, and the node whose output the pair quantizes.
+    #: Texts on where a Q/DQ pair is, and on the node whose output the pair quantizes.
     AT_OUTPUT = "at output '{tensor}'"
     AT_TENSOR = "on '{tensor}'"
     BEHIND = " (after {op_type} '{node}')"
@@ -796,7 +799,7 @@ class Why:
     OFF = "{format}'s {output} comes out {clauses}; correlation {correlation} over {samples}"
     CLOSE = "{format}'s {output} follows that of {baseline} with correlation {correlation} over {samples}"
     PART = "it is judged apart, because values of another size in '{whole}' would hide its error"
-    #: Why no layer is at fault: the criteria also fail with all layers in high precision.
+    #: Texts on why no layer is at fault: the criteria also fail with all layers in high precision.
     NOT_LOW = "the criteria fail with every layer out of {format}, too"
     OTHER_MODEL = "{file} computes something else than {model}"
     NOT_THE_CAUSE = ": {format} is not the cause"
@@ -811,10 +814,10 @@ class Why:
     OTHER_ATTRIBUTE = ": its {name} is {theirs} in {file}, and {own} in {model}"
     OTHER_MAKER = ": {file} has {op_type} there"
     OTHER_MAKER_WITH = ": {file} has {op_type} there, with {name} {theirs} in place of {own}"
-    #: Why an engine is not fast enough.
+    #: Texts on why an engine is not fast enough.
     SLOW = "{format} takes {ms} ms, {baseline} {baseline_ms} ms; {layers} seem to lose time, {most} most"
     SLOW_ALIKE = "{format} takes {ms} ms, {baseline} {baseline_ms} ms; no layer seems to lose time"
-    #: Whether FP16 or the float model itself gives the NaN in the baseline's outputs.
+    #: Texts on NaN in the baseline's outputs: whether FP16 or the float model itself gives it.
     FLOAT_NAN = "the float model itself gives NaN there{where}, so {format} can be compared with nothing"
     FLOAT_NAN_IN_BOTH = (
         "the float model gives NaN there in FP32, too{where}, so {format} can be compared with nothing"
@@ -822,7 +825,7 @@ class Why:
     HALF_NAN = "FP16 gives NaN there and FP32 does not, so {format} can be compared with nothing in FP16"
     UNKNOWN_NAN = "the baseline gives NaN there, so {format} can be compared with nothing; FP32 did not run"
     FIRST_NAN = ", from {op_type} '{node}' on"
-    #: Useless outputs that the criteria accept, and their score.
+    #: Texts on useless outputs that the criteria accept, and on their scores.
     ACCEPTED = "{dead} give {score}"
     TRIED = (
         "tried on {samples}, with useless outputs in place of {format}'s own: {accepted}. A broken "
@@ -880,10 +883,10 @@ class Decided:
 
 
 class Caution:
-    """Reasons to doubt a verdict.
+    """Texts on reasons to doubt a verdict.
 
-    Three kinds can also fail a case: criteria that accept useless outputs, layers that ran in another format,
-    and too few samples to decide, if the spec demands a decision.
+    Three of these reasons can also fail a case: criteria that accept useless outputs, layers that ran in
+    another format, and too few samples to decide, if the spec demands a decision.
     """
 
     REFUSED = "TensorRT refuses this model: {rules}"
@@ -892,7 +895,7 @@ class Caution:
         "undecided{unmended}: {score} may be {interval} on other samples{needed}; look first at samples "
         "{worst}: {heavy} of {samples} carry 90 % of the error"
     )
-    #: The text that is added to a caution on the score of the unchanged model, if a fix is recommended.
+    #: The text that is added to a caution on a score of the candidate, if the report recommends a fix.
     UNMENDED = " without the fix"
     NEEDED = "; about {needed} in all would decide: raise 'samples:' or give more"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
@@ -906,7 +909,7 @@ class Caution:
         "in {small} of {samples} samples the output is {ratio:.0f} times smaller than in others, and on "
         "these alone {score}; to judge each, limit it as {criterion}"
     )
-    #: Errors that a Softmax or Sigmoid hides.
+    #: Texts on errors of a tensor that a Softmax or Sigmoid after it hides.
     SQUASHED = (
         "the {operator} that gives {output} may hide errors of its input: {score}; to judge that, add to "
         "'criteria:' "
@@ -945,8 +948,8 @@ class Caution:
         "none of the MACs are quantized to {format}; left out: {layers}; have your quantizer include them"
     )
 
-    #: Texts on how a default session of ONNX Runtime differs from an exact one. In an exact session, the
-    #: optimizers that change results are switched off.
+    #: Texts on how results in a default session of ONNX Runtime differ from those in an exact session. In an
+    #: exact session, the optimizers that change results are switched off.
     DEFAULT_FAILS = (
         "open ONNX Runtime with disabled_optimizers=[{optimizers}]: by default {score}, and {exact} as judged"
     )
@@ -973,7 +976,7 @@ class Caution:
     DEFAULT_FROM = "from optimization level '{level}' on, by no optimizer alone"
     DEFAULT_ALWAYS = "without optimizers, too"
     DEFAULT_WITHOUT_KERNELS = ", compared without the INT8 kernels of this CPU, which saturate"
-    #: Texts on how the recommended fix differs in a default session.
+    #: Texts on how the recommended fix fails in a default session of ONNX Runtime.
     FIX_FAILS_BY = "in a default session the fix fails without disabled_optimizers=[{optimizers}]"
     FIX_FAILS = "in a default session of ONNX Runtime the fix fails: {score}"
     FIX_REFUSED = "a default session of ONNX Runtime does not run the fix"
@@ -996,7 +999,7 @@ class Caution:
 
 
 class Advice:
-    """Advice to the user if layers in high precision do not mend the case."""
+    """Texts with advice to the user if layers in high precision do not mend the case."""
 
     FLOAT_NAN = "{first}; or leave the output out: write 'unjudged: [{output}]' in the spec, beside 'model:'"
     FIND_NAN = "find what gives NaN in the float model, its inputs or a node"
@@ -1049,7 +1052,7 @@ class Advice:
         "and {format} has {sqnr_db}; or limit a metric of your task, like {metric}, with 'labels: FILE'; or "
         "accept it: write 'accept_blind: REASON' in the spec, beside 'model:'"
     )
-    #: The form in which a spec names a metric that the user has written.
+    #: An example of a criterion in a spec on a metric that the user has written.
     OWN_METRIC = "{{metric: FILE.py:FUNCTION, max_drop: 1%}}"
     COMPARE_LABELS = (
         "print the labels of ten samples and what the float model gives for them. If nearly all labels are "
@@ -1097,19 +1100,19 @@ class NoFix:
         "name under 'model:' the float model that {file} was made from; or quantize {model}: write '{key}: "
         "{{calibrate: {{}}}}' in the spec"
     )
-    #: Why no plan is fast enough. ``gain`` is one of the two phrases below it.
+    #: Texts on why no plan is fast enough. ``gain`` is ``GAINS_NOTHING`` or ``GAINS_LITTLE``.
     SHIP_BASELINE = "{format} gains {gain} here: ship {baseline} ({times})"
     GAINS_NOTHING = "nothing"
     GAINS_LITTLE = "less than {share}"
     TOO_SLOW = "none found: {fastest} is {speedup} times as fast as {baseline}, limit {limit} ({times})"
-    #: The same for a case that passes.
+    #: The text for a case that passes, if no plan is clearly faster than the candidate.
     NONE_FASTER = "no plan is clearly faster ({times})"
-    #: What ran at which time.
+    #: Texts on the latencies of the candidate, of the plans that were tried, and of the baseline.
     TIMES = "{format} {candidate} ms{plans}, {baseline} {ms} ms"
     BEST_OF = ", best of {count} {best} ms"
     NONE_TIMED = ", of {count} none builds and keeps the criteria"
     ENGINE = "an engine cannot be searched: name the model it was made from, 'int8: {{model: FILE}}'"
-    #: Advice that no trial has shown to help.
+    #: The text that marks advice which no trial has shown to help.
     NOT_TRIED = "{advice} (not tried)"
     NOT_SEARCHED = (
         "layers were not searched; run again with --int8acc-search=auto: it names the layers at fault, and "
@@ -1118,7 +1121,10 @@ class NoFix:
 
 
 class Remedy:
-    """Texts on what a remedy does, and on how it was proved. ``CHANGES`` has the words for its changes."""
+    """Texts on what a remedy does, and on how it was proved.
+
+    ``CHANGES`` has the words for changes other than layers in high precision.
+    """
 
     HIGH = "{layers} in {precision}"
     FASTER = "{layers} in {precision}, so that the engine is faster"
@@ -1156,8 +1162,8 @@ class Remedy:
     NOT_VERIFIED = "; not verified"
 
 
-#: The formats and methods to try if a fix would leave too few layers in the low format. The key is the low
-#: format. QAT is quantization-aware training.
+#: The low format of a case, to what the user should try if a fix would leave too little work in this format.
+#: QAT is quantization-aware training.
 INSTEAD: Mapping[str, str] = {
     "INT8": "FP8 or QAT",
     "FP8": "QAT",
@@ -1240,7 +1246,7 @@ NUMBERS: Mapping[str, Label] = {
     "axis": Label("Channel axis", "", "the axis along which the channels lie"),
     "axis_of_scales": Label("Axis of the scales", "", "the axis along which the scales were made"),
 }
-#: Files of a fix, in the order in which a page lists them; the texts may use ``{format}``.
+#: The name of a file of a fix, to a text on its use. The HTML page lists the files in this order.
 FILES: Mapping[str, str] = {
     "fixed.onnx": "the fixed model: run it, or build the engine of it",
     "plan.yaml": "the fix as a plan; 'plan: plan.yaml' in the spec keeps it under test",

@@ -40,19 +40,20 @@ from pytest_int8acc.results import (
 from pytest_int8acc.results.precision import MAX_REFUTED
 from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric, DeadCandidate, Preactivation
 
-#: An engine may not report in which format a layer ran. A caution is shown if such layers have more than this
-#: share of the MACs that were requested in low precision.
+#: An engine may not report in which format some layers ran. A caution is shown if these layers have more than
+#: this share of the MACs that were requested in low precision.
 _MUCH_UNTOLD = 0.5
-#: Minimum share of the MACs that is printed. A smaller share would be printed as 0 %.
+#: The share of the MACs whose format is not known is printed if it is at least this. A smaller share would be
+#: printed as 0 %.
 _LEAST_PRINTED = 0.0005
-#: A caution says how many samples would decide, unless more samples than this are needed.
+#: A caution says how many samples would decide the verdict, unless more samples than this are needed.
 _MOST_NEEDED = 20_000
 #: Maximum number of layers that a sentence names.
 _NAMED_LAYERS = 2
 
 
 def problems(result: CaseResult) -> list[str]:
-    """Returns the reasons, other than missed limits, why a case fails.
+    """Returns texts on the reasons, other than missed limits, why a case fails.
 
     There are three: layers of the engine ran in a wrong format, the criteria accept useless outputs, or the
     samples are too few to decide and the spec demands a decision.
@@ -66,7 +67,7 @@ def problems(result: CaseResult) -> list[str]:
 
 
 def cautions(result: CaseResult) -> list[str]:
-    """Returns all reasons to doubt the verdict, the worst first."""
+    """Returns texts on all reasons to doubt the verdict, the worst first."""
     texts = []
     if broken := [f for f in result.findings if f.source == "lint" and f.severity == "error"]:
         rules = [f"{group[0].rule} ({count(len(group), 'node')})" for group in by_rule(broken)]
@@ -85,26 +86,26 @@ def cautions(result: CaseResult) -> list[str]:
     if result.diagnosis is not None and result.diagnosis.jumps and not is_jumpy(result):
         texts.append(jump_text(result.diagnosis.jumps, NAME))
     search = result.search
-    # After a search without a plan, ``ending_text`` names the Q/DQ nodes in ``fixed_pairs`` already.
+    # If the search found no plan, ``ending_text`` has named the Q/DQ nodes in ``fixed_pairs`` already.
     if search is not None and search.found and search.fixed_pairs:
         texts.append(Caution.FIXED_PAIRS.format(pairs=pairs_text(search.fixed_pairs)))
     return _unique(texts)
 
 
 def warnings(result: CaseResult) -> list[str]:
-    """Returns the reasons to doubt the verdict that were known before the search."""
+    """Returns texts on those reasons to doubt the verdict that were known before the search for causes."""
     return _unique([*_formats(result), *_deployed(result), *_hidden(result), *result.warnings])
 
 
 def _deployed(result: CaseResult) -> Iterator[str]:
-    """Yields a caution if a default session of ONNX Runtime, which users deploy, fails.
+    """Yields a text if the candidate fails in a default session of ONNX Runtime, which users deploy.
 
-    It fails if it misses limits that the judged session meets, or if it does not run.
+    It fails if it does not run there, or if it misses limits that it meets in the session of the verdict.
     """
     found = result.default_session
     if found is None or not found.is_caution:
         return
-    # With ONNX Runtime as the target, a fix is verified only if it passes in a default session, too.
+    # If users deploy the model in ONNX Runtime, a verified fix also passes in a default session.
     repair = None if result.passed or result.fixed_session is not None else result.answer
     if repair is not None and repair.verified:
         yield Caution.FIX_RUNS + default_session_text(found, why=False)
@@ -113,10 +114,9 @@ def _deployed(result: CaseResult) -> Iterator[str]:
 
 
 def default_session_text(found: DefaultSession, *, why: bool = True) -> str:
-    """Returns how a default session of ONNX Runtime differs, and which optimizers make the difference.
+    """Returns a text on how results differ in a default session of ONNX Runtime, and by which optimizers.
 
-    Without ``why`` the text does not say for which reason ONNX Runtime refuses the model, if it says with
-    which optimizers.
+    If ONNX Runtime refuses the model with certain optimizers, the text quotes the reason only with ``why``.
     """
     optimizers = ", ".join(map(repr, found.optimizers))
     level = Caution.DEFAULT_ALWAYS
@@ -139,9 +139,9 @@ def default_session_text(found: DefaultSession, *, why: bool = True) -> str:
 
 
 def fix_by_default(found: DefaultSession) -> list[str]:
-    """Returns why the recommended fix may fail in a default session of ONNX Runtime.
+    """Returns a text on why the recommended fix fails in a default session of ONNX Runtime.
 
-    The result is empty if the fix passes in a default session.
+    ``found`` compares the fix in both kinds of sessions. The list is empty if the fix passes.
     """
     if found.kind not in ("refused", "fails"):
         return []
@@ -153,7 +153,9 @@ def fix_by_default(found: DefaultSession) -> list[str]:
 
 
 def fix_undecided(repair: Repair, samples: int) -> list[str]:
-    """Returns a caution if the confidence interval of a verified fix's score extends beyond its limit.
+    """Returns a caution if a verified fix may miss a limit on other samples; otherwise an empty list.
+
+    It may miss a limit that lies in the confidence interval of its score.
 
     Args:
         repair: The fix.
@@ -179,7 +181,7 @@ def fix_undecided(repair: Repair, samples: int) -> list[str]:
 
 
 def _by_default(found: DefaultSession) -> str:
-    """Returns the score in a default session with its limit, or why there is no score."""
+    """Returns a text with the score in the default session and its limit, or on why there is no score."""
     return found.problem or ("other results" if found.default is None else relation(found.default, NAME))
 
 
@@ -188,31 +190,31 @@ def _unique(texts: Iterable[str]) -> list[str]:
 
 
 def is_mismatch(result: CaseResult, finding: Finding) -> bool:
-    """Returns whether a finding is the preprocessing mismatch that the diagnosis names as the fault."""
+    """Returns whether ``finding`` is the preprocessing mismatch that explains the failure of the case."""
     mismatch = result.diagnosis.preprocessing_mismatch if result.diagnosis is not None else ""
     return finding.source == "data" and finding.rule == mismatch
 
 
 def rule_line(group: Sequence[Finding]) -> str:
-    """Returns the first finding of a rule, and the number of others."""
+    """Returns a text with the first of ``group``, the findings of one rule, and the number of the others."""
     more = f" (and {len(group) - 1} more like it)" if len(group) > 1 else ""
     return f"'{group[0].subject}': {group[0].text}{more}"
 
 
 def stop_text(stop: Stop, low_format: str) -> str:
-    """Returns what ended the work after the verdict early, and which steps were left out."""
+    """Returns a text on what ended the work after the verdict early, and which steps were left out."""
     left = ", ".join(PARTS[part].format(format=low_format) for part in stop.left_out)
     return STOPS[stop.kind].sentence.format(seconds=number(stop.max_seconds), left=left or "nothing")
 
 
 def _undecided(result: CaseResult, score: Score, needed: int | None, *, heavy: bool = True) -> str:
-    """Returns why other samples might reverse the verdict.
+    """Returns a text on a score that might be on the other side of its limit with other samples.
 
     Args:
         result: The case.
-        score: The score that other samples might change.
-        needed: How many samples would decide; None if it is not known, or told elsewhere.
-        heavy: Whether the text names the samples that carry most of the error, if they are few.
+        score: The score. Its confidence interval contains its limit.
+        needed: How many samples would decide; None if the text is not to say that.
+        heavy: Whether the text names the samples that cause most of the error, if they are few.
     """
     facts = {
         "score": name_of(score, NAME),
@@ -232,14 +234,14 @@ def _undecided(result: CaseResult, score: Score, needed: int | None, *, heavy: b
 
 
 def _needed(samples: int | None) -> str:
-    """Returns how many samples would decide; empty if no number is known, or if it is too large."""
+    """Returns text on how many samples would decide; empty if the number is not known or too large."""
     return "" if samples is None or samples > _MOST_NEEDED else Caution.NEEDED.format(needed=samples)
 
 
 def needed_samples(undecided: Sequence[Score]) -> int | None:
-    """Returns how many samples would decide all of these scores, rounded up to two significant digits.
+    """Returns how many samples would decide whether each of ``undecided`` meets its limit.
 
-    The result is None if the number of samples that would decide one of the scores is not known.
+    The number is rounded up to two significant digits. The result is None if it is not known for a score.
     """
     found = [None if score.interval is None else score.interval.needed for score in undecided]
     known = [number for number in found if number is not None]
@@ -251,9 +253,10 @@ def needed_samples(undecided: Sequence[Score]) -> int | None:
 
 
 def _hidden(result: CaseResult) -> Iterator[str]:
-    """Yields cautions on errors that limits on an output do not show.
+    """Yields cautions on errors that no score of an output shows.
 
-    These are NaN in both models, errors of samples with small values, and errors before a Softmax or Sigmoid.
+    Such errors are NaN in both models, errors of samples with small values, and errors of a tensor that a
+    Softmax or Sigmoid hides.
     """
     for output in result.outputs:
         name = f"'{middle(output.name, NAME)}'"
@@ -272,7 +275,13 @@ def _hidden(result: CaseResult) -> Iterator[str]:
 
 
 def _squashed(output: str, found: Preactivation, *, is_simulated: bool) -> str:
-    """Returns which errors the Softmax or Sigmoid of an output hides, and the criterion that judges them."""
+    """Returns a text on the errors that the Softmax or Sigmoid of an output hides, and a criterion on them.
+
+    Args:
+        output: The name of the output.
+        found: The input of the Softmax or Sigmoid, with its scores.
+        is_simulated: Whether the scores are of a simulation of the engine, and not of the engine itself.
+    """
     caution = Caution.SQUASHED if found.is_known else Caution.SQUASHED_UNNAMED
     if found.fails == "pair":
         caution = Caution.SQUASHED_PAIR
@@ -300,14 +309,20 @@ def precision_text(contract: PrecisionContract) -> str:
 
 
 def _shares(shares: Mapping[str, float], of: str = " of the MACs") -> str:
-    """Returns shares by format. Shares of 0 are left out, except for the first format."""
+    """Returns text on the share of each format, like ``86 % of the MACs in INT8, 14 % in FP16``.
+
+    Shares of 0 are left out, except for the first format. ``of`` follows the first share.
+    """
     kept = [(name, share) for place, (name, share) in enumerate(shares.items()) if share or not place]
     first = [f"{percent(share)}{of} in {name.upper()}" for name, share in kept[:1]]
     return ", ".join([*first, *(f"{percent(share)} in {name.upper()}" for name, share in kept[1:])])
 
 
 def layers_text(layers: Sequence[LayerShare], count: int) -> str:
-    """Returns the layers with the most MACs, their shares, their real formats, and how many follow."""
+    """Returns text that names the first of ``layers`` with their shares of the MACs and their real formats.
+
+    The text ends with the number of further layers. ``count`` is the number of all such layers.
+    """
     named = []
     for layer in layers[:_NAMED_LAYERS]:
         ran = "" if layer.ran is None else f" in {layer.ran.upper()}"
@@ -325,7 +340,7 @@ def _refuted(contract: PrecisionContract) -> str:
 
 
 def precision_why(contract: PrecisionContract) -> str:
-    """Returns what a wrong format of the engine means for the scores, and which layers ran in that format."""
+    """Returns a text on what layers in a wrong format mean for the scores, with the names of these layers."""
     low = contract.low.upper()
     if contract.identical:
         return Why.IDENTICAL.format(format=low)
@@ -335,9 +350,10 @@ def precision_why(contract: PrecisionContract) -> str:
 
 
 def _formats(result: CaseResult) -> Iterator[str]:
-    """Yields cautions on layers that ran in another format than requested.
+    """Yields cautions on the formats of layers.
 
-    Further cautions say that the low format was requested for few layers, or that the real format is unknown.
+    They say that layers ran in another format than requested, that the engine does not report the format, or
+    that the low format was requested for few layers.
     """
     contract = result.precision
     if contract is None or not contract.asked:
@@ -378,10 +394,7 @@ def _rounded_down(share: float) -> float:
 
 
 def _blind_problems(result: CaseResult) -> list[str]:
-    """Returns why the criteria would pass any model, one sentence for each reason.
-
-    The result is empty if the criteria can fail.
-    """
+    """Returns sentences on why the criteria of a case would pass any model; empty if criteria can fail."""
     blind = result.blind
     if blind is None or not result.is_blind:
         return []
@@ -396,7 +409,10 @@ def _blind_problems(result: CaseResult) -> list[str]:
 
 
 def blind_whys(result: CaseResult) -> Iterator[str]:
-    """Yields how it was shown that the criteria cannot fail, the longest first; nothing if they can fail."""
+    """Yields texts on how it was shown that the criteria would pass any model, the longest text first.
+
+    Nothing is yielded if the criteria can fail.
+    """
     blind = result.blind
     if blind is None or not result.is_blind:
         return
@@ -426,15 +442,18 @@ def blind_whys(result: CaseResult) -> Iterator[str]:
 
 
 def _blind_cautions(result: CaseResult) -> Iterator[str]:
-    """Yields cautions on useless outputs that the criteria accept, unless they fail the case already."""
+    """Yields cautions on useless outputs that the criteria accept, and on metrics no better than chance.
+
+    Outputs and metrics that fail the case are left out, because the first line on the case names them.
+    """
     blind = result.blind
     if blind is None:
         return
     for metric in blind.at_chance:
         if not (metric.as_well and result.is_blind):
             yield _chance_text(metric)
-    # The first line of a failed case names the accepted useless outputs, unless it names a metric that is no
-    # better than chance.
+    # If the case fails because of useless outputs, its first line names them, unless it names a metric that
+    # is no better than chance.
     named = result.is_blind and not any(metric.as_well for metric in blind.at_chance)
     missed = [dead for dead in blind.undetected if not (named and dead.is_fatal)]
     if not missed:
@@ -451,9 +470,9 @@ def _blind_cautions(result: CaseResult) -> Iterator[str]:
 
 
 def is_lost(score: Score) -> bool:
-    """Returns whether an output is lost. ``score`` is its SQNR, with a limit that is missed.
+    """Returns whether an output of the candidate is so bad that even the default limit would reject it.
 
-    The output is lost if this limit is not above the default limit, which would then also reject the output.
+    ``score`` is the SQNR of the output, with a limit that it misses.
     """
     return score.limit is not None and score.limit <= DEFAULT_SQNR_DB
 
@@ -466,7 +485,7 @@ def is_users(metric: ChanceMetric) -> bool:
 def _may_be_reversed(metric: ChanceMetric) -> bool:
     """Returns whether a user's metric is better for shuffled outputs than for the baseline's outputs.
 
-    The criterion says whether greater or smaller values are better. It may say the wrong one.
+    The criterion may then be wrong about whether greater or smaller values are better.
     """
     return is_users(metric) and metric.as_well and metric.baseline != metric.chance
 

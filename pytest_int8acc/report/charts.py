@@ -16,58 +16,64 @@ from pytest_int8acc.report.words import middle, number
 from pytest_int8acc.results import Culprit, LayerError, Tradeoff, View, Wire
 from pytest_int8acc.results.causes import Cause
 
-#: The width of every chart, the height of a chart of curves, and the height of a histogram.
+#: Lengths in the units of an SVG's ``viewBox``: the width of every chart, the height of a chart of curves,
+#: and the height of a histogram.
 WIDTH, CURVE_HEIGHT, HEIGHT = 480.0, 120.0, 96.0
 #: The maximum number of layers in a chart of bars.
 _LAYERS = 40
-#: Maximum length of a histogram's axis, as a multiple of the tensor's greatest value. The axis is shorter if
-#: the greatest value that the scale can represent is below this length.
+#: Maximum end of the x axis of a histogram, as a multiple of the tensor's greatest value. The axis ends
+#: earlier if the greatest value that the scale can represent is smaller.
 _MAX_AXIS = 4.0
-#: Width and height of a box in a graph, the distance from one box to the next one below, and the length of a
-#: line between boxes.
+#: Lengths in the units of an SVG's ``viewBox``: width and height of a box for a node, the distance from the
+#: top of one box to the top of the box below, and the length of a line between boxes.
 _BOX, _ROW, _GAP = (150.0, 48.0), 58.0, 15.0
 #: The maximum number of characters of a name in a box.
 _NAME = 22
-#: Minimum normalized loss that a trade-off chart shows. The maximum is the inverse of this number. A
-#: normalized loss is a loss divided by the loss that the limit allows.
+#: Minimum normalized loss in the chart of a trade-off; smaller losses are drawn at this number. The maximum
+#: is its inverse. A normalized loss is a loss divided by the loss that the limit allows.
 _LEAST = 1e-4
-#: The title of a box for a graph input, constant or graph output, by ``Wire.kind``.
+#: The title of a box that is no node, by the kind of the tensor's other end: a model input, a constant or a
+#: model output.
 _ENDS = {"input": "input", "constant": "weights", "output": "output"}
 
 
 @dataclass(frozen=True)
 class Box:
-    """A box in a graph: a node, graph input, graph output or constant, and its line to the culprit's box."""
+    """A box in the drawing of a culprit, a layer at fault: the culprit itself, or something beside it.
+
+    Beside the culprit are nodes, model inputs, constants and model outputs.
+    """
 
     x: float
     y: float
     lines: tuple[str, ...]
     name: str
-    """The full name, which a browser shows as a tip."""
+    """The full name of the node or tensor, which a browser shows as a tooltip."""
     kind: str
-    """The CSS classes of the box."""
+    """The CSS classes of the box, separated by spaces."""
     wire: str = ""
-    """The line to the culprit's box as an SVG path; empty for the culprit itself."""
+    """The line from this box to the culprit's box, as an SVG path; empty for the culprit's own box."""
 
     width, height = _BOX
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """The picture of a culprit, a layer at fault, with the nodes before and behind it."""
+    """The drawing of a culprit, a layer at fault, with the nodes before and after it."""
 
     height: float
     boxes: tuple[Box, ...]
     said: str
-    """The graph in words, for screen readers."""
+    """The drawing in words, for screen readers."""
     more: int
-    """The number of neighbours that are left out."""
+    """The number of nodes and tensors beside the culprit that are left out."""
 
 
 def drawing(culprit: Culprit, culprits: Sequence[str]) -> Drawing | None:
-    """Returns the picture of a culprit, its inputs on the left, its readers on the right.
+    """Returns the drawing of a culprit, with its inputs on the left and its readers on the right.
 
-    The result is None if the nodes around the culprit are not known.
+    ``culprits`` are the names of all layers at fault, which are marked. The result is None if the nodes
+    around the culprit are not known.
     """
     around = culprit.neighbours
     if around is None:
@@ -110,7 +116,7 @@ def _said(wire: Wire) -> str:
 
 
 def png(view: View) -> str:
-    """Returns a sample as a data URI of a PNG; empty if it is no picture, or if its bytes are damaged."""
+    """Returns the picture in ``view`` as a data URI of a PNG; empty if it is a curve, or damaged."""
     try:
         rows = [base64.b64decode(row, validate=True) for row in view.rows]
     except ValueError:
@@ -135,19 +141,19 @@ class Curves:
 
     views: tuple[View, ...]
     paths: tuple[str, ...]
-    """The points of an SVG polyline for each tensor."""
+    """For each tensor the points of its curve, in the form of an SVG polyline."""
     low: str
     high: str
 
 
 def curves(views: Iterable[View]) -> Curves | None:
-    """Returns a chart of the tensors that are shown as curves, not as pictures; None if there are none."""
+    """Returns one chart of all ``views`` that are curves and not pictures; None if there are none."""
     drawn = tuple(view for view in views if view.values)
     values = [value for view in drawn for value in view.values if math.isfinite(value)]
     if not values:
         return None
     low, high = min(values), max(values)
-    half = high / 2 - low / 2 or 1.0  # the difference of the undivided values could overflow
+    half = high / 2 - low / 2 or 1.0  # ``high - low`` could overflow
 
     def points(view: View) -> str:
         step = WIDTH / max(len(view.values) - 1, 1)
@@ -159,21 +165,24 @@ def curves(views: Iterable[View]) -> Curves | None:
 
 @dataclass(frozen=True)
 class Chart:
-    """The chart of a trade-off: x is the share of the MACs in high precision, y the score of the plan."""
+    """The chart of a trade-off: x is the share of the MACs in high precision, y the plan's score."""
 
     dots: tuple[tuple[float, float], ...]
-    """The position of each plan."""
+    """The x and y coordinates of the dot of each plan."""
     limit: float
-    """The y coordinate of the criterion's limit."""
+    """The y coordinate of the horizontal line that stands for the criterion's limit."""
 
     @property
     def path(self) -> str:
-        """The points of an SVG polyline through all plans."""
+        """The points of an SVG polyline through the dots of all plans."""
         return " ".join(f"{x:.1f},{y:.1f}" for x, y in self.dots)
 
 
 def chart(tradeoff: Tradeoff) -> Chart:
-    """Returns the chart of a trade-off. Less error is higher, in decibels relative to the limit."""
+    """Returns the chart of a trade-off.
+
+    A plan with less error has a higher dot. The y axis has the normalized loss in decibels.
+    """
     losses = [min(max(point.score.normalized_loss, _LEAST), 1 / _LEAST) for point in tradeoff.points]
     reserves = [-10 * math.log10(loss) for loss in losses]
     low, high = min(*reserves, 0.0), max(*reserves, 0.0)
@@ -188,37 +197,38 @@ def chart(tradeoff: Tradeoff) -> Chart:
 
 @dataclass(frozen=True)
 class Bar:
-    """One layer in the chart of all layers."""
+    """One layer in the chart of the errors of layers."""
 
     label: str
     kind: str
     """The operator of the layer."""
     width: float
-    """The error with only this layer in the low format, in percent of the longest bar."""
+    """The error of the layer's output with only this layer in the low format, in percent of the longest bar.
+    """
     rest: float
-    """The error with all layers in the low format, in percent of the longest bar."""
+    """The error of the layer's output with all layers in the low format, in percent of the longest bar."""
     text: str
     marked: bool
-    """Whether the layer is a culprit."""
+    """Whether the layer is one of the layers at fault."""
     engine: str
-    """The SQNR between the engines of baseline and candidate at this layer's output, as text; empty if not
-    measured."""
+    """The SQNR of the layer's output in the candidate's engine against the baseline's engine, as text; empty
+    if it was not measured."""
     skipped: int
-    """The number of layers before this one that are left out."""
+    """The number of layers between the bar before and this one that have no bar."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A vertical line on a histogram."""
+    """A vertical line on a histogram that marks a value, with a text."""
 
     x: float
     text: str
     beyond: bool
-    """Whether the value lies beyond the right edge. The line is drawn at the edge then."""
+    """Whether the value lies beyond the right edge of the histogram. The line is then drawn at the edge."""
 
     @property
     def anchor(self) -> str:
-        """The end of the text that is at the line, as SVG's ``text-anchor``."""
+        """SVG's ``text-anchor``: whether the text starts or ends at the line, to fit on the chart."""
         return "end" if self.x > WIDTH / 2 else "start"
 
 
@@ -231,7 +241,7 @@ class Bin:
     width: float
     height: float
     clipped: bool
-    """Whether its values are greater than any that the scale can represent, so that they are clipped."""
+    """Whether the values of this bar exceed the greatest value that the scale can represent."""
 
 
 @dataclass(frozen=True)
@@ -243,17 +253,17 @@ class HistogramChart:
     amax: Mark | None
     reach: Mark | None
     right: str
-    """The value at the right edge."""
+    """The value at the right edge of the histogram, as text."""
     used: float | None
-    """The greatest value in percent of the greatest one that the scale can represent; None if it is clipped.
-    """
+    """The tensor's greatest value, in percent of the greatest value that the scale can represent. None if the
+    tensor has values beyond that, or if the scale is not known."""
 
 
 def layer_bars(layers: Sequence[LayerError], culprits: Sequence[str]) -> list[Bar]:
     """Returns a bar for each layer, in the order of the graph.
 
-    An error is the root mean square of the noise, divided by that of the signal. If there are more than
-    ``_LAYERS`` layers, only the culprits and the worst layers have a bar.
+    The length of a bar is the layer's error: the root mean square of the noise, divided by that of the
+    signal. If there are more than ``_LAYERS`` layers, only ``culprits`` and the worst layers have a bar.
     """
 
     def rank(place: int) -> tuple[bool, tuple[bool, float]]:
@@ -283,16 +293,19 @@ def layer_bars(layers: Sequence[LayerError], culprits: Sequence[str]) -> list[Ba
 
 
 def error_rank(layer: LayerError) -> tuple[bool, float]:
-    """Returns a sort key: layers with NaN first, then by the error with only this layer in the low format."""
+    """Returns a key that sorts layers: those with NaN first, then those with the largest error alone.
+
+    The error alone is the error of a layer's output with only this layer in the low format.
+    """
     return not math.isnan(layer.alone_sqnr_db), layer.alone_sqnr_db
 
 
 def histogram(cause: Cause) -> HistogramChart | None:
-    """Returns the histogram of a cause with logarithmic heights; None if there is none."""
+    """Returns the histogram of the tensor in ``cause``, with logarithmic heights; None if there is none."""
     values = cause.histogram
     if values is None or not values.counts or len(values.edges) != len(values.counts) + 1:
         return None
-    if min(values.counts) < 0:  # only a changed report.json has negative counts
+    if min(values.counts) < 0:  # only a report.json that was edited by hand has negative counts
         return None
     amax = cause.amax if cause.amax is not None else values.edges[-1]
     reach = cause.reach
@@ -323,7 +336,7 @@ def _mark(value: float, right: float, what: str) -> Mark | None:
 
 
 def _share(sqnr_db: float) -> float:
-    """Returns the root mean square of the noise over that of the signal; inf if the SQNR is nan."""
+    """Returns the root mean square of the noise divided by that of the signal; inf if the SQNR is nan."""
     if math.isnan(sqnr_db):
         return math.inf
     return float(10 ** min(-sqnr_db / 20, 300))

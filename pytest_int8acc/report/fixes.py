@@ -50,16 +50,16 @@ from pytest_int8acc.results.causes import Jump, Rescale, SpeedSearch
 from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric, FittingMetric, FloatNan
 from pytest_int8acc.results.search import Quantizer
 
-#: Minimum share of the multiply-accumulates in the low format for a fix that is worth shipping. Tensor cores
-#: compute INT8 and FP8 at most twice as fast as FP16. A fifth of the work in INT8 therefore saves a tenth of
-#: the time at most, and copies between the formats also take time.
+#: A fix is worth shipping only if at least this share of the multiply-accumulates stays in the low format.
+#: Tensor cores compute INT8 and FP8 at most twice as fast as FP16. A fifth of the work in INT8 therefore
+#: saves a tenth of the time at most, and copies between the formats also take time.
 WORTH_SHIPPING = 0.2
-#: An engine must be faster than the baseline's by at least this share. With less gain, the baseline is
-#: recommended: it needs no calibration and loses no accuracy.
+#: An engine is recommended only if it is faster than the baseline's engine by at least this share. Otherwise
+#: the baseline is recommended, because it needs no calibration and loses no accuracy.
 LEAST_GAIN = 0.05
-#: The maximum number of layers that a fix names. More layers are counted.
+#: The maximum number of layers that the text of a fix names. Of more layers it gives only the number.
 _NAMED_LAYERS = 2
-#: The maximum number of lines of a recommendation.
+#: The maximum number of lines of a recommendation in the terminal.
 _LINES = 2
 #: Number of characters of each line that are left free for the label, the indent and the end of a wrapped
 #: line.
@@ -71,7 +71,7 @@ class Fix:
     """One recommendation. Together with its label it fits in two lines of ``WIDTH`` characters."""
 
     label: str
-    """``Fix``; ``Or`` for a second recommendation."""
+    """The word before the text: ``Fix``, or ``Or`` for a second recommendation."""
     text: str
 
     def __str__(self) -> str:
@@ -79,7 +79,10 @@ class Fix:
 
 
 def fixes(result: CaseResult) -> list[Fix]:
-    """Returns what to do: about mismatched preprocessing first, then the fix, or why there is none."""
+    """Returns the recommendations to the user on a failed case.
+
+    The first is on mismatched preprocessing, if there is any. Then follows the fix, or why there is none.
+    """
     if first := _before_layers(result):
         return [Fix("Fix", first)]
     room = WIDTH - len("Fix: ")
@@ -109,9 +112,9 @@ def hides_fault(result: CaseResult) -> bool:
 
 
 def _before_layers(result: CaseResult) -> str:
-    """Returns what to do about wrong formats, weak criteria, too few samples, or NaN in the float model.
+    """Returns advice on faults that the user should mend before any layer; empty if the case has none.
 
-    The user should mend these faults before any layers. The result is empty if the case has none of them.
+    They are layers in a wrong format, criteria that are too weak, too few samples, and NaN in the baseline.
     """
     contract, missed = result.precision, [score for score in result.scores if not score.passed]
     if contract is not None and result.is_misbuilt:
@@ -130,7 +133,7 @@ def _before_layers(result: CaseResult) -> str:
 
 
 def _fix_of_nan(found: FloatNan) -> str:
-    """Returns what to do if an output of the baseline holds NaN."""
+    """Returns advice for a case in which an output of the baseline holds NaN."""
     first = Advice.FIND_NAN
     if found.in_fp32 is False:
         first = Advice.IN_FP32
@@ -140,14 +143,14 @@ def _fix_of_nan(found: FloatNan) -> str:
 
 
 def _fix_of_format(contract: PrecisionContract) -> str:
-    """Returns what to do if the engine ran in another format than the one asked for."""
+    """Returns advice for a case whose engine ran layers in another format than requested."""
     if contract.source != "candidate":
         return Advice.LOOK_AT_PAIRS
     return Advice.OBEY.format() if contract.can_obey else Advice.REPORT_LAYERS
 
 
 def _fix_of_share(contract: PrecisionContract) -> str:
-    """Returns what to do if too few multiply-accumulates are in INT8."""
+    """Returns advice for a case that misses its limit on the share of multiply-accumulates in INT8."""
     if contract.misplaced:
         layers = layers_text(contract.misplaced, contract.misplaced_count)
         return Advice.SHARE_RAN_OTHERWISE.format(layers=layers)
@@ -155,7 +158,7 @@ def _fix_of_share(contract: PrecisionContract) -> str:
 
 
 def _fix_of_criteria(blind: BlindSpots, low_format: str) -> str:
-    """Returns which criterion to add to the spec.
+    """Returns advice on the criterion that a case needs, because its criteria accept useless outputs.
 
     A limit on the SQNR is recommended only if it was shown to reject the useless outputs.
     """
@@ -184,7 +187,10 @@ def _fix_of_criteria(blind: BlindSpots, low_format: str) -> str:
 
 
 def _metric_in_yaml(metric: FittingMetric | None) -> str:
-    """Returns the YAML of a limit on ``metric``, which fits the output; if it is None, on a user's metric."""
+    """Returns a criterion on ``metric``, a built-in metric of labels, in the YAML of a spec.
+
+    If ``metric`` is None, the criterion is an example with a user's metric.
+    """
     if metric is None:
         return Advice.OWN_METRIC.format()
     keys = [f"metric: {metric.metric}"]
@@ -198,7 +204,10 @@ def _metric_in_yaml(metric: FittingMetric | None) -> str:
 
 
 def _fix_of_metric(metric: ChanceMetric) -> str:
-    """Returns what to check if a metric of labels scores shuffled outputs as high as the baseline's."""
+    """Returns advice on what to check if useless outputs are as good as the baseline's by a metric of labels.
+
+    Useless outputs are zeros, and outputs shuffled between samples.
+    """
     users = is_users(metric)
     if metric.is_constant:
         advice = Advice.COMPARE_LABELS_OF_USER if users else Advice.COMPARE_LABELS
@@ -211,7 +220,10 @@ def _fix_of_metric(metric: ChanceMetric) -> str:
 
 
 def elsewhere(result: CaseResult) -> str:
-    """Returns what to do if quantization is not at fault, or outputs cannot be compared; empty otherwise."""
+    """Returns advice for a case in which quantization is not at fault, or outputs cannot be compared.
+
+    The text is empty for any other case.
+    """
     if result.diagnosis is None:
         return ""
     if is_jumpy(result):
@@ -223,7 +235,10 @@ def elsewhere(result: CaseResult) -> str:
 
 
 def _judging_before(result: CaseResult, jumps: Sequence[Jump]) -> str:
-    """Returns what to write into the spec so that tensors before a discontinuous node are judged."""
+    """Returns what to write into the spec to judge tensors before nodes that choose among values, like TopK.
+
+    The outputs that depend on these nodes cannot be compared.
+    """
     known = {output.name for output in result.outputs}
     tensors = dict.fromkeys(name for jump in jumps for name in jump.tensors if name not in known)
     outputs = ", ".join(dict.fromkeys(f"'{name}'" for jump in jumps for name in jump.outputs))
@@ -238,10 +253,10 @@ def _judging_before(result: CaseResult, jumps: Sequence[Jump]) -> str:
 
 
 def recommended(result: CaseResult) -> Iterator[str]:
-    """Yields the recommended fix in a sentence, the longest first; nothing if there is none.
+    """Yields sentences that recommend the fix, the longest first; nothing if there is no fix.
 
-    Each sentence begins with the share of the multiply-accumulates that stays in the low format. If this
-    share is below ``WORTH_SHIPPING``, the sentence begins with what to do in place of the fix.
+    Each sentence begins with the share of the multiply-accumulates that stays in the low format. If the share
+    is below ``WORTH_SHIPPING``, the sentence first says what to ship in place of the fix.
     """
     repair, search, low = result.answer, result.search, result.low_format
     if repair is not None:
@@ -283,7 +298,7 @@ def share_that_stays(result: CaseResult, share: float) -> float:
 
 
 def _priced(share: float, added_ms: float | None, precision: str, low_format: str, *, written: bool) -> str:
-    """Returns the beginning of a fix: the share that stays in the low format, and whether this is worth it.
+    """Returns the beginning of a sentence on a fix: which share stays in the low format, and if it is enough.
 
     Args:
         share: The share of the model's multiply-accumulates that stays in the low format.
@@ -305,7 +320,10 @@ def _priced(share: float, added_ms: float | None, precision: str, low_format: st
 
 
 def _staying(share: float, added_ms: float | None, low_format: str, file: str = "") -> str:
-    """Returns the beginning of a fix: the share that stays in the low format, and the time that it costs."""
+    """Returns the beginning of a sentence on a fix: its share in the low format, and how much slower it is.
+
+    The share is of the multiply-accumulates. ``file`` is a text before it. ``added_ms`` is None if not timed.
+    """
     return Remedy.STAYS.format(share=percent(share), time=_slower(added_ms), format=low_format, file=file)
 
 
@@ -322,7 +340,10 @@ def _added_ms(result: CaseResult, repair: Repair) -> float | None:
 
 
 def _spare(search: SearchOutcome, layers: Sequence[str]) -> tuple[str, ...]:
-    """Returns the layers in high precision that are a reserve: the criteria are also met without them."""
+    """Returns those of ``layers``, which a fix keeps in high precision, that are only a reserve.
+
+    The criteria are also met without the reserve. It consists of the layers that are no culprits.
+    """
     culprits = {culprit.layer for culprit in search.culprits}
     if not culprits <= {*layers}:
         return ()
@@ -330,9 +351,9 @@ def _spare(search: SearchOutcome, layers: Sequence[str]) -> tuple[str, ...]:
 
 
 def _quoted(result: CaseResult, scores: Sequence[Score]) -> Score | None:
-    """Returns the score of a fix by the criterion that the case misses most.
+    """Returns the one of ``scores``, those of a fix, by the criterion that the candidate misses most.
 
-    If the fix has no such score, the result is the worst score of the fix; None if it has none.
+    If the fix has no such score, the result is its worst score; None if it has no scores with a limit.
     """
     judged = worst_first(scores)
     for missed in worst_first(result.scores):
@@ -365,12 +386,12 @@ def _reached(quoted: Score | None, samples: int, *, more: bool = False) -> list[
 
 @dataclass(frozen=True)
 class _Proof:
-    """How a fix was proved: its scores on samples that had no part in choosing it."""
+    """How a fix was proved: its scores on all samples, and on samples that were not used to choose it."""
 
     scores: Sequence[Score]
-    """The scores on all samples."""
+    """The scores of the fix on all samples."""
     held_out: HeldOut
-    """The samples that had no part in choosing the fix, with the scores on them."""
+    """The samples that were not used to choose the fix, with the scores of the fix on them."""
     holds: bool
     """Whether the fix meets the criteria with a reserve."""
 
@@ -379,7 +400,7 @@ class _Proof:
 
         Args:
             result: The case.
-            quoted: The score that the sentence has quoted already.
+            quoted: The score of the fix that the sentence contains already, before these texts.
         """
         held_out = self.held_out
         if self.holds and held_out.count:
@@ -428,8 +449,8 @@ def _kept(
     """Returns texts on layers that are kept in high precision, the longest first.
 
     Args:
-        layers: All these layers.
-        precision: Their format.
+        layers: The names of the layers, including the reserve.
+        precision: The format in which they are kept, like ``fp16``.
         spare: The layers that are only a reserve: the criteria are also met without them.
         pairs: The only Q/DQ pair of each layer that computes nothing, by layer name.
     """
@@ -442,7 +463,10 @@ def _kept(
 
 
 def _kept_by_name(layers: Sequence[str], precision: str, pairs: Mapping[str, Quantizer]) -> Iterator[str]:
-    """Yields a text with the names of the layers that are kept in high precision, if there are one or two."""
+    """Yields one text with the names of the layers that are kept in high precision.
+
+    Nothing is yielded for more than ``_NAMED_LAYERS`` layers. The arguments are those of ``_kept``.
+    """
     if len(layers) > _NAMED_LAYERS:
         return
     texts = []
@@ -459,13 +483,13 @@ def _tensor_of(pair: Quantizer) -> str:
 
 
 def _pairs(search: SearchOutcome | None) -> dict[str, Quantizer]:
-    """Returns the only Q/DQ pair of each culprit that computes nothing, by the culprit's name."""
+    """Returns a mapping of layer name to Q/DQ pair, for each layer at fault that is only a Q/DQ pair."""
     culprits = () if search is None else search.culprits
     return {culprit.layer: culprit.quantizer for culprit in culprits if culprit.quantizer is not None}
 
 
 def alternatives(result: CaseResult) -> list[str]:
-    """Returns the remedies that are not recommended, the cheapest first."""
+    """Returns a text on each remedy that meets the criteria but is not recommended, the cheapest first."""
     repairs = result.diagnosis.repairs[1:] if result.diagnosis is not None else ()
     lines = []
     for repair in repairs:
@@ -514,7 +538,10 @@ def _no_fix(result: CaseResult) -> Iterator[str]:
 
 
 def speed_note(result: CaseResult) -> str:
-    """Returns what came of the search for a faster plan, for a case that passes; empty without a search."""
+    """Returns a text on the result of the search for a faster plan, for a case that passes.
+
+    The text is empty if nothing was searched.
+    """
     if not result.passed or result.diagnosis is None or result.diagnosis.speed is None:
         return ""
     if _is_cut_short(result) and result.answer is None:
@@ -530,7 +557,7 @@ def _is_cut_short(result: CaseResult) -> bool:
 
 
 def _not_faster(result: CaseResult, speed: SpeedSearch) -> Iterator[str]:
-    """Yields that no plan is fast enough, with the times that show it."""
+    """Yields a text that says that no plan is fast enough, with the latencies that show it."""
     timed = [trial.latency.median_ms for trial in speed.trials if trial.latency is not None]
     best = min([speed.candidate.median_ms, *timed])
     plans = count(len(timed), "plan")
@@ -565,7 +592,10 @@ def _not_faster(result: CaseResult, speed: SpeedSearch) -> Iterator[str]:
 
 
 def cheaper_fix(result: CaseResult) -> Repair | None:
-    """Returns the recommended remedy if it keeps more layers quantized than the plan of the search."""
+    """Returns the recommended remedy if it keeps more work in the low format than the plan of the search.
+
+    Without a plan of the search, any recommended remedy is returned; None if there is no such remedy.
+    """
     first, search = result.answer, result.search
     if first is None or search is None or not search.found:
         return first
@@ -576,7 +606,7 @@ def cheaper_fix(result: CaseResult) -> Repair | None:
 def _changes(
     repair: Repair, low_format: str, spare: Sequence[str], pairs: Mapping[str, Quantizer]
 ) -> list[str]:
-    """Returns what a remedy changes, the longest text first.
+    """Returns texts on what a remedy changes, the longest first.
 
     Args:
         repair: The remedy.
@@ -599,7 +629,7 @@ def _changes(
 
 
 def _changed(repair: Repair) -> Iterator[tuple[ChangeKind, dict[str, str | float]]]:
-    """Yields each kind of change that a remedy makes, and the facts for its words."""
+    """Yields each kind of change that a remedy makes, with the facts that the texts in ``CHANGES`` need."""
     if repair.fused:
         norms = count(len(repair.fused), "norm")
         yield "fused", {"norms": norms, "names": listed(repair.fused)}
@@ -628,7 +658,7 @@ def _changed(repair: Repair) -> Iterator[tuple[ChangeKind, dict[str, str | float
 
 
 def _tensors(rescales: Sequence[Rescale]) -> str:
-    """Returns text like ``2 tensors``; for a single tensor, its name and the factor of its scale."""
+    """Returns text like ``2 tensors``; for one tensor its name, and the ratio of the new scale to the old."""
     if len(rescales) > 1:
         return count(len(rescales), "tensor")
     (only,) = rescales
@@ -637,7 +667,10 @@ def _tensors(rescales: Sequence[Rescale]) -> str:
 
 
 def repair_text(repair: Repair, low_format: str) -> str:
-    """Returns what a remedy does in one or two sentences, the most important change first."""
+    """Returns a text on what a remedy does, the most important change first.
+
+    ``low_format`` is the format that the case is about, like ``INT8``.
+    """
     precision = repair.precision.upper()
     if repair.kind in ("high", "faster"):
         words = Remedy.HIGH if repair.kind == "high" else Remedy.FASTER

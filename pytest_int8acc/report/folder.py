@@ -1,4 +1,7 @@
-"""Writes, reads and merges report folders. Each shard of a test run writes a folder of its own."""
+"""Writes, reads and merges report folders.
+
+A test run may be split into shards, which run on several machines. Each shard writes a report folder.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,11 @@ from pytest_int8acc.report.plain import restore
 from pytest_int8acc.report.view import CaseView
 from pytest_int8acc.report.words import middle
 
-#: The suffixes of files whose text the page contains, so that users can copy the text from the page.
+#: The suffixes of files whose text the HTML page contains, so that users can copy the text from the page.
 _TEXTS = (".cfg", ".json", ".md", ".py", ".sh", ".txt", ".yaml", ".yml")
-#: The maximum size, in bytes, of a file whose text the page contains.
+#: The maximum size, in bytes, of a file whose text the HTML page contains.
 _LARGEST_TEXT = 64 << 10
-#: The files that a merge generates itself, so it does not copy them from the shards.
+#: The files in a report folder that a merge of report folders makes anew. It copies all other files.
 _OURS = (NAME, "report.html")
 #: The maximum size of a ``report.json`` that is read, in bytes. A report of a thousand cases has about a
 #: tenth of this size.
@@ -43,10 +46,10 @@ _Seconds: TypeAlias = Annotated[float, Field(ge=0)]
 
 
 def write_folder(folder: Path, report: Report) -> list[str]:
-    """Writes ``report.json`` and ``report.html``, and returns the lines that say where they are.
+    """Writes ``report.json`` and ``report.html``, and returns lines for the terminal that say where they are.
 
     Raises:
-        OSError: The folder cannot be made or written.
+        OSError: The folder cannot be created, or a file cannot be written.
     """
     path = write_json(folder, report)
     if find_spec("jinja2") is None:
@@ -71,14 +74,17 @@ def _texts(folder: Path, report: Report) -> dict[str, str]:
 
 
 class _Checked(BaseModel):
-    """Part of a report. Keys without a field here may hold any JSON, but no NaN and no infinity."""
+    """Base class of the parts of a report that are validated.
+
+    Keys without a field may have any JSON value, but NaN and infinity are rejected.
+    """
 
     model_config = ConfigDict(defer_build=True, extra="allow", strict=True, allow_inf_nan=False)
     __pydantic_extra__: dict[str, JsonValue]
 
 
 class _Entry(_Checked):
-    """One case, with the keys that every case has. A case that was measured has more."""
+    """One case of a report, with the keys that are validated here. A case that was measured has more keys."""
 
     nodeid: str
     verdict: Verdict
@@ -91,7 +97,7 @@ class _Entry(_Checked):
 
 
 class _Error(_Checked):
-    """A file that could not be read."""
+    """A spec, or the report of a shard, that could not be read."""
 
     nodeid: str
     message: str
@@ -107,11 +113,11 @@ class _Report(_Checked):
 
 
 def read_json(folder: Path) -> Report:
-    """Returns the report in ``folder``.
+    """Returns the report in ``folder``, a report folder.
 
     Raises:
-        Int8accError: There is no report, or it cannot be read, or it has another version. The message names
-            the file and the place in it.
+        Int8accError: There is no report, it cannot be read, or it has another version. The message names the
+            file and the place of the error in it.
     """
     path = folder / NAME
     try:
@@ -135,7 +141,7 @@ def read_json(folder: Path) -> Report:
 
 
 def _content(path: Path) -> bytes:
-    """Returns the bytes of the file.
+    """Returns the bytes of a ``report.json``.
 
     Raises:
         OSError: The file cannot be read, or reading it might never end.
@@ -151,14 +157,16 @@ def _content(path: Path) -> bytes:
 
 
 def _integer(text: str) -> int:
-    """Returns an integer of the file; raises ValueError if it is too large for a float."""
+    """Returns an integer that JSON has as ``text``; raises ValueError if it is too large for a float."""
     if len(text) > 300:
         raise ValueError(f"an integer of {len(text)} digits")
     return int(text)
 
 
 def _views(path: Path, report: dict[str, Any]) -> dict[str, CaseView]:
-    """Returns the ``CaseView``, which holds all sentences about a case, of each measured case by node id.
+    """Returns a mapping of node id to ``CaseView``, all sentences about a case, for each measured case.
+
+    ``path`` is the path of the report, for messages.
 
     Raises:
         Int8accError: A part of the report differs from ``schema.json``, or its numbers cannot be put into a
@@ -189,7 +197,7 @@ def _damaged(path: Path, reason: str) -> Int8accError:
 
 
 def _first(error: ValidationError) -> str:
-    """Returns the first error that pydantic found: its keys, joined by dots, and its text."""
+    """Returns a text on the first error that pydantic found: the keys joined by dots, and the message."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"]))
     return f"{middle(place, 80)}: {first['msg']}"
@@ -200,15 +208,15 @@ _Shard: TypeAlias = tuple[Path, Report]
 
 
 def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]) -> Report:
-    """Returns the cases of all ``folders`` as one report, and copies their other files into ``out``.
+    """Returns one report of the cases in all ``folders``, and copies all other files into ``out``.
 
     The cases are sorted by file and line, as in a run that was not split. If several shards ran a case, the
     report has the run that finished last, and only its files are copied. A spec that could not be read is an
     error of the report, unless a later shard ran its cases. A case is missing if a shard ended before the
     case did, and no other shard ran the case.
 
-    A folder whose report cannot be read is left out and named among the errors of the merged report, so that
-    one damaged shard does not cost the results of the others.
+    A folder whose report cannot be read is left out, and named among the errors of the merged report. The
+    results of the other folders are thus not lost. ``tool`` has the name and version of this plugin.
 
     Raises:
         Int8accError: No folder holds a report that can be read.
@@ -263,7 +271,7 @@ def _read(folders: Sequence[Path]) -> tuple[list[_Shard], list[dict[str, str]]]:
 
 
 def _finished(run: Mapping[str, Any]) -> str:
-    """Returns when a case or a whole run ended: ISO 8601 in UTC, which sorts as text."""
+    """Returns the time at which a case or a whole run ended: ISO 8601 in UTC, which sorts as text."""
     return str(run.get("finished", ""))
 
 
@@ -274,7 +282,7 @@ def _place(entry: Mapping[str, Any]) -> tuple[str, int, str]:
 
 
 def _errors(shards: Sequence[_Shard]) -> list[dict[str, str]]:
-    """Returns the specs that could not be read, except those that a later shard has read."""
+    """Returns an error for each spec that could not be read, unless a later shard ran cases of the spec."""
     standing: dict[str, dict[str, str]] = {}
     for _, report in shards:
         for entry in report.cases:
@@ -287,15 +295,17 @@ def _errors(shards: Sequence[_Shard]) -> list[dict[str, str]]:
 def _copies(
     shards: Sequence[_Shard], winners: Mapping[str, Mapping[str, Any]], out: Path
 ) -> Iterator[tuple[Path, Path]]:
-    """Yields each file to copy and the path of its copy.
+    """Yields the path of each file to copy, and the path of its copy in ``out``.
 
-    The files of cases come last, so that they replace other files of the same name.
+    Files that a case has written come last, so that they replace other files of the same name. ``winners``
+    has the run of each case that is in the merged report, by node id.
     """
     of_cases = []
     for folder, report in shards:
         if real(folder) == real(out):
             continue
-        # True: files of the case runs in the report; False: files of runs that another shard's run replaces
+        # The files that cases have written. True: of case runs that are in the merged report. False: of runs
+        # that a later run of the same case in another shard replaces.
         named: dict[bool, set[str]] = {True: set(), False: set()}
         for entry in report.cases:
             named[winners[entry["nodeid"]] is entry].update(map(str, entry.get("written", ())))

@@ -1,4 +1,4 @@
-"""Writes ``report.html``, a page that needs no other file, and the section of a case for pytest-html.
+"""Makes the HTML page ``report.html``, which needs no other file, and HTML on a case for pytest-html's page.
 
 jinja2 escapes every text. In addition, a content security policy allows only the page's own script.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import jinja2
 
 _FOLDER = "report/templates"
-#: The content security policy: the page loads nothing, and only the script with this hash may run.
+#: The content security policy of the page: it loads nothing, and only the script with this hash runs.
 _POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
     "base-uri 'none'; form-action 'none'"
@@ -39,30 +39,30 @@ _POLICY = (
 
 @dataclass(frozen=True)
 class Section:
-    """One case of the page."""
+    """The section of the HTML page on one case."""
 
     anchor: str
     entry: Mapping[str, Any]
     view: CaseView | None
-    """All sentences about the case; None if it was not measured."""
+    """All sentences about the case; None if the case was not measured."""
     said: str
-    """The case in one line."""
+    """A summary of the case in one line."""
     message: str
-    """Why the case did not pass; empty if ``view`` or ``said`` contains this already."""
+    """The message on why the case did not pass; empty if ``view`` or ``said`` has the same text."""
     files: Mapping[str, Sequence[FileView]]
 
     @property
     def bad(self) -> bool:
-        """Whether the case did not pass."""
+        """Whether the case failed or could not be judged."""
         return self.entry["verdict"] in BAD
 
 
 def page(report: Report, texts: Mapping[str, str]) -> str:
-    """Returns the whole page.
+    """Returns the whole HTML page as text.
 
     Args:
-        report: All cases.
-        texts: The contents of small files that the cases wrote, by path.
+        report: The report of all cases.
+        texts: Path to content, for small text files that the cases wrote.
     """
     environment = _environment()
     script = _source(environment, "script.js")
@@ -93,7 +93,10 @@ def _section(anchor: str, entry: Mapping[str, Any], report: Report, texts: Mappi
 
 
 def fragment(details: Mapping[str, Any]) -> str:
-    """Returns scores and culprits of one case as HTML for pytest-html; ``details`` is the plain result."""
+    """Returns HTML with the scores and the layers at fault of one case, for the page of pytest-html.
+
+    ``details`` is the result of the case as JSON types.
+    """
     view = CaseView(restore(details))
     said = view.status if view.result.passed else view.failure_line
     return _environment().get_template("fragment.html").render(view=view, said=said)
@@ -101,7 +104,7 @@ def fragment(details: Mapping[str, Any]) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    """Returns jinja2's environment with the templates. It is made once, because that is slow."""
+    """Returns jinja2's environment with the templates of the page. Creating it is slow, so it is cached."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -122,7 +125,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _compiled() -> jinja2.BytecodeCache | None:
-    """Returns the cache of compiled templates in Python's ``__pycache__``; None if Python writes none."""
+    """Returns a cache of compiled templates in the folder ``__pycache__``; None if it cannot be written."""
     import jinja2
 
     module = str(Path(__file__).with_name("templates") / "page.py")
@@ -137,6 +140,6 @@ def _compiled() -> jinja2.BytecodeCache | None:
 
 
 def _source(environment: jinja2.Environment, name: str) -> str:
-    """Returns the text of a file of this package. The page contains it unescaped."""
+    """Returns the text of the file ``name`` in the folder of templates. The page contains it unescaped."""
     assert environment.loader is not None
     return environment.loader.get_source(environment, name)[0].strip()

@@ -1,4 +1,4 @@
-"""Writes ``report.json``, which holds all cases of a test run for programs.
+"""Writes ``report.json``, which has the results of all cases of a test run for other programs to read.
 
 ``schema.json`` describes its keys.
 """
@@ -19,11 +19,12 @@ from pytest_int8acc.report.plain import to_plain
 from pytest_int8acc.report.view import CaseView
 from pytest_int8acc.results import CaseResult
 
-#: The version is raised when a key changes its meaning or is removed. New keys may be added at any time.
+#: The version of the format of ``report.json``. It is raised if a key changes its meaning or is removed. New
+#: keys may be added at any time.
 VERSION = 2
 NAME = "report.json"
-#: The verdicts of pytest. A case has a verdict for setup, call and teardown. The report has the one that is
-#: last in this list.
+#: The verdicts of pytest on a test. pytest gives a verdict for setup, call and teardown of a case. The report
+#: has only one: the one that comes last in this list.
 Verdict = Literal["skipped", "passed", "xpassed", "xfailed", "error", "failed"]
 RANK = get_args(Verdict)
 BAD = ("failed", "error")
@@ -31,42 +32,42 @@ BAD = ("failed", "error")
 
 @dataclass(frozen=True)
 class Report:
-    """All cases of a run."""
+    """The report of all cases of a test run."""
 
     plain: dict[str, Any]
     """The content of ``report.json``."""
     views: Mapping[str, CaseView]
-    """All sentences about each case that was measured, by node id; paths of files are relative to the report
-    folder."""
+    """Node id to all sentences about the case, for each case that was measured. Paths of files in them are
+    relative to the report folder."""
     texts: Mapping[str, bytes] = field(default_factory=dict)
-    """Cases as texts in the form of ``report.json``, from :func:`entry_text`, by node id. Texts that are
-    missing here are made when the file is written."""
+    """Node id to the text of the case in ``report.json``, from :func:`entry_text`. For cases that are missing
+    here, the text is made when the file is written."""
 
     @property
     def cases(self) -> list[dict[str, Any]]:
-        """The cases, as ``report.json`` holds them."""
+        """The cases, each as the mapping that ``report.json`` has for it."""
         cases: list[dict[str, Any]] = self.plain["cases"]
         return cases
 
     @property
     def errors(self) -> list[dict[str, str]]:
-        """The files that could not be read, each as ``nodeid`` and ``message``."""
+        """The specs and reports that could not be read, each as ``nodeid`` and ``message``."""
         errors: list[dict[str, str]] = self.plain["errors"]
         return errors
 
     @property
     def missing(self) -> list[str]:
-        """The node ids of the cases that were to run, and did not end before the run did."""
+        """The node ids of the cases that were selected to run, but had not ended when the run ended."""
         missing: list[str] = self.plain["missing"]
         return missing
 
     def view(self, entry: Mapping[str, Any]) -> CaseView | None:
-        """Returns all sentences about a case; None if the case was not measured."""
+        """Returns all sentences about the case ``entry``; None if the case was not measured."""
         return self.views.get(entry["nodeid"])
 
     @cached_property
     def formats(self) -> str:
-        """The formats of the cases that were measured, like ``INT8, FP16``; ``Model`` without any."""
+        """The low formats of the measured cases, like ``INT8, FP16``; ``Model`` if no case was measured."""
         return ", ".join(dict.fromkeys(view.low_format for view in self.views.values())) or "Model"
 
 
@@ -83,11 +84,11 @@ def report_of(
 
     Args:
         cases: The cases as plain types, from ``case_entry``.
-        errors: The files that could not be read, each as ``nodeid`` and ``message``.
+        errors: The specs and reports that could not be read, each as ``nodeid`` and ``message``.
         views: All sentences about each case that was measured, by node id.
-        missing: The node ids of the cases that were to run and did not end.
-        texts: Cases that were formatted before; see :class:`Report`.
-        more: Further keys: ``tool``, ``finished``, ``merged``.
+        missing: The node ids of the cases that were selected to run, but did not end.
+        texts: The texts of cases that were made before, by node id; see :class:`Report`.
+        more: Further keys of ``report.json``: ``tool``, ``finished``, ``merged``.
     """
     lists = {"cases": list(cases), "errors": list(errors), "missing": list(missing)}
     return Report({"version": VERSION, **more, **lists}, views, texts or {})
@@ -100,7 +101,7 @@ def write_json(folder: Path, report: Report) -> Path:
         OSError: The folder cannot be made or written.
     """
     entries = [report.texts.get(entry["nodeid"]) or entry_text(entry) for entry in report.cases]
-    # Quotes inside of JSON's strings are escaped, so only the key itself has this text.
+    # Quotes inside strings are escaped in JSON, so this text occurs only at the key ``cases``.
     head, key, tail = _dumped(report.plain | {"cases": []}).partition('"cases": []')
     parts = [_encoded(head + key.removesuffix("]")), _encoded(f"]{tail}\n")]
     for number, entry in enumerate(entries):
@@ -111,15 +112,15 @@ def write_json(folder: Path, report: Report) -> Path:
 
 
 def entry_text(entry: Mapping[str, Any]) -> bytes:
-    """Returns a case as it is written in the file, without the indentation of its first line.
+    """Returns the text of a case in ``report.json``, without the indentation of its first line.
 
-    Formatting takes long, and the file is written anew for each case that ends. So the text is kept.
+    Callers keep the text, because making it takes long, and the file is written again whenever a case ends.
     """
     return _encoded(_dumped(entry).replace("\n", "\n  "))
 
 
 def _encoded(text: str) -> bytes:
-    """Returns a text in UTF-8. Bytes in a path that are no valid Unicode are escaped."""
+    """Returns ``text`` in UTF-8. Characters that UTF-8 cannot encode, as in some paths, are escaped."""
     return text.encode("utf-8", errors="backslashreplace")
 
 
@@ -128,7 +129,7 @@ def _dumped(plain: Mapping[str, Any]) -> str:
 
 
 def write_text(folder: Path, name: str, text: str) -> Path:
-    """Writes a file into ``folder`` in one step, and returns its path. Makes the folder if there is none.
+    """Writes a file into ``folder`` atomically, and returns its path. The folder is created if it is missing.
 
     Raises:
         OSError: The folder cannot be made or written.
@@ -143,7 +144,7 @@ def _write(folder: Path, name: str, data: bytes) -> Path:
 
 
 def located(result: CaseResult, folder: Path | None) -> CaseResult:
-    """Returns ``result``, in which paths of files in the report folder are relative to this folder."""
+    """Returns a copy of ``result`` in which paths of files in ``folder`` are relative to ``folder``."""
     return replace(result, written=tuple(_from(folder, path) for path in result.written))
 
 
@@ -156,14 +157,14 @@ def _from(folder: Path | None, path: str) -> str:
 def case_entry(
     nodeid: str, verdict: str, seconds: float, view: CaseView | None, **more: Any
 ) -> dict[str, Any]:
-    """Returns one case of the report as plain types.
+    """Returns one case as the mapping of JSON types that ``report.json`` has for it.
 
     Args:
-        nodeid: pytest's name of the item.
+        nodeid: The node id of the case.
         verdict: passed, failed, error, skipped, xfailed or xpassed.
-        seconds: The duration of the item. If the case was measured, its own seconds are used instead.
+        seconds: The duration of the test. If the case was measured, the time of its phases is used instead.
         view: All sentences about the case; None if it was not measured.
-        more: ``line`` in the spec, ``finished`` (ISO 8601), ``message``, ``settings``.
+        more: Further keys: ``line`` in the spec, ``finished`` (ISO 8601), ``message``, ``settings``.
     """
     entry: dict[str, Any] = {"nodeid": nodeid, "verdict": verdict, "seconds": seconds, **more}
     if view is None:
@@ -188,7 +189,7 @@ def case_entry(
 
 
 def plain_result(view: CaseView) -> dict[str, Any]:
-    """Returns the result of a case as plain types for JSON, and the sentences about it."""
+    """Returns the result of a case as JSON types, with sentences about it added."""
     plain: dict[str, Any] = to_plain(view.result)
     if plain["precision"] is not None:
         plain["precision"]["text"] = view.precision
@@ -239,18 +240,18 @@ def _add_to_diagnosis(diagnosis: dict[str, Any], view: CaseView) -> None:
 
 
 def _add_to_evidence(evidence: dict[str, Any] | None, view: CaseView) -> None:
-    """Adds the sentence on the formats that layers ran in.
+    """Adds the sentence on the formats in which layers ran to ``evidence``, if it has these formats.
 
-    The formats are the same as in the case's own verdict.
+    They are the formats of the case's own verdict.
     """
     if evidence is not None and evidence["realized"] is not None:
         evidence["realized"]["text"] = view.precision
 
 
 def answer_properties(view: CaseView) -> list[tuple[str, object]]:
-    """Returns ``user_properties`` for pytest's report of what follows a verdict: culprits, fix and cause.
+    """Returns entries of ``user_properties`` on what was found after a verdict: layers at fault, fix, cause.
 
-    They are facts that tools can filter and plot without parsing ``int8acc.details``.
+    Other tools can filter and plot these facts without parsing the entry ``int8acc.details``.
     """
     result, search = view.result, view.result.search
     facts: list[tuple[str, object]] = []
@@ -272,9 +273,9 @@ def answer_properties(view: CaseView) -> list[tuple[str, object]]:
 
 
 def one_per_case(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns one entry per case.
+    """Returns ``entries`` with one entry per case, in which several entries of one case are merged.
 
-    A case that passes and then fails in teardown has two entries. They become one, with the verdict
+    A case that passes and then has an error in teardown has two entries. The merged entry has the verdict
     ``error``.
     """
     found: dict[str, dict[str, Any]] = {}

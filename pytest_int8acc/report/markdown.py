@@ -1,4 +1,4 @@
-"""The report as Markdown for GitHub's step summary: all cases, then culprits and fix of each failed case.
+"""Writes the report as Markdown for GitHub's step summary: all cases, then details of each failed case.
 
 https://docs.github.com/actions/reference/workflow-commands-for-github-actions#adding-a-job-summary
 """
@@ -16,7 +16,7 @@ from pytest_int8acc.report.text import counts_text, entry_text, finding_lines, s
 from pytest_int8acc.report.view import CaseView
 from pytest_int8acc.report.words import count, first_fitting, shorten
 
-#: The maximum size of a step's summary in bytes. GitHub shows nothing of a larger one.
+#: The maximum size of a step summary in bytes. GitHub does not show a larger one at all.
 LIMIT = 1 << 20
 _SIGNS: Mapping[Verdict, str] = {
     "passed": "✅",
@@ -26,14 +26,14 @@ _SIGNS: Mapping[Verdict, str] = {
     "xfailed": "⚠️",
     "xpassed": "⚠️",
 }
-#: The maximum number of culprits of a case that are listed.
+#: The maximum number of layers at fault that the table of a failed case lists.
 _CULPRITS = 20
 #: The maximum number of characters of a table's cell, and of an error message.
 _CELL = 300
 
 
 def append_summary(path: Path, report: Report) -> None:
-    """Appends the report to the file at ``path``, as far as GitHub's limit allows.
+    """Appends the report to the file at ``path``. What would exceed GitHub's size limit is left out.
 
     Raises:
         OSError: The file cannot be written.
@@ -49,7 +49,7 @@ def append_summary(path: Path, report: Report) -> None:
 def summary(report: Report, limit: int = LIMIT) -> str:
     """Returns the report as Markdown of at most ``limit`` bytes."""
     cases = report.cases
-    # The end may be left out to meet the limit, so failed cases come first.
+    # Failed cases come first, because the end is left out if the text exceeds the limit.
     ordered = [c for c in cases if c["verdict"] in BAD] + [c for c in cases if c["verdict"] not in BAD]
     parts = [f"## {report.formats} accuracy: {in_markdown(counts_text(report))}\n\n"]
     parts += [_error(error) for error in report.errors]
@@ -63,7 +63,10 @@ def summary(report: Report, limit: int = LIMIT) -> str:
 
 
 def _fitting(parts: list[str], limit: int) -> str:
-    """Returns as many whole parts as fit into ``limit`` bytes, and the number of parts left out."""
+    """Returns the first ``parts`` joined, as many as fit into ``limit`` bytes without cutting a part.
+
+    If parts are left out, the text ends with their number.
+    """
     sizes = [len(part.encode("utf-8", "backslashreplace")) for part in parts]
     if sum(sizes) <= limit:
         return "".join(parts)
@@ -97,7 +100,7 @@ def _section(entry: Mapping[str, Any], view: CaseView | None) -> str:
 
 
 def _story(view: CaseView) -> Iterator[str]:
-    """Yields why the case failed, what to do, and its culprits: the layers at fault."""
+    """Yields lines of Markdown on a failed case: why it failed, what to do, and the layers at fault."""
     lines = [view.headline, view.why, *map(str, view.fixes), *stage_lines(view)]
     lines += finding_lines(view.findings)
     lines += [engine.line for engine in view.engines if not engine.is_baseline]
@@ -105,7 +108,7 @@ def _story(view: CaseView) -> Iterator[str]:
     if view.guilty:
         yield f"| culprit | type | alone in {view.low_format} | cause | price |\n|---|---|---|---|---|"
         for row in view.guilty[:_CULPRITS]:
-            # the short text replaces a long one, because a cut text could lose a number
+            # the short text is used if the long one does not fit, because cutting could drop a number
             cause = first_fitting([row.sentence, row.brief], _CELL)
             cells = (row.culprit.layer, row.op_type, row.alone, cause, row.price)
             yield f"| {' | '.join(in_markdown(shorten(cell, _CELL)) for cell in cells)} |"

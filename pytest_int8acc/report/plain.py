@@ -1,4 +1,4 @@
-"""Converts results to plain types for JSON, pytest-xdist and JUnit, and back to results."""
+"""Converts results to JSON types, for report.json, pytest-xdist and JUnit, and back to results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def to_plain(value: Any) -> Any:
     """Returns ``value`` as JSON types: dataclasses as dicts, inf and nan as text, NumPy scalars as numbers.
 
-    An object of any other type becomes its text.
+    An object of any other type is converted by ``str``.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
@@ -39,8 +39,11 @@ def to_plain(value: Any) -> Any:
 
 
 def for_people(result: CaseResult) -> CaseResult:
-    """Returns ``result`` with all texts made printable by :func:`shown`, except paths of written files."""
-    printable: CaseResult = _printable(result, cache(shown))  # the same names occur many times
+    """Returns a copy of ``result`` in which :func:`shown` has made all texts safe to print.
+
+    Only the paths of written files stay as they are.
+    """
+    printable: CaseResult = _printable(result, cache(shown))  # cached, as names occur many times
     return printable
 
 
@@ -58,7 +61,7 @@ def _printable(value: Any, text_of: Callable[[str], str]) -> Any:
 
 
 def restore(plain: Mapping[str, Any]) -> CaseResult:
-    """Returns the CaseResult that ``plain`` was made of.
+    """Returns the CaseResult of which ``to_plain`` has made ``plain``.
 
     Raises:
         pydantic.ValidationError: A value has another type than its field.
@@ -68,7 +71,7 @@ def restore(plain: Mapping[str, Any]) -> CaseResult:
 
 @cache
 def _adapter() -> TypeAdapter[CaseResult]:
-    """Returns the validator of results. It is made once, because that is slow."""
+    """Returns pydantic's validator of results. Creating it is slow, so it is cached."""
     from pydantic import TypeAdapter  # heavy, and only needed with -v and for reports
 
     return TypeAdapter(CaseResult)

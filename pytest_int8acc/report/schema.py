@@ -1,8 +1,8 @@
-"""The JSON Schema (draft 07) of ``report.json``.
+"""Makes the JSON Schema (draft 07) of ``report.json``.
 
 ``python -m pytest_int8acc.report.schema`` writes the file ``schema.json`` that is shipped. Unknown keys are
-valid, because new keys may be added at any time. A key that is removed or changes its meaning raises
-``version``.
+valid, because new keys may be added at any time. If a key is removed or changes its meaning, the version of
+the format is raised.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def _kind(kind: str | list[str], said: str, **more: Any) -> dict[str, Any]:
 
 
 _MARGIN = {"margin": _kind(["number", "null"], "Distance to the limit, positive where it is kept.")}
-#: The keys of a case in ``report.json`` that ``CaseResult`` lacks or holds in another form. A case that was
-#: not measured has only the first three.
+#: The schemas of the keys of a case in ``report.json`` that ``CaseResult`` lacks or holds in another form.
+#: Only the first three are in every case; all others may be missing if the case was not measured.
 _CASE: dict[str, Any] = {
     "nodeid": _kind("string", "pytest's name of the item."),
     "verdict": {"enum": sorted(RANK)},
@@ -42,7 +42,8 @@ _CASE: dict[str, Any] = {
     "builds": _kind("integer", "How many models the search built."),
     "written": _kind("array", "Files of the case, from the report folder on.", items=_TEXT),
 }
-#: For each class of results, the keys with sentences that ``plain_result`` adds, and what each sentence says.
+#: For each class of results, the keys with sentences that ``plain_result`` adds to its fields, and a
+#: description of each sentence.
 _SENTENCES = {
     "PrecisionContract": {"text": "Shares of the multiply-accumulates by format, as asked for and as run."},
     "Cause": {
@@ -63,14 +64,14 @@ _SENTENCES = {
     "SearchOutcome": {"reason": "Why the search ended."},
     "Diagnosis": {"summary": "What was wrong, in one sentence; empty without a diagnosis."},
 }
-#: Further keys of a search in report.json that are no fields of ``SearchOutcome``.
+#: The schemas of further keys of a search in ``report.json`` that are no fields of ``SearchOutcome``.
 _SEARCH: dict[str, Any] = {
     "interrupted": _kind("boolean", "Ctrl-C ended it; what stands here was known by then."),
     "remarks": _kind("array", "What came of certifying, and advice.", items=_TEXT),
 }
 _SCORES = {"scores": _kind("array", "The scores of the evidence.", items={"$ref": "#/definitions/Score"})}
-#: For each class of results that has a field ``evidence``, the keys that ``plain_result`` copies from there
-#: to the result.
+#: For some classes of results with a field ``evidence``, the schemas of the keys that ``plain_result`` copies
+#: from the evidence into the object itself.
 _OF_EVIDENCE: dict[str, dict[str, Any]] = {
     "Repair": _SCORES,
     "StageLine": _SCORES,
@@ -81,7 +82,7 @@ _OF_EVIDENCE: dict[str, dict[str, Any]] = {
 
 
 def json_schema() -> dict[str, Any]:
-    """Returns the schema of the whole file."""
+    """Returns the schema of the whole ``report.json``."""
     error = {"nodeid": _TEXT, "message": _TEXT}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -107,7 +108,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _definitions() -> dict[str, Any]:
-    """Returns the schema of each class of results by its name, and that of a case as ``Case``."""
+    """Returns the name of each class of results, with its schema. The schema of a case is named ``Case``."""
     from pydantic import BaseModel, ConfigDict
 
     class Measured(BaseModel):
@@ -139,14 +140,15 @@ def _definitions() -> dict[str, Any]:
 
 
 def text() -> str:
-    """Returns the content of the shipped file."""
+    """Returns the content of the shipped file ``schema.json``."""
     return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def _plain(schema: Any) -> Any:
-    """Returns ``schema`` without titles and defaults.
+    """Returns a copy of a schema without titles and defaults.
 
-    Numbers may be ``"inf"``, ``"-inf"`` and ``"nan"`` as text.
+    In the copy, a number may also be one of the texts ``"inf"``, ``"-inf"`` and ``"nan"``, because JSON has
+    no such numbers.
     """
     if isinstance(schema, list):
         return [_plain(inner) for inner in schema]

@@ -1,4 +1,4 @@
-"""Sentences on the result of a search for the layers that must stay in high precision."""
+"""Makes sentences on the result of a search for the layers that must stay in high precision."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from pytest_int8acc.report.words import count, few, number, pairs_text, percent
 from pytest_int8acc.results.causes import Repair
 from pytest_int8acc.results.search import Culprit, Ending, SearchOutcome, Tradeoff
 
-#: Maximum share of the MACs in high precision. Above it, quantization-aware training is advised.
+#: If a fix needs more than this share of the MACs in high precision, a note advises to train with
+#: quantization.
 _QAT_SHARE = 0.5
 
 
 def ending_text(ending: Ending, low_format: str, fixed_pairs: Sequence[str] = ()) -> str:
-    """Returns why a search ended. If no plan passes, the text names the Q/DQ nodes in ``fixed_pairs``."""
+    """Returns a text on why a search ended.
+
+    If the criteria fail with all layers in high precision, the text names ``fixed_pairs``, the Q/DQ nodes
+    that no plan removes. ``low_format`` is the format that the case is about, like ``INT8``.
+    """
     cause = f"{low_format} is not the cause"
     if fixed_pairs:
         cause = f"{pairs_text(fixed_pairs)}; no plan takes them off"
@@ -25,18 +30,24 @@ def ending_text(ending: Ending, low_format: str, fixed_pairs: Sequence[str] = ()
 
 
 def needed_layers(ending: Ending) -> str:
-    """Returns which layers must leave the low format, like ``8 of 10 layers``, or ``every layer``."""
+    """Returns text on how many layers must leave the low format: ``8 of 10 layers``, or ``every layer``."""
     is_part = 0 < ending.high < ending.groups
     return f"{ending.high} of {ending.groups} layers" if is_part else "every layer"
 
 
 def reason(outcome: SearchOutcome, low_format: str) -> str:
-    """Returns why the search ended; ``low_format`` is the format that the case is about, like ``INT8``."""
+    """Returns a text on why a search ended.
+
+    ``low_format`` is the format that the case is about, like ``INT8``.
+    """
     return ending_text(outcome.ending, low_format, outcome.fixed_pairs)
 
 
 def alone_text(culprit: Culprit) -> str:
-    """Returns the worst score with only this layer in the low format, like ``y cosine 0.93``, or nothing."""
+    """Returns the worst score with only this layer in the low format, like ``y cosine 0.93``.
+
+    The text is empty if the score is not known.
+    """
     score = culprit.worst_alone
     if score is None:
         return ""
@@ -44,7 +55,12 @@ def alone_text(culprit: Culprit) -> str:
 
 
 def search_notes(outcome: SearchOutcome, low_format: str, repairs: Sequence[Repair] = ()) -> list[str]:
-    """Returns notes on whether the culprits are certified, unconfirmed causes, added Casts, and QAT."""
+    """Returns notes on the outcome of a search.
+
+    They say whether built models confirm the layers at fault, how many causes no trial has confirmed, how
+    many Cast nodes the fix adds, and whether to train with quantization instead. ``repairs`` are the remedies
+    that meet the criteria.
+    """
     notes, certificate = [], outcome.certificate
     if certificate is not None and certificate.passed:
         notes.append(
@@ -76,7 +92,7 @@ def search_notes(outcome: SearchOutcome, low_format: str, repairs: Sequence[Repa
 
 @dataclass(frozen=True)
 class TradeoffView:
-    """How the score improves with more layers in high precision, as texts and a chart."""
+    """A trade-off, how the score improves with more layers in high precision, as texts and a chart."""
 
     title: str
     said: str
@@ -84,9 +100,8 @@ class TradeoffView:
     precision: str
     metric: str
     rows: tuple[tuple[str, str, str, str, str], ...]
-    """A row for each plan: the share of the multiply-accumulates in high precision, the score, and the
-    verdict. Then follow the layers that the plan before did not keep in high precision: first a few of them,
-    then all."""
+    """A row of five texts for each plan: the share of the multiply-accumulates in high precision, the score,
+    the verdict, and twice the layers that the plan adds to those of the plan before: a few, and all."""
     chart: Chart
 
 
@@ -112,7 +127,7 @@ def tradeoff_view(tradeoff: Tradeoff, precision: str) -> TradeoffView:
 
 
 def plan_line(outcome: SearchOutcome, low_format: str, share: float) -> str:
-    """Returns the plan of the search in a sentence, or why there is none; empty if nothing has to change.
+    """Returns a sentence on the plan of the search, or on why there is none; empty if nothing has to change.
 
     Args:
         outcome: The outcome of the search.
@@ -138,7 +153,7 @@ def plan_line(outcome: SearchOutcome, low_format: str, share: float) -> str:
 
 
 def _kept(outcome: SearchOutcome) -> str:
-    """Returns the layers that the plan keeps in high precision: those at fault, and those of the reserve."""
+    """Returns text on the layers that the plan keeps in high precision: those at fault, and a reserve."""
     culprits = [culprit.layer for culprit in outcome.culprits]
     others = [layer for layer in outcome.kept if layer not in culprits]
     groups = "this group" if len(culprits) == 1 else f"these {len(culprits)} groups"
@@ -150,7 +165,7 @@ def _kept(outcome: SearchOutcome) -> str:
 
 
 def cost_line(outcome: SearchOutcome, low_format: str) -> str:
-    """Returns what the search cost, and why it ended."""
+    """Returns a line on what the search cost, and on why it ended."""
     return (
         f"Search '{outcome.strategy}': {len(outcome.trials)} trials and {outcome.probes} probes (as much as "
         f"{number(outcome.cost, 3)} runs over all samples), {count(outcome.builds, 'model')} built, in "

@@ -1,4 +1,4 @@
-"""Writes cases as text for the terminal: failures, one line per case, and the details of -v and -vv."""
+"""Makes the texts on cases for the terminal: failures, one line per case, and the details of -v and -vv."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ from pytest_int8acc.report.words import (
     table,
 )
 
-#: The maximum number of lines of a failure without -v. They are 1 for the verdict, 1 for *Compared*, 2 for
-#: *Why*, 2 for *Fix* (3 if no layers follow), 6 for layers, 2 for cautions (more if lines are left) and 1 for
-#: *More*.
+#: The maximum number of lines on a failed case without -v. They are 1 for the verdict, 1 for *Compared*, 2
+#: for *Why*, 2 for *Fix* (3 if no layers follow), 6 for layers, 2 for cautions (more if lines are left) and 1
+#: for *More*.
 LINES = 15
-#: The maximum number of lines of *Why*, of *Fix*, and of a caution.
+#: The maximum numbers of lines of *Why*, of *Fix*, and of one caution in the text on a failed case.
 _LINES_OF_WHY, _LINES_OF_FIX, _LINES_OF_CAUTION = 2, 3, 2
-#: The maximum number of culprits and of cautions that are shown without -v.
+#: The maximum numbers of layers at fault, and of cautions, that are shown without -v.
 _CULPRITS, _CAUTIONS = 4, 2
-#: The maximum number of samples that are listed because their class differs.
+#: The maximum number of samples that are listed, for one output, because their class differs.
 _DECISIONS = 10
-#: The maximum number of rows of the tables of scores, of culprits with -v, of trials, and of layers.
+#: The maximum numbers of rows in the tables of scores, of layers at fault with -v, of trials, and of layers.
 _ROWS, _MORE_CULPRITS, _TRIALS, _LAYERS = 20, 20, 40, 40
 
 
 def failure(view: CaseView, verbosity: int = 0, width: int | None = None) -> str:
-    """Returns the text of a failed case: at most ``LINES`` lines; more with -v, everything with -vv.
+    """Returns the text on a failed case for the terminal.
 
-    A negative ``verbosity``, as with -q, counts as 0. If ``width`` is given, longer lines are wrapped. Then
-    there may be more than ``LINES`` lines.
+    It has at most ``LINES`` lines with ``verbosity`` 0, more with 1 (-v), and everything with 2 (-vv). A
+    negative number, as with -q, counts as 0. If ``width`` is given, longer lines are wrapped, and there may
+    be more than ``LINES`` lines.
     """
     verbosity = max(verbosity, 0)
     inner = None if width is None else width - 2
@@ -66,11 +67,11 @@ def failure(view: CaseView, verbosity: int = 0, width: int | None = None) -> str
 
 
 def _brief(view: CaseView, verbosity: int, *, wraps: bool) -> list[str]:
-    """Returns a failure in at most ``LINES`` lines; with ``verbosity`` 1 all cautions in full.
+    """Returns the text on a failed case in at most ``LINES`` lines; more with ``verbosity`` 1.
 
     Args:
-        view: The view of the case.
-        verbosity: 0 or 1.
+        view: All sentences about the case.
+        verbosity: 0, or 1 for all cautions in full and more layers at fault.
         wraps: Whether lines have at most ``WIDTH`` characters. Otherwise each sentence is one line, which the
             caller wraps.
     """
@@ -84,7 +85,7 @@ def _brief(view: CaseView, verbosity: int, *, wraps: bool) -> list[str]:
         lines += _wrapped(why, _LINES_OF_WHY, wraps)
     for fix in view.fixes:
         lines += _wrapped(str(fix), _LINES_OF_FIX, wraps)
-    # The wrong format matters more than the scores, so missed limits become cautions.
+    # A wrong format of the engine matters more than the scores, so missed limits are shown as cautions.
     if view.result.is_misbuilt:
         cautions = [*(f"missed as well: {miss}" for miss in view.misses(NAME)[1:]), *cautions]
     else:
@@ -97,9 +98,9 @@ def _brief(view: CaseView, verbosity: int, *, wraps: bool) -> list[str]:
 
 
 def _wrapped(text: str, most_lines: int, wraps: bool, end: str = "") -> list[str]:
-    """Returns ``text``, cut so that it fits into ``most_lines`` lines; without ``wraps`` as one long line.
+    """Returns the lines of ``text``, which is cut so that it has at most ``most_lines`` lines.
 
-    ``end`` is appended and never cut.
+    Without ``wraps``, the cut text is returned as one long line. ``end`` is appended, and never cut.
     """
     # Lines break between words and may be short. So a text of this length may need more lines; then it is cut
     # further.
@@ -114,9 +115,9 @@ def _wrapped(text: str, most_lines: int, wraps: bool, end: str = "") -> list[str
 
 
 def _culprit_lines(view: CaseView, most: int) -> list[str]:
-    """Returns a line for each culprit with its cause.
+    """Returns a line for each of the first ``most`` layers at fault, with its cause.
 
-    A single culprit has none, because the line *Why* names it.
+    A single layer at fault has no line, because *Why* names it.
     """
     if len(view.guilty) < 2:
         return []
@@ -130,7 +131,7 @@ def _culprit_lines(view: CaseView, most: int) -> list[str]:
 
 
 def _caution_lines(sentences: Sequence[str], room: int, wraps: bool) -> list[str]:
-    """Returns the first cautions and how many more there are.
+    """Returns the lines of the first cautions, and the number of further cautions.
 
     Args:
         sentences: All cautions.
@@ -149,7 +150,7 @@ def _caution_lines(sentences: Sequence[str], room: int, wraps: bool) -> list[str
 
 
 def _more(view: CaseView, verbosity: int) -> str:
-    """Returns the line that names the files and the options that show more."""
+    """Returns the line *More*: which files the case has written, and which options show more."""
     written = view.result.written
     shows = "-vv shows all there is" if verbosity > 0 else "-v shows scores, stages and other fixes"
     if not written:
@@ -170,7 +171,7 @@ def _more(view: CaseView, verbosity: int) -> str:
 
 
 def _gathered(paths: Sequence[str]) -> str:
-    """Returns the paths in one text. Files of one folder are written as ``folder/{a, b}``."""
+    """Returns all paths in one text, in which files of the same folder are joined as ``folder/{a, b}``."""
     folders: dict[str, list[str]] = {}
     for path in paths:
         folder, slash, name = path.rpartition("/")
@@ -182,7 +183,7 @@ def _gathered(paths: Sequence[str]) -> str:
 
 
 def details(view: CaseView, verbosity: int = 0, width: int | None = None) -> list[str]:
-    """Returns problems, the table of scores, warnings, findings, engines and notes.
+    """Returns lines with problems, the table of scores, warnings, findings, engines and notes of a case.
 
     With ``verbosity`` 2 the table has all scores, also those without a limit. Lines of the table have at most
     ``width`` characters.
@@ -210,7 +211,7 @@ def details(view: CaseView, verbosity: int = 0, width: int | None = None) -> lis
 
 
 def _decision_lines(view: CaseView, width: int | None) -> list[str]:
-    """Returns the samples whose class differs, for each output that holds scores of classes."""
+    """Returns a table of the samples whose class differs, for each output that is judged by class."""
     lines = []
     header = ("sample", "file", "baseline", view.low_format, "label", "right", "margin")
     for decisions in view.decisions:
@@ -221,7 +222,10 @@ def _decision_lines(view: CaseView, width: int | None) -> list[str]:
 
 
 def finding_lines(findings: Sequence[FindingView], verbosity: int = 0) -> list[str]:
-    """Returns a line for each lint rule; with ``verbosity`` 2 a line for each finding, notes included."""
+    """Returns lines on the findings in the model and the data: one line for each rule that has any.
+
+    With ``verbosity`` 2 there is a line for each finding, also for findings that are only notes.
+    """
     lines = []
     hidden = 0
     for finding in findings:
@@ -239,7 +243,7 @@ def finding_lines(findings: Sequence[FindingView], verbosity: int = 0) -> list[s
 def remedies(view: CaseView, verbosity: int = 0, width: int | None = None) -> list[str]:
     """Returns lines on which stages and layers lose accuracy, and on further fixes. The first line is empty.
 
-    Lines of tables have at most ``width`` characters.
+    With a higher ``verbosity`` there are more lines. Lines of tables have at most ``width`` characters.
     """
     lines = stage_lines(view)
     if verbosity >= 2:
@@ -268,7 +272,7 @@ def remedies(view: CaseView, verbosity: int = 0, width: int | None = None) -> li
 
 
 def stage_lines(view: CaseView) -> list[str]:
-    """Returns the stages in one line, and the meaning of the first stage that fails.
+    """Returns a line that says which stages pass, and a line on the first stage that fails.
 
     A stage is a form of the model between the framework and the engine.
     """
@@ -297,7 +301,7 @@ def _culprit_table(view: CaseView, width: int | None) -> list[str]:
 
 
 def _layer_table(view: CaseView, width: int | None) -> list[str]:
-    """Returns a table of the errors of layers, those with the largest error when quantized alone first."""
+    """Returns a table of the errors of layers. Layers with the largest error, quantized alone, come first."""
     if not view.layer_errors:
         return []
     layers = view.layer_errors[:_LAYERS]
@@ -323,10 +327,10 @@ def _layer_table(view: CaseView, width: int | None) -> list[str]:
 
 
 def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, failed: bool) -> list[str]:
-    """Returns what -v adds to a case in the terminal section: scores, notes, search and settings.
+    """Returns the lines that -v adds to a case in the terminal: scores, notes, search and settings.
 
-    For a case that ``failed`` it returns the settings alone, since its failure has shown the rest. Lines have
-    at most ``width`` characters.
+    If the case ``failed``, only the settings are returned, because pytest shows the rest as the failure.
+    Lines have at most ``width`` characters. ``properties`` are the ``user_properties`` of the case's report.
     """
     if verbosity < 1 or "int8acc.details" not in properties:
         return []
@@ -340,9 +344,10 @@ def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, f
 
 
 def merged_lines(report: Report) -> list[str]:
-    """Returns the outcome of a merge.
+    """Returns lines on the result of merging several reports into ``report``.
 
-    The lines name the cases that failed or are missing, the files that could not be read, and the counts.
+    They name the cases that failed or are missing, and the files that could not be read. The last line counts
+    the cases of each verdict.
     """
     lines = []
     for entry in report.cases:
@@ -358,16 +363,16 @@ def merged_lines(report: Report) -> list[str]:
 
 
 def is_failure(message: str, view: CaseView) -> bool:
-    """Returns whether a message reports a failed verdict, and not an error."""
+    """Returns whether ``message`` says that the case misses its criteria, and not that an error occurred."""
     return message.startswith(view.low_format + FAILURE)
 
 
 def entry_text(entry: Mapping[str, Any], view: CaseView | None, *, brief: bool = False) -> str:
-    """Returns a case of the report in a line: its worst score and other facts, or why it was not measured.
+    """Returns one line on a case: its worst score and other facts, or why it was not measured.
 
     Args:
         entry: The case as ``report.json`` holds it.
-        view: The view of the case; None if it was not measured.
+        view: All sentences about the case; None if it was not measured.
         brief: Whether the line has the score alone, without backend, formats and cautions.
     """
     message = str(entry.get("message", ""))
@@ -377,9 +382,9 @@ def entry_text(entry: Mapping[str, Any], view: CaseView | None, *, brief: bool =
 
 
 def counts_text(report: Report) -> str:
-    """Returns text like ``1 failed, 1 error, 20 passed, 2 missing``.
+    """Returns text like ``1 failed, 1 error, 20 passed, 2 missing`` on the cases of a report.
 
-    Each file that could not be read is one of the errors.
+    Each file that could not be read counts as an error.
     """
     unread = ["error"] * len(report.errors)
     counts = [f"{n} {verdict}" for verdict, n in tallies(report, unread)]
@@ -388,6 +393,9 @@ def counts_text(report: Report) -> str:
 
 
 def tallies(report: Report, more: Sequence[str] = ()) -> list[tuple[str, int]]:
-    """Returns the number of cases of each verdict, the worst first; ``more`` are further verdicts."""
+    """Returns each verdict with the number of its cases, the worst verdict first.
+
+    ``more`` are verdicts that are counted in addition to those of the cases.
+    """
     verdicts = [*(entry["verdict"] for entry in report.cases), *more]
     return [(verdict, n) for verdict in reversed(RANK) if (n := verdicts.count(verdict))]

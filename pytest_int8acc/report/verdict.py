@@ -1,7 +1,7 @@
-"""The texts on a verdict that need no search: its line, worst score, cautions, and facts for other tools.
+"""Makes the texts on a verdict: its line, its worst score, cautions, and facts for other tools.
 
-The report on a passing case needs no other texts. So this module does not import the modules on causes and
-fixes.
+The report on a passing case needs no other texts. So that such a report is made fast, this module does not
+import the modules on causes and fixes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from pytest_int8acc.report.words import (
 from pytest_int8acc.results import CaseResult, Doing, Latency, Role, Score
 from pytest_int8acc.results.scores import score_name
 
-#: The first line of a failed case is its format, this text, and the worst missed limit.
+#: The first line on a failed case consists of its low format, this text, and the worst missed limit.
 FAILURE = " accuracy: "
 
 
 @dataclass(frozen=True)
 class VerdictView:
-    """The sentences about a verdict: what was missed, by how much, and why to doubt it."""
+    """All sentences about the verdict on one case: the missed limits, and reasons to doubt the verdict."""
 
     result: CaseResult
 
@@ -46,13 +46,16 @@ class VerdictView:
 
     @cached_property
     def precision(self) -> str:
-        """The shares of the multiply-accumulates by format, as asked for and as run; empty if not known."""
+        """A text on the share of the multiply-accumulates in each format, as requested and as run.
+
+        Empty if the shares are not known.
+        """
         return "" if self.result.precision is None else precision_text(self.result.precision)
 
     def misses(self, most: int | None = None) -> list[str]:
-        """Returns each problem and each missed limit, the worst first.
+        """Returns a text on each reason why the case fails: problems, then missed limits, the worst first.
 
-        Names have at most ``most`` characters.
+        Names in the texts have at most ``most`` characters.
         """
         texts = problems(self.result)
         for output in self.result.outputs:
@@ -67,7 +70,7 @@ class VerdictView:
 
     @cached_property
     def failure_line(self) -> str:
-        """The first line of a failure: the worst missed limit with its value and note, and how many more."""
+        """The first line on a failed case: the worst missed limit, and the number of other missed limits."""
         note = self.judged[0].note if self.judged else ""
         if note and self.misses(NAME)[0] == relation(self.judged[0], NAME):
             line = self.low_format + FAILURE + self._worst_miss(note)
@@ -88,9 +91,9 @@ class VerdictView:
         return fitted(misses[0], WIDTH - len(FAILURE) - 4 - len(end)) + end
 
     def brief_misses(self) -> Iterator[str]:
-        """Yields variants of the first line of a failure, the longest first.
+        """Yields shorter and shorter variants of the first line on a failed case.
 
-        The last is the worst score and its limit.
+        The last one consists of the worst score and its limit.
         """
         yield self.failure_line
         yield self._worst_miss()
@@ -102,9 +105,9 @@ class VerdictView:
 
     @cached_property
     def most_critical(self) -> str:
-        """The worst missed limit and how many more.
+        """A text on the worst missed limit, with the number of other missed limits.
 
-        For a passing case: the score nearest to its limit, and its margin.
+        For a passing case: a text on the score that is nearest to its limit, with its margin.
         """
         if not self.result.passed:
             return self._worst_miss()
@@ -115,7 +118,7 @@ class VerdictView:
 
     @cached_property
     def status(self) -> str:
-        """The worst score, the backend, the formats and the worst caution in one line."""
+        """One line with the worst score, the backend, the formats that ran, and the worst caution."""
         parts = [f"{self.most_critical}, {self.result.backend}"]
         if self.result.precision is not None:
             parts.append(self.precision)
@@ -129,29 +132,32 @@ class VerdictView:
 
     @cached_property
     def warnings(self) -> list[str]:
-        """Reasons to doubt the verdict that were known before the search.
+        """Texts on those reasons to doubt the verdict that were known before the search for causes.
 
-        An engine in another format comes first.
+        A text on layers that ran in another format than requested comes first.
         """
         return warnings(self.result)
 
     @cached_property
     def cautions(self) -> list[str]:
-        """All reasons to doubt the verdict, the worst first."""
+        """Texts on all reasons to doubt the verdict, the worst first."""
         return cautions(self.result)
 
     def latency(self, role: Role) -> Latency | None:
-        """Returns the latency of the engine of this role; None if it was not timed."""
+        """Returns the latency of the engine with the role ``role`` in the case; None if it was not timed."""
         return next((engine.latency for engine in self.result.engines if engine.role == role), None)
 
     @property
     def speedup(self) -> float | None:
-        """The median latency of the baseline over that of the case's engine; None if not timed."""
+        """The baseline's median latency divided by that of the candidate's engine; None if not timed."""
         return latency_ratio(self.latency(Role.BASELINE), self.latency(Role.INT8))
 
     @property
     def int8_layers(self) -> str:
-        """Text like ``45 of 54``: how many layers with weights run in the low format; empty if not known."""
+        """Text like ``45 of 54``: how many of the engine's layers with weights run in the low format.
+
+        Empty if this is not known.
+        """
         for engine in self.result.engines:
             if engine.role == Role.INT8 and engine.weighted:
                 untold = f", {engine.untold} untold" if engine.untold else ""
@@ -160,7 +166,10 @@ class VerdictView:
 
     @property
     def acceptances(self) -> list[str]:
-        """Each score that the golden accepts from now on, like ``accepted y cosine: 0.99 -> 0.98``."""
+        """A line on each score that this run wrote into the golden, a file of accepted scores.
+
+        An example is ``accepted y cosine: 0.99 -> 0.98``.
+        """
         lines = []
         for accepted in self.result.recorded or ():
             before, now = ("none" if v is None else f"{v:.6g}" for v in (accepted.before, accepted.now))
@@ -169,14 +178,14 @@ class VerdictView:
 
 
 def latency_ratio(baseline: Latency | None, latency: Latency | None) -> float | None:
-    """Returns how many times as fast as the baseline an engine is; None if either was not timed."""
+    """Returns how many times as fast as the baseline an engine with ``latency`` is; None if not timed."""
     if baseline is None or latency is None or latency.median_ms <= 0:
         return None
     return baseline.median_ms / latency.median_ms
 
 
 def properties(view: VerdictView) -> list[tuple[str, object]]:
-    """Returns ``user_properties`` for pytest's report: scores, facts, the case in a line, the result."""
+    """Returns entries of ``user_properties`` for pytest's report: scores, a summary line, and the result."""
     result = view.result
     scores = [(f"int8acc.{score.subject}.{score.metric}", to_plain(score.value)) for score in result.scores]
     facts: list[tuple[str, object]] = [("int8acc.passed", result.passed)]
@@ -189,7 +198,10 @@ def properties(view: VerdictView) -> list[tuple[str, object]]:
 
 
 def status_line(nodeid: str, properties: Mapping[str, Any], message: str) -> str:
-    """Returns a case in one line: the summary in its test report, or why it was not measured."""
+    """Returns one line on a case: its node id, and its summary or the message on why it was not measured.
+
+    ``properties`` are the ``user_properties`` of the case's report, which may have a summary.
+    """
     said = properties.get("int8acc.summary", message)
     return f"{nodeid} - {said}" if said else nodeid
 
@@ -200,7 +212,7 @@ def progress_line(name: str, doing: Doing, seconds: float, result: CaseResult | 
     Args:
         name: The name of the case.
         doing: The phase of the case, and its progress.
-        seconds: The time since the case began.
+        seconds: The time since the case began, in seconds.
         result: The result so far; None before the verdict.
     """
     parts = []

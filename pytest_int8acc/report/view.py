@@ -1,7 +1,7 @@
-"""All sentences and formatted numbers about one case. Each is made once, and all kinds of reports show it.
+"""Makes all sentences and formatted numbers about one case, which all kinds of reports show.
 
 The terminal, the HTML page, Markdown and ``report.json`` read a :class:`CaseView`, and make no sentences of
-their own. A text is made on first use.
+their own. A text is made when it is first needed.
 """
 
 from __future__ import annotations
@@ -92,23 +92,23 @@ from pytest_int8acc.results.causes import StageLine
 from pytest_int8acc.results.samples import ChangedDecisions, View, WorstSample
 from pytest_int8acc.results.search import PLAN_VERSION
 
-#: The maximum number of scores that one note names.
+#: The maximum number of scores that one note names, if several scores have the same note.
 _NAMES = 3
 
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One score as text, and its position: 0 is perfect, 50 is the limit, 100 is infinitely bad."""
+    """One score as texts, and its position on an axis: 0 is perfect, 50 the limit, 100 infinitely bad."""
 
     score: Score
     label: Label
     value: str
     limit: str
-    """The limit as text; empty if there is none."""
+    """The limit of the score as text; empty if it has none."""
     noise: str
     baseline: str
     fixed: str
-    """The same score with the recommended fix; empty if there is none."""
+    """The value of the same score with the recommended fix; empty if there is no fix."""
     interval: str
     place: float | None
     fixed_place: float | None
@@ -116,38 +116,38 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class StageView:
-    """One stage, a form of the model between the framework and the engine, as text."""
+    """One stage, a form of the model between the framework and the engine, as texts."""
 
     title: str
     passed: bool
     is_first: bool
     """Whether this is the first stage that misses a limit."""
     relations: tuple[str, ...]
-    """The scores that have a limit, each with its limit, the worst first."""
+    """A text on each score of the stage that has a limit, the worst first."""
     missed: str
-    """The worst missed limit; empty if all are met."""
+    """A text on the worst missed limit of the stage; empty if all limits are met."""
     text: str
-    """The meaning of a failure of the stage; empty if the stage passes."""
+    """What it means if this stage is the first one that fails; empty if the stage passes."""
     fit_notes: tuple[str, ...]
-    """For each output that differs from the earlier stage by a factor or an offset, the fault that this
+    """A text for each output that differs from the earlier stage by a factor or an offset: the fault that the
     difference suggests."""
 
 
 @dataclass(frozen=True)
 class CulpritView:
-    """One layer that the plan keeps in high precision, and why, as text."""
+    """One layer that the plan of the search keeps in high precision, and its cause, as texts."""
 
     culprit: Culprit
     op_type: str
-    """The operator of the layer. For a layer that is only a Q/DQ pair, the tensor where the pair is."""
+    """The operator of the layer. If the layer is only a Q/DQ pair, a text on where the pair is."""
     price: str
-    """The layer's share of the multiply-accumulates."""
+    """The layer's share of the model's multiply-accumulates, in percent."""
     alone: str
-    """The worst score with this layer alone in low precision, and all others in high precision."""
+    """The worst score with this layer alone in low precision; empty if it is not known."""
     line: str
-    """Layer and cause in one line of at most ``WIDTH`` characters."""
+    """The layer and its cause in one line of at most ``WIDTH`` characters."""
     kind: str = ""
-    """The kind of the cause. This and the fields below are empty if no cause is known."""
+    """The kind of the layer's cause; empty if no cause is known. The fields after it are then empty, too."""
     sentence: str = ""
     brief: str = ""
     advice: str = ""
@@ -156,7 +156,7 @@ class CulpritView:
 
 @dataclass(frozen=True)
 class FindingView:
-    """The findings of one rule, as text. Rules check the model or the data."""
+    """The findings of one rule in the model or in the data, as texts."""
 
     rule: str
     severity: str
@@ -164,27 +164,27 @@ class FindingView:
     text: str
     remedy: str
     line: str
-    """The first finding, and how many more there are."""
+    """One line on the first finding of the rule, with the number of further findings."""
     others: tuple[str, ...]
-    """All findings but the first."""
+    """A text on each finding of the rule but the first."""
 
 
 @dataclass(frozen=True)
 class EngineView:
-    """One engine, as text."""
+    """The facts about one engine, as texts."""
 
     engine: EngineInfo
     role: str
-    """The role of the engine in the case. For the candidate's engine, it is the format of the case."""
+    """The role of the engine in the case, like ``baseline``. For the candidate's engine, the low format."""
     in_format: str
     """Text like ``45 of 54``: how many of the layers with weights run in the low-precision format."""
     time: str
-    """The median of one execution, and its 10th to 90th percentile; empty if it was not timed."""
+    """The median time of one inference, and its 10th to 90th percentile; empty if it was not timed."""
     size: str
     built: str
-    """The duration of the build, or a text that the engine came from the store."""
+    """How long the build took, or ``stored`` if the engine was loaded from the engine store."""
     line: str
-    """All facts about the engine in one line."""
+    """One line on the engine: its role, its layers and its latency."""
 
     @property
     def is_baseline(self) -> bool:
@@ -206,12 +206,12 @@ class SampleView:
 
 @dataclass(frozen=True)
 class DecisionsView:
-    """The samples of one output whose class differs between baseline and candidate, as text."""
+    """The samples of one output whose class differs between baseline and candidate, as a table of texts."""
 
     title: str
     rows: tuple[tuple[str, ...], ...]
-    """Sample, file, the classes of baseline and candidate, the label, which of the two is right, the margin.
-    """
+    """A row of texts for each sample: its index, its file, the classes of baseline and candidate, the label,
+    which of the two models is right, and the margin."""
     hidden: int
     """The number of samples whose class differs, but that have no row."""
 
@@ -225,11 +225,11 @@ class FileView:
     """A link from the folder of the page; empty if the file is not in that folder."""
     about: str
     text: str
-    """The content of the file; empty if it is large or no text."""
+    """The content of the file; empty if the file is too large or is no text."""
 
 
 class CaseView(VerdictView):
-    """All sentences and numbers about one case."""
+    """All sentences and formatted numbers about one case, for all kinds of reports."""
 
     @property
     def _diagnosis(self) -> Diagnosis:
@@ -238,7 +238,7 @@ class CaseView(VerdictView):
 
     @cached_property
     def headline(self) -> str:
-        """The candidate and the baseline, the formats that ran, the data and the backend, in one line."""
+        """One line that names the candidate and the baseline, the formats that ran, the data, the backend."""
         result = self.result
         formats = "" if result.precision is None else f"{self.precision}; "
         samples = f"{count(result.samples, 'sample')}: {result.data}"
@@ -261,21 +261,22 @@ class CaseView(VerdictView):
 
     @property
     def is_about_golden(self) -> bool:
-        """Whether the worst missed limit is one of the baseline against its stored golden outputs."""
+        """Whether the worst missed limit is on the baseline's outputs against those stored in its golden."""
         missed = [score for score in self.judged if not score.passed]
         start = f"{self.result.baseline} against its"
         return bool(self.result.golden and missed) and missed[0].subject.startswith(start)
 
     @cached_property
     def summary(self) -> str:
-        """The finding of the diagnosis, in one sentence with whole names; empty without a diagnosis."""
+        """One sentence on what the diagnosis found, with all names in full; empty without a diagnosis."""
         return next(why_texts(self.result))
 
     @cached_property
     def whys(self) -> list[str]:
-        """Sentences that say what is wrong, the longest first; one empty text if nothing is known.
+        """Sentences of different lengths on why the case fails, the longest first.
 
-        Without a diagnosis they say how the values of the worst output differ.
+        If no cause is known, they say how the values of the worst output differ. There is at least one
+        sentence, which may be empty.
         """
         if self.result.is_misbuilt and self.result.precision is not None:
             return [precision_why(self.result.precision)]
@@ -288,7 +289,7 @@ class CaseView(VerdictView):
 
     @property
     def why(self) -> str:
-        """The reason why the case fails, in one sentence; empty if no reason is known."""
+        """The longest sentence on why the case fails; empty if no reason is known."""
         return self.whys[0]
 
     @cached_property
@@ -303,12 +304,12 @@ class CaseView(VerdictView):
 
     @cached_property
     def alternatives(self) -> list[str]:
-        """Other ways to meet the criteria than the recommended one, cheapest first."""
+        """Texts on other remedies that meet the criteria than the recommended one, the cheapest first."""
         return alternatives(self.result)
 
     @cached_property
     def repairs(self) -> list[str]:
-        """A text on what each remedy does, the recommended one first."""
+        """A text on what each remedy does that meets the criteria; the recommended remedy comes first."""
         return [repair_text(repair, self.low_format) for repair in self._diagnosis.repairs]
 
     @property
@@ -322,13 +323,13 @@ class CaseView(VerdictView):
 
     @property
     def is_verified(self) -> bool:
-        """Whether the fix keeps the limits with a reserve on samples that were not used to choose it."""
+        """Whether the fix meets the limits with a reserve, also on samples that did not choose it."""
         answer, search = self.result.answer, self.result.search
         return answer.verified if answer is not None else search is not None and search.verified
 
     @cached_property
     def fix_cautions(self) -> list[str]:
-        """Reasons to doubt the recommended fix."""
+        """Texts on reasons to doubt the recommended fix."""
         repair, found = self.result.answer, self.result.fixed_session
         texts = [] if found is None else fix_by_default(found)
         if self.result.passed or repair is None or hides_fault(self.result):
@@ -340,21 +341,21 @@ class CaseView(VerdictView):
 
     @cached_property
     def alerts(self) -> list[str]:
-        """The cautions of a case and the warnings of lint.
+        """The cautions about a case, and the warnings of the lint on its model.
 
-        The HTML page shows the first two even if a passing case is folded.
+        The HTML page shows the first two even if the section of a passing case is folded.
         """
         lint = [f for f in self.result.findings if f.source == "lint" and f.severity == "warning"]
         return [*self.cautions, *map(rule_line, by_rule(lint))]
 
     @cached_property
     def scores(self) -> list[ScoreRow]:
-        """The scores that have a limit, the worst first."""
+        """The scores that have a limit, as texts, the worst first."""
         return [self._row(score) for score in self.judged]
 
     @cached_property
     def unjudged(self) -> list[ScoreRow]:
-        """The scores that have no limit."""
+        """The scores that have no limit, and those of tensors before a Softmax or Sigmoid, as texts."""
         scores = [score for score in self.result.scores if score.limit is None]
         for output in self.result.outputs:
             if output.preactivation is not None:
@@ -392,22 +393,22 @@ class CaseView(VerdictView):
 
     @property
     def place(self) -> float | None:
-        """The position of the worst score between perfect (0), the limit (50) and infinitely off (100)."""
+        """The position of the worst score: 0 is perfect, 50 its limit, 100 infinitely bad; None if none."""
         places = [row.place for row in self.scores if row.place is not None]
         return max(places, default=None)
 
     @cached_property
     def fit_notes(self) -> list[str]:
-        """For each output, the fault that the slope or offset of a line fitted to its values suggests.
+        """A text for each output on the fault that a line fitted to its values suggests.
 
-        A text is empty if the slope is near 1 and the offset near 0, or if no line was fitted.
+        The text is empty if the slope of the line is near 1 and its offset near 0, or if no line was fitted.
         """
         fits = [output.fit for output in self.result.outputs]
         return ["" if fit is None else fit_note(fit, self.low_format) for fit in fits]
 
     @cached_property
     def stages(self) -> list[StageView]:
-        """The stages: the forms of the model between the framework and the engine."""
+        """The stages, which are forms of the model between the framework and the engine, as texts."""
         return [self._stage(line) for line in self._diagnosis.stages]
 
     def _stage(self, line: StageLine) -> StageView:
@@ -424,7 +425,7 @@ class CaseView(VerdictView):
 
     @cached_property
     def stage_meaning(self) -> str:
-        """The name and the meaning of the first stage that fails; empty if none fails."""
+        """A text with the name of the first stage that fails, and what this means; empty if none fails."""
         return stage_meaning(self._diagnosis, self.low_format)
 
     @property
@@ -434,32 +435,33 @@ class CaseView(VerdictView):
 
     @cached_property
     def guilty(self) -> list[CulpritView]:
-        """The culprits that the report shows as layers at fault.
+        """The layers that the report names as layers at fault.
 
-        Culprits are left out if an earlier form of the model, a node like TopK, or the data explain the loss.
+        They are those of ``culprits`` whose loss is not explained by an earlier form of the model, by a node
+        like TopK, or by the data.
         """
         known = () if elsewhere(self.result) else at_fault(self.result)
         return [view for view in self.culprits if view.culprit in known]
 
     @cached_property
     def culprits(self) -> list[CulpritView]:
-        """The layers that the plan of the search keeps in high precision."""
+        """The layers that the plan of the search keeps in high precision, with their causes, as texts."""
         culprits = self.result.search.culprits if self.result.search is not None else ()
         return [_culprit_view(culprit, self.low_format) for culprit in culprits]
 
     @cached_property
     def layers(self) -> list[str]:
-        """The names of the culprits."""
+        """The names of the layers in ``culprits``."""
         return [view.culprit.layer for view in self.culprits]
 
     @cached_property
     def ending(self) -> str:
-        """The reason why the search ended; empty without a search."""
+        """A text on why the search ended; empty without a search."""
         return "" if self.result.search is None else reason(self.result.search, self.low_format)
 
     @cached_property
     def plan(self) -> str:
-        """The plan of the search in a sentence; empty without a search."""
+        """A sentence on the plan of the search; empty without a search."""
         search = self.result.search
         if search is None:
             return ""
@@ -467,7 +469,7 @@ class CaseView(VerdictView):
 
     @cached_property
     def cost(self) -> str:
-        """The cost of the search, and the reason why it ended; empty without a search."""
+        """A line on the cost of the search, and on why it ended; empty without a search."""
         return "" if self.result.search is None else cost_line(self.result.search, self.low_format)
 
     @cached_property
@@ -478,7 +480,10 @@ class CaseView(VerdictView):
 
     @cached_property
     def trials(self) -> list[tuple[str, ...]]:
-        """Each trial of the search: number, verdict, loss, cost, reason, layers in high precision."""
+        """A row of texts for each trial of the search.
+
+        The texts are its number, verdict, loss, cost and purpose, and the layers in high precision.
+        """
         trials = self.result.search.trials if self.result.search is not None else ()
         rows: list[tuple[str, ...]] = []
         for place, trial in enumerate(trials, 1):
@@ -489,7 +494,10 @@ class CaseView(VerdictView):
 
     @cached_property
     def similarities(self) -> list[tuple[str, ...]]:
-        """A row for each layer: index, name, shape, cosine similarity, whether kept in high precision."""
+        """A row of texts for each layer that the search strategy ``forward`` has visited.
+
+        The texts are its index, name, shape, cosine similarity, and whether it is kept in high precision.
+        """
         lines = self.result.search.table if self.result.search is not None else ()
         return [
             (str(line.index), line.layer, line.shape, number(line.similarity), "kept high" * line.chosen)
@@ -498,7 +506,7 @@ class CaseView(VerdictView):
 
     @cached_property
     def calibrations(self) -> list[tuple[str, ...]]:
-        """Each calibration method, its verdict, and its most critical score."""
+        """A row of texts for each calibration method that was tried: method, verdict, and worst score."""
         rows: list[tuple[str, ...]] = []
         for line in self._diagnosis.calibrations:
             worst = "; ".join(relation(score) for score in worst_first(line.scores)[:1])
@@ -507,18 +515,18 @@ class CaseView(VerdictView):
 
     @cached_property
     def layer_errors(self) -> list[LayerError]:
-        """The errors of layers. Those with the largest error when only this layer is quantized come first."""
+        """The errors of layers, sorted by the error with only this layer quantized, the largest first."""
         return sorted(self._diagnosis.layers, key=charts.error_rank)
 
     @cached_property
     def engines(self) -> list[EngineView]:
-        """The engines of the case, as built."""
+        """The engines that were built for the case, as texts."""
         baseline = self.latency(Role.BASELINE)
         return [_engine_view(engine, self.low_format, baseline) for engine in self.result.engines]
 
     @cached_property
     def findings(self) -> list[FindingView]:
-        """The findings of each rule, errors first."""
+        """The findings in the model and the data, as texts, rule by rule; rules with errors come first."""
         return [_finding_view(group) for group in by_rule(self.result.findings)]
 
     def notes(self, verbosity: int = 2) -> list[str]:
@@ -543,19 +551,25 @@ class CaseView(VerdictView):
 
     @property
     def default_session(self) -> str:
-        """How the candidate differs in a default session of ONNX Runtime; empty if it does not."""
+        """A text on how the candidate's results differ in a default session of ONNX Runtime.
+
+        Empty if they do not differ.
+        """
         found = self.result.default_session
         return "" if found is None else default_session_text(found)
 
     @property
     def fixed_session(self) -> str:
-        """How the recommended fix differs in a default session of ONNX Runtime; empty if it does not."""
+        """A text on how the results of the recommended fix differ in a default session of ONNX Runtime.
+
+        Empty if they do not differ.
+        """
         found = self.result.fixed_session
         return "" if found is None else default_session_text(found)
 
     @cached_property
     def search_notes(self) -> list[str]:
-        """Notes that follow from the outcome of the search; empty without a search."""
+        """Notes on the outcome of the search, such as unconfirmed causes; empty without a search."""
         search = self.result.search
         return [] if search is None else search_notes(search, self.low_format, self._diagnosis.repairs)
 
@@ -567,41 +581,41 @@ class CaseView(VerdictView):
 
     @property
     def stopped(self) -> str:
-        """The event that ended the case early; empty if everything was done."""
+        """A text on what ended the work after the verdict early; empty if everything was done."""
         return "" if self.result.stopped is None else stop_text(self.result.stopped, self.low_format)
 
     @property
     def phases(self) -> str:
-        """The time of each phase, like ``12 s: setup 1.2, runs 0.4, search 10``; empty if not known."""
+        """A text on the time of each phase, like ``12 s: setup 1.2, runs 0.4``; empty if not known."""
         phases = self.result.phases
         spent = ", ".join(f"{phase.name} {number(round(phase.seconds, 2), 3)}" for phase in phases)
         return f"{number(self.result.seconds, 3)} s: {spent}" if spent else ""
 
     def drawing(self, view: CulpritView) -> charts.Drawing | None:
-        """Returns a picture of a culprit and the nodes around it; None if they are not known."""
+        """Returns a drawing of a layer at fault and the nodes around it; None if these are not known."""
         return charts.drawing(view.culprit, self.layers)
 
     @cached_property
     def bars(self) -> list[charts.Bar]:
-        """The error of each layer as a chart."""
+        """The bars of a chart with the error of each layer."""
         return charts.layer_bars(self._diagnosis.layers, self.layers)
 
     @cached_property
     def samples(self) -> list[SampleView]:
-        """The worst samples of outputs that fail."""
+        """The worst sample of each of a few failing outputs, as pictures and curves."""
         return [_sample_view(sample) for sample in self._diagnosis.worst]
 
     @cached_property
     def decisions(self) -> list[DecisionsView]:
-        """For each output that is judged by class, the samples whose class differs; none without any."""
+        """A table for each output that is judged by class and in which the class of a sample differs."""
         found = [(output.name, output.decisions) for output in self.result.outputs]
         return [_decisions_view(name, d, self.low_format) for name, d in found if d is not None and d.count]
 
     @cached_property
     def snippets(self) -> list[tuple[str, str]]:
-        """Titles and texts to copy: nodes to exclude and ``plan.yaml``.
+        """Texts for users to copy, each with its title: a list of nodes to exclude, and ``plan.yaml``.
 
-        Empty if the case has written them as files.
+        Empty if the case has written files, which contain them.
         """
         search = self.result.search
         if search is None or not search.culprits or self.result.written:
@@ -612,10 +626,13 @@ class CaseView(VerdictView):
         return [("nodes to exclude from quantization", "\n".join(nodes) + "\n"), ("plan.yaml", plan)]
 
     def files(self, texts: Mapping[str, str]) -> dict[str, list[FileView]]:
-        """Returns the files of the fix, of the plan (``high``), of reproducers (``reduced``), and ``others``.
+        """Returns the files that the case has written, by their use.
+
+        The uses are ``fix``, ``high`` (the plan of the search, if the fix is another remedy), ``reduced``
+        (reproducers) and ``others``.
 
         Args:
-            texts: The contents of small files, by path.
+            texts: Path to content, for small text files.
         """
         uses: dict[str, list[FileView]] = {"fix": [], "high": [], "reduced": [], "others": []}
         paths = [PurePosixPath(name) for name in self.result.written]
@@ -659,7 +676,7 @@ def _culprit_view(culprit: Culprit, low_format: str) -> CulpritView:
 
 
 def _type_of(culprit: Culprit, most: int) -> str:
-    """Returns the operator of a layer. For a layer that is only a Q/DQ pair, it returns where the pair is.
+    """Returns the operator of a layer; if the layer is only a Q/DQ pair, a text on where the pair is.
 
     Names have at most ``most`` characters.
     """
@@ -669,7 +686,10 @@ def _type_of(culprit: Culprit, most: int) -> str:
 
 
 def _culprit_line(culprit: Culprit, low_format: str) -> str:
-    """Returns layer, operator and cause in one line, and the share of the loss if there is space for it."""
+    """Returns a line with the name, the operator and the cause of a layer.
+
+    The line also has the share of the loss that a trial gave back, if there is space for it.
+    """
     alone, cause = culprit.worst_alone, culprit.cause
     text = share = ""
     if cause is not None:
@@ -718,7 +738,7 @@ def _engine_view(engine: EngineInfo, low_format: str, baseline: Latency | None) 
 
 
 def _engine_text(engine: EngineInfo, low_format: str) -> str:
-    """Returns how many layers of an engine have weights, run in ``low_format``, are Q/DQ or reformat data."""
+    """Returns a text on the layers of an engine: how many have weights, run in ``low_format``, and so on."""
     if not engine.layers:
         return "does not tell its layers"
     layers = count(engine.weighted, "weighted layer")
@@ -733,7 +753,7 @@ def _engine_text(engine: EngineInfo, low_format: str) -> str:
 
 
 def _time_text(latency: Latency) -> str:
-    """Returns text like ``1.2 ms (1.1 to 1.4)``."""
+    """Returns text like ``1.2 ms (1.1 to 1.4)``: the median, and the 10th to 90th percentile."""
     low, high = number(latency.low_ms, 3), number(latency.high_ms, 3)
     return f"{number(latency.median_ms, 3)} ms ({low} to {high})"
 
@@ -779,7 +799,7 @@ def _decisions_view(output: str, changed: ChangedDecisions, low_format: str) -> 
 
 
 def _metric_label(score: Score, low_format: str) -> Label:
-    """Returns the label of a metric. A user's function has its own name as label."""
+    """Returns the name, unit and explanation of the score's metric; for a user's metric only its name."""
     own = Label(score.metric, "", "a metric of your own")
     if score.subject.endswith(f".py:{score.metric}"):
         return own
@@ -787,7 +807,7 @@ def _metric_label(score: Score, low_format: str) -> Label:
 
 
 def _notes_of_scores(scores: Iterable[Score]) -> list[str]:
-    """Returns each note once, preceded by the names of the first few scores that have this note."""
+    """Returns the notes of all scores. A note that several scores have is returned once, with their names."""
     bearers: dict[str, list[str]] = {}
     for score in scores:
         if score.note:
@@ -796,7 +816,10 @@ def _notes_of_scores(scores: Iterable[Score]) -> list[str]:
 
 
 def _score_place(score: Score) -> float | None:
-    """Returns the position of a judged score: 0 is perfect, 50 is its limit, 100 is infinitely off."""
+    """Returns the position of a score on an axis: 0 is perfect, 50 is its limit, 100 is infinitely bad.
+
+    The result is None for a score without a limit.
+    """
     if score.limit is None:
         return None
     used = score.normalized_loss

@@ -1,4 +1,4 @@
-"""Sentences on why a case fails: faults of single layers, of a form of the model, of outputs, of ranges."""
+"""Makes sentences on why a case fails: faults of layers, of a form of the model, of outputs, of ranges."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from pytest_int8acc.results.causes import (
 from pytest_int8acc.results.scores import FloatNan
 from pytest_int8acc.results.search import Quantizer
 
-#: A stage is a form of the model between the framework and the engine. These stages do not quantize. If one
-#: of them is the first to miss a limit, the report's line *Why* names this stage alone.
+#: Stages that do not quantize. A stage is a form of the model between the framework and the engine. If one of
+#: these is the first to miss a limit, the line *Why* of the report names this stage, and no layers.
 _NOT_BY_QUANTIZATION = ("FP32 ONNX", "FP16", "engine FP16", "engine INT8")
-#: The stages in FP16. If one of them is the first to miss a limit, a discontinuous node, such as TopK, may be
-#: the reason.
+#: The stages in FP16. If one of them is the first to miss a limit, a node that chooses among values, such as
+#: TopK, may be the reason.
 _FLOAT_STAGES = ("FP16", "engine FP16")
-#: The stages that quantize.
+#: The stages in which the model is quantized, either by Q/DQ nodes or by TensorRT itself.
 _QUANTIZED_STAGES = ("Q/DQ in ONNX Runtime", "implicit INT8")
-#: The report names the scales as the cause of a loss if other scales remove at least this share of the loss.
+#: If other scales remove at least this share of a loss, the report names the scales as the cause of the loss.
 _MOST_BY_SCALES = 0.5
-#: An output with a lower correlation to the baseline's is called unrelated. More than a third of its variance
-#: (1 - correlation squared) is error then, even after the best linear correction.
+#: An output is called unrelated to the baseline's if the correlation of both is below this number. Then more
+#: than a third of its variance (1 - correlation squared) is error, even after the best linear correction.
 _UNRELATED = 0.8
-#: Kinds of causes that ranges from unsuitable data can bring about. If the preprocessing of the calibration
-#: data does not match, layers with such a cause are not named as layers at fault.
+#: Kinds of causes that ranges from unsuitable calibration data can have. If the preprocessing of the
+#: calibration data is wrong, the report does not name layers with such a cause as layers at fault.
 _BY_RANGES: tuple[CauseKind, ...] = (
     "scale-too-wide",
     "saturation",
@@ -50,27 +50,29 @@ _BY_RANGES: tuple[CauseKind, ...] = (
     "accumulated-noise",
     "rounding",
 )
-#: The scales that a trial gave to a tensor, by symptom. For other symptoms, each channel got a scale.
+#: A symptom, to words for the scales that the trial of this symptom gave to a tensor. For all other symptoms
+#: each channel got a scale.
 _SCALES: Mapping[Symptom, str] = {
     "uneven-parts": "a scale for each part",
     "uneven-channels": "a scale for the channels of each size",
 }
-#: The ranges of two datasets are called the same if their greatest values differ by less than this factor.
+#: The calibration data and the inputs are said to have the same range if their greatest values differ by less
+#: than this factor.
 _SAME_REACH = 1.4
 
 
 class _Number(float):
-    """A number for templates. The format specification ``%`` shows it in percent, as in ``{clipped:%}``."""
+    """A number in a template of ``str.format``, which ``{name:%}`` shows in percent."""
 
     def __format__(self, spec: str) -> str:
         return percent(self) if spec == "%" else super().__format__(spec)
 
 
 class _Facts(dict[str, str | _Number]):
-    """The facts that the templates of a symptom use, by name.
+    """The names in the templates of a symptom, with the numbers and texts that replace them.
 
-    The numbers of the cause are stored. The facts of ``FACTS`` are computed on access, because most of them
-    need numbers that only some causes have.
+    The numbers of the cause are stored. The texts of ``FACTS`` are made on access, because most of them need
+    numbers that only some causes have.
     """
 
     def __init__(self, cause: Cause, low_format: str) -> None:
@@ -84,32 +86,32 @@ class _Facts(dict[str, str | _Number]):
 
 
 def cause_text(cause: Cause, low_format: str) -> str:
-    """Returns the cause in a sentence, and the share of the loss that a trial without the cause removed."""
+    """Returns a sentence on the cause, with the share of the loss that a trial without the cause removed."""
     sentence = SYMPTOMS[cause.symptom].sentence.format_map(_Facts(cause, low_format))
     shown = HINT if cause.evidence is None else _ablation_text(cause)
     return "; ".join(filter(None, [sentence, shown]))
 
 
 def cause_clause(cause: Cause, low_format: str) -> str:
-    """Returns the measured cause in a few words, without the names of tensors."""
+    """Returns a few words on the cause, without the names of tensors."""
     return SYMPTOMS[cause.symptom].clause.format_map(_Facts(cause, low_format))
 
 
 def cause_brief(cause: Cause, low_format: str) -> str:
-    """Returns the cause in a few words, and the share of the loss that a trial without the cause removed."""
+    """Returns a few words on the cause, with the share of the loss that a trial without the cause removed."""
     return "; ".join(filter(None, [cause_clause(cause, low_format), _ablation_text(cause, named=True)]))
 
 
 def cause_advice(cause: Cause, low_format: str) -> str:
-    """Returns what to do about a cause."""
+    """Returns the advice to the user on a cause. ``low_format`` is the case's format, like ``INT8``."""
     own = SYMPTOMS[cause.symptom].advice
     return (own or CAUSES[cause.kind].advice).format(format=low_format)
 
 
 def _ablation_text(cause: Cause, *, named: bool = False) -> str:
-    """Returns text like ``channel 7 explains 97 % of the loss on 32 samples``.
+    """Returns text on the trial that confirmed a cause, like ``channel 7 explains 97 % of the loss``.
 
-    The result is empty if no trial run confirmed the cause.
+    The text is empty if no trial confirmed the cause.
 
     Args:
         cause: The cause that the trial showed.
@@ -137,9 +139,10 @@ def _ablation_text(cause: Cause, *, named: bool = False) -> str:
 
 
 def share_text(ablation: Ablation, whose: str = "the") -> str:
-    """Returns text like ``97 % of the loss on 32 samples``.
+    """Returns text like ``97 % of the loss on 32 samples``: how much loss the change in a trial removed.
 
-    ``loss alone`` means that all other layers were in high precision during the trial.
+    ``whose`` goes before the word loss. In the text, ``loss alone`` means that all other layers were in high
+    precision during the trial.
     """
     samples = f" on {ablation.samples} samples" if ablation.samples is not None else ""
     loss = f"{whose} loss{' alone' * ablation.alone}{samples}"
@@ -156,13 +159,16 @@ def _named_channels(cause: Cause) -> str:
 
 
 def _ratio_to_usual(cause: Cause, to_what: str) -> str:
-    """Returns the ratio of the greatest value to the 99.9th percentile; empty if that percentile is 0."""
+    """Returns text like ``, 12x the 99.9th percentile``: the tensor's greatest value against that percentile.
+
+    ``to_what`` names the percentile. The text is empty if the percentile is 0.
+    """
     usual = cause.numbers["p99.9"]
     return f", {(cause.amax or 0.0) / usual:.3g}x {to_what}" if usual else ""
 
 
 def _left(cause: Cause) -> str:
-    """Returns the SQNR that the format leaves, or that a mask leaves few codes for the other values."""
+    """Returns text on the SQNR that the tensor keeps; if it has a mask, on the codes that the mask takes."""
     if cause.masked:
         return (
             f"'{cause.tensor}' reaches {cause.amax:.3g}, as a mask does, and what is small beside that "
@@ -194,7 +200,7 @@ def _below_best(cause: Cause) -> _Number:
     return _Number(max(cause.numbers["best_sqnr_db"] - cause.numbers["sqnr_db"], 0.0))
 
 
-#: The facts that are computed from the numbers of a cause, by the name that templates use.
+#: A name in templates, to the function that makes the text or number for it from a cause.
 FACTS: Mapping[str, Callable[[Cause], str | _Number]] = {
     "tensor": lambda cause: cause.tensor,
     "node": lambda cause: cause.node,
@@ -217,17 +223,17 @@ FACTS: Mapping[str, Callable[[Cause], str | _Number]] = {
 
 
 def stage_title(stage: Stage, low_format: str) -> str:
-    """Returns the name of a stage, like ``engine FP8``."""
+    """Returns the name of a stage as reports show it, like ``engine FP8``."""
     return STAGES[stage].title.format(format=low_format)
 
 
 def stage_text(line: StageLine, low_format: str, scales: str = "") -> str:
-    """Returns the meaning of a stage that is the first one to fail; empty if the stage passes.
+    """Returns text on what it means that a stage is the first one to fail; empty if the stage passes.
 
     Args:
         line: The stage.
         low_format: The format that the case is about, like ``INT8``.
-        scales: The end of the sentence: whether other scales reduce the loss; may be empty.
+        scales: Text that follows, on whether other scales reduce the loss; may be empty.
     """
     if line.together is not None:
         return Why.TOGETHER.format(stage=stage_title(line.together, low_format))
@@ -241,7 +247,7 @@ def stage_text(line: StageLine, low_format: str, scales: str = "") -> str:
 
 
 def stage_meaning(diagnosis: Diagnosis, low_format: str) -> str:
-    """Returns the name and the meaning of the first stage that fails; empty if none fails."""
+    """Returns a text with the name of the first stage that fails, and what this means; empty without one."""
     first = first_line(diagnosis)
     if first is None:
         return ""
@@ -251,20 +257,23 @@ def stage_meaning(diagnosis: Diagnosis, low_format: str) -> str:
 
 
 def first_line(diagnosis: Diagnosis) -> StageLine | None:
-    """Returns the first stage that misses a limit; None if all meet theirs."""
+    """Returns the first stage that misses a limit; None if all stages meet their limits."""
     return next((stage for stage in diagnosis.stages if stage.name == diagnosis.first_stage), None)
 
 
 def fit_note(fit: LineFit, low_format: str) -> str:
-    """Returns what a slope far from 1 or an offset suggests; empty if slope is near 1 and offset near 0."""
+    """Returns text on the fault that the slope or offset of a fitted line suggests.
+
+    The text is empty if the slope is near 1 and the offset near 0.
+    """
     facts = _fit_facts(fit) | {"format": low_format}
     return "; ".join(FITS[meaning].sentence.format_map(facts) for meaning in fit.meanings)
 
 
 def _fit_phrase(output: str, fit: LineFit | None, before: str) -> str:
-    """Returns by which factor and offset an output differs from ``before``.
+    """Returns text on the factor and offset by which an output differs from ``before``, the earlier stage.
 
-    The result is empty if the output does not differ, or if no line was fitted.
+    The text is empty if the output does not differ, or if no line was fitted.
     """
     if fit is None or not fit.meanings:
         return ""
@@ -274,16 +283,19 @@ def _fit_phrase(output: str, fit: LineFit | None, before: str) -> str:
 
 
 def _fit_facts(fit: LineFit) -> dict[str, float | str]:
-    """Returns slope, offset and shift of a fitted line.
+    """Returns the numbers of a fitted line that templates use, by name.
 
-    ``deviations`` is the shift in standard deviations of the baseline.
+    ``deviations`` is the shift divided by the standard deviation of the baseline.
     """
     deviations = abs(fit.shift) / fit.deviation if fit.deviation else math.inf
     return {"slope": fit.slope, "offset": fit.offset, "shift": fit.shift, "deviations": deviations}
 
 
 def why_texts(result: CaseResult) -> Iterator[str]:
-    """Yields why the case fails in one sentence, the longest first; one empty text without a diagnosis."""
+    """Yields sentences of different lengths on why the case fails, the longest first.
+
+    Without a diagnosis, one empty text is yielded.
+    """
     diagnosis, low = result.diagnosis, result.low_format
     if diagnosis is not None and diagnosis.speed is not None and not result.passed:
         yield from _of_speed(result, diagnosis.speed)
@@ -311,7 +323,7 @@ def why_texts(result: CaseResult) -> Iterator[str]:
 
 
 def _of_speed(result: CaseResult, speed: SpeedSearch) -> Iterator[str]:
-    """Yields which layers lose time, if the engine is accurate and not fast enough."""
+    """Yields sentences on the layers that lose time, for a case whose engine is not fast enough."""
     facts = {
         "format": result.low_format,
         "ms": number(speed.candidate.median_ms, 3),
@@ -328,7 +340,10 @@ def _of_speed(result: CaseResult, speed: SpeedSearch) -> Iterator[str]:
 
 
 def at_fault(result: CaseResult) -> tuple[Culprit, ...]:
-    """Returns the culprits, except those whose loss a node like TopK or the calibration data explain."""
+    """Returns the layers at fault: the culprits of the search whose loss nothing else explains.
+
+    A loss may also be explained by a node like TopK, or by wrong preprocessing of the calibration data.
+    """
     diagnosis, culprits = result.diagnosis, result.search.culprits if result.search is not None else ()
     if diagnosis is None:
         return culprits
@@ -340,9 +355,10 @@ def at_fault(result: CaseResult) -> tuple[Culprit, ...]:
 
 
 def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[str]:
-    """Yields what is at fault: preprocessing, dynamic ranges, layers or Q/DQ pairs.
+    """Yields texts on what is at fault: preprocessing, dynamic ranges, layers or Q/DQ pairs.
 
-    The longest text is the first.
+    The longest text is the first. ``meaning`` is a text on the first stage that fails, which is used if none
+    of these is at fault.
     """
     mismatches = [
         f.text for f in result.findings if f.source == "data" and f.rule == diagnosis.preprocessing_mismatch
@@ -373,14 +389,17 @@ def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[
 
 
 def _of_quantization(result: CaseResult, diagnosis: Diagnosis, line: StageLine) -> Iterator[str]:
-    """Yields that quantization loses accuracy, and whether other scales restore it, the longest first."""
+    """Yields texts that say that quantization loses accuracy, and if other scales help, the longest first.
+
+    ``line`` is the first stage that fails.
+    """
     text = _of_scales(diagnosis, result.low_format)
     yield stage_text(line, result.low_format, text)
     yield stage_text(replace(line, fits={}), result.low_format, text)
 
 
 def _of_scales(diagnosis: Diagnosis, low_format: str) -> str:
-    """Returns whether other scales restore the accuracy that quantization loses; empty if none were tried."""
+    """Returns text on whether other scales reduce the loss of quantization; empty if none were tried."""
     found = diagnosis.scales
     if found is None:
         return ""
@@ -394,9 +413,9 @@ def _of_scales(diagnosis: Diagnosis, low_format: str) -> str:
 
 
 def is_other_model(result: CaseResult) -> OtherModel | None:
-    """Returns how the user's quantized model differs from the float model, beyond Q/DQ.
+    """Returns how the user's quantized model differs from the float model, apart from Q/DQ.
 
-    The result is None if this is not the fault.
+    The result is None if such a difference is not the reason why the case fails.
     """
     diagnosis, search = result.diagnosis, result.search
     if diagnosis is None or search is None or search.ending.kind != "high-fails" or search.fixed_pairs:
@@ -413,7 +432,7 @@ def is_other_model(result: CaseResult) -> OtherModel | None:
 
 
 def nan_texts(found: FloatNan, low_format: str) -> Iterator[str]:
-    """Yields whether FP16 or the float model itself gives NaN, the longest text first."""
+    """Yields texts on whether FP16 or the float model itself gives NaN, the longest text first."""
     if found.in_fp32 is None:
         yield Why.UNKNOWN_NAN.format(format=low_format)
         return
@@ -428,7 +447,7 @@ def nan_texts(found: FloatNan, low_format: str) -> Iterator[str]:
 
 
 def _of_other_model(other: OtherModel, low_format: str) -> Iterator[str]:
-    """Yields texts on a quantized model that was not made from this float model, the longest first."""
+    """Yields texts on how a quantized model differs from the float model of its case, the longest first."""
     facts: dict[str, str] = {
         "format": low_format,
         "file": other.file,
@@ -470,7 +489,10 @@ def _of_other_model(other: OtherModel, low_format: str) -> Iterator[str]:
 
 
 def _added_text(added: AddedNode | None) -> str:
-    """Returns which node was added first, and what it changes; empty if there is none."""
+    """Returns text on the first node that only the quantized model has, and on the values that it changes.
+
+    The text is empty if there is no such node.
+    """
     if added is None:
         return ""
     template = Why.ADDED_CAST if added.to else Why.ADDED
@@ -484,15 +506,15 @@ def _added_text(added: AddedNode | None) -> str:
 
 
 def _operators_of(other: OtherModel) -> Iterator[str]:
-    """Yields texts like ``2 Cast more`` for the three operators whose node counts differ most."""
+    """Yields texts like ``2 Cast more`` for the three operators whose numbers of nodes differ most."""
     for name, n in sorted(other.operators.items(), key=lambda item: -abs(item[1]))[:3]:
         yield f"{abs(n)} {name} {'more' if n > 0 else 'less'}"
 
 
 def values_texts(result: CaseResult) -> Iterator[str]:
-    """Yields how the values of the worst output differ from the baseline's, the longest text first.
+    """Yields texts on how the values of the worst output differ from the baseline's, the longest first.
 
-    The text is empty if no line was fitted to the output.
+    One empty text is yielded if no line was fitted to an output.
     """
     output = worst_output(result)
     if output is None or output.fit is None:
@@ -523,10 +545,10 @@ def _values_text(result: CaseResult, output: OutputResult, fit: LineFit, most: i
 
 
 def worst_output(result: CaseResult) -> OutputResult | None:
-    """Returns the output with the worst score.
+    """Returns the output with the worst score, if a line was fitted to it.
 
-    If no line was fitted to this output, the result is the output with the lowest correlation to the
-    baseline. It is None if no line was fitted to any output.
+    Otherwise the result is the output whose fitted line has the lowest correlation. It is None if no line was
+    fitted to any output.
     """
     fitted = [output for output in result.outputs if output.fit is not None]
     for score in worst_first(result.scores)[:1]:
@@ -537,9 +559,10 @@ def worst_output(result: CaseResult) -> OutputResult | None:
 
 
 def is_jumpy(result: CaseResult) -> bool:
-    """Returns whether a node that chooses among values, such as TopK, makes the outputs incomparable.
+    """Returns whether outputs cannot be compared because of a node that chooses among values, such as TopK.
 
-    This is assumed if there is such a node, and if no plan passes, or FP16 misses a limit as well.
+    This is assumed if there is such a node, and either no plan with layers in the low format passes, or FP16
+    misses a limit as well.
     """
     diagnosis, search = result.diagnosis, result.search
     if diagnosis is None or not diagnosis.jumps or is_other_model(result) is not None:
@@ -549,9 +572,9 @@ def is_jumpy(result: CaseResult) -> bool:
 
 
 def jump_text(jumps: Sequence[Jump], most: int | None = None) -> str:
-    """Returns which node, such as TopK, turns small errors into jumps.
+    """Returns a text that names the node, such as TopK, that turns small errors into large ones.
 
-    Its name has at most ``most`` characters.
+    The name has at most ``most`` characters.
     """
     first = jumps[0]
     more = f" (and {count(len(jumps) - 1, 'more node')})" if len(jumps) > 1 else ""
@@ -560,7 +583,10 @@ def jump_text(jumps: Sequence[Jump], most: int | None = None) -> str:
 
 
 def _of_pairs(findings: Sequence[Finding], fixed: Sequence[str]) -> str:
-    """Returns the Q/DQ nodes that no plan removes, or a Q/DQ pair whose Q and DQ have different scales."""
+    """Returns a text on the Q/DQ nodes ``fixed``, which no plan removes.
+
+    If the lint found a pair whose Q and DQ disagree, the text is on this pair instead.
+    """
     unequal = [f for f in findings if f.rule == "unequal-pair"]
     if not unequal:
         return Why.PAIRS.format(pairs=pairs_text(fixed))
@@ -569,7 +595,7 @@ def _of_pairs(findings: Sequence[Finding], fixed: Sequence[str]) -> str:
 
 
 def _of_ranges(ranges: OddRanges) -> str:
-    """Returns how many dynamic ranges do not fit the data, and by which factors."""
+    """Returns a text on how many dynamic ranges do not fit the data, by which factors, and why."""
     parts, faults = [], []
     if ranges.wide:
         many = _some(ranges.wide, ranges.count)
@@ -596,7 +622,7 @@ def _some(part: Sequence[float], count: int) -> str:
 
 
 def _span(factors: Sequence[float]) -> str:
-    """Returns the least and the greatest factor as text; one of them if both are nearly equal."""
+    """Returns text like ``2 to 30``: the least and the greatest factor; one of them if nearly equal."""
     low, high = min(factors), max(factors)
     said = [f"{factor:,.0f}" if factor >= 100 else f"{factor:.2g}" for factor in (low, high)]
     return said[0] if high < 1.1 * low else " to ".join(said)
@@ -605,7 +631,8 @@ def _span(factors: Sequence[float]) -> str:
 def _of_culprits(culprits: Sequence[Culprit], low_format: str) -> Iterator[str]:
     """Yields texts on the layers at fault, the longest first.
 
-    A single layer is named with its cause. For several, the text says how many have each kind of cause.
+    A single layer is named with its cause. For several layers, the text says how many have each kind of
+    cause.
     """
     if len(culprits) == 1:
         yield from _of_culprit(culprits[0], low_format)
@@ -622,7 +649,10 @@ def _of_culprits(culprits: Sequence[Culprit], low_format: str) -> Iterator[str]:
 
 
 def pair_text(quantizer: Quantizer, most: int | None = None) -> str:
-    """Returns where a Q/DQ pair is, like ``at output 'boxes'``; the name has at most ``most`` characters."""
+    """Returns text on where a Q/DQ pair is, like ``at output 'boxes'``.
+
+    The name in it has at most ``most`` characters.
+    """
     template = Why.AT_OUTPUT if quantizer.output else Why.AT_TENSOR
     name = quantizer.output or quantizer.tensor
     return template.format(tensor=middle(name, most or len(name)))

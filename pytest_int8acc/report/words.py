@@ -9,23 +9,23 @@ from itertools import zip_longest
 
 from pytest_int8acc.results import Score
 
-#: The maximum number of characters of a line in a log.
+#: The maximum number of characters of a line of a report in the terminal or a log.
 WIDTH = 110
-#: The maximum number of characters of a layer's or tensor's name in a line of a log.
+#: The maximum number of characters of the name of a layer or tensor in a line of a report.
 NAME = 40
-#: If a confidence interval is wider than this, in decibels, its ends are not written.
+#: If a confidence interval in decibels is wider than this, its ends mean nothing and are not written.
 _KNOWN_DB = 100.0
-#: Maximum magnitude of a computed limit that is treated as 0, because rounding errors may have changed a 0.
+#: A computed limit whose magnitude is below this is shown as 0, because it differs from 0 only by rounding.
 _ZERO = 1e-12
 #: The minimum width of a column of a table, in characters, however narrow the terminal is.
 _LEAST_COLUMN = 12
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """Returns lines of left-aligned columns, two spaces apart.
+    """Returns the lines of a table with left-aligned columns, two spaces apart.
 
-    A column that is empty in all rows is left out. If the lines would be longer than ``width``, the cells of
-    the widest columns are wrapped into several lines.
+    A column that is empty in all rows is left out, with its title in ``header``. If the lines would be longer
+    than ``width``, the cells of the widest columns are wrapped into several lines.
     """
     kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
     columns = [[line[i] for line in (header, *rows)] for i in kept]
@@ -47,15 +47,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
 def indented_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
 ) -> list[str]:
-    """Returns the lines of ``table``, indented by two spaces."""
+    """Returns the lines of a table, as ``table`` does, indented by two spaces."""
     lines = table(header, rows, None if width is None else width - 2)
     return ["  " + line for line in lines]
 
 
 def _narrowed(columns: Sequence[Sequence[str]], widths: Sequence[int], room: int) -> list[int]:
-    """Returns the widths of columns, the widest reduced until their sum is at most ``room``.
+    """Returns ``widths``, in which the widest columns are narrowed until the sum is at most ``room``.
 
-    At first no column becomes narrower than its longest word; if that is not enough, words are broken.
+    At first no column becomes narrower than its longest word. If that is not enough, words are broken.
     """
     words = [max((len(word) for text in column for word in text.split()), default=0) for column in columns]
     narrowed = list(widths)
@@ -69,16 +69,22 @@ def _narrowed(columns: Sequence[Sequence[str]], widths: Sequence[int], room: int
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Returns ``value`` with ``digits`` significant digits, more just below 1; integers below 1e6 in full."""
+    """Returns a number as text with ``digits`` significant digits; integers below 1e6 have all digits.
+
+    A number just below 1 has more digits, so that it is not rounded to 1.
+    """
     if abs(value) < 1e6 and value == int(value):
         return str(int(value))
-    if 0.99 < abs(value) < 1:  # so a cosine of 0.99998 is not printed as 1
+    if 0.99 < abs(value) < 1:  # a cosine of 0.99998 must not be printed as 1
         digits = max(digits, 1 + math.ceil(-math.log10(1 - abs(value))))
     return f"{value:.{digits}g}".replace("e-0", "e-").replace("e+0", "e")
 
 
 def number_pair(value: float, limit: float, most: int = 17) -> tuple[str, str]:
-    """Returns both numbers with the fewest significant digits, 4 to ``most``, that print them differently."""
+    """Returns both numbers as texts with as few significant digits as let the texts differ.
+
+    They have at least 4 and at most ``most`` significant digits.
+    """
     if abs(limit) < _ZERO < abs(value):  # a computed limit of 0 may be off by rounding
         limit = 0.0
     for digits in range(4, most + 1):
@@ -89,18 +95,21 @@ def number_pair(value: float, limit: float, most: int = 17) -> tuple[str, str]:
 
 
 def count(n: int, thing: str) -> str:
-    """Returns text like ``1 layer`` and ``2 layers``."""
+    """Returns the number ``n`` with its noun in singular or plural, like ``1 layer`` or ``2 layers``."""
     return f"{n} {thing}" if n == 1 else f"{n} {thing}{'es' if thing.endswith('s') else 's'}"
 
 
 def worst_first(scores: Iterable[Score]) -> list[Score]:
-    """Returns the scores that have a limit. Missed ones come first, then those with the largest loss."""
+    """Returns the scores that have a limit, sorted: those that miss it first, then by the largest loss."""
     judged = (score for score in scores if score.limit is not None)
     return sorted(judged, key=lambda score: (score.passed, -score.normalized_loss))
 
 
 def relation(score: Score, most: int | None = None) -> str:
-    """Returns a score like ``'logits' cosine 0.8741 < 0.999``; each name has at most ``most`` characters."""
+    """Returns text on a score and its limit, like ``'logits' cosine 0.8741 < 0.999``.
+
+    Each name in it has at most ``most`` characters.
+    """
     name = name_of(score, most)
     if score.limit is None:
         return f"{name} {number(score.value)}"
@@ -125,13 +134,16 @@ def interval_text(score: Score) -> str:
 
 
 def name_of(score: Score, most: int | None = None) -> str:
-    """Returns the name of a score: output and metric, or the user's function alone."""
+    """Returns the name of a score as text, like ``'logits' cosine``; for a user's metric its name alone.
+
+    Each name in it has at most ``most`` characters.
+    """
     subject, metric = (middle(name, most or len(name)) for name in (score.subject, score.metric))
     return f"'{subject}'" if score.name == score.subject else f"'{subject}' {metric}"
 
 
 def name_in_yaml(output: str) -> str:
-    """Returns the name of an output in the YAML of a spec."""
+    """Returns the name of an output as the YAML of a spec needs it, in quotes if it has a bracket."""
     name = middle(output, NAME)
     return f"'{name}'" if "[" in name else name  # YAML reads a bracket as the start of a list
 
@@ -142,17 +154,17 @@ def limit_in_yaml(output: str, metric: str, limit: float | None, *, per_sample: 
 
 
 def value_and_limit(score: Score, limit: float) -> tuple[str, str]:
-    """Returns value and limit as text. If the limit is missed, both have enough digits to differ."""
+    """Returns a score's value and its limit as texts. If the limit is missed, the texts differ."""
     return number_pair(score.value, limit, most=8 if score.passed else 17)
 
 
 def few(names: Sequence[str], most: int) -> str:
-    """Returns the first ``most`` names, and how many more there are."""
+    """Returns text like ``a, b and 3 more``: the first ``most`` names, and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def shorten(text: str, most: int) -> str:
-    """Returns ``text``, cut between words to ``most`` characters. A text that was cut ends in dots."""
+    """Returns ``text``; if it is longer than ``most`` characters, its end is replaced by dots."""
     if len(text) <= most:
         return text
     cut = text[: most - 3]
@@ -160,15 +172,15 @@ def shorten(text: str, most: int) -> str:
 
 
 def middle(text: str, most: int) -> str:
-    """Returns ``text`` of at most ``most`` characters, with dots in place of its middle."""
+    """Returns ``text``; if it is longer than ``most`` characters, dots replace its middle."""
     end = (most - 3) * 2 // 3  # more of the end is kept, because the end of a path identifies a file better
     return text if len(text) <= most else f"{text[: most - 3 - end]}...{text[len(text) - end :]}"
 
 
 def fitted(text: str, most: int = WIDTH) -> str:
-    """Returns ``text`` of at most ``most`` characters.
+    """Returns ``text`` shortened to at most ``most`` characters.
 
-    The middle of long names is left out first, then words at the end.
+    First the middle of long names is left out. If that is not enough, words at the end are left out.
     """
     words = text.split(" ")
     for word in sorted(words, key=len, reverse=True):
@@ -180,17 +192,17 @@ def fitted(text: str, most: int = WIDTH) -> str:
 
 
 def first_fitting(texts: Sequence[str], most: int = WIDTH) -> str:
-    """Returns the first of ``texts`` with at most ``most`` characters; else the last one, shortened."""
+    """Returns the first of ``texts`` with at most ``most`` characters; if none, the last one, shortened."""
     return next((text for text in texts if len(text) <= most), fitted(texts[-1], most))
 
 
 def percent(share: float) -> str:
-    """Returns a share in percent, like ``8.1 %``."""
+    """Returns a share, 0 to 1, as text in percent, like ``8.1 %``."""
     return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.3g} %"
 
 
 def pairs_text(nodes: Sequence[str]) -> str:
-    """Returns how many Q/DQ nodes no plan can remove, and their names."""
+    """Returns text on the Q/DQ nodes that no plan can remove: their number, and the first names."""
     many = count(len(nodes), "Q/DQ node")
     stay = "stays as it is" if len(nodes) == 1 else "stay as they are"
     return f"{many} {stay} (blocked, FP8, INT4, or no pair): {', '.join(nodes[:5])}"

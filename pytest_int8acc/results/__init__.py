@@ -68,7 +68,7 @@ class Finding:
     rule: str
     """Short name, like ``nonzero-zero-point``."""
     subject: str
-    """The node, tensor or input."""
+    """The name of the node, tensor or model input that is wrong or suspicious."""
     text: str
     """The fault that was found, and its consequence."""
     remedy: str
@@ -87,7 +87,7 @@ def by_rule(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 @dataclass(frozen=True, repr=False)
 class CaseResult:
-    """The result of one case."""
+    """The result of one case: its scores, the verdict, and what was found out about a failure."""
 
     name: str
     spec: str
@@ -105,7 +105,7 @@ class CaseResult:
     low: str = ""
     """The format of the candidate's quantized groups: ``fp8``, ``fp16`` or ``bf16``; empty for INT8."""
     int8_macs: float | None = None
-    """The share of the model's multiply-accumulates that the case asks to run in INT8, or in ``low``.
+    """The share, from 0 to 1, of the model's multiply-accumulates that the case requests in its low format.
 
     Multiply-accumulates of recurrent layers and of bodies of Loop, Scan and If are included. None if the
     share is not known, for example for an engine that was built beforehand.
@@ -117,7 +117,7 @@ class CaseResult:
     notes: tuple[str, ...] = ()
     """Facts that help to judge the verdict: random data, coverage, noise, error of FP16 against FP32."""
     seconds: float = 0.0
-    """The time of all phases together."""
+    """The time of all phases together, in seconds."""
     phases: tuple[Phase, ...] = ()
     """The time of each phase, in the order in which the phases began."""
     stopped: Stop | None = None
@@ -129,12 +129,12 @@ class CaseResult:
     engines: tuple[EngineInfo, ...] = ()
     """The engines that TensorRT built; empty if the case ran in ONNX Runtime."""
     findings: tuple[Finding, ...] = ()
-    """Findings of the lint and of the checks of the data."""
+    """What the lint found in the model, and the checks of the data found in the data."""
     diagnosis: Diagnosis | None = None
     golden: str = ""
-    """A text that compares the case with its golden, a stored record of accepted scores.
+    """A text that compares the case with its golden, a file of recorded outputs and accepted scores.
 
-    Empty without one.
+    Empty if the case has no golden.
     """
     recorded: tuple[Acceptance, ...] | None = None
     """The scores that this run wrote into the golden file as accepted; None if it wrote no golden file."""
@@ -144,23 +144,23 @@ class CaseResult:
     None if the criteria reject all useless outputs that were tried.
     """
     blind_reason: str = ""
-    """The reason that the spec gives for accepting criteria that useless outputs meet; empty without one."""
+    """The user's reason for accepting criteria that useless outputs meet; empty if the spec gives none."""
     fails_undecided: bool = False
-    """Whether the case fails if other samples may reverse its verdict, as the spec's key 'undecided' says."""
+    """Whether the spec has ``undecided: fail``. Then a case that other samples may reverse fails."""
     random_inputs: bool = False
     """Whether the inputs are random numbers. A verdict then says nothing about real data."""
     place: Place = "exact"
-    """The kind of session or engine that the candidate ran in for the verdict."""
+    """The kind of session or engine in which the candidate ran. The verdict is based on this run."""
     digest: str = ""
     """The digest of the input data; empty if it is not known."""
     default_session: DefaultSession | None = None
-    """How the candidate differs in a default session of ONNX Runtime; None if it does not differ, or if it
-    was not compared."""
+    """How the candidate's results in a default session of ONNX Runtime differ from those in a session with
+    unfused Q/DQ. None if they do not differ, or if they were not compared."""
     float_nan: FloatNan | None = None
     """The output of the baseline that holds NaN and therefore fails the case; None if there is none."""
     fixed_session: DefaultSession | None = None
-    """How the recommended fix differs in a default session; None if it does not differ, or if it was not
-    compared."""
+    """How the results of the recommended fix in a default session of ONNX Runtime differ from those in a
+    session with unfused Q/DQ. None if they do not differ, or if they were not compared."""
 
     def __repr__(self) -> str:
         """Returns one line for assertions: ``<CaseResult digits: failed, 4 of 4 limits missed>``."""
@@ -244,5 +244,9 @@ class CaseResult:
 
     @property
     def passed(self) -> bool:
-        """Whether ``_is_met`` holds, and the samples decide the verdict if the spec asks for that."""
+        """Whether the case passes.
+
+        It passes if limits are met, the engine ran as requested, and criteria reject useless outputs. If the
+        spec has ``undecided: fail``, other samples must also be unlikely to reverse this verdict.
+        """
         return self._is_met and not self.is_undecided

@@ -11,7 +11,8 @@ from pytest_int8acc.results.evidence import Evidence
 from pytest_int8acc.results.samples import WorstSample
 from pytest_int8acc.results.scores import LineFit, Score
 
-#: A stage between the training framework's model and the TensorRT engine, where accuracy can be lost.
+#: A stage: one form of the model, from the training framework's model to the TensorRT engine. Accuracy can be
+#: lost between two stages.
 Stage = Literal[
     "framework",
     "FP32 ONNX",
@@ -22,8 +23,8 @@ Stage = Literal[
     "engine INT8",
     "implicit INT8",
 ]
-#: The reason why a layer loses accuracy. The last four are causes in FP16 and BF16. ``rounding`` is also a
-#: cause in INT8.
+#: The reason why a layer loses accuracy. ``overflow``, ``underflow`` and ``cancellation`` are causes in FP16
+#: and BF16 only. ``rounding`` is a cause in all low formats.
 CauseKind = Literal[
     "scale-too-wide",
     "saturation",
@@ -50,7 +51,8 @@ CauseKind = Literal[
     "cancellation",
     "rounding",
 ]
-#: A symptom that a tensor, its scale or the nodes around it show. Each symptom has one kind of cause.
+#: A symptom that a tensor, its scale or the nodes around the tensor show. Each symptom belongs to one
+#: ``CauseKind``.
 Symptom = Literal[
     "range-too-wide",
     "cut-off",
@@ -148,15 +150,16 @@ class Histogram:
     """A histogram of the absolute values of one tensor."""
 
     edges: tuple[float, ...]
-    """The edges of the bins, one more than ``counts``."""
+    """The edges of the bins in ascending order, one edge more than there are bins."""
     counts: tuple[int, ...]
 
 
-#: The change that an ablation makes. ``activation``, ``constants``: these tensors are not quantized.
-#: ``range``: the tensor has one scale that fits the data. ``channels``: large channels have scales of their
-#: own. ``per-channel``: each channel has a scale. ``in-use``: the scale fits the channels or weights that are
-#: used. ``unmasked``: the scale fits the values without the mask. ``bias``: the bias makes up for the
-#: mean error. ``fp32``: FP32 replaces FP16 around the layer.
+#: The change that an ablation makes to a layer. ``activation``: one activation is not quantized.
+#: ``constants``: the constants are not quantized. ``range``: the tensor has one scale that fits the data.
+#: ``channels``: large channels have scales of their own. ``per-channel``: each channel has a scale.
+#: ``in-use``: the scale fits only channels or weights that affect the outputs. ``unmasked``: the scale fits
+#: the values without an attention mask. ``bias``: the bias makes up for the layer's mean error. ``fp32``:
+#: FP32 replaces FP16 around the layer.
 TakenKind = Literal[
     "activation", "constants", "range", "channels", "per-channel", "in-use", "unmasked", "bias", "fp32"
 ]
@@ -164,24 +167,30 @@ TakenKind = Literal[
 
 @dataclass(frozen=True)
 class Ablation:
-    """A trial that changes one thing about a culprit, with the other culprits in high precision."""
+    """A trial that changes one property of a culprit. A culprit is a layer that must leave the low format.
+
+    All other culprits are in high precision during the trial.
+    """
 
     kind: TakenKind
     tensor: str
-    """The activation that the ablation changes, or the noisiest of several constants; empty for neither."""
+    """The activation that the ablation changes, or the noisiest of the constants that it changes; empty if it
+    changes neither."""
     share: float
-    """The part of the culprit's squared error in the outputs that the change removes, from 0 to 1."""
+    """The part of the squared error of the model's outputs, caused by the culprit, that the change removes,
+    from 0 to 1."""
     met: bool
     """Whether the model met the criteria with this change, on the samples of the trial."""
     samples: int | None = None
-    """The size of the screening subset, on which the trial ran; None if it ran on all samples."""
+    """The number of samples, if the trial ran on only some of them; None if it ran on all samples."""
     beyond: bool = False
     """Whether the change removes far more error than the culprit adds.
 
     Then the change also affects rounding in other layers, and ``share`` is not reliable.
     """
     alone: bool = False
-    """Whether all other layers were in high precision in the trial; else only the other culprits were."""
+    """Whether all other layers were in high precision during the trial. If False, the other culprits were in
+    high precision, and the other layers in the low format."""
 
 
 @dataclass(frozen=True)
@@ -202,8 +211,8 @@ class Cause:
     channels: Mapping[int, float] = field(default_factory=dict)
     """The channels at fault: index to greatest absolute value, the largest value first."""
     others: tuple[str, ...] = ()
-    """Other tensors that explain the cause, for example a tensor that shares the scale, or tensors without
-    one."""
+    """Other tensors that explain the cause, for example a tensor that shares the scale, or tensors without a
+    scale."""
     node: str = ""
     """The node where the loss arises, for example where two tensors meet; empty if it is no single node."""
     op_type: str = ""
@@ -211,7 +220,7 @@ class Cause:
     format: str = ""
     """The number format that cannot hold a scale or a value, or the type of the zero point."""
     ablation: Ablation | None = None
-    """The ablation that shows the cause; None if no ablation was tried or none showed the cause."""
+    """The ablation that confirms the cause; None if no ablation was tried, or if none confirmed the cause."""
     tried: tuple[Ablation, ...] = ()
     """All ablations of the layer, in the order in which they were tried."""
     masked: bool = False
@@ -226,7 +235,10 @@ class Cause:
         numbers: Mapping[NumberName, float] | None = None,
         **facts: Any,
     ) -> Cause:
-        """Returns a cause of another kind about the same tensor, with further numbers and fields."""
+        """Returns a copy of this cause with another kind and symptom.
+
+        ``numbers`` are added to the cause's numbers, and ``facts`` replace fields of the cause.
+        """
         merged = dict(self.numbers)
         merged.update((numbers or {}).items())
         return replace(self, kind=kind, symptom=symptom, numbers=merged, **facts)
@@ -239,11 +251,12 @@ class OddRanges:
     count: int
     """The number of all dynamic ranges in the network."""
     wide: tuple[float, ...] = ()
-    """For each range that is too wide, the ratio of the range to the greatest value of its tensor."""
+    """For each range that is too wide, the ratio of the range to its tensor's greatest absolute value."""
     narrow: tuple[float, ...] = ()
-    """For each range that is too narrow, the ratio of the tensor's greatest value to the range."""
+    """For each range that is too narrow, the ratio of its tensor's greatest absolute value to the range."""
     by_hand: tuple[float, ...] = ()
-    """The most frequent ranges, if many tensors share a few ranges, which suggests ranges set by hand."""
+    """The most frequent ranges, if many tensors share them, so that a user has probably set them by hand;
+    otherwise empty."""
     method: str = ""
     """The calibration method; empty if the ranges were not calibrated in this run."""
     calibrated: tuple[float, ...] = ()
@@ -253,7 +266,7 @@ class OddRanges:
 
 @dataclass(frozen=True)
 class StageLine:
-    """One stage between the training framework and the engine, compared with an earlier stage."""
+    """One stage, a form of the model between framework and engine, compared with an earlier stage."""
 
     name: Stage
     passed: bool
@@ -265,17 +278,14 @@ class StageLine:
     against: Stage
     """The earlier stage that this stage is compared with."""
     problems: Mapping[str, str] = field(default_factory=dict)
-    """For each output that fails whatever its scores, the reason, for example NaN."""
+    """Output name to the reason, such as NaN, why the output fails whatever its scores are. Other outputs
+    have no entry."""
     fits: Mapping[str, LineFit] = field(default_factory=dict)
-    """The line fits, by output name, of outputs that differ by a factor or an offset.
-
-    Empty if the stage passes.
-    """
+    """Output name to the line fitted to the output. Only outputs that differ from the earlier stage by a
+    factor or an offset have one. Empty if the stage passes."""
     together: Stage | None = None
-    """An earlier stage against which this stage misses a limit, although no single stage between them does.
-
-    None if there is no such stage.
-    """
+    """An earlier stage against which this stage misses a limit, although each step from one stage to the next
+    meets the limits. None if there is no such stage."""
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -293,10 +303,11 @@ class LayerError:
     """The SQNR of the layer's output, in dB, with all layers in the low format."""
     cosine: float
     alone_sqnr_db: float
-    """The SQNR in dB with only this layer in the low format, so without the errors of earlier layers."""
+    """The SQNR of the layer's output, in dB, with only this layer in the low format. It is free of the errors
+    of earlier layers."""
     alone_cosine: float
     engine_sqnr_db: float | None = None
-    """The SQNR in dB between TensorRT engines with all layers in the low format.
+    """The SQNR of the layer's output in the candidate's TensorRT engine against the baseline's engine, in dB.
 
     None if it was not measured.
     """
@@ -330,11 +341,11 @@ class Migration:
 
 
 #: The change that a remedy makes. ``unfuse``: extra outputs prevent fusions in the engine. ``fuse``: each
-#: norm that consists of several nodes becomes one node. ``method``: another calibration method for all
-#: activations. ``biases``: biases without Q/DQ, or corrected. ``recalibrate``: new scales. ``migrate``: range
-#: is moved from activations into weights, with new scales. ``mixed``: new scales for some culprits, high
-#: precision for other culprits. ``high``: high precision for all culprits. ``faster``: high precision for
-#: layers that lose time in the low format.
+#: normalization that consists of several nodes becomes one node. ``method``: another calibration method for
+#: all activations. ``biases``: biases without Q/DQ, or corrected by the mean error. ``recalibrate``: new
+#: scales. ``migrate``: range is moved from activations into weights, with new scales. ``mixed``: new scales
+#: for some culprits, high precision for other culprits. ``high``: high precision for all culprits.
+#: ``faster``: high precision for layers that are slower in the low format.
 RemedyKind = Literal[
     "unfuse", "fuse", "method", "biases", "recalibrate", "migrate", "mixed", "high", "faster"
 ]
@@ -351,24 +362,27 @@ class Repair:
     evidence: Evidence
     """The model that was built for the remedy, and its scores."""
     verified: bool
-    """Whether ``holds`` is true, also on held-out samples, which no choice was based on."""
+    """Whether the model meets the criteria with a reserve, also on held-out samples, on which no choice was
+    based."""
     price: float
     """The share of the model's multiply-accumulates that leaves the low format, from 0 to 1."""
     precision: str = "fp16"
     """The format of the layers that leave the low format."""
     culprits: int = 0
-    """The number of layers that, by the search, must leave the low format."""
+    """The number of layers that the plan of the search keeps in high precision."""
     weights: tuple[str, ...] = ()
     """The constants that get new scales, which are computed from the values of the constants."""
     biases: tuple[str, ...] = ()
     """The biases that are not quantized, and have the values of the float model."""
     corrected: tuple[str, ...] = ()
-    """The biases that make up for the mean error of their layers."""
+    """The biases that were changed so that they make up for the mean error of their layers."""
     migration: Migration | None = None
     method: str = ""
-    """The keys of the spec's ``calibrate`` that choose another method, as YAML; empty for other remedies."""
+    """YAML for the spec's section ``calibrate`` that chooses another calibration method; empty if the remedy
+    does not change the method."""
     data: str = ""
-    """A description of the data that the new scales come from; empty if these are the compared inputs."""
+    """A description of the data from which the new scales were computed; empty if the scales were computed
+    from the compared inputs."""
     latency: Latency | None = None
     """The latency of the remedy's engine; None if it was not timed."""
     outputs: tuple[str, ...] = ()
@@ -377,9 +391,10 @@ class Repair:
     TensorRT then does not fuse layers across these tensors.
     """
     fused: tuple[str, ...] = ()
-    """The last node of each norm of several nodes that the remedy replaces by one node."""
+    """For each normalization whose several nodes the remedy replaces by one node: the last of these nodes."""
     holds: bool = False
-    """Whether the model met the criteria with a reserve, so that it would also meet them on other samples."""
+    """Whether the model met the criteria with a reserve, so that it probably also meets them on other
+    samples."""
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -389,7 +404,7 @@ class Repair:
 
 @dataclass(frozen=True)
 class CalibrationLine:
-    """The scores of the case with all layers calibrated by one method."""
+    """A run of the case with all scales computed by one calibration method, and whether it passes."""
 
     method: str
     evidence: Evidence
@@ -421,9 +436,9 @@ class AddedNode:
     node: str
     op_type: str
     tensor: str = ""
-    """The first input of the node."""
+    """The name of the node's first input."""
     to: str = ""
-    """The type that a Cast gives; empty for other operators."""
+    """The data type to which a Cast node casts; empty for other operators."""
     changed: float | None = None
     """The share of elements that differ between the node's first input and its output, on the first sample.
 
@@ -437,9 +452,9 @@ class OtherAttribute:
 
     name: str
     own: str
-    """The value in the float model, as text."""
+    """The value of the attribute in the float model, as text."""
     other: str
-    """The value in the quantized model, as text."""
+    """The value of the attribute in the quantized model, as text."""
 
 
 @dataclass(frozen=True)
@@ -457,35 +472,39 @@ class OtherModel:
     differing: tuple[str, ...] = ()
     """The names of the weights whose values differ."""
     tensor: str = ""
-    """The first tensor that has other values in FP32, on the first sample; empty if none has."""
+    """The first tensor whose values differ between the two models if both run in FP32 on the first sample;
+    empty if none differs."""
     op_type: str = ""
-    """The operator that makes the tensor in the float model."""
+    """The operator that computes ``tensor`` in the float model."""
     made_by: str = ""
-    """The operator that makes the tensor in the quantized model; empty if it is ``op_type``."""
+    """The operator that computes ``tensor`` in the quantized model; empty if it is the one in ``op_type``."""
     off: float = 0.0
-    """The root mean square of the tensor's difference, divided by that of its values in the float model."""
+    """The root mean square of the difference of ``tensor`` between the two models, divided by the root mean
+    square of its values in the float model."""
     attributes: tuple[OtherAttribute, ...] = ()
-    """The attributes with different values in both models, of the node that computes the tensor."""
+    """The attributes that differ between the models, of the node that computes ``tensor``."""
     operators: Mapping[str, int] = field(default_factory=dict)
-    """Operator to the number of its nodes in the quantized model minus that in the float model; never 0."""
+    """Operator to the number of its nodes in the quantized model minus the number in the float model.
+    Operators without a difference are left out."""
     added: AddedNode | None = None
     """The first node of the quantized model that the float model lacks; None if there is none."""
 
     @property
     def differs(self) -> bool:
-        """Whether a weight, an operator or a tensor differs."""
+        """Whether the two models differ in a weight, in the number of an operator's nodes, or in a tensor."""
         return bool(self.differing or self.operators or self.tensor)
 
 
 @dataclass(frozen=True)
 class ScaleTrials:
-    """How much of the loss other scales remove while the layers stay in the low format."""
+    """Trials with other scales, all layers staying in the low format, and how much loss they remove."""
 
     trials: int
     tensors: int
-    """The number of activations that got other scales."""
+    """The number of activations that got other scales in the trials."""
     given_back: float
-    """The greatest part of the normalized loss that other scales removed, from 0 to 1."""
+    """The part of the normalized loss that the best trial removed, from 0 to 1. The normalized loss is the
+    loss divided by the loss that the limit allows."""
     samples: int
     """The number of samples on which the trials ran."""
 
@@ -501,7 +520,7 @@ class SpeedTrial:
     passed: bool | None
     """Whether the engine meets the criteria apart from its speed; None if it does not build or run."""
     latency: Latency | None = None
-    """The latency of the engine, timed in turn with the baseline; None if it was not timed."""
+    """The latency of the engine, whose runs alternated with those of the baseline; None if not timed."""
 
 
 @dataclass(frozen=True)
@@ -513,8 +532,8 @@ class SpeedSearch:
     baseline: Latency
     candidate: Latency
     losses: Mapping[str, float]
-    """For each layer that takes longer in the low format than in the baseline, by how many ms, as told by the
-    layers of both engines. The time of a layer of an engine is divided among the layers that it computes."""
+    """Layer to the time in ms that it takes longer in the candidate's engine than in the baseline's. Faster
+    layers are left out. If a layer of an engine computes several layers, its time is divided among them."""
     trials: tuple[SpeedTrial, ...] = ()
 
 
@@ -532,7 +551,8 @@ class Diagnosis:
     """The first stage that misses a limit; None if no stage does."""
     ranges: OddRanges | None = None
     preprocessing_mismatch: str = ""
-    """The rule of the finding that explains the failure by a preprocessing mismatch; empty without one."""
+    """The rule whose finding shows a preprocessing mismatch that explains the failure; empty if there is no
+    such finding."""
     fixed_pairs: tuple[str, ...] = ()
     """Names of Q/DQ nodes that stay in the model under every plan, so that no remedy removes them."""
     repairs: tuple[Repair, ...] = ()
@@ -541,14 +561,14 @@ class Diagnosis:
     calibrations: tuple[CalibrationLine, ...] = ()
     notes: tuple[str, ...] = ()
     jumps: tuple[Jump, ...] = ()
-    """The nodes of the float model that choose among values on the way to its outputs."""
+    """The nodes of the float model, such as TopK, that choose among values and that outputs depend on."""
     other_model: OtherModel | None = None
     """How the user's quantized model differs from the float model.
 
     None if it was not compared. It is compared if the criteria fail with all layers in high precision.
     """
     scales: ScaleTrials | None = None
-    """How much of the loss other scales remove; None if none were tried, or if a culprit has a cause."""
+    """Trials with other scales; None if no other scales were tried, or if the cause of a culprit is known."""
     speed: SpeedSearch | None = None
     """The search for a faster engine; None if the case is fast enough, or if nothing was searched."""
     worst: tuple[WorstSample, ...] = ()

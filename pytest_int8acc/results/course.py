@@ -12,7 +12,7 @@ from typing import Literal
 PhaseName = Literal[
     "setup", "calibration", "runs", "search", "proof", "causes", "repair", "speed", "files", "waiting"
 ]
-#: A step after the verdict, which is left out if the time limit is reached.
+#: A step after the verdict. It is left out if the time limit was reached before the step.
 Part = Literal[
     "search",
     "proof",
@@ -41,7 +41,7 @@ StopKind = Literal["seconds-spent", "interrupted"]
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of a case."""
+    """One phase of a case, such as the search, and the time that it took."""
 
     name: PhaseName
     seconds: float
@@ -61,10 +61,10 @@ class Stop:
 
 @dataclass(frozen=True)
 class Doing:
-    """The phase that a case is in, and how far the phase is."""
+    """The phase that a case is in, and the progress of this phase."""
 
     phase: PhaseName
     thing: str = ""
-    """The unit in which progress is counted, in the singular, like ``trial``; empty if nothing is counted."""
+    """The unit of ``done`` and ``total`` in the singular, like ``trial``; empty if the phase has no count."""
     done: int = 0
     total: int | None = None

@@ -1,4 +1,4 @@
-"""Engines as built: their layers and their latency."""
+"""What is known about built engines: their layers and their latency."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Doubt = Literal["", "region", "contradiction"]
 
 
 class Role(str, Enum):
-    """The role of a model in a case."""
+    """What a model or engine is used for in a case."""
 
     BASELINE = "baseline"
     BASELINE_AGAIN = "baseline again"
@@ -47,14 +47,14 @@ class EngineLayer:
 
 @dataclass(frozen=True)
 class LayerTime:
-    """The time of one layer of an engine."""
+    """The time that one layer of an engine takes."""
 
     nodes: tuple[str, ...]
     """The ONNX nodes that the layer computes. For a copy that the runtime added, they are the nodes of the
     layer for which it copies. Empty if they are not known."""
     milliseconds: float
     is_region: bool = False
-    """Whether the layer computes further nodes, which the runtime does not name."""
+    """Whether the layer also computes nodes that ``nodes`` lacks, because the runtime does not name them."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """One engine of a case, as built."""
+    """One engine that was built for a case, or loaded from the engine store."""
 
     role: Role
     description: str
@@ -88,10 +88,10 @@ class EngineInfo:
     """The layers of the engine; empty if the engine does not describe its layers."""
     latency: Latency | None = None
     untold: int = 0
-    """The number of convolutions and matrix products in fused regions whose precision the engine does not
-    report."""
+    """The number of convolutions and matrix products whose precision is not known, because the engine does
+    not report it for the fused regions that contain them."""
     low: Kind = "int8"
-    """The low format that the case asks for. ``int8`` stands for INT8 and for FP8."""
+    """The low format of the case, which ``int8`` and ``int8_share`` count. ``int8`` means INT8 or FP8."""
 
     @property
     def weighted(self) -> int:
@@ -114,5 +114,5 @@ class EngineInfo:
         return (self.int8 / every, (self.int8 + self.untold) / every) if every else (math.nan, math.nan)
 
     def count(self, kind: str) -> int:
-        """Returns the number of layers of a kind."""
+        """Returns the number of layers of the kind ``kind``, one of ``LayerKind``."""
         return sum(layer.kind == kind for layer in self.layers)

@@ -29,16 +29,16 @@ class SampleSet:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The held-out samples: no layers, scales or plans were chosen by them, so they can prove a plan."""
+    """The held-out samples. No layer, scale or plan was chosen on them, so they can prove a plan."""
 
     count: int = 0
-    """The number of samples; 0 if there are none, so that the scores prove nothing about other samples."""
+    """The number of held-out samples. With 0, nothing is proved about samples other than those that chose."""
     missing: int = 0
-    """The number of further samples that are needed before some can be held out; 0 if there are enough."""
+    """The number of samples that the user must add before some can be held out; 0 if there are enough."""
     key: Literal["inputs", "prove"] = "inputs"
-    """The key of the spec that names these samples."""
+    """The key of the spec that gives the held-out samples: a part of ``inputs``, or all of ``prove``."""
     scores: tuple[Score, ...] = ()
-    """The scores on these samples; empty if no model was built."""
+    """The scores of the built model on the held-out samples; empty if no model was built."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Cost:
     """The cost of a trial, a search or a verdict."""
 
     runs: float = 0.0
-    """The number of inferences, divided by the number of all samples."""
+    """The number of inferences divided by the number of all samples, so 1 is one run over all samples."""
     seconds: float = field(default=0.0, compare=False)
     """The wall-clock time in seconds. It is ignored when two costs are compared."""
     builds: int = 0
@@ -65,12 +65,9 @@ class Evidence:
     proved_on: SampleSet
     """The samples on which the scores were measured."""
     chosen_on: SampleSet | None = None
-    """The samples on which the search chose the plan, as opposed to ``proved_on``.
-
-    None if there was no search.
-    """
+    """The samples on which the search chose the plan. None if there was no search."""
     held_out: HeldOut | None = None
-    """The held-out samples among ``proved_on``, which no choice was based on; None if no proof is needed."""
+    """The samples among ``proved_on`` on which no choice was based; None if no proof is needed."""
     scores: tuple[Score, ...] = ()
     """The scores of the model; empty for a trial that only measures the normalized loss."""
     realized: PrecisionContract | None = None

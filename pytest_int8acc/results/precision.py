@@ -9,8 +9,8 @@ from typing import Literal
 from pytest_int8acc.results.engines import Kind
 
 #: Who asks for the low format. ``file``: a file with Q/DQ or scales. ``calibration``: the calibration of this
-#: plugin. ``candidate``: this key of the spec. ``implicit``: TensorRT's implicit quantization. ``engine``: an
-#: engine that was built beforehand, so that the requested formats are unknown.
+#: plugin. ``candidate``: the key ``candidate`` of the spec. ``implicit``: TensorRT's implicit quantization.
+#: ``engine``: an engine that was built beforehand, so that the requested formats are unknown.
 AskedBy = Literal["file", "calibration", "candidate", "implicit", "engine"]
 
 #: The consequence if the engine ran in another format than requested. ``require``: the case fails. ``warn``:
@@ -20,9 +20,8 @@ Realized = Literal["require", "warn", "off"]
 #: Maximum tolerated share of the multiply-accumulates requested in the low format that provably ran in
 #: another format.
 MAX_REFUTED = 0.10
-#: Tolerance above ``MAX_REFUTED``. TensorRT chooses tactics by timing, so two builds of one model may differ
-#: by a layer. A case fails only if its share exceeds ``MAX_REFUTED`` by more than this number. A smaller
-#: excess causes a warning.
+#: A case fails only if its share exceeds ``MAX_REFUTED`` by more than this number. A smaller excess causes a
+#: warning, because TensorRT chooses tactics by timing, so two builds of one model may differ by a layer.
 UNDECIDED = 0.05
 
 
@@ -70,13 +69,14 @@ class PrecisionContract:
     least_share: float = 0.0
     """A warning is shown if a smaller share of MACs is requested in ``low``. 0: there is no such minimum."""
     can_obey: bool = False
-    """Whether ``tensorrt: {obey: true}`` would keep layers in the format, and the spec does not have it."""
+    """Whether the spec lacks ``tensorrt: {obey: true}``, although this key would make the engine run layers
+    in the requested format."""
     obeyed: bool = False
     """Whether the engine was built with layer precisions that must be obeyed."""
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether ``refuted`` exceeds ``MAX_REFUTED`` by more than two builds of one model may differ."""
+        """Whether ``refuted`` exceeds ``MAX_REFUTED`` by more than the tolerance ``UNDECIDED``."""
         return self.refuted > MAX_REFUTED + UNDECIDED
 
     @property

@@ -10,16 +10,18 @@ SampleRole = Literal["input", "baseline", "INT8"]
 
 @dataclass(frozen=True)
 class View:
-    """One tensor of one sample: a picture or a curve."""
+    """One tensor of one sample, reduced to a picture or a curve that a report can show."""
 
     tensor: str
     role: SampleRole
     shape: tuple[int, ...]
-    """The shape of the sample before it was reduced."""
+    """The shape of the tensor, for one sample, before it was reduced."""
     low: float
-    """The least value of the tensor. A picture shows it in black."""
+    """The least value of the tensor; for pictures of an output, of baseline and candidate together. A picture
+    shows it in black."""
     high: float
-    """The greatest value of the tensor. A picture shows it in white."""
+    """The greatest value of the tensor; for pictures of an output, of baseline and candidate together. A
+    picture shows it in white."""
     channels: int = 0
     """The number of colour channels of a picture: 1 for grey, 3 for colours; 0 for a curve."""
     rows: tuple[str, ...] = ()
@@ -28,7 +30,8 @@ class View:
     Empty for a curve.
     """
     values: tuple[float, ...] = ()
-    """The values of a curve. Of a long curve, the minimum and the maximum of each section are kept."""
+    """The values of a curve; empty for a picture. A long curve is cut into sections, and only the minimum and
+    the maximum of each section are kept."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +41,16 @@ class Decision:
     sample: int
     """The index of the sample in the dataset."""
     baseline: int
-    """The baseline's class."""
+    """The class that the baseline gives to the sample."""
     candidate: int | None
-    """The candidate's class; None if the output holds NaN or infinity."""
+    """The class that the candidate gives to the sample; None if its output holds NaN or infinity."""
     margin: float | None
-    """The baseline's score of its own class minus that of the candidate's class, in the unit of the output.
+    """In the baseline's output: the score of the baseline's class minus the score of the candidate's class.
 
     None if an output holds class ids in place of scores, or if the candidate has no class.
     """
     label: int | None = None
-    """The class that the labels give; None if it is not known."""
+    """The right class according to the labels; None if it is not known."""
     file: str = ""
     """The name of the sample's file; empty if the samples are not files."""
 
@@ -57,11 +60,11 @@ class ChangedDecisions:
     """The samples whose class in the candidate differs from that in the baseline, for one output."""
 
     count: int
-    """The number of the samples whose class differs."""
+    """The number of samples whose class differs between baseline and candidate."""
     samples: int
-    """The number of all samples."""
+    """The number of all samples that were compared."""
     largest: tuple[Decision, ...]
-    """The samples with the largest margins, the largest first; at most 100."""
+    """Of the samples whose class differs, at most 100 with the largest margins, the largest first."""
     broken: int | None = None
     """The number of samples that only the baseline puts into the labelled class; None without labels."""
     mended: int | None = None
@@ -77,4 +80,5 @@ class WorstSample:
     """The index of the sample in the dataset."""
     sqnr_db: float
     views: tuple[View, ...]
-    """Views of the inputs, then of the output in the baseline and in the candidate, with a common scale."""
+    """Views of the inputs, then of the output in the baseline and in the candidate. The two pictures of an
+    output have the same range of grey levels."""

@@ -12,8 +12,9 @@ Bound = Literal["min", "max"]
 #: Whether the samples show that a limit is met. ``undecided``: other samples of the same kind may reverse the
 #: verdict.
 Outcome = Literal["passed", "failed", "undecided"]
-#: How a line fit of the candidate differs from the baseline: it has one constant value, it is too small or
-#: too large by a factor, or it is shifted by an offset.
+#: How an output of the candidate differs from the baseline's, by a line fitted to its values. ``constant``:
+#: the output has one value everywhere. ``small``, ``large``: it is too small or too large by a factor.
+#: ``shifted``: an offset is added to it.
 Meaning = Literal["constant", "small", "large", "shifted"]
 #: Useless outputs that must not meet the criteria. ``shuffled``: the outputs of other samples. ``mean``: the
 #: mean over all samples. ``shifted``: class indices shifted by one. ``replaced``: one output set to zero.
@@ -21,10 +22,10 @@ Meaning = Literal["constant", "small", "large", "shifted"]
 DeadKind = Literal["zeros", "shuffled", "mean", "shifted", "replaced", "greatest"]
 
 
-#: A fix is verified if at least this share of resamples meets the limits, on the inputs as they are and on
-#: perturbed inputs.
+#: A fix is called verified only if at least this share of bootstrap resamples meets the limits. If inputs
+#: were perturbed as well, the share must be as large for each perturbation.
 LIKELY = 0.95
-#: The confidence of an interval, if a criterion sets no other.
+#: The confidence of the interval of a score, from 0 to 1, if the criterion does not set one.
 CONFIDENCE = 0.95
 #: Default limit, in dB of SQNR, for a floating-point output without a criterion: the error is a tenth of the
 #: signal.
@@ -33,7 +34,7 @@ DEFAULT_SQNR_DB = 20.0
 
 @dataclass(frozen=True)
 class Interval:
-    """The confidence interval of a score. It probably contains the score of all samples of this kind."""
+    """The confidence interval of a score. It probably contains the score of all samples of the same kind."""
 
     low: float
     high: float
@@ -42,7 +43,7 @@ class Interval:
     confidence: float = CONFIDENCE
     """The probability that such an interval contains the true score, above 0 and below 1."""
     needed: int | None = None
-    """The approximate number of samples that would decide whether the limit is met; None if not known."""
+    """About how many samples would decide whether the limit is met; None if this number is not known."""
     enough: bool = True
     """Whether the samples are enough to prove a score that meets its limit.
 
@@ -56,28 +57,30 @@ class Score:
     """One score of the candidate, with its limit."""
 
     subject: str
-    """The name of the output, or the user's metric function as written in the spec."""
+    """The name of the output. For a metric of labels, its name in the spec, like ``metrics.py:top1`` or
+    ``top1``. For a criterion on the engine, ``engine`` or ``model``."""
     metric: str
     value: float
     """The score. It is inf for the SQNR of identical outputs, and nan if it cannot be computed."""
     limit: float | None = None
     """The limit on ``value``; None if the score is only reported."""
     bound: Bound = "min"
-    """Whether ``limit`` is the minimum or the maximum of ``value``."""
+    """Whether ``limit`` is the minimum or the maximum that ``value`` may have."""
     noise: float | None = None
-    """The metric between two runs of the baseline.
+    """The metric between two runs of the baseline; None if the baseline did not run twice.
 
-    For a user's metric, the absolute difference of its values.
+    For a metric with ``baseline``, the absolute difference of its values in both runs.
     """
     baseline: float | None = None
-    """The value of a user's metric on the baseline's outputs; None for other metrics."""
+    """The value on the baseline's outputs of a user's metric or a metric of labels; None for metrics that
+    compare the outputs of both models."""
     note: str = ""
     interval: Interval | None = None
-    """The confidence interval; None if none was computed, or the limit is far from the value."""
+    """The confidence interval of ``value``; None if none was computed, as for a limit that is met by far."""
 
     @property
     def name(self) -> str:
-        """The name of the score, like ``logits cosine``, or only the user's function."""
+        """The name of the score, like ``logits cosine``, or only the metric, like ``metrics.py:top1``."""
         return score_name(self.subject, self.metric)
 
     @property
@@ -104,7 +107,7 @@ class Score:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the interval meets the limit, misses it, or contains it.
+        """``undecided`` if the interval contains the limit; otherwise whether the interval meets the limit.
 
         Without an interval the value decides.
         """
@@ -115,27 +118,31 @@ class Score:
 
     @property
     def steady(self) -> bool:
-        """Whether the samples decide the verdict: all of the interval is on the value's side of the limit."""
+        """Whether the samples decide if the limit is met: the interval does not contain the limit."""
         return self.outcome != "undecided"
 
     @property
     def likely(self) -> bool:
-        """Whether the value and a share of at least ``LIKELY`` of the resamples meet the limit."""
+        """Whether the value meets the limit, and so do at least a share ``LIKELY`` of bootstrap resamples."""
         return self.holds_at(LIKELY)
 
     def holds_at(self, level: float) -> bool:
-        """Whether the value and a share of at least ``level`` of the resamples, 0 to 1, meet the limit."""
+        """Whether the value meets the limit, and so does at least a share ``level`` of bootstrap resamples.
+
+        ``level`` is from 0 to 1. Without an interval only the value is tested.
+        """
         return self.passed and (self.interval is None or self.interval.kept >= level)
 
     @property
     def normalized_loss(self) -> float:
         """The loss as a fraction of the allowed loss: 0 is perfect, 1 is at the limit, more misses the limit.
 
-        It makes scores of different metrics comparable. For a metric in dB it is the ratio of noise powers.
-        For a maximum it is the value divided by the limit. For a minimum up to 1 it is the distance of the
-        value from 1, divided by the distance of the limit from 1. For a larger minimum, like a speedup, it is
-        the limit divided by the value. A user's metric has the baseline's value in place of 0 or 1. The loss
-        is inf if it cannot be computed, and 0 without a limit.
+        The normalized loss makes scores of different metrics comparable. For a metric in dB it is the noise
+        power divided by the noise power at the limit. For a maximum it is the value divided by the limit. For
+        a minimum up to 1 it is the distance of the value from 1, divided by the distance of the limit from 1.
+        For a larger minimum, like a speedup, it is the limit divided by the value. A metric with ``baseline``
+        has the baseline's value in place of 0 or 1. The loss is inf if it cannot be computed, and 0 without a
+        limit.
         """
         if self.limit is None:
             return 0.0
@@ -144,7 +151,7 @@ class Score:
         if self.metric.endswith("_db"):
             return consistent(10 ** min((self.limit - self.value) / 10, 300.0), self.passed)
         sign, perfect = (1.0 if self.bound == "min" else -1.0), self._perfect
-        # for a metric such as a speedup, which has no best value
+        # a minimum above 1, as of a speedup: the metric has no best value
         if perfect != self.baseline and perfect < self.limit * sign:
             perfect, used, allowed = 0.0, self.limit, self.value
         else:
@@ -162,7 +169,7 @@ class Score:
 
     @property
     def _perfect(self) -> float:
-        """The best value: the baseline's for a user's metric; otherwise 1 for a minimum, 0 for a maximum."""
+        """The value with a loss of 0: ``baseline`` if set; otherwise 1 for a minimum and 0 for a maximum."""
         if self.baseline is not None and math.isfinite(self.baseline):
             return self.baseline
         return 1.0 if self.bound == "min" else 0.0
@@ -172,13 +179,13 @@ class Score:
         """Whether a second run of the baseline, compared with its first run, would also miss the limit."""
         if self.limit is None or self.noise is None:
             return False
-        if self.baseline is not None:  # a user's metric: noise is a difference of values
+        if self.baseline is not None:  # then ``noise`` is a difference of the metric's values
             return self.noise > abs(self.baseline - self.limit)
         return self.noise < self.limit if self.bound == "min" else self.noise > self.limit
 
 
 def score_name(subject: str, metric: str) -> str:
-    """Returns a name like ``logits cosine``, or only the user's function, like ``metrics.py:top1``."""
+    """Returns a name like ``logits cosine``; ``subject`` alone if it names the metric, as ``top1`` does."""
     return subject if subject == metric or subject.endswith(f":{metric}") else f"{subject} {metric}"
 
 
@@ -189,13 +196,13 @@ def consistent(normalized_loss: float, passed: bool) -> float:
 
 @dataclass(frozen=True)
 class LineFit:
-    """The least-squares line ``candidate = slope * baseline + offset`` over all elements of one output."""
+    """The least-squares line ``candidate = slope * baseline + offset`` through all elements of one output."""
 
     slope: float
     offset: float
     correlation: float
     meanings: tuple[Meaning, ...] = ()
-    """How the line differs from the identity; empty if it does not differ, or if no line fits."""
+    """How the line differs from ``candidate = baseline``; empty if it does not, or if no line fits well."""
     shift: float = 0.0
     """The mean of the candidate's output minus the mean of the baseline's output."""
     deviation: float = 0.0
@@ -208,7 +215,8 @@ class SmallSamples:
 
     count: int
     ratio: float
-    """The largest root mean square of all samples, divided by the largest one of these small samples."""
+    """The largest root mean square of all samples, divided by the largest root mean square of the small
+    samples."""
     alone: Score
     """The score of the small samples alone."""
 
@@ -227,10 +235,10 @@ class Preactivation:
     node: str
     """The name of the operator's node in the float model."""
     scores: tuple[Score, ...]
-    """The scores of the tensor with the limits on the output. The verdict does not depend on them."""
+    """The scores of the tensor, judged by the limits on the output. The verdict ignores these scores."""
     fails: Literal["", "tensor", "pair"] = ""
-    """Whether a limit is missed. ``tensor``: the tensor misses it. ``pair``: the tensor meets it, but not
-    after the Q/DQ pair between the tensor and the operator."""
+    """Where a limit is missed; empty if none is. ``tensor``: the tensor misses a limit. ``pair``: the tensor
+    meets the limits, but misses one after the Q/DQ pair between the tensor and the operator."""
     is_known: bool = True
     """Whether the candidate has a tensor of this name, so that a criterion can name it."""
 
@@ -248,21 +256,21 @@ class OutputResult:
     worst_sample: int | None = None
     """The index of the sample with the lowest SQNR; None if it is not known."""
     problem: str = ""
-    """The reason why the output fails whatever its scores, like NaN in the candidate only.
+    """The reason, like NaN in the candidate only, why the output fails whatever its scores are.
 
-    Empty without one.
+    Empty if there is no such reason.
     """
     note: str = ""
     """A fact about the output, for example that some elements were left out of the scores."""
     heavy: tuple[int, ...] = ()
-    """The indices of the samples that cause 90 % of the squared error, the worst first; empty if these are
-    more than a quarter of all samples."""
+    """The indices of the samples that cause 90 % of the squared error, the worst first; empty if more than a
+    quarter of all samples would be needed."""
     samples: int = 0
     """The number of samples of the output; 0 if it is not known."""
     nan_share: float = 0.0
-    """The share of elements that are NaN in the baseline and in the candidate; scores leave these out."""
+    """The share of elements, 0 to 1, that are NaN in both baseline and candidate. Scores leave them out."""
     small: SmallSamples | None = None
-    """Samples with far smaller values that miss a limit if judged alone.
+    """The samples with far smaller values than other samples, if they miss a limit when judged alone.
 
     None if there are no such samples.
     """
@@ -277,11 +285,12 @@ class OutputResult:
     None if no such operator computes it, if the tensor has a criterion of its own, or if it was not compared.
     """
     decisions: ChangedDecisions | None = None
-    """The samples whose class differs; None if neither a criterion nor a metric of labels reads classes."""
+    """The samples whose class in the candidate differs from that in the baseline; None if neither a criterion
+    nor a metric of labels reads classes from this output."""
 
     @property
     def output(self) -> str:
-        """The name of the model's output, also for a part of an output."""
+        """The name of the model's whole output, even if this is the result of a part of it."""
         return self.part_of or self.name
 
     @property
@@ -300,9 +309,9 @@ class FloatNan:
     in_fp32: bool | None
     """Whether the output also holds NaN if the float model runs in FP32; None if that is not known."""
     node: str = ""
-    """The first node of the float model that gives NaN without reading a computed NaN.
+    """The first node of the float model whose output is NaN although no earlier node gave it NaN.
 
-    It is looked for in FP32 on the first sample, and empty if that sample gives no NaN.
+    The node is searched in FP32 on the first sample. Empty if the first sample gives no NaN.
     """
     op_type: str = ""
     """The operator of ``node``."""
@@ -328,13 +337,13 @@ class DeadCandidate:
     output: str = ""
     """The name of the output that was changed; empty if all outputs were changed."""
     scores: tuple[Score, ...] = ()
-    """The scores of these outputs that have a limit, the nearest to its limit first; a few at most."""
+    """A few scores of the useless outputs that have a limit, the score nearest to its limit first."""
 
     @property
     def is_fatal(self) -> bool:
-        """Whether the outputs are all zeros or belong to other samples.
+        """Whether the outputs are all zeros, or are the outputs of other samples.
 
-        Criteria that accept these prove nothing.
+        Criteria that accept such outputs prove nothing.
         """
         return self.kind in ("zeros", "shuffled")
 
@@ -344,13 +353,13 @@ class ChanceMetric:
     """A metric of labels on which the baseline itself is no better than chance."""
 
     metric: str
-    """The subject of the metric's score: the user's function or the output's name."""
+    """The name of the metric as the spec writes it, like ``metrics.py:top1`` or ``top1``."""
     baseline: float
-    """The metric of the baseline's outputs, on the samples that were tried."""
+    """The metric's value on the baseline's outputs."""
     chance: float
-    """The mean of the metric with the baseline's outputs shuffled between samples."""
+    """The metric's value on the baseline's outputs shuffled between samples, the mean of a few shuffles."""
     as_well: bool
-    """Whether useless outputs, like zeros, have as good a value as the baseline's outputs."""
+    """Whether the metric's value on useless outputs, like zeros, is as good as on the baseline's outputs."""
 
     @property
     def is_constant(self) -> bool:
@@ -360,7 +369,7 @@ class ChanceMetric:
 
 @dataclass(frozen=True)
 class FittingMetric:
-    """The built-in metric of labels that fits an output, judged by the model's graph and by shapes."""
+    """The built-in metric of labels that probably fits an output, guessed from the graph and the shapes."""
 
     metric: str
     """The name of the metric, as the spec writes it."""
@@ -369,21 +378,22 @@ class FittingMetric:
     axis: int | None = None
     """The axis of classes; None for the metric's own default."""
     decode: str = ""
-    """The layout of boxes; empty for other outputs, and for boxes that a function of the user must decode."""
+    """The layout of the boxes, like ``yolov8``; empty if the output holds no boxes, or if a user's function
+    must decode them."""
 
 
 @dataclass(frozen=True)
 class BlindSpots:
-    """Useless outputs that the criteria of a case accept. They are made from the baseline's outputs."""
+    """The result of trying the criteria of a case on useless outputs, made from the baseline's outputs."""
 
     undetected: tuple[DeadCandidate, ...] = ()
     at_chance: tuple[ChanceMetric, ...] = ()
     remedy: Score | None = None
     """A limit that rejects the useless outputs and that the candidate meets; None if none is known."""
     too_near: Score | None = None
-    """The candidate's SQNR in dB, with a limit that the useless outputs miss.
+    """The candidate's SQNR in dB with a limit that rejects the useless outputs, but also the candidate.
 
-    None unless the candidate is hardly better than the useless outputs.
+    None if the candidate meets such a limit, or if no limit was needed or found.
     """
     samples: int = 0
     """The number of samples on which the criteria were tried; 0 if it is not known."""
@@ -392,6 +402,6 @@ class BlindSpots:
 
     @property
     def fatal(self) -> bool:
-        """Whether a pass proves nothing: all-zero or shuffled outputs also pass, or have as good a metric."""
+        """Whether a pass proves nothing: zeros or shuffled outputs also pass, or have as good a metric."""
         dead = any(candidate.is_fatal for candidate in self.undetected)
         return dead or any(metric.as_well for metric in self.at_chance)

@@ -42,20 +42,20 @@ class Wire:
 
     tensor: str
     kind: Literal["node", "input", "constant", "output"]
-    """The other end of the tensor: a node, or an input, constant or output of the model.
+    """What is at the other end of the tensor: a node, or an input, constant or output of the model.
 
-    The input may also be an input of a graph inside an If, Loop or Scan.
+    ``input`` may also be an input of a graph inside an If, Loop or Scan.
     """
     node: str = ""
-    """The neighbour's name, if it is a node."""
+    """The name of the node at the other end; empty if there is no node."""
     op_type: str = ""
-    """The neighbour's operator, if it is a node."""
+    """The operator of the node at the other end; empty if there is no node."""
     format: str = ""
     """The number format in which the reader reads the tensor, like ``int8`` or ``fp16``."""
     scale: float | None = None
     """The scale of the tensor, or the greatest of its scales; None if the tensor is not quantized."""
     scales: int = 0
-    """The number of scales: 1 per tensor, more per channel, 0 if the tensor is not quantized."""
+    """The number of scales: 1 for a scale per tensor, more for scales per channel, 0 if not quantized."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Quantizer:
-    """A Q/DQ pair whose result is an output of the model, or is only moved, as by a Reshape.
+    """A Q/DQ pair whose result no node computes with: it is an output, or is only reshaped or moved.
 
     A layer that consists of such a pair computes nothing. Only the pair can lose accuracy.
     """
@@ -79,9 +79,9 @@ class Quantizer:
     tensor: str
     """The tensor that the pair quantizes."""
     output: str = ""
-    """The output of the model that the pair gives; empty for a pair inside the model."""
+    """The name of the model's output, if the result of the pair is one; empty for a pair inside the model."""
     node: str = ""
-    """The nearest earlier node that computes the tensor's values; empty if they are an input of the model."""
+    """The nearest earlier node that computes the tensor's values; empty if the tensor is a model input."""
     op_type: str = ""
     """The operator of ``node``."""
 
@@ -103,7 +103,7 @@ class Culprit:
     """The layer's share of the multiply-accumulates of all layers, from 0 to 1."""
     cause: Cause | None = None
     neighbours: Neighbours | None = None
-    """The tensors around the layer; None if they were not looked at."""
+    """The tensors that the layer reads and writes; None if they were not determined."""
     inside: str = ""
     """``If``, ``Loop`` or ``Scan`` if the layer lies in the body of such a node; empty in the main graph."""
     quantizer: Quantizer | None = None
@@ -117,7 +117,7 @@ class TrialLine:
     high: tuple[str, ...]
     passed: bool
     loss: float
-    """The normalized loss of the worst criterion; 1 is its limit."""
+    """The normalized loss of the worst criterion: 0 is perfect, 1 is at the limit, more misses the limit."""
     cost: float
     """The number of inferences of the trial, divided by the number of all samples."""
     why: str
@@ -125,7 +125,7 @@ class TrialLine:
 
 @dataclass(frozen=True)
 class LayerLine:
-    """A row of the table of NVIDIA's layer analyzer, which the strategy ``forward`` fills."""
+    """One layer in the table of the search strategy ``forward``, modelled on NVIDIA's layer analyzer."""
 
     index: int
     layer: str
@@ -145,9 +145,9 @@ class Ending:
     groups: int = 0
     """The number of all layers."""
     max_trials: int = 0
-    """The maximum number of trials, if it was reached; otherwise 0."""
+    """The maximum number of trials, if reaching it ended the search; otherwise 0."""
     max_seconds: float = 0.0
-    """The maximum time in seconds, if it was reached; otherwise 0."""
+    """The maximum time in seconds, if reaching it ended the search; otherwise 0."""
 
     @property
     def early(self) -> bool:
@@ -162,7 +162,8 @@ class Certificate:
     evidence: Evidence
     """The models that were built, and the samples on which they were judged."""
     passed: bool
-    """Whether the criteria fail for every built model with one culprit back in the low format."""
+    """Whether the built models prove the plan: its model meets the criteria, and each model with one culprit
+    back in the low format fails them."""
     ending: Ending
 
     @property
@@ -176,11 +177,12 @@ class TradeoffPoint:
     """One plan of a trade-off: a number of layers in high precision, tried on a few samples."""
 
     layers: int
-    """The number of layers in high precision, counted from the start of the trade-off's order."""
+    """The number of layers in high precision: this many of the first layers in ``Tradeoff.layers``."""
     share: float
-    """The share of all multiply-accumulates that these layers have, from 0 to 1."""
+    """The share of the model's multiply-accumulates that is in high precision, from 0 to 1."""
     score: Score
-    """The score of the criterion that the model misses most with all layers in the low format."""
+    """The plan's score by one criterion, the same for all plans: the one that the model misses most with all
+    layers in the low format."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,8 @@ class SearchOutcome:
     minimal: bool
     """Whether the criteria fail if any one culprit returns to the low format."""
     verified: bool
-    """Whether ``holds`` is true, also on held-out samples, which no choice was based on."""
+    """Whether the fixed model meets the criteria with a reserve, also on held-out samples, on which no choice
+    was based."""
     fixed: tuple[Score, ...]
     """The scores of the fixed model; empty if no fixed model was built."""
     ending: Ending
@@ -227,24 +230,24 @@ class SearchOutcome:
     int8_share: float
     """The share of the multiply-accumulates of all layers that stays in the low format, from 0 to 1."""
     held_out: HeldOut
-    """The held-out samples, which no choice was based on, and the scores of the fixed model on them."""
+    """The held-out samples, on which no choice was based, and the scores of the fixed model on them."""
     holds: bool = False
-    """Whether the case's own backend ran the fixed model on all samples and met the criteria with a reserve.
+    """Whether the fixed model met the criteria with a reserve, on all samples and in the case's own backend.
 
-    With a reserve, the fixed model would also meet the criteria on other samples of the same kind.
+    With a reserve, the fixed model probably also meets the criteria on other samples of the same kind.
     """
     notes: tuple[str, ...] = ()
     table: tuple[LayerLine, ...] = ()
     price_ms: float | None = None
     """The median latency of the fixed engine minus that of the candidate's engine, in ms.
 
-    None if not timed.
+    None if the engines were not timed.
     """
     certificate: Certificate | None = None
     """The result of certifying the plan; None if it was not certified."""
     fixed_pairs: tuple[str, ...] = ()
-    """Names of Q/DQ nodes that no plan removes, because they are blocked, in FP8 or INT4, or without a
-    partner."""
+    """Names of Q/DQ nodes that no plan removes: their quantization is blocked, in FP8 or INT4, or a Q has no
+    DQ or a DQ no Q."""
     low: str = ""
     """The low format of the search: ``fp16`` or ``bf16``; empty for INT8."""
     joined: tuple[str, ...] = ()
@@ -252,15 +255,16 @@ class SearchOutcome:
     casts: int | None = None
     """The number of Cast nodes that the fixed model adds; None for INT8, or if no fixed model was built."""
     with_reserve: tuple[str, ...] = ()
-    """The layers that the fix keeps in high precision, if these are other layers than the culprits.
+    """The layers that the fix keeps in high precision, if they differ from the culprits; otherwise empty.
 
-    With these layers the criteria are met with a reserve; with the culprits alone they are met without one.
+    With these layers the criteria are met with a reserve. With the culprits alone the reserve is too small.
     """
     tradeoff: Tradeoff | None = None
-    """The trade-off between score and layers in high precision; None if errors of layers do not add up."""
+    """How the score improves with more layers in high precision; None if that was not tried, as it is only if
+    errors of many layers add up."""
 
     def without_plan(self) -> SearchOutcome:
-        """Returns the outcome without culprits, for a plan that would keep no layer in the low format."""
+        """Returns a copy without a plan. Call it if the plan would keep no layer in the low format."""
         early, groups = self.ending.early, self.ending.groups
         ending = self.ending if early else Ending("nothing-left", high=len(self.kept), groups=groups)
         kept = replace(self, culprits=(), with_reserve=(), fixed=(), ending=ending)

@@ -28,16 +28,17 @@ from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.rows import errors
 from pytest_int8acc.tensors import Array, Outputs, Part
 
-#: Minimum number of different samples for the test of the criteria. With only two samples, both may be of one
-#: class.
+#: Minimum number of different samples with which criteria are tried on useless outputs. Fewer samples may all
+#: be of one class, so that outputs shuffled between samples would be right.
 _MIN_SAMPLES = 8
-#: Maximum number of samples that are kept, and maximum total number of elements of their outputs. The
-#: criteria are applied to the kept samples several times. This must take only a small part of a case's time.
+#: Maximum number of samples on which criteria are tried, and maximum total number of elements of their
+#: outputs. The criteria are applied to these samples several times, which must take only a small part of a
+#: case's time.
 _MAX_SAMPLES, _MAX_ELEMENTS = 64, 1 << 20
 #: A proposed limit on the SQNR is this many dB above the SQNR of useless outputs.
 _ABOVE_DB = 6.0
-#: Maximum number of scores that are kept for each kind of useless outputs, such as zeros, that meets the
-#: criteria.
+#: Maximum number of scores in the result for each kind of useless outputs, such as zeros, that meets the
+#: criteria. The scores show by how much the limits are met.
 _MAX_SCORES = 3
 #: Number of times that outputs are shuffled between samples, to estimate the value that a metric has by
 #: chance.
@@ -46,19 +47,20 @@ _SHUFFLES = 5
 
 @dataclass(eq=False)
 class Spread:
-    """Samples of the baseline's outputs, evenly spread over the data set.
+    """Collects some samples of the baseline's outputs, evenly spread over the data set.
 
-    Every ``stride``-th sample is kept. When too many samples are kept, every second one is dropped and the
-    stride is doubled. So the kept samples are of all classes, even if the data are sorted by class.
+    At first every sample is kept. Whenever too many are kept, every second of them is dropped, and only half
+    as many of the later samples are kept. The kept samples are thus of all classes, even if the data are
+    sorted by class.
     """
 
     indices: list[int] = field(default_factory=list)
-    """The kept samples, by their index in the data."""
+    """The indices of the kept samples in the data set."""
     splits: bool = True
-    """Whether the size of each output's first axis is a multiple of the number of samples. If not, nothing is
-    kept."""
+    """Whether the outputs can be split into samples: in each batch, the size of axis 0 of each output is a
+    multiple of the number of samples. If not, no sample is kept."""
     _kept: Outputs = field(default_factory=dict)
-    """A list of arrays, one for each kept sample, by output."""
+    """Output name to a list of one array for each kept sample."""
     _stride: int = 1
     _seen: int = 0
 
@@ -94,7 +96,10 @@ class Spread:
 
     @property
     def samples(self) -> Outputs | None:
-        """The kept samples in the order of ``indices``; None if fewer than 8 of them are different."""
+        """The outputs of the kept samples: output name to one array per sample, in the order of ``indices``.
+
+        None if fewer than ``_MIN_SAMPLES`` of the samples differ from each other.
+        """
         if not self._kept or len(self.indices) < _MIN_SAMPLES:
             return None
         kept = zip(*self._kept.values(), strict=True)
@@ -108,11 +113,11 @@ def try_criteria(judge: Judge, spread: Spread, outputs: Sequence[OutputResult]) 
     Args:
         judge: The case's criteria, with the labels of all samples.
         spread: Some samples of the baseline's outputs.
-        outputs: The results of the case's own candidate.
+        outputs: The results of the outputs of the case's own candidate.
 
     Returns:
-        The useless outputs that meet all criteria, and the metrics whose value for the baseline is no better
-            than chance. None if there are no such outputs and metrics, or too few different samples.
+        The useless outputs that meet all criteria, and the metrics of labels whose value for the baseline is
+            no better than chance. None if there are neither, or too few different samples.
     """
     samples = spread.samples
     if samples is None:
@@ -215,7 +220,10 @@ class _Trial:
         return 1 if first.ndim == 2 and first.shape[1] > 1 and first.dtype.kind == "f" else None
 
     def _arrays(self, name: str) -> list[Array]:
-        """Returns the baseline's samples of an output, or of a part of an output."""
+        """Returns the baseline's arrays of the output, or of the part of an output, with this name.
+
+        There is one array per sample.
+        """
         part = self._part(name)
         return self.baseline[name] if part is None else [part.of(a) for a in self.baseline[part.output]]
 
@@ -240,7 +248,11 @@ class _Trial:
         return tuple(sorted(limited, key=lambda score: -score.normalized_loss)[:_MAX_SCORES])
 
     def _compared(self, judge: Judge, candidate: Outputs, *, metrics: bool = True) -> Comparison:
-        """Compares a candidate with the baseline: all samples at once, or one by one if shapes differ."""
+        """Compares a candidate with the baseline by the criteria of ``judge``.
+
+        All samples are compared in one batch, or one by one if their shapes differ. Without ``metrics``, no
+        metric of labels and no user's metric is computed.
+        """
         ours, theirs, samples = self.baseline, candidate, 1
         if all(len({array.shape[1:] for array in a}) == 1 for a in (*ours.values(), *theirs.values())):
             samples = len(next(iter(ours.values())))
@@ -252,7 +264,7 @@ class _Trial:
 
     @cached_property
     def _own(self) -> Comparison:
-        """The baseline compared with itself."""
+        """The comparison of the baseline with itself, which has the metrics' values for the baseline."""
         return self._compared(self.judge, self.baseline)
 
     def at_chance(self) -> Iterator[ChanceMetric]:
@@ -284,7 +296,7 @@ class _Trial:
                 yield ChanceMetric(limit.ref, sign * reference, sign * chance, as_well=as_well)
 
     def _value(self, judge: Judge, candidate: Outputs) -> float:
-        """Returns the value of the only metric of ``judge`` for a candidate.
+        """Returns the value for ``candidate`` of the metric of ``judge``, which has only one.
 
         The result is nan if the metric raises an error for this candidate.
         """
@@ -294,11 +306,11 @@ class _Trial:
             return math.nan
 
     def limits_that_catch(self, outputs: Sequence[OutputResult]) -> list[Score]:
-        """Returns limits on the SQNR that reject useless outputs, each with the candidate's score.
+        """Returns the candidate's SQNR for each output, with a limit that rejects useless outputs.
 
         The useless outputs are zeros and shuffled outputs. Zeros have an SQNR of 0 dB, so a limit above the
-        SQNR of shuffled outputs, and not below the default limit, rejects both. The case's candidate may also
-        miss these limits.
+        SQNR of shuffled outputs, and not below the default limit, rejects both. The candidate may also miss
+        the limit. ``outputs`` are the results of the candidate.
         """
         scores = []
         for output in outputs:
@@ -317,9 +329,9 @@ class _Trial:
 
 
 def _shuffled(arrays: list[Array], seed: int) -> list[Array]:
-    """Returns the samples in a random order in which no sample keeps its place.
+    """Returns the arrays in a random order in which no array keeps its place.
 
-    Equal seeds give equal orders.
+    ``arrays`` has one array per sample. Equal seeds give equal orders.
     """
     cycle = random.Random(seed).sample(range(len(arrays)), len(arrays))
     # Each sample gets the output of the next sample in a random cycle.
@@ -328,7 +340,7 @@ def _shuffled(arrays: list[Array], seed: int) -> list[Array]:
 
 
 def _differ(baseline: Outputs, candidate: Outputs) -> bool:
-    """Whether any value of a candidate differs from the baseline's."""
+    """Whether any element of the candidate's outputs differs from the baseline's. NaN equals NaN."""
     return any(
         not np.array_equal(ours, theirs, equal_nan=kind_of(ours) == "floats")
         for name, arrays in baseline.items()
@@ -337,7 +349,7 @@ def _differ(baseline: Outputs, candidate: Outputs) -> bool:
 
 
 def _zeros(array: Array) -> Array:
-    """Returns an array of zeros, False or empty texts."""
+    """Returns an array of the same shape and dtype that holds only zeros, False or empty texts."""
     return np.full_like(array, "") if array.dtype.kind == "O" else np.zeros_like(array)
 
 
@@ -349,9 +361,9 @@ def _greatest(array: Array) -> Array:
 
 
 def _mean(arrays: list[Array]) -> list[Array] | None:
-    """Returns a list that repeats the mean over all samples.
+    """Returns a list that holds, for each of ``arrays``, the mean of all arrays.
 
-    The result is None if shapes differ or arrays hold no numbers.
+    The result is None if the arrays have different shapes or hold no numbers.
     """
     if len({array.shape for array in arrays}) > 1 or arrays[0].dtype.kind not in "fiu":
         return None

@@ -59,14 +59,15 @@ def decoded(layout: str, output: Array) -> list[F64]:
 
 
 def finite(boxes: F64) -> F64:
-    """Returns the boxes that hold no NaN or infinity and have a score above 0."""
+    """Returns the boxes that hold no NaN and no infinity, and whose score, in column 4, is above 0."""
     return boxes[np.isfinite(boxes).all(axis=1) & (boxes[:, 4] > 0)]
 
 
 def check_labels(labels: Array) -> None:
-    """Raises DataError unless labels are boxes, [samples, boxes, 5 to 7].
+    """Raises DataError unless labels are boxes, [samples, boxes, 5 to 7 columns].
 
-    A box with a class below 0 is padding, and is not checked.
+    The columns are x1, y1, x2, y2, class, iscrowd and area. A box with a class below 0 is padding, and is not
+    checked.
     """
     expected_text = "expected x1, y1, x2, y2, class, and iscrowd and area where known"
     if not 5 <= labels.shape[2] <= 7:
@@ -89,7 +90,7 @@ def _candidates(corners: F64, scores: F64) -> F64:
 
 
 def suppressed(boxes: F64) -> F64:
-    """Returns the boxes that greedy non-maximum suppression keeps.
+    """Returns the boxes that greedy non-maximum suppression keeps, class by class, at most ``_MAX_AFTER``.
 
     Args:
         boxes: The boxes, [boxes, 6], sorted by falling score.
@@ -146,5 +147,5 @@ def coco_map(records: Sequence[tuple[F64, F64]]) -> float:
 
 
 def _sized(boxes: F64) -> F64:
-    """Returns x, y, width and height of boxes, [boxes, 4]."""
+    """Returns x1, y1, width and height of boxes whose first columns are x1, y1, x2, y2; [boxes, 4]."""
     return np.concatenate([boxes[:, :2], boxes[:, 2:4] - boxes[:, :2]], axis=1)

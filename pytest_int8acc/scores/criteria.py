@@ -1,4 +1,4 @@
-"""The criteria of a case, and whether a criterion fits an output."""
+"""The limits of a case on outputs and on metrics, and which limits apply to which output."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from pytest_int8acc.tensors import Array, Part, did_you_mean
 
 #: The default limit on an output that holds no floats: the minimum ratio of equal elements, 0 to 1.
 _DEFAULT_AGREEMENT = 0.99
-#: The name of each kind of element, by the character of NumPy's ``dtype.kind``. Object arrays are missing
-#: here: ``kind_of`` looks at their first element.
+#: The character of NumPy's ``dtype.kind``, to the name of the kind of element in messages. Object arrays are
+#: missing here, because ``kind_of`` looks at their first element.
 _KINDS = {"f": "floats", "i": "integers", "u": "integers", "b": "booleans", "S": "strings", "U": "strings"}
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """One limit on one metric, in the form that the search for a fix reads."""
+    """One limit on one metric of one output, or on a user's metric, as the search for a fix uses it."""
 
     subject: str
-    """The output's name, or the user's metric function as written in the spec."""
+    """The name of the output, or of the metric as the spec writes it, like ``metrics.py:top1``."""
     metric: str
     limit: float
     bound: Bound
     pool: Pool = "mean"
     allowed: int = 0
-    """Maximum number of samples that may exceed the limit. It is used only if ``pool`` is ``rank``. With 0,
+    """Maximum number of samples that may miss the limit, if ``pool`` is ``rank``; otherwise not used. With 0,
     the worst sample decides."""
 
     @property
@@ -42,7 +42,7 @@ class Criterion:
         return f"{self.score(self.limit).name} {'≥' if self.bound == 'min' else '≤'} {self.limit:g}"
 
     def score(self, value: float) -> Score:
-        """Returns a score with this value and this limit."""
+        """Returns a score with the value ``value`` and the limit of this criterion."""
         return Score(self.subject, self.metric, value, self.limit, self.bound)
 
 
@@ -64,24 +64,24 @@ class OutputLimits:
     tolerance: Tolerance | None = None
     """The tolerance of the metric ``tolerance``; None means Polygraphy's default tolerance."""
     unjudged: bool = False
-    """Whether these outputs are not judged at all."""
+    """Whether the spec says that the outputs are not judged at all."""
     inner: bool = False
-    """Whether the limits are on a tensor inside the model. Name patterns of other limits do not match such a
-    tensor."""
+    """Whether the limits are on a tensor inside the model. Limits on outputs do not apply to such a tensor,
+    even if their name pattern matches it."""
     accepted: bool = False
-    """Whether the limits are scores that a user accepted when a golden was recorded. Such limits judge the
-    whole output, even if other limits now judge the output by its parts."""
+    """Whether the limits follow from scores that a user accepted by recording a golden. Such limits judge an
+    output as a whole if it was accepted as a whole, even if other limits judge it by its parts."""
     spared: float | None = None
-    """The ratio of samples that may miss the limits, 0 to 1, if each sample is judged by itself; None if all
+    """If each sample is judged by itself: the ratio of samples that may miss the limits, 0 to 1. None if all
     samples are judged together."""
 
     @property
     def options(self) -> Options:
-        """The options with which these limits compare an output."""
+        """The options, such as the class axis, with which metrics are computed for these limits."""
         return Options(self.axis, self.rel_floor, self.tolerance or Tolerance())
 
     def metric(self, name: str) -> Metric:
-        """Returns the metric of this name: of all samples together, or of each sample by itself."""
+        """Returns the metric ``name``: over all samples, or of each sample by itself if ``spared`` is set."""
         return METRICS[name] if self.spared is None else per_sample(METRICS[name], self.spared)
 
 
@@ -90,7 +90,7 @@ class MetricLimit:
     """Limits on a metric of labels, or on a user's own metric."""
 
     ref: str
-    """``file.py:function``, as written in the spec."""
+    """The name of the metric: ``file.py:function`` for a user's metric, otherwise a name like ``top1``."""
     min: float | None = None
     max: float | None = None
     max_drop: float | None = None
@@ -100,13 +100,13 @@ class MetricLimit:
     confidence: float = CONFIDENCE
     """The confidence of the interval that decides the verdict, above 0 and below 1."""
     blind: frozenset[str] = frozenset()
-    """The names of tensors inside the model that other criteria compare. The metric's function does not get
-    them."""
+    """The names of tensors inside the model that run as extra outputs for other criteria. The metric does not
+    get these outputs."""
     lower_is_better: bool = False
     """Whether a lower value is better."""
     streaming: bool = False
-    """Whether the function is called batch by batch. The metric is then the mean of the returned values,
-    weighted by the number of samples in each batch."""
+    """Whether the user's function is called batch by batch. The metric is then the mean of the returned
+    values, weighted by the number of samples in each batch."""
 
 
 def kind_of(array: Array) -> str:
@@ -118,16 +118,16 @@ def kind_of(array: Array) -> str:
 
 
 def limits_for(name: str, criteria: Sequence[OutputLimits]) -> list[OutputLimits]:
-    """Returns the criteria that apply to an output, in their order in ``criteria``.
+    """Returns the criteria that apply to the output ``name``, in their order in ``criteria``.
 
-    Criteria on a tensor inside the model replace all others. Otherwise, criteria that leave the output
-    unjudged replace all others.
+    If some of them are on a tensor inside the model of this name, only these apply. Otherwise, if some leave
+    the output unjudged, only these apply.
     """
     return _limits_for_any((name,), criteria)
 
 
 def _limits_for_any(names: Sequence[str], criteria: Sequence[OutputLimits]) -> list[OutputLimits]:
-    """Returns the criteria that apply to a tensor that has several names."""
+    """Returns the criteria that apply to an output if they match any of ``names``; see ``limits_for``."""
     mine = [c for c in criteria if any(c.output == name or fnmatchcase(name, c.output) for name in names)]
     return [c for c in mine if c.inner] or [c for c in mine if c.unjudged] or mine
 
@@ -135,7 +135,7 @@ def _limits_for_any(names: Sequence[str], criteria: Sequence[OutputLimits]) -> l
 def limits_of_part(
     part: Part, array: Array, siblings: Sequence[Part], criteria: Sequence[OutputLimits]
 ) -> list[OutputLimits]:
-    """Returns the criteria that apply to a part of an output. If there are none, the default limit applies.
+    """Returns the criteria that apply to a part of an output; empty if the default limit applies.
 
     A part is a range of the output along one axis, such as the boxes or the scores of a detector. Metrics of
     classes along this axis apply only to the part with the scores, if there is one: a part with boxes holds
@@ -168,8 +168,9 @@ def limits_of_small_channels(
     """Returns the criteria that apply to the small channels of an output.
 
     Small channels are channels whose values are far smaller than those of the largest channel. A limit on the
-    whole output applies to them only if its metric ``fits_channels``. Such a limit applies to all samples
-    together, since small channels may be almost 0 in a sample without objects.
+    whole output applies to them only if its metric is a ratio to the baseline's energy (``fits_channels``).
+    Such a limit applies to all samples together, since small channels may be almost 0 in a sample without
+    objects.
 
     Args:
         part: The small channels.
@@ -177,8 +178,8 @@ def limits_of_small_channels(
         criteria: All criteria of the case.
 
     Returns:
-        The criteria; if the list is empty, the default limit applies. None if a criterion compares the
-            channels as classes. Classes have the same unit, so small ones are not judged by themselves.
+        The criteria; if the list is empty, the default limit applies. None if the small channels are not
+            judged by themselves: a criterion compares the channels as classes, which all have one unit.
     """
     found = []
     for criterion in _limits_for_any((part.name, part.place, part.output), criteria):
@@ -199,7 +200,7 @@ def limits_of_small_channels(
 
 
 def default_limits(name: str, array: Array) -> list[OutputLimits]:
-    """Returns the default limit of an output: SQNR for floats, agreement for other kinds of elements."""
+    """Returns the default limit of the output ``name``: on the SQNR for floats, else on the agreement."""
     limits = {"agreement": _DEFAULT_AGREEMENT}
     if kind_of(array) == "floats":
         limits = {"sqnr_db": DEFAULT_SQNR_DB}
@@ -207,7 +208,7 @@ def default_limits(name: str, array: Array) -> list[OutputLimits]:
 
 
 def check_patterns(criteria: Sequence[OutputLimits], outputs: Sequence[str]) -> None:
-    """Raises CriterionError for a criterion that matches no output."""
+    """Raises CriterionError if one of ``criteria`` matches none of ``outputs``, the names of the outputs."""
     for criterion in criteria:
         if any(limits_for(name, [criterion]) for name in outputs):
             continue
@@ -224,7 +225,10 @@ def check_patterns(criteria: Sequence[OutputLimits], outputs: Sequence[str]) -> 
 
 
 def check_fits(metric: Metric, name: str, array: Array, axis: int) -> None:
-    """Raises CriterionError if ``metric`` cannot judge an array: wrong kind, class axis or class count."""
+    """Raises CriterionError if ``metric`` cannot judge ``array``, which the output ``name`` gives.
+
+    It cannot if it does not fit the kind of elements, or if ``axis`` is no class axis or has too few classes.
+    """
     kind, shape = kind_of(array), array.shape
     if kind not in metric.kinds:
         fitting = ", ".join(m.name for m in METRICS.values() if kind in m.kinds and not m.min_classes)

@@ -1,4 +1,4 @@
-"""Keeps the samples whose class differs between baseline and candidate, for outputs with class scores."""
+"""Collects the samples whose class differs between baseline and candidate, for outputs with class scores."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ from pytest_int8acc.scores.rows import F64, NO_CLASS, TOP1, TOP5, changed_classe
 from pytest_int8acc.scores.tasks import TASKS, Task
 from pytest_int8acc.tensors import Array, Feed
 
-#: Maximum number of samples of an output that are kept. The others are only counted.
+#: Maximum number of samples whose class differs that are kept for an output. Others are only counted.
 _MAX_KEPT = 100
-#: The indices of the columns in a kept row of float64 numbers. A class that is not known is ``NO_CLASS``.
+#: The indices of the columns in the row of float64 numbers that is kept for a sample whose class differs. A
+#: class that is not known is ``NO_CLASS``.
 _SAMPLE, _BASELINE, _CANDIDATE, _MARGIN, _LABEL = range(5)
 
 
 @dataclass(eq=False)
 class _Output:
-    """The samples of one output whose class differs, in the batches that were added so far."""
+    """The samples of one output whose class in the candidate differs from the baseline's, so far."""
 
     axis: int
-    """The axis of the classes."""
+    """The axis of the output along which the classes lie."""
     labels: Array | None
     """The labelled class of each sample, integers [samples]; None if there are no such labels.
 
     A sample without a class has ``NO_CLASS``.
     """
     kept: F64
-    """The samples whose class differs and whose margins are the largest, [samples, 5], the largest first."""
+    """A row for each of the samples whose class differs and whose margins are largest, [samples, 5], the
+    largest margin first. The margin is by how much the baseline prefers its class to the candidate's."""
     changed: int = 0
     broken: int = 0
     mended: int = 0
 
     def add(self, b: Array, c: Array, first: int) -> None:
-        """Adds the next batch.
+        """Adds the samples of the next batch whose class differs.
 
         Args:
             b: The baseline's array, samples along the first axis.
-            c: The candidate's array.
-            first: The index of the first sample in the data.
+            c: The candidate's array, of the same shape.
+            first: The index in the data set of the batch's first sample.
         """
         found = changed_classes(b, c, self.axis)
         samples = first + found[:, 0].astype(np.int64)
@@ -59,13 +61,15 @@ class _Output:
 
 
 class Decisions:
-    """The samples whose class differs, for outputs that a criterion or a metric of labels judges by class.
+    """Collects the samples whose class differs, for each output that is judged by class.
+
+    An output is judged by class if it has a limit on top-k agreement, or if a metric of labels reads classes.
 
     An output is left out if it has several vectors of class scores for each sample, as in segmentation.
     """
 
     def __init__(self, judge: Judge) -> None:
-        """Starts without samples. ``judge`` applies the criteria, and has the labels."""
+        """Starts without samples. ``judge`` has the criteria and the labels of the case."""
         self._judge = judge
         self._outputs: dict[str, _Output | None] = {}
         self._samples = 0
@@ -119,7 +123,10 @@ class Decisions:
         return replace(output, decisions=changed)
 
     def _opened(self, name: str, first_output: str) -> _Output | None:
-        """Returns an empty record of an output; None if no criterion and no metric judges it by class."""
+        """Returns an empty record for the output ``name``; None if the output is not judged by class.
+
+        ``first_output`` is the output that a metric of labels reads if it names none.
+        """
         task = next((t for t in self._tasks() if (t.output or first_output) == name), None)
         axes = [
             limits.axis
@@ -152,7 +159,10 @@ class Decisions:
 
 
 def _is_one_decision(array: Array, axis: int, rows: int) -> bool:
-    """Whether an array holds one class id, or one row of class scores, for each of ``rows`` samples."""
+    """Whether an array holds one class id, or one vector of class scores, for each of ``rows`` samples.
+
+    ``axis`` is the axis of the classes.
+    """
     if array.dtype.kind in "iu":
         return array.shape == (rows,)
     if array.dtype.kind != "f" or not -array.ndim <= axis < array.ndim or array.shape[0] != rows:

@@ -1,6 +1,6 @@
 """Compares the outputs of a low-precision candidate with those of the float baseline, and judges them.
 
-For each sample a row of numbers is kept. Verdicts are computed from these rows.
+For each sample a row of numbers, such as its squared error, is kept. Scores are computed from these rows.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ from pytest_int8acc.scores.tasks import Labels
 from pytest_int8acc.scores.user_metric import MetricRun, UserMetric, metric_scores, of_samples
 from pytest_int8acc.tensors import Array, Feed, Outputs, Part
 
-#: Maximum ratio of elements of an output that may be NaN in both baseline and candidate. With more of them,
+#: Maximum ratio of the elements of an output that may be NaN in both baseline and candidate. With more NaN
 #: the output fails, because NaN cannot be judged.
 _MAX_NAN_RATIO = 0.01
-#: A line is fitted to the candidate's values as a function of the baseline's values. The line is described in
-#: words only if the correlation of these values is above this number.
+#: A line is fitted to the candidate's values as a function of the baseline's values. The report describes the
+#: line in words only if the correlation of both models' values is above this number.
 _MIN_CORRELATION = 0.8
 #: The slope of the line candidate = slope * baseline + offset is reported if it differs from 1 by more than
 #: this number. A shift of the mean is reported if it exceeds this ratio of the baseline's standard deviation.
 #: A slope or a shift of this size alone limits the SQNR to 20 dB.
 _MIN_MEANING = 0.1
-#: Values count as constant if the ratio of their variance to their mean square is at most this. Such a
-#: variance may be a rounding error of the sums.
+#: An output is called constant if the ratio of the variance of its values to their mean square is at most
+#: this, because so small a variance may be a rounding error of the sums.
 _MAX_ROUNDING_RATIO = 1e-12
 #: A sample counts as small if its root mean square is more than this many times below that of the largest
 #: sample. Such a sample has less than a 900th of the energy, so the SQNR of all samples does not show its
@@ -71,12 +71,12 @@ _MIN_SIZE_RATIO = 30.0
 _HEAVY_ERROR_RATIO, _MAX_HEAVY_RATIO = 0.9, 0.25
 
 
-#: The measures of metrics whose value is the ratio of classes or elements that agree with the baseline.
+#: The measures of the metrics of agreement: the ratio of classes or elements that equal the baseline's.
 _SHARES = (TOP1, TOP5, UNEQUAL)
 
 
 def _is_open(score: Score) -> bool:
-    """Returns whether there are too few samples to prove a score."""
+    """Returns whether there are too few samples to prove ``score``, as ``Interval.enough`` says."""
     return score.interval is not None and not score.interval.enough
 
 
@@ -102,7 +102,7 @@ class Verdict(NamedTuple):
         return self.holds_at(LIKELY)
 
     def holds_at(self, level: float) -> bool:
-        """Whether the candidate passes, and each score meets its limit on enough resamples of the data.
+        """Whether the candidate passes, and each score meets its limit on most bootstrap resamples.
 
         Args:
             level: The minimum ratio of resamples on which a score must meet its limit, 0 to 1.
@@ -111,9 +111,10 @@ class Verdict(NamedTuple):
 
     @property
     def unproved(self) -> tuple[Score, ...]:
-        """The scores that the samples are not enough to prove; see ``Interval.enough``.
+        """The scores for which there are too few samples to prove that they meet their limit.
 
-        If an output has limits on its error, such as on the SQNR, its limits on agreement are left out.
+        ``Interval.enough`` says so. If an output has limits on its error, such as on the SQNR, its scores of
+        agreement are left out.
         """
         few = [score for score in self.metrics if _is_open(score)]
         for output in self.outputs:
@@ -129,11 +130,11 @@ class Judge:
     """The criteria of a case, ready to be applied to outputs."""
 
     limits: Sequence[OutputLimits] = ()
-    """The limits on outputs. An output without any limit gets the default limit, unless there are
-    ``metrics``."""
+    """The limits on outputs. An output without any limit gets the default limit, unless ``metrics`` judge the
+    case."""
     metrics: Sequence[tuple[MetricLimit, UserMetric]] = ()
     labels: Labels = None
-    """The labels that the metrics get."""
+    """The labels of all samples, which ``metrics`` read; None if the case has none."""
     splitter: Splitter = field(default_factory=Splitter)
     """Decides which outputs are judged by their parts. All comparisons of a case use the same splitter."""
 
@@ -143,7 +144,8 @@ class Judge:
     def of_rows(self, rows: Sequence[int]) -> Judge:
         """Returns a copy of this judge that has the labels and the groups of some samples only.
 
-        ``rows`` are the samples' indices.
+        Args:
+            rows: The indices of the samples.
         """
         groups = None if self.groups is None else self.groups[list(rows)]
         return replace(self, labels=of_samples(self.labels, rows), groups=groups)
@@ -168,13 +170,14 @@ class Judge:
         Args:
             baseline: The baseline's outputs, one array per batch, samples along the first axis.
             candidate: The candidate's outputs of the same batches.
-            like: See ``Comparison``.
-            judged_only: See ``Comparison``.
-            metrics: See ``Comparison``.
+            like: A comparison of another candidate with the same baseline on the same samples. The values of
+                users' metrics for the baseline are taken from it. With None, they are computed.
+            judged_only: Whether to leave out everything that no limit needs.
+            metrics: Whether users' metrics and metrics of labels are computed.
             samples: The number of samples in each batch; None: the size of the first axis.
 
         Raises:
-            CriterionError: See ``Comparison.add``.
+            CriterionError: A criterion or the candidate does not fit, or a user's metric fails.
         """
         comparison = Comparison(self, like, judged_only=judged_only, metrics=metrics)
         comparison.open(list(baseline), list(candidate), {n: a[0] for n, a in baseline.items() if a})
@@ -187,7 +190,10 @@ class Judge:
 
 
 class Comparison:
-    """Compares a candidate with the baseline batch by batch. A row of numbers is kept for each sample."""
+    """Compares a candidate with the baseline batch by batch, and computes the verdict at the end.
+
+    A row of numbers, such as the squared error, is kept for each sample, but no outputs.
+    """
 
     def __init__(
         self,
@@ -206,25 +212,25 @@ class Comparison:
                 here.
             judged_only: Whether to leave out everything that no limit needs: other scores, the fitted line,
                 the worst sample.
-            metrics: Whether users' metrics get the outputs.
+            metrics: Whether users' metrics and metrics of labels are computed.
 
         Raises:
             CriterionError: The parameters of a user's metric are not those that a metric may have.
         """
         self.judge, self.judged_only = judge, judged_only
         self.outputs: dict[str, OutputRows] = {}
-        """The rows of each output, or of each part of an output, by its name."""
+        """Name of an output, or of a part of an output, to the rows of numbers of its samples."""
         self.metrics = self._metric_runs() if metrics else []
         self._own_metrics = self._metric_runs() if metrics and like is None else []
         self.baseline_metrics: list[MetricRun] = self._own_metrics if like is None else like.baseline_metrics
-        """Users' metrics of the baseline, in the order of ``metrics``."""
+        """The same metrics as in ``metrics``, in the same order, but computed for the baseline's outputs."""
         self._samples = 0
 
     def _metric_runs(self) -> list[MetricRun]:
         return [MetricRun(limit, function, self.judge.labels) for limit, function in self.judge.metrics]
 
     def open(self, baseline: Sequence[str], candidate: Sequence[str], first: Mapping[str, Array]) -> None:
-        """Prepares an empty ``OutputRows`` for each output, or for each part of an output.
+        """Prepares the comparison of each output, or of each part of an output, before the first batch.
 
         Args:
             baseline: The names of the baseline's outputs.
@@ -304,7 +310,7 @@ class Comparison:
         """
         if not self.outputs:
             self.open(list(baseline), list(candidate), baseline)
-        # A batch of one sample gives one row, whatever its outputs' first axis is.
+        # A batch of one sample gives one row of numbers, even if the first axis of an output is not 1.
         single = 1 if rows == 1 else None
         for output in self.outputs.values():
             output.add(baseline[output.output], candidate[output.output], single)
@@ -320,7 +326,7 @@ class Comparison:
     def results(
         self, noise: Comparison | None = None, *, intervals: bool = False, rare: bool = False
     ) -> tuple[OutputResult, ...]:
-        """Returns the results of all outputs. The arguments are those of ``verdict``."""
+        """Returns the results of all outputs, without metrics. The arguments are those of ``verdict``."""
         reruns = noise.outputs if noise is not None else {}
         return tuple(
             output.result(reruns.get(name), intervals=intervals, groups=self.judge.groups, rare=rare)
@@ -333,11 +339,11 @@ class Comparison:
         """Returns the results of all outputs and the scores of all metrics.
 
         Args:
-            noise: The comparison of the baseline with its second run, on these samples or on others. A
-                comparison without users' metrics means that both runs gave the same outputs.
+            noise: The comparison of the baseline with its second run, on these samples or on others. It lacks
+                users' metrics only if both runs gave equal outputs. The noise of users' metrics is then 0.
             intervals: Whether confidence intervals are computed. They show whether the samples suffice to
                 decide the verdict.
-            rare: Whether intervals allow for rare large errors; see ``interval``.
+            rare: Whether intervals allow for rare large errors that the samples do not show, as for a proof.
 
         Raises:
             CriterionError: An output with a limit is not finite in the baseline, or a user's metric fails.
@@ -366,10 +372,11 @@ class Obstacle:
 
 
 class OutputRows:
-    """The rows of one output, or of one part of an output, and the scores that are computed from them.
+    """Compares one output, or one part of an output, batch by batch, and computes its scores.
 
-    Relative errors need the greatest magnitude of the baseline over all batches. If a limit is on a relative
-    error and this magnitude is not known beforehand, arrays are kept until the first score is requested.
+    A row of numbers is kept for each sample. Relative errors need the greatest magnitude of the baseline over
+    all batches. If a limit is on a relative error and this magnitude is not known beforehand, the arrays are
+    kept until the first score is requested.
     """
 
     def __init__(
@@ -382,7 +389,7 @@ class OutputRows:
         part: Part | None = None,
         also: Sequence[Key] = (),
     ) -> None:
-        """Starts without any rows.
+        """Starts without any samples.
 
         Args:
             name: The name of the output, or of the part.
@@ -390,22 +397,22 @@ class OutputRows:
             judged_only: Whether to leave out scores without a limit, the fitted line and the worst sample.
             peak: The greatest magnitude of the baseline over all batches; None: it is not known yet.
             part: The part of the output's arrays that is compared; None: the whole arrays are compared.
-            also: Keys of rows that are kept, although no score is computed from them.
+            also: Measures, with options, whose rows are kept although no score is computed from them.
         """
         self.name, self.limits, self.part = name, limits, part
         self.dtype, self.kind, self.arrays, self.elements, self.samples = "", "", 0, 0, 0
         self.difference = ""
-        """How the kinds of elements or the shapes of baseline and candidate differ, in words; empty if they
-        are equal."""
+        """A text on how baseline and candidate differ in the kind of their elements or in their shape; empty
+        if they do not."""
         self._judged_only, self._peak, self._also = judged_only, peak, also
         self._length = 0
-        """The total size of the first axis of all arrays."""
+        """The sum of the sizes of axis 0 over the arrays of all batches."""
         self._judged = [metric for limits in self.limits for metric in limits.limits]
         self._greatest = [0.0, 0.0]
         """The greatest finite magnitude of the baseline and that of the candidate; 0 unless the arrays are
         float64."""
         self._tails: set[tuple[int, ...] | None] = set()
-        """The shapes of the arrays without their first axis, which counts the samples."""
+        """The different shapes of the arrays so far, without the first axis, which counts the samples."""
         self._rows: dict[Key, list[F64]] = {}
         self._held: list[tuple[Array, Array, int]] = []
 
@@ -419,7 +426,7 @@ class OutputRows:
         return array if self.part is None else self.part.of(array)
 
     def add(self, b: Array, c: Array, samples: int | None = None) -> None:
-        """Compares the next batch.
+        """Compares the arrays of the next batch.
 
         Args:
             b: The baseline's array of the whole output.
@@ -454,7 +461,7 @@ class OutputRows:
             self._held.append((b, c, count))
 
     def _begin(self, b: Array) -> None:
-        """Chooses which rows are kept. This depends on the limits and on the first array of the baseline."""
+        """Chooses the measures whose rows are kept, by the limits and by ``b``, the first baseline array."""
         self.dtype, self.kind = str(b.dtype), kind_of(b)
         keys = [METRICS[m].measure.key(limits.options) for limits in self.limits for m in limits.limits]
         keys += [metric.measure.key(Options()) for metric in self._shown()]
@@ -490,28 +497,31 @@ class OutputRows:
 
     @property
     def errors(self) -> F64:
-        """A row of ``Sums`` for each sample, [samples, fields]; no rows if no metric needs them."""
+        """The sums over the elements of each sample, with the columns of ``Sums``, [samples, fields].
+
+        There are no rows if no metric needs the sums.
+        """
         return self.rows(ERRORS.key(Options()))
 
     @property
     def sums(self) -> Sums:
-        """The sums over all samples. For integers they are 0 unless a limit needs them."""
+        """The sums over the elements of all samples. For integers they are 0 unless a limit needs them."""
         return Sums(*ERRORS.pool(self.errors).tolist())
 
     @property
     def latest_errors(self) -> F64:
-        """A row of ``Sums`` for each sample of the latest batch; no rows if no metric needs them."""
+        """The rows of ``errors`` for the samples of the latest batch alone, [samples, fields]."""
         rows = self._rows.get(ERRORS.key(Options()))
         return rows[-1] if rows else np.zeros((0, len(AT)))
 
     @property
     def peak(self) -> float | None:
-        """The greatest magnitude of the baseline so far; None if it is not known."""
+        """The greatest magnitude of the baseline in the batches so far; None if no metric needs it."""
         peak = self.sums.peak
         return None if not len(self.errors) or math.isnan(peak) else peak
 
     def rows(self, key: Key) -> F64:
-        """Returns the rows of a measure, [samples, columns]."""
+        """Returns the rows of a measure, [samples, columns]. ``key`` is the measure and its options."""
         if self._held and key[0].needs_peak:
             peak, held, self._held = self.peak or 0.0, self._held, []
             for b, c, count in held:
@@ -552,7 +562,7 @@ class OutputRows:
             noise: The baseline compared with its second run, on these samples or on others.
             intervals: Whether the interval of each score is computed.
             groups: The group of each sample, [samples]; None if no samples belong together.
-            rare: Whether intervals allow for rare large errors; see ``interval``.
+            rare: Whether intervals allow for rare large errors that the samples do not show, as for a proof.
 
         Raises:
             CriterionError: Nothing was run, or the output has a limit and is not finite in the baseline.
@@ -609,9 +619,13 @@ class OutputRows:
     def _score(
         self, metric: Metric, limits: OutputLimits, rerun: OutputRows | None, *, comparable: bool
     ) -> Score:
-        """Returns the score of one metric.
+        """Returns the score of one metric, without a limit.
 
-        The noise of the score is the same metric, computed for the baseline and its second run.
+        Args:
+            metric: The metric.
+            limits: They give the options of the metric, and a note.
+            rerun: The comparison of the baseline with its second run, which gives the noise of the score.
+            comparable: Whether baseline and candidate can be compared. If not, the value is nan.
         """
         value, noise, notes = math.nan, None, [limits.note]
         if comparable:
@@ -635,7 +649,10 @@ class OutputRows:
         return Score(self.name, metric.name, value, bound=metric.bound, noise=noise, note=note)
 
     def _are_probabilities(self, limits: OutputLimits) -> bool:
-        """Whether the baseline's rows of class scores are never negative and sum to 1, as after a softmax."""
+        """Whether all of the baseline's vectors of class scores are probabilities: not negative, with sum 1.
+
+        ``limits`` give the class axis.
+        """
         _, count, probabilities = DIVERGENCE.pool(self.rows(DIVERGENCE.key(limits.options)))
         return bool(count and probabilities == count)
 
@@ -666,14 +683,18 @@ class OutputRows:
 
     @property
     def _can_be_squared(self) -> bool:
-        """Whether the squares of both models' values can be summed.
+        """Whether the squares of both models' values can be summed in float64.
 
-        Only float64 values may be too small or too large.
+        They cannot if the greatest value is too small or too large, which only a float64 output can have.
         """
         return all(map(_can_be_squared, self._greatest))
 
     def _not_squared(self, obstacle: Obstacle) -> Obstacle:
-        """Adds to ``obstacle`` that values are too small or too large for metrics that square them."""
+        """Returns ``obstacle`` with a text: values are too small or too large for metrics that square them.
+
+        Raises:
+            CriterionError: A limit is on such a metric, and the values of the baseline are at fault.
+        """
         squared = [metric for metric in self._judged if METRICS[metric].squares]
         baseline, candidate = self._greatest
         text = (
@@ -721,11 +742,10 @@ class OutputRows:
         return Obstacle(comparable=not bad.any() and same.sum() < total, problem=problem, note=note)
 
     def _small_samples(self, scores: Sequence[Score]) -> SmallSamples | None:
-        """Returns the small samples if they miss a limit that all samples together meet.
+        """Returns the small samples if they miss a limit that all samples together meet; otherwise None.
 
         A sample is small if its root mean square is more than 30 times below that of the largest sample
-        (``_MIN_SIZE_RATIO``). The result is None if there is no small sample, or if the small samples miss no
-        such limit.
+        (``_MIN_SIZE_RATIO``). ``scores`` are the scores of all samples together.
         """
         rows = self.errors
         with np.errstate(all="ignore"):
@@ -752,7 +772,10 @@ def _can_be_squared(greatest: float) -> bool:
 
 
 def _difference(index: int, b: Array, c: Array) -> str:
-    """Returns how the candidate's batch differs in kind or shape from the baseline's; empty if equal."""
+    """Returns a text on how the candidate's array ``c`` differs from ``b`` in kind or shape; empty if equal.
+
+    ``index`` is the number of the batch.
+    """
     if kind_of(b) != kind_of(c):
         return f"the baseline holds {kind_of(b)} ({b.dtype}), the candidate {kind_of(c)} ({c.dtype})"
     if b.shape == c.shape:
@@ -766,7 +789,8 @@ def _difference(index: int, b: Array, c: Array) -> str:
 def _fit_line(s: Sums) -> LineFit | None:
     """Returns the least-squares line candidate = slope * baseline + offset; None for a constant baseline.
 
-    The correlation in the result is Pearson's. It is 0 for a constant candidate.
+    ``s`` are the sums over all elements of an output. The correlation in the result is Pearson's. It is 0 for
+    a constant candidate.
     """
     if not s.elements:
         return None
@@ -796,9 +820,9 @@ def _fit_line(s: Sums) -> LineFit | None:
 
 
 def sample_ratios(rows: F64) -> F64:
-    """Returns the ratio of signal power to noise power for each row of ``Sums``, [samples].
+    """Returns the ratio of signal power to noise power for each sample, [samples]; inf if nothing differs.
 
-    The result is inf if nothing differs.
+    ``rows`` has a row for each sample with the columns of ``Sums``, [samples, fields].
     """
     signal, noise, count = (rows[:, AT[field]] for field in ("bb", "ee", "elements"))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -806,18 +830,21 @@ def sample_ratios(rows: F64) -> F64:
 
 
 def _worst_sample(rows: F64) -> int | None:
-    """Returns the index of the row of ``Sums`` with the lowest SQNR; None if no sample differs."""
+    """Returns the index of the sample with the lowest SQNR; None if no sample differs from the baseline.
+
+    ``rows`` has a row for each sample with the columns of ``Sums``, [samples, fields].
+    """
     ratio = sample_ratios(rows)
     return int(ratio.argmin()) if len(ratio) and ratio.min() < math.inf else None
 
 
 def _heavy(rows: F64) -> tuple[int, ...]:
-    """Returns the samples that cause 90 % of the squared error, the worst first.
+    """Returns the indices of the samples that cause 90 % of the squared error, the worst first.
 
     The result is empty if these samples are more than a quarter of all samples.
 
     Args:
-        rows: The rows of ``Sums``, [samples, fields].
+        rows: A row for each sample with the columns of ``Sums``, [samples, fields].
     """
     errors = np.nan_to_num(rows[:, AT["ee"]], posinf=0.0)
     if not errors.any():

@@ -176,23 +176,25 @@ class Metric:
     shown_for: tuple[str, ...]
     """The kinds of elements for which a report shows the value even without a limit."""
     min_classes: int
-    """The minimum size of the class axis. With fewer classes the value would always be perfect. 0 if the
-    metric needs no class axis."""
+    """The minimum number of classes. With fewer classes the value would always be perfect. 0 if the metric
+    does not compare classes."""
     squares: bool
-    """Whether the value is computed from squares of the elements (see ``rows.SQUARED``)."""
+    """Whether the value is computed from squares of the elements. Then it cannot be computed if the values of
+    an output are too small or too large to be squared (``rows.SQUARED``)."""
     fits_channels: bool
-    """Whether a limit on a whole output also applies to its small channels by themselves. Small channels may
-    have another unit, so the value must be a ratio to the energy of the baseline."""
+    """Whether a limit on a whole output also applies to channels with far smaller values by themselves. Such
+    channels may have another unit, so the value must be a ratio to the energy of the baseline."""
     measure: Measure
-    """The function that computes the rows, one for each sample, and the meaning of their columns."""
+    """Computes a row of numbers for each sample, from which ``value`` computes the metric, and says what the
+    columns mean."""
     value: Callable[[F64], float]
-    """Computes the value from one row, which stands for one sample or for several; nan if that is
-    impossible."""
+    """Computes the metric's value from one row of numbers, which stands for one sample or for several; nan if
+    the value cannot be computed."""
     share: Callable[[float, Options, Whole], Share]
-    """Creates an object that computes, for the search for a fix, which share of a limit each sample uses
-    up."""
+    """Creates an object that computes which share of a limit each sample uses up. The search for a fix needs
+    these shares. The arguments are the limit, the criterion's options, and sums of the baseline."""
     spared: float | None = None
-    """The ratio of samples that may miss a limit, 0 to 1, if each sample is judged by itself; None if all
+    """If each sample is judged by itself: the ratio of samples that may miss a limit, 0 to 1. None if all
     samples are judged together."""
 
     def __call__(self, rows: F64) -> float:
@@ -206,46 +208,58 @@ class Metric:
         return self.of_row(self.measure.pool(rows))
 
     def takes_worst(self, rows: F64) -> bool:
-        """Whether the value over several samples is that of the worst sample.
+        """Whether the value over several samples equals that of the worst sample, as for a greatest error.
 
         Args:
-            rows: The rows of the metric's measure, [samples, columns]; at least one row.
+            rows: The rows of the metric's measure, [samples, columns]; at least one row. For the metric
+                ``tolerance``, the first row tells.
         """
         if self.measure is TOLERANCE:
             return is_of_worst(rows[0])
         return self.name in ("max_abs", "max_rel")
 
     def of_row(self, row: F64) -> float:
-        """Returns the value over the samples that one row stands for; nan if it cannot be computed."""
+        """Returns the metric's value for the one or several samples that ``row`` stands for.
+
+        ``row`` is a row of the metric's measure, [columns]. The result is nan if it cannot be computed.
+        """
         with np.errstate(all="ignore"):  # inf and nan are valid results here
             return self.value(row)
 
     def each(self, rows: F64) -> F64:
-        """Returns the value of each sample by itself, without the samples that have nothing to compare."""
+        """Returns the value of each sample by itself. Samples that have nothing to compare are left out.
+
+        ``rows`` are the rows of the metric's measure, [samples, columns].
+        """
         return self.of_rows(rows[self.measure.compared(rows)])
 
     def of_rows(self, rows: F64) -> F64:
-        """Returns the value of each row by itself, [rows]; nan where it cannot be computed."""
+        """Returns the metric's value for each row by itself, [rows]; nan where it cannot be computed."""
         with np.errstate(all="ignore"):  # inf and nan are valid results here
             return np.array([self.value(row) for row in rows], np.float64)
 
     def losses(self, values: F64) -> F64:
-        """Returns the distance of each value from the best, at least 0; for decibels the ratio of powers."""
+        """Returns the loss of each value of the metric: its distance from the best value, at least 0.
+
+        For a value in decibels, the loss is the ratio of noise power to signal power.
+        """
         if self.name.endswith("_db"):
             return np.asarray(10 ** (-np.clip(values, -3000, 3000) / 10))
         return np.maximum(1 - values, 0.0) if self.bound == "min" else np.maximum(values, 0.0)
 
     def at_loss(self, loss: float) -> float:
-        """Returns the value that has this loss in ``losses``; the loss is from 0 to inf."""
+        """Returns the value of the metric that has this loss, the inverse of ``losses``.
+
+        ``loss`` is from 0 to inf.
+        """
         if self.name.endswith("_db"):
             return -10 * math.log10(loss) if loss > 0 else math.inf
         return 1 - loss if self.bound == "min" else loss
 
     def worst_but_spared(self, values: F64) -> float:
-        """Returns the value of the worst sample that is not spared; nan without samples.
+        """Returns the value of the worst sample after leaving out those that may miss the limit.
 
-        The spared samples are the worst ones, which may miss the limit. ``spared`` is their ratio to all
-        samples.
+        The ratio ``spared`` of the samples is left out, the worst first. The result is nan without samples.
 
         Args:
             values: The value of each sample by itself, [samples]. nan is worse than any number.
@@ -261,18 +275,18 @@ class Metric:
         """Returns an object that computes which share of a limit on this metric each sample uses up.
 
         Args:
-            limit: The limit.
-            options: The options of the criterion.
-            whole: Sums and rows of the baseline over all samples.
+            limit: The limit on the metric.
+            options: The options of the criterion, such as the class axis.
+            whole: Sums of the baseline over all samples, which decide how much error the limit allows.
         """
         share = self.share(limit, options, whole)
         return share if self.spared is None else _EachSample(self, share)
 
 
 class _EachSample(Share):
-    """Computes which share of a limit each sample uses up, if each sample is judged by itself.
+    """Computes which share of a limit each sample uses up, for a criterion that judges each sample by itself.
 
-    The criterion allows a ratio of the samples to miss the limit.
+    The criterion may allow a ratio of the samples to miss the limit.
     """
 
     pool = "rank"
@@ -308,7 +322,7 @@ _FLOATS = ("floats",)
 _NUMBERS = ("floats", "integers")
 _EXACT = ("integers", "booleans", "strings")
 
-#: The prefix of a metric's name in scores for which each sample is judged by itself.
+#: The prefix of the metric's name in the scores of a criterion that judges each sample by itself.
 PER_SAMPLE = "per_sample_"
 
 #: Every metric that a criterion on an output may name.
@@ -476,12 +490,12 @@ METRICS: Mapping[str, Metric] = {
 
 
 def per_sample(metric: Metric, spared: float) -> Metric:
-    """Returns a metric that judges each sample by itself. Some of the worst samples are left out.
+    """Returns a metric that judges each sample by itself, in place of all samples together.
 
-    The metric's value is that of the worst sample that is not left out.
+    Its value is that of the worst sample, after leaving out the samples that may miss a limit.
 
     Args:
-        metric: The metric of all samples together.
-        spared: The ratio of samples that are left out because they may miss a limit, 0 to 1.
+        metric: The metric over all samples together.
+        spared: The ratio of samples that may miss a limit, 0 to 1. The worst samples are left out first.
     """
     return replace(metric, name=PER_SAMPLE + metric.name, spared=spared)

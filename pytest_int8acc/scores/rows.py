@@ -22,9 +22,9 @@ F64 = NDArray[np.float64]
 #: Number of elements that are converted to float64 at a time. They take 0.25 MB, which fits the cache of a
 #: CPU core.
 PIECE = 2**15
-#: Minimum and maximum magnitude of an output whose squares are summed. Within these bounds the product of two
-#: sums of squares stays within float64, whatever the number of elements. All float32 numbers are in this
-#: range.
+#: If the greatest magnitude of an output is outside of these bounds, its squares are not summed. Within the
+#: bounds the product of two sums of squares stays within float64, whatever the number of elements. All
+#: float32 numbers are within them.
 SQUARED = (1e-70, 1e70)
 #: The default of ``rel_floor``, the minimum denominator of relative errors, as a ratio to the greatest
 #: magnitude of the baseline.
@@ -32,7 +32,7 @@ REL_FLOOR = 1e-3
 #: The index of the column that counts what was compared, for three kinds of rows: ``DIVERGENCE`` and top-k
 #: agreement count class rows (vectors of class scores), and ``UNEQUAL`` counts elements.
 COUNTED = 1
-#: The class id for a class that is not known.
+#: The number that stands for a class that is not known, in arrays of class ids.
 NO_CLASS = -1
 
 
@@ -40,18 +40,18 @@ class Tolerance(NamedTuple):
     """Polygraphy's tolerance with its defaults: an error passes if it is within ``abs`` or within ``rel``."""
 
     abs: float = 1e-5
-    """The greatest absolute error, in the unit of the output."""
+    """The greatest absolute error that passes, in the unit of the output."""
     rel: float = 1e-5
-    """The greatest relative error, a ratio to the baseline's value."""
+    """The greatest relative error that passes, a ratio to the baseline's value."""
     check: str = "elemwise"
-    """``elemwise`` checks each element. ``max``, ``mean``, ``median`` and ``quantile`` check this statistic
-    of the absolute errors, and of the relative errors."""
+    """What must be within the tolerance. ``elemwise``: each element. ``max``, ``mean``, ``median`` and
+    ``quantile``: this statistic, either of the absolute errors or of the relative errors."""
     quantile: float = 0.99
-    """The quantile of the check ``quantile``, 0 to 1."""
+    """Which quantile the check ``quantile`` computes, 0 to 1. Other checks do not use it."""
 
 
 class Options(NamedTuple):
-    """Options with which a criterion compares an output."""
+    """The options of a criterion that change how the outputs of two models are compared."""
 
     axis: int = -1
     """The axis of the output along which the classes lie."""
@@ -67,17 +67,17 @@ RowsFunction = Callable[[Array, Array, int, Options, float], F64]
 
 
 class Measure(NamedTuple):
-    """One kind of rows: the function that computes them, and the meaning of their columns."""
+    """Computes one kind of rows, and says what their columns mean. A row holds the numbers of one sample."""
 
     name: str
     rows: RowsFunction
     greatest: tuple[int, ...]
-    """The columns that hold a maximum. All other columns hold a sum."""
+    """The indices of the columns that hold a maximum over elements. All other columns hold a sum."""
     counted: int
-    """The column that counts what was compared: elements or class rows. The count is 0 for a sample that has
-    nothing to compare."""
+    """The index of the column that counts the compared elements or class rows (vectors of class scores). The
+    count is 0 for a sample that has nothing to compare."""
     reads: frozenset[str] = frozenset()
-    """The names of the fields of ``Options`` that the function ``rows`` reads."""
+    """The names of the fields of ``Options`` that affect the rows."""
 
     def key(self, options: Options) -> Key:
         """Returns the key under which rows are kept: this measure, and the options that it reads.
@@ -88,15 +88,18 @@ class Measure(NamedTuple):
 
     @property
     def needs_peak(self) -> bool:
-        """Whether the rows need the greatest magnitude of the baseline over all samples."""
+        """Whether the baseline's greatest magnitude over all samples must be known to compute the rows."""
         return "rel_floor" in self.reads
 
     def compared(self, rows: F64) -> NDArray[np.bool_]:
-        """Returns which samples have something to compare, [samples]."""
+        """Returns whether each sample has something to compare, [samples]."""
         return np.asarray(rows[:, self.counted] > 0)
 
     def pool(self, rows: F64) -> F64:
-        """Returns one row, [columns], for several samples together, from a row for each sample."""
+        """Returns one row, [columns], for several samples together.
+
+        ``rows`` has a row for each sample, [samples, columns].
+        """
         with np.errstate(all="ignore"):  # inf and nan are valid results here
             pooled = np.asarray(rows.sum(axis=0))
             for column in self.greatest if len(rows) else ():
@@ -117,7 +120,10 @@ class Measure(NamedTuple):
         return np.asarray(pooled)
 
     def pool_up_to(self, rows: F64) -> F64:
-        """Returns for each row one that combines it with all rows before it: cumulative sums and maxima."""
+        """Returns cumulative rows: row i stands for the first i + 1 samples together, [samples, columns].
+
+        ``rows`` has a row for each sample.
+        """
         pooled = np.cumsum(rows, axis=0)
         for column in self.greatest:
             pooled[:, column] = np.maximum.accumulate(rows[:, column])
@@ -129,9 +135,10 @@ Key = tuple[Measure, Options]
 
 
 class Sums(NamedTuple):
-    """The columns of the measure ``ERRORS``, by name.
+    """Sums and maxima over elements of the baseline, b, and of the candidate, c.
 
-    An element is left out if baseline and candidate hold the same NaN or infinity.
+    They are the columns of the measure ``ERRORS``. An element is left out if both models hold the same NaN or
+    infinity.
     """
 
     elements: float = 0.0
@@ -164,9 +171,9 @@ class Sums(NamedTuple):
     """The sum of c."""
 
 
-#: The index of the column that holds each field of ``Sums``, by the field's name.
+#: The name of a field of ``Sums``, to the index of the column that holds this field in a row of ``ERRORS``.
 AT = {field: column for column, field in enumerate(Sums._fields)}
-#: The columns of ``ERRORS`` that hold a maximum.
+#: The indices of the columns of ``ERRORS`` that hold a maximum. All other columns hold a sum.
 _GREATEST = [AT["max_error"], AT["peak"]]
 
 
@@ -176,7 +183,15 @@ def samples_in(array: Array) -> int:
 
 
 def errors(b: Array, c: Array, samples: int, options: Options | None = None, peak: float = 0.0) -> F64:
-    """Returns the rows of ``Sums``, [samples, fields]."""
+    """Returns a row for each sample with the sums and maxima of ``Sums``, [samples, fields].
+
+    Args:
+        b: The baseline.
+        c: The candidate.
+        samples: How many samples each array holds.
+        options: Not used.
+        peak: Not used.
+    """
     flat_b, flat_c = b.reshape(samples, -1), c.reshape(samples, -1)
     size = flat_b.shape[1]
     rows = np.zeros((samples, len(AT)))
@@ -194,7 +209,10 @@ def errors(b: Array, c: Array, samples: int, options: Options | None = None, pea
 
 
 def _errors_of_piece(b: Array, c: Array) -> F64:
-    """Returns the rows of ``Sums`` of arrays [samples, elements] with at least one element."""
+    """Returns a row for each sample with the sums and maxima of ``Sums``, [samples, fields].
+
+    The arrays of baseline and candidate are [samples, elements], with at least one element.
+    """
     rows = np.zeros((len(b), len(AT)))
     x, y = b.astype(np.float64), c.astype(np.float64)
     bad_b, bad_c = ~np.isfinite(x), ~np.isfinite(y)
@@ -252,7 +270,8 @@ def pieces(b: Array, c: Array, samples: int) -> Iterator[tuple[Array, Array, int
 def relative(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
     """Returns maximum and sum of the relative errors, and the number of compared elements, [samples, 3].
 
-    A relative error is |b - c| / max(|b|, floor). It is 0 if b equals c, even if both are 0.
+    A relative error is |b - c| / max(|b|, floor), with floor = ``options.rel_floor`` times ``peak``, the
+    greatest magnitude of the baseline. It is 0 if b equals c, even if both are 0.
     """
     rows, floor = [], options.rel_floor * peak
     for x, y, n in pieces(b, c, samples):
@@ -271,7 +290,8 @@ def divergence(b: Array, c: Array, samples: int, options: Options, peak: float) 
 
     A class row is one vector of class scores. The first count is of all class rows that are compared. A class
     row is left out if its greatest baseline value is not finite. The second count is of the compared class
-    rows that hold probabilities in the baseline: no value is negative, and their sum is 1.
+    rows that hold probabilities in the baseline: no value is negative, and their sum is 1. ``peak`` is not
+    used.
     """
     rows = []
     for x, y, n in pieces(b, c, samples):
@@ -286,7 +306,7 @@ def divergence(b: Array, c: Array, samples: int, options: Options, peak: float) 
 
 
 def top_k(k: int) -> RowsFunction:
-    """Returns a function that makes three counts of class rows, [samples, 3].
+    """Returns a function that computes three counts of class rows for each sample, [samples, 3].
 
     A class row is one vector of class scores. The first count is of the class rows whose greatest class in
     ``b`` is among the top k classes of ``c``. The second count is of the class rows that are compared. The
@@ -307,7 +327,7 @@ def top_k(k: int) -> RowsFunction:
 
 
 def _classes_before(b: Array, c: Array) -> NDArray[np.intp]:
-    """Returns how many classes rank above the greatest class of b, by their scores in c.
+    """Returns how many classes rank above the greatest class of ``b`` if classes are ranked by ``c``.
 
     A class that ties in c with the greatest class of b also ranks above it, if its score in b is lower. So
     outputs of zeros never agree.
@@ -319,7 +339,9 @@ def _classes_before(b: Array, c: Array) -> NDArray[np.intp]:
 
 
 def changed_classes(b: Array, c: Array, axis: int) -> F64:
-    """Returns the samples whose class differs, as top-1 agreement counts them, [changed samples, 4].
+    """Returns a row for each sample whose class in ``c`` differs from that in ``b``, [changed samples, 4].
+
+    The samples are those that lower the top-1 agreement.
 
     The columns are the index of the sample, its class in ``b``, its class in ``c``, and the margin: the
     difference of the scores of these two classes in ``b``. If the greatest value of ``c`` is not finite, its
@@ -345,11 +367,11 @@ def changed_classes(b: Array, c: Array, axis: int) -> F64:
 
 
 def flip_distance(k: int) -> RowsFunction:
-    """Returns a function that measures how close the top class of each sample is to leaving the top k.
+    """Returns a function that computes how close the baseline's top class is to leaving the top k.
 
-    The function reads the first class row of each sample. A class row is one vector of class scores. The
-    function returns the k-th greatest of ``class_gains``, [samples, 1]. If the greatest class of the baseline
-    has left the top k of the candidate, the value is raised to above 1; otherwise it is clipped to 0 to 1.
+    The function returns one number for each sample, [samples, 1]: the k-th greatest of ``class_gains`` in the
+    sample's first class row, a vector of class scores. If the baseline's greatest class has left the top k of
+    the candidate, the number is raised to above 1; otherwise it is clipped to 0 to 1.
     """
 
     def rows(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
@@ -363,14 +385,14 @@ def flip_distance(k: int) -> RowsFunction:
 
 
 def class_gains(y: F64, e: F64, floor: float) -> F64:
-    """Returns how far the error moves each class towards the top class, as a ratio of their margin.
+    """Returns how much of its distance to the top class each class gains by the error; 1 is a tie.
 
-    This is (e_j - e_top) / (y_top - y_j) for class j, and 0 for the top class itself.
+    The result is (e_j - e_top) / (y_top - y_j) for class j, and 0 for the top class itself, [..., classes].
 
     Args:
         y: The baseline, [..., classes].
         e: The candidate minus the baseline, [..., classes].
-        floor: The minimum margin, in the unit of the output.
+        floor: The minimum of the divisor y_top - y_j, in the unit of the output.
     """
     top = y.argmax(axis=-1)[..., None]
     gain = e - np.take_along_axis(e, top, axis=-1)
@@ -390,7 +412,10 @@ def unequal(b: Array, c: Array, samples: int, options: Options, peak: float) -> 
 
 
 def class_rows(array: Array, axis: int, samples: int) -> F64:
-    """Returns an array as [samples, class rows, classes] in float64."""
+    """Returns an array as [samples, class rows, classes] in float64; ``axis`` is the axis of the classes.
+
+    A class row is one vector of class scores.
+    """
     return _classes_last(array, axis, samples).astype(np.float64)
 
 
@@ -400,7 +425,7 @@ def _classes_last(array: Array, axis: int, samples: int) -> Array:
 
 
 def log_softmax(rows: F64) -> F64:
-    """Returns the logarithms of the probabilities of each class row of logits."""
+    """Returns the logarithm of the softmax over the last axis, which holds logits."""
     shifted = rows - rows.max(axis=-1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
@@ -412,8 +437,8 @@ DIVERGENCE = Measure("divergence", divergence, greatest=(), counted=COUNTED, rea
 TOP1 = Measure("top1", top_k(1), greatest=(), counted=COUNTED, reads=_CLASSES)
 TOP5 = Measure("top5", top_k(5), greatest=(), counted=COUNTED, reads=_CLASSES)
 UNEQUAL = Measure("unequal", unequal, greatest=(), counted=COUNTED)
-#: The measures of how close a sample's top class is to losing its place; see ``flip_distance``. Only the
-#: search for a fix reads these rows. It reads them sample by sample, so rows of several samples are never
-#: combined.
+#: Two measures of how close the baseline's top class of a sample is to leaving the candidate's top 1, or its
+#: top 5; see ``flip_distance``. Only the search for a fix reads these rows. It reads them sample by sample,
+#: so rows of several samples are never combined.
 FLIP1 = Measure("flip1", flip_distance(1), greatest=(0,), counted=0, reads=_CLASSES)
 FLIP5 = Measure("flip5", flip_distance(5), greatest=(0,), counted=0, reads=_CLASSES)

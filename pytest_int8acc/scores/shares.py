@@ -44,47 +44,50 @@ from pytest_int8acc.tensors import Array
 #: exceed the limit. ``whole``: samples have no shares, because the criterion can only be computed for all
 #: samples together, like mAP and a user's metric.
 Pool = Literal["mean", "rank", "whole"]
-#: The smallest positive float64 of full precision. It replaces a divisor of 0.
+#: The smallest positive float64 of full precision. Divisors are at least this, so that none is 0.
 TINY = float(np.finfo(np.float64).tiny)
 #: Shares that are summed are multiplied by this factor just below 1. Otherwise a rounding error could make a
 #: sum exceed the limit.
 _SAFE = 1 - 1e-9
-#: Maximum magnitude of an element of an error vector; greater ones are clipped. Squared lengths then stay
-#: finite in float32.
+#: Maximum magnitude of an element of an error vector. Greater elements are clipped, so that the squared
+#: length of the vector stays finite in float32.
 _MAX_ELEMENT = 1e15
 #: Cosine similarity ignores a change of scale, but an output that shrinks to 0 has no direction. If an output
-#: shrinks by more than this ratio, the excess is treated as an error.
+#: shrinks by more than this ratio of its size, the part beyond the ratio is treated as an error.
 _MAX_SHRINKAGE = 0.5
-#: An error is divided by the margin between two class scores, but at least by this ratio of the mean margin.
+#: The error of a class is divided by the margin between its score and that of the top class. The divisor is
+#: at least this ratio of the mean margin.
 _MIN_MARGIN = 0.01
 
 
 class Whole(NamedTuple):
-    """Sums and rows of the float baseline over all samples of a search.
-
-    These numbers determine which error a limit allows. The rows come from comparing the baseline with itself.
-    """
+    """Sums of the float baseline over all samples of a search. They decide how much error a limit allows."""
 
     samples: int
     elements: int
     sums: Sums
     rows: F64
-    """The rows of the metric that the limit is on, [samples, columns]."""
+    """A row for each sample, [samples, columns], as the limit's metric computes it if the baseline is
+    compared with itself. The rows count the elements or class rows that are compared."""
 
 
 class Share(ABC):
-    """Computes from rows which share of one limit each sample uses up."""
+    """Computes which share of one limit each sample uses up, from a row of numbers for each sample.
+
+    For a limit on a mean, a share of 1 is what the limit allows for an average sample. For a limit on the
+    worst sample, a share of 1 is the limit.
+    """
 
     power: int = 1
-    """The exponent: the loss is proportional to this power of the length of the error vector (see
-    ``search.types.Target``)."""
+    """The loss is proportional to this power of the error vector's length: 1, or 2 for a squared error."""
     pool: Pool = "mean"
     measure: Measure | None = None
-    """The measure whose rows the shares are computed from; None means the measure of the metric itself."""
+    """The measure that computes the rows which ``of`` reads; None means the measure of the limit's metric."""
     allowed: int = 0
-    """Maximum number of samples whose share may exceed 1. It is used only if ``pool`` is ``rank``."""
+    """Maximum number of samples whose share may exceed 1, if ``pool`` is ``rank``; otherwise not used."""
     by_energy = False
-    """Whether error vectors are divided by the square root of the baseline's mean energy per sample."""
+    """Whether the length of error vectors is relative to the baseline: they are divided by the square root of
+    the baseline's mean energy per sample."""
 
     def __init__(self, limit: float, options: Options, whole: Whole) -> None:
         self.limit, self.options, self.whole = limit, options, whole
@@ -104,9 +107,10 @@ class Share(ABC):
             return np.nan_to_num(self._shares(rows), nan=np.inf, posinf=np.inf)
 
     def vectors(self, b: Array, c: Array, samples: int) -> NDArray[np.float32]:
-        """Returns error vectors, [samples, elements]. They are linear in the error.
+        """Returns the error vector of each sample, [samples, elements]. A greater loss has a longer vector.
 
-        A greater loss has a longer vector. ``c`` must be finite wherever ``b`` is finite.
+        The vectors are linear in the error. ``b`` is the baseline, and ``c`` the candidate, which must be
+        finite wherever ``b`` is.
         """
         with np.errstate(all="ignore"):
             vectors = np.clip(self._vectors(b, c, samples), -_MAX_ELEMENT, _MAX_ELEMENT)
@@ -117,7 +121,7 @@ class Share(ABC):
 
     @abstractmethod
     def _used(self, rows: F64) -> F64:
-        """Returns the loss that each sample causes, [samples]."""
+        """Returns the loss of each sample, [samples], in the unit of ``budget``, from the samples' rows."""
 
     @abstractmethod
     def _vectors(self, b: Array, c: Array, samples: int) -> F64: ...
@@ -210,9 +214,9 @@ class AbsoluteError(Share):
     """Computes which share of a limit on the mean absolute error each sample uses up."""
 
     column = AT["absolute"]
-    """The column of the metric's rows that holds the error of a sample."""
+    """The index of the column that holds the error of a sample in the rows of the metric."""
     relative = False
-    """Whether errors are divided by the magnitude of the baseline."""
+    """Whether the error of each element is divided by the magnitude of the baseline's element."""
 
     def _budget(self) -> float:
         if self.pool == "rank":
@@ -311,9 +315,9 @@ class Flips(Share):
         super().__init__(limit, options, whole)
 
     def _may_flip(self, limit: float) -> int:
-        """Returns how many class rows may change their top class within the limit.
+        """Returns how many class rows may change their top class without missing the limit.
 
-        Each number is tested by computing the score from it, so that rounding acts as it does in the score.
+        For each number the score is computed as usual, so that rounding has the same effect as in scores.
         """
         allowed = min(int((1 - limit) * self.class_rows) + 1, self.class_rows)
         while allowed > 0 and (self.class_rows - allowed) / self.class_rows < limit:
@@ -345,7 +349,7 @@ class Flips5(Flips):
 
 
 def flat(array: Array, samples: int) -> F64:
-    """Returns an array as [samples, elements] in float64, with 0 in place of NaN and infinities."""
+    """Returns an array of ``samples`` samples as [samples, elements], float64; NaN and infinity become 0."""
     wide = array.astype(np.float64).reshape(samples, -1)
     finite = np.isfinite(wide)
     return wide if finite.all() else np.where(finite, wide, 0.0)

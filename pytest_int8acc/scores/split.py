@@ -17,13 +17,14 @@ from pytest_int8acc.results.scores import DEFAULT_SQNR_DB
 from pytest_int8acc.scores.rows import greatest_magnitude
 from pytest_int8acc.tensors import Array, Feed, Part
 
-#: Maximum ratio between the greatest magnitudes of two parts that are judged together. Beyond it, with one
-#: INT8 scale for both, all values of the smaller part would be about one quantization step.
+#: Maximum ratio between the greatest magnitudes of two parts of an output that are judged together. At a
+#: greater ratio, with one INT8 scale for both, the values of the smaller part are about one quantization
+#: step.
 UNLIKE = 100.0
 #: The SQNR of FP16, which has 11 significant bits, minus that of INT8, which has 7, in dB.
 _FP16_AHEAD_DB = 24.0
-#: Minimum number of values in a channel. The greatest magnitude of fewer values is no good estimate of the
-#: channel's size.
+#: Minimum number of values in a channel, so that the greatest magnitude is a good estimate of the channel's
+#: size. An output with fewer values per channel has no small channels.
 _MIN_VALUES = 8
 #: Maximum number of parts that are found in the graph. An output with more parts is judged as a whole, to
 #: keep reports readable.
@@ -32,33 +33,32 @@ _MAX_PARTS = 8
 
 @dataclass(frozen=True)
 class NamedParts:
-    """Parts of an output that a spec names, given by their sizes along an axis."""
+    """The parts of an output that a spec gives under ``parts``, by their sizes along an axis."""
 
     sizes: tuple[int, ...]
     axis: int
-    """The axis as in the spec. A negative axis counts from the end."""
+    """The axis along which the output is split, as in the spec. A negative axis counts from the last one."""
 
 
 @dataclass(eq=False)
 class Splitter:
-    """Decides by which parts an output is judged, on the first batch of the baseline.
+    """Decides, on the first batch of the baseline, by which parts each output is judged.
 
-    All comparisons of one case use the same splitter, so that all models' outputs are split at the same
-    places.
+    All comparisons of one case use the same splitter, so that the outputs of all models are split alike.
     """
 
     joined: Mapping[str, tuple[int, tuple[Segment, ...]]] = field(default_factory=dict)
-    """The axis along which the graph concatenates an output, and the concatenated segments, by the output's
-    name."""
+    """Name of an output that the graph concatenates, to the axis and the concatenated segments."""
     named: Mapping[str, NamedParts | None] = field(default_factory=dict)
-    """The parts that the spec names, by the output's name; None if the output is judged as a whole."""
+    """Output name to the parts that the spec gives; None if the spec has ``parts: off``, so that the output
+    is judged as a whole."""
     axes: Mapping[str, int] = field(default_factory=dict)
-    """The channel axis of each output whose channels may differ much in size, by the output's name."""
+    """Output name to the channel axis, for outputs whose channels may differ much in size."""
     _decided: dict[str, tuple[Part, ...]] = field(default_factory=dict)
     _small: dict[str, Part | None] = field(default_factory=dict)
     _rounding: dict[str, Array] = field(default_factory=dict)
-    """The energy of each channel, and the energy of FP16's rounding error in it, [2, channels], by the
-    output's name."""
+    """Output name to the energy of each channel, and the energy of FP16's rounding error in the channel,
+    [2, channels]."""
 
     def parts(self, output: str, array: Array) -> tuple[Part, ...]:
         """Returns the parts of an output; an empty tuple if the output is judged as a whole.
@@ -75,7 +75,9 @@ class Splitter:
         return self._decided[output]
 
     def add_rounding(self, exact: Feed, rounded: Feed) -> None:
-        """Adds a batch to each channel's energy, and to the energy of FP16's rounding error in the channel.
+        """Adds a batch to the energy of each channel, and to the energy of the error that FP16 makes in it.
+
+        ``small_channels`` needs these energies.
 
         Args:
             exact: The outputs in FP32.
@@ -105,7 +107,7 @@ class Splitter:
                 self._small[output] = self._find_small(output, axis, array) if whole else None
 
     def is_pending(self, output: str) -> bool:
-        """Whether ``look`` has still to search this output for small channels."""
+        """Whether this output may have small channels, but ``look`` has not seen a batch of it yet."""
         return output in self.axes and output not in self._small
 
     def small_channels(self, output: str) -> Part | None:
@@ -140,18 +142,18 @@ class Splitter:
         return _part_of(output, axis, small)
 
     def part(self, name: str) -> Part | None:
-        """Returns the part that has this name.
+        """Returns the part of an output that has this name, such as ``boxes[:, 4:]``.
 
-        The result is None if there is none, or if its output was not compared yet.
+        The result is None if there is no such part, or if its output was not compared yet.
         """
         parts = [part for found in self._decided.values() for part in found]
         parts += [part for part in self._small.values() if part is not None]
         return next((part for part in parts if part.name == name), None)
 
     def whole_of(self, part: str) -> str:
-        """Returns the name of the output to which the named part belongs.
+        """Returns the name of the output to which the part with the name ``part`` belongs.
 
-        A name that belongs to no part is returned as it is.
+        A name that belongs to no part, such as the name of an output, is returned unchanged.
         """
         outputs = (name for name in {**self.joined, **self.named, **self.axes} if part.startswith(f"{name}["))
         return max(outputs, key=len, default=part)
@@ -181,11 +183,11 @@ class Splitter:
 
 
 def axis_of(output: str, named: NamedParts, shape: Sequence[object]) -> int:
-    """Returns the axis of the parts that a spec names, as a number from 0 on.
+    """Returns the axis along which a spec splits an output, as a number that is not negative.
 
     Args:
         output: The name of the output, for messages.
-        named: The parts.
+        named: The parts that the spec gives.
         shape: The shape of the output. A dimension that is not an integer is unknown, and is not checked.
 
     Raises:
@@ -217,14 +219,15 @@ def _shape(shape: Sequence[object]) -> str:
 
 
 def _kinds(segments: Sequence[Segment]) -> list[str]:
-    """Returns a label for each index along the axis: the label of the segment that holds the index."""
+    """Returns a list that has, for each index along the axis, the label of the segment with this index."""
     return [segment.label for segment in segments for _ in range(segment.size)]
 
 
 def _unlike(output: str, axis: int, segments: Sequence[Segment], array: Array) -> list[Part]:
-    """Returns the parts of an output that differ in kind or magnitude; none if 1 or above ``_MAX_PARTS``.
+    """Returns the parts by which an output is judged, from the segments that the graph concatenates.
 
-    Neighbouring segments of the same kind and of similar magnitude become one part.
+    Neighbouring segments of the same kind and of similar magnitude become one part. The result is empty if
+    this gives one part, or more than ``_MAX_PARTS``. ``array`` is the baseline's output.
     """
     groups: list[list[Segment]] = []
     ends: list[tuple[float, float]] = []
@@ -257,7 +260,7 @@ def _part_of(output: str, axis: int, chosen: Array) -> Part:
     Args:
         output: The name of the output.
         axis: The channel axis.
-        chosen: Which channels are chosen, bool [channels].
+        chosen: Whether each channel is chosen, bool [channels].
     """
     places = np.flatnonzero(chosen)
     start, stop = int(places[0]), int(places[-1]) + 1
@@ -268,21 +271,22 @@ def _part_of(output: str, axis: int, chosen: Array) -> Part:
 
 
 def _energy(array: Array, axis: int) -> Array:
-    """Returns the sum of the squares of each channel along an axis, [channels]."""
+    """Returns the sum of the squares in each channel, [channels]. ``axis`` is the channel axis."""
     axes = list(range(array.ndim))
     return np.asarray(np.einsum(array, axes, array, axes, [axis]), np.float64)
 
 
 def _channel_sizes(array: Array, axis: int) -> Array:
-    """Returns the greatest finite magnitude of each channel along an axis, [channels]."""
+    """Returns the greatest finite magnitude in each channel, [channels]. ``axis`` is the channel axis."""
     others = tuple(place for place in range(array.ndim) if place != axis)
     return np.asarray(np.max(np.abs(array), axis=others, where=np.isfinite(array), initial=0.0))
 
 
 def _belongs(segment: Segment, most: float, group: Sequence[Segment], ends: tuple[float, float]) -> bool:
-    """Whether a segment belongs to a group of segments that become one part.
+    """Whether a segment of an output joins a group of segments that become one part.
 
-    It belongs if it has the same kind as the group, and a similar magnitude. Scores may have any magnitude.
+    It joins if it has the same kind as the group and a similar magnitude. Segments with scores of classes
+    join whatever their magnitude is.
 
     Args:
         segment: The segment.

@@ -32,38 +32,41 @@ from pytest_int8acc.results.scores import CONFIDENCE, LIKELY
 from pytest_int8acc.scores.metrics import Metric
 from pytest_int8acc.scores.rows import COUNTED, F64, TOP1, TOP5, UNEQUAL
 
-#: The group of each sample, [samples]. Equal numbers belong together.
+#: The number of the group of each sample, [samples]. Samples with equal numbers belong together, like the
+#: frames of a video.
 Groups = NDArray[np.integer[Any]]
 #: A score gets an interval only if its normalized loss is at least this number, or if the interval is exact.
 #: The normalized loss is the loss divided by the loss at the limit. A score with a lower loss would meet the
 #: limit on other samples, too.
 _MIN_LOSS = 0.1
-#: Maximum factor by which a correction for skewness increases the distance of an interval's end from the
-#: value. A larger skewness comes mostly from the single sample with the largest error.
+#: Maximum factor by which the correction for skewness increases the distance of an interval's end from the
+#: value. A greater factor would rest mostly on the single sample with the largest error.
 _MAX_SKEWED = 2.0
 #: Maximum number of units of a jackknife. A unit is a sample, or a group of samples that belong together. If
 #: there are more units, several are joined at random into one.
 _MAX_UNITS = 512
-#: Maximum number of units of a jackknife for a metric of labels. A unit is a group of samples. The metric is
-#: computed once for each unit, so more units would take too long.
+#: Maximum number of units of a jackknife for a metric of labels. If there are more samples, several are
+#: joined into one unit. The metric is computed once for each unit, so more units would take too long.
 _MAX_UNITS_OF_LABELS = 64
-#: The number of bootstrap resamples.
+#: The number of bootstrap resamples, which show how likely a score meets its limit on other samples.
 _RESAMPLES = 400
-#: Minimum number of samples whose tail is estimated.
+#: Minimum number of samples from which the tail of the distribution of losses is estimated.
 MIN_TAIL = 20
-#: The tail of a distribution is fitted to the largest losses. Their number is this factor times the square
-#: root of the number of samples.
+#: The tail of the distribution of losses is fitted to the largest losses. Their number is this factor times
+#: the square root of the number of samples.
 _TAIL = 2.0
-#: 64 equally likely values of a normal distribution. Predictions of a tail are averaged over them.
+#: 64 equally likely values of the normal distribution. ``most_of_others`` averages its prediction over them.
 _NORMAL = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])
-#: To allow for rare large errors, one more sample is assumed. Its loss is the greatest loss that is expected
-#: among this many times as many samples.
+#: For a proof, one more sample with a large error is assumed. Its loss is the greatest loss that is expected
+#: in a set of samples that is this many times as large.
 _RARER = 3.0
-#: Maximum ratio of the greatest loss to the smaller loss with which it is compared to estimate a tail.
+#: The tail of the distribution of losses is estimated from the ratio of the greatest loss to a smaller one.
+#: This is the maximum of that ratio, which would be infinite if the smaller loss is 0.
 _MAX_RARE_RATIO = 1e12
-#: Maximum number of samples that a report names as sufficient to decide.
+#: Maximum of the number of samples that would decide whether a limit is met. A greater number is not
+#: reported.
 _MOST_NEEDED = 10_000_000
-#: The power of the test in ``samples_to_detect``: the share of truly bad candidates that it should detect.
+#: The power of the test in ``least_detectable``: the probability that it detects a drop of the given size.
 _POWER = 0.8
 
 
@@ -71,14 +74,14 @@ _POWER = 0.8
 
 
 def beta_cdf(x: float, a: float, b: float) -> float:
-    """Returns the cumulative beta distribution I_x(a, b), from 0 to 1.
+    """Returns the cumulative distribution function of the beta distribution at ``x``, I_x(a, b), from 0 to 1.
 
-    It is computed by its continued fraction, with Lentz's method (Press et al., Numerical Recipes, 6.4).
+    It is computed by a continued fraction, with Lentz's method (Press et al., Numerical Recipes, 6.4).
 
     Args:
-        x: From 0 to 1.
-        a: The first shape, above 0.
-        b: The second shape, above 0.
+        x: The point, from 0 to 1.
+        a: The first shape parameter, above 0.
+        b: The second shape parameter, above 0.
     """
     if x <= 0 or x >= 1:
         return float(x >= 1)
@@ -105,9 +108,10 @@ def _nonzero(value: float, tiny: float) -> float:
 
 
 def binomial_cdf(hits: float, trials: float, chance: float) -> float:
-    """Returns the probability of at most ``hits`` in ``trials``, each of which hits with ``chance``.
+    """Returns the probability of at most ``hits`` successes in ``trials`` independent trials.
 
-    The beta distribution also gives values for numbers that are not whole.
+    ``chance`` is the probability of success of one trial. ``hits`` and ``trials`` need not be whole numbers,
+    because the beta distribution interpolates.
     """
     return 1.0 if hits >= trials else 1 - beta_cdf(chance, hits + 1, trials - hits)
 
@@ -117,7 +121,7 @@ def t_quantile(probability: float, freedom: float) -> float:
     """Returns the quantile of Student's t distribution (Student, 1908).
 
     Args:
-        probability: Above 0 and below 1.
+        probability: The probability that a value is at most the quantile, above 0 and below 1.
         freedom: The degrees of freedom, at least 1; not necessarily a whole number.
     """
     if probability < 0.5:
@@ -129,13 +133,13 @@ def t_quantile(probability: float, freedom: float) -> float:
 
 
 def t_cdf(t: float, freedom: float) -> float:
-    """Returns the cumulative distribution of Student's t, from 0 to 1; ``freedom`` is above 0."""
+    """Returns the probability that Student's t with ``freedom`` degrees of freedom is at most ``t``."""
     tail = beta_cdf(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
     return 1 - tail if t > 0 else tail
 
 
 def _bisected(reached: Callable[[float], bool], low: float, high: float) -> float:
-    """Returns where ``reached`` turns from false to true, between ``low`` and ``high``."""
+    """Returns the number between ``low`` and ``high`` at which ``reached`` turns from False to True."""
     for _ in range(60):
         middle = (low + high) / 2
         if not low < middle < high or high - low < 1e-12 * abs(high):
@@ -149,12 +153,10 @@ def _bisected(reached: Callable[[float], bool], low: float, high: float) -> floa
 
 @lru_cache(maxsize=4096)
 def share_interval(hits: int, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Returns the exact confidence interval of a ratio of samples: both ends, from 0 to 1.
+    """Returns both ends, from 0 to 1, of the exact confidence interval of the ratio ``hits`` / ``trials``.
 
-    The method is that of Clopper and Pearson (1934).
-
-    Without a hit, the upper end is about 3.7 / ``trials`` at a confidence of 0.95: the rule of three, with
-    half of the error probability at each end.
+    The method is that of Clopper and Pearson (1934). With 0 hits, the upper end is about 3.7 / ``trials`` at
+    a confidence of 0.95, as by the rule of three with half of the error probability at each end.
 
     Args:
         hits: The number of samples that have the property in question, such as being wrong.
@@ -173,8 +175,9 @@ def share_interval(hits: int, trials: int, confidence: float = CONFIDENCE) -> tu
 def share_below(hits: float, trials: int, allowed: float) -> float:
     """Returns the one-sided confidence, 0 to 1, that the true ratio of hits is at most ``allowed``.
 
-    It is 1 minus the mid-p-value of the binomial test, which includes half of the probability of the observed
-    outcome (Lancaster, 1961). It is 0 if the observed ratio is above ``allowed``.
+    ``hits`` of ``trials`` samples were observed. The confidence is 1 minus the mid-p-value of the binomial
+    test, which includes half of the probability of the observed outcome (Lancaster, 1961). It is 0 if the
+    observed ratio is above ``allowed``.
     """
     if allowed >= 1 or hits / trials > allowed:
         return float(allowed >= 1)
@@ -183,7 +186,7 @@ def share_below(hits: float, trials: int, allowed: float) -> float:
 
 
 def mcnemar(lost: int, gained: int) -> float:
-    """Returns the two-sided p-value of McNemar's exact test (1947): is one model more often right?
+    """Returns the two-sided p-value of McNemar's exact test (1947) that both models are right equally often.
 
     Args:
         lost: The number of samples on which only the baseline is right.
@@ -193,10 +196,10 @@ def mcnemar(lost: int, gained: int) -> float:
 
 
 def drop_interval(lost: int, gained: int, samples: int, confidence: float) -> tuple[float, float]:
-    """Returns the interval of the drop (lost - gained) / samples, from -1 to 1.
+    """Returns both ends of the confidence interval of the drop (lost - gained) / samples, from -1 to 1.
 
     The exact intervals of lost / samples and of gained / samples are joined by method 10 of Newcombe (1998),
-    who joins Wilson's intervals. The covariance of both ratios is that of a multinomial distribution.
+    who joins Wilson's intervals instead. The covariance of both ratios is that of a multinomial distribution.
 
     Args:
         lost: The number of samples on which only the baseline is right.
@@ -237,7 +240,8 @@ def of_wrong(score: Score, wrong: int, samples: int, confidence: float = CONFIDE
 def needed_for_share(wrong: int, samples: int, allowed: float, confidence: float) -> int | None:
     """Returns how many samples would decide whether the ratio of wrong samples is at most ``allowed``.
 
-    It is assumed that this ratio stays the same. The result is None if no number of samples would decide.
+    It is assumed that the ratio stays ``wrong`` / ``samples``. The result is None if no number of samples up
+    to ``_MOST_NEEDED`` would decide at this confidence.
     """
     share, error = wrong / samples, (1 - confidence) / 2
     if allowed <= 0 or allowed >= 1:
@@ -259,9 +263,9 @@ def needed_for_share(wrong: int, samples: int, allowed: float, confidence: float
 def of_drop(
     score: Score, lost: int, gained: int, samples: int, confidence: float = CONFIDENCE
 ) -> Interval | None:
-    """Returns the interval of a ratio of right samples whose limit is relative to the baseline's ratio.
+    """Returns the interval of a score that is the ratio of right samples, with a limit on its drop.
 
-    The result is None without a limit.
+    The drop is against the baseline's ratio. The result is None without a limit.
 
     Args:
         score: The score. Its ``baseline`` is the baseline's ratio, and its limit is a minimum.
@@ -287,15 +291,16 @@ def of_drop(
 
 
 def _shows_no_drop(samples: float, *, allowed: float, confidence: float) -> bool:
-    """Whether ``samples`` samples without any disagreement show that the drop is at most ``allowed``."""
+    """Whether ``samples`` samples show that the drop is at most ``allowed``, if both models always agree."""
     return drop_interval(0, 0, math.ceil(samples), confidence)[1] <= allowed
 
 
 def least_detectable(samples: int, confidence: float = CONFIDENCE) -> float:
-    """Returns the smallest drop of accuracy that this number of samples can show, 0 to 1.
+    """Returns the smallest drop of accuracy, 0 to 1, that McNemar's exact test can show on ``samples``.
 
-    Each sample is right or wrong. McNemar's exact test shows a drop of this size with a probability of 0.8,
-    if the candidate gains no sample. The result is 1 if there are too few samples for any drop.
+    Each sample is right or wrong. The test shows a drop of this size with a probability of 0.8 (``_POWER``),
+    if there is no sample on which only the candidate is right. The result is 1 if there are too few samples
+    to show any drop.
     """
     fewest = next((n for n in range(1, 200) if mcnemar(n, 0) <= 1 - confidence), 200)
     if fewest > samples:
@@ -334,7 +339,7 @@ def mean_interval(
 
     Args:
         value: The value over all units. A unit is a sample, or a group of samples that belong together.
-        influence: By how much each unit moves the value, times the number of units, [units]; at least two
+        influence: By how much each unit changes the value, times the number of units, [units]; at least two
             units. If the value is a mean, this is the unit's distance from the mean. For other values, the
             jackknife (Tukey, 1958) computes it.
         confidence: The confidence of the interval.
@@ -358,7 +363,10 @@ def mean_interval(
 
 
 def _unskewed(t: float, skewness: float) -> float:
-    """Returns the inverse of Hall's cubic transformation at ``t``; ``skewness`` is divided by sqrt(units)."""
+    """Returns the inverse of Hall's cubic transformation at ``t``.
+
+    ``skewness`` is the skewness divided by the square root of the number of units.
+    """
     if abs(skewness) < 1e-6:
         return t
     return float(3 / skewness * (np.cbrt(1 + skewness * (t - skewness / 6)) - 1))
@@ -373,14 +381,14 @@ def interval(
     *,
     rare: bool = False,
 ) -> Interval | None:
-    """Returns the interval of a score of an output; None without a limit, or if the limit is met by far.
+    """Returns the confidence interval of an output's score; None if there is no limit, or it is met by far.
 
-    It is also None for a single sample, or if a value is not finite.
+    The result is also None for a single sample, or if a value is not finite.
 
     Args:
         score: The score of all samples, with its limit.
-        rows: The rows of the metric, [samples, columns].
-        metric: The metric.
+        rows: The rows of the metric's measure, one for each sample, [samples, columns].
+        metric: The metric of the score.
         confidence: The confidence of the interval.
         groups: The group of each sample; None: no samples belong together.
         rare: Whether to allow for rare large errors that these samples do not show. Sums and means far from
@@ -410,9 +418,15 @@ def interval(
 def _of_sum(
     score: Score, rows: F64, metric: Metric, confidence: float, *, is_open: bool, rare: bool
 ) -> Interval | None:
-    """Returns the interval of a score of all samples together.
+    """Returns the interval of a score over all samples together.
 
-    ``rows`` has one row for each sample or group of samples, [units, columns].
+    Args:
+        score: The score, with its limit.
+        rows: One row of the metric's measure for each sample or group of samples, [units, columns].
+        metric: The metric of the score.
+        confidence: The confidence of the interval.
+        is_open: Whether sums and means have an interval. Ratios of right samples always have one.
+        rare: Whether the limit must still be met with one more sample that is worse than all others.
     """
     compared = rows[metric.measure.compared(rows)]
     if metric.measure in (TOP1, TOP5, UNEQUAL):
@@ -426,13 +440,13 @@ def _of_sum(
 
 
 def _sorted(groups: Groups) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Returns the indices of the samples, sorted by group, and the position where each group starts."""
+    """Returns the samples' indices sorted by group, and the position among them where each group starts."""
     order = np.argsort(groups, kind="stable")
     return order, np.unique(groups[order], return_index=True)[1]
 
 
 def _lots(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
-    """Returns at most ``_MAX_UNITS`` rows. If there are more, several are joined at random into one."""
+    """Returns ``rows``; if there are more than ``_MAX_UNITS``, several are joined at random into one row."""
     order = rng.permutation(len(rows))
     starts = np.arange(min(len(rows), _MAX_UNITS)) * len(rows) // min(len(rows), _MAX_UNITS)
     return metric.measure.pool_each(rows, order, starts)
@@ -458,9 +472,10 @@ def resampled(rows: F64, metric: Metric, rng: np.random.Generator) -> F64:
 
 
 def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, rare: bool) -> Interval | None:
-    """Returns the interval of a metric of all rows together, by the jackknife of the loss.
+    """Returns the interval of a metric over all rows together, by the jackknife of the loss.
 
-    ``rows`` has one row for each sample or group of samples, [units, columns].
+    ``rows`` has one row for each sample or group of samples, [units, columns]. ``rare`` says whether the
+    limit must still be met with one more sample that is worse than all others.
     """
     samples, rng = len(rows), np.random.default_rng(0)
     rows = _lots(rows, metric, rng)
@@ -476,7 +491,8 @@ def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, ra
     influence = len(rows) * (1 - losses / loss)
     loss, limit = math.log(loss), math.log(limit)
     low, high, _ = mean_interval(loss, influence, confidence)
-    # Other samples may lack any one of these units. So the interval contains each score without one unit.
+    # Another set of samples may lack any one of these units. The interval is therefore widened, so that it
+    # contains each score without one unit.
     with np.errstate(divide="ignore"):
         low, high = min(low, float(np.log(losses.min()))), max(high, float(np.log(losses.max())))
     ends = [metric.at_loss(math.exp(min(end, 700.0))) for end in (low, high)]
@@ -489,7 +505,7 @@ def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, ra
 
 
 def _with_rare_unit(loss: float, influence: F64) -> tuple[float, float]:
-    """Returns the logarithm of a loss with one more unit, which is worse than all others, and its error.
+    """Returns the logarithm of a loss to which one more unit was added, worse than all others, and its error.
 
     A unit is a sample, or a group of samples that belong together. The loss of the added unit is the greatest
     loss that is expected among ``_RARER`` times as many units. This assumes that the largest losses have
@@ -498,8 +514,8 @@ def _with_rare_unit(loss: float, influence: F64) -> tuple[float, float]:
 
     Args:
         loss: The logarithm of the loss of all units together, which is the sum of their losses.
-        influence: By how much each unit moves the logarithm, times the number of units, [units]; at least two
-            units.
+        influence: By how much each unit changes the logarithm, times the number of units, [units]; at least
+            two units.
 
     Returns:
         The logarithm, and its standard error, above 0. Its degrees of freedom are the number of units.
@@ -524,7 +540,8 @@ def of_labels(
 ) -> Interval | None:
     """Returns the interval of any metric of labels by the jackknife; None if a fixed limit is met by far.
 
-    It is also None for a single sample, without a limit, or if a value is not finite.
+    A fixed limit is not relative to the baseline. The result is also None for a single sample, without a
+    limit, or if a value is not finite.
 
     Args:
         score: The score of all samples, with its limit.
@@ -560,10 +577,11 @@ def of_labels(
 
 
 def _of_quantile(score: Score, metric: Metric, losses: F64, units: int, confidence: float) -> Interval | None:
-    """Returns the exact interval of a quantile of the losses, by order statistics.
+    """Returns the exact interval of the worst loss after leaving out the samples that may miss the limit.
 
-    The number of samples worse than the true quantile is binomial (Thompson, 1936). Samples that belong
-    together count as one sample, as if they were equal. This makes the interval rather too wide than too
+    This loss is a quantile of ``losses``, which has the loss of each sample. By order statistics, the number
+    of samples worse than the true quantile is binomial (Thompson, 1936). Samples that belong together count
+    as one of ``units`` samples, as if they were equal. The interval is therefore too wide rather than too
     narrow.
     """
     samples, spared, error = len(losses), metric.spared or 0.0, (1 - confidence) / 2
@@ -584,10 +602,11 @@ def _of_quantile(score: Score, metric: Metric, losses: F64, units: int, confiden
 
 
 def _of_worst(score: Score, metric: Metric, losses: F64, confidence: float) -> Interval | None:
-    """Returns the interval of the worst loss in an equal number of other samples.
+    """Returns the interval of the worst score that an equal number of other samples would have.
 
-    The better end is valid for any distribution. The worse end is estimated from the tail. With fewer than
-    ``MIN_TAIL`` samples, or without a tail, there is no worse end. Samples that belong together count as one.
+    The better end is valid for any distribution of losses. The worse end is estimated from the tail of the
+    distribution. It is infinitely bad if there is no tail, or if there are fewer than ``MIN_TAIL`` samples.
+    Samples that belong together count as one.
 
     Args:
         score: The score of all samples, with its limit.
@@ -608,9 +627,9 @@ def _of_worst(score: Score, metric: Metric, losses: F64, confidence: float) -> I
 def least_of_others(losses: F64, confidence: float = CONFIDENCE) -> float:
     """Returns the lower end of the interval of the greatest loss in an equal number of other samples.
 
-    The end is at least 0, and valid for any distribution. It is the k-th greatest loss. k is the least number
-    for which it is improbable that the k greatest losses of both sets of samples together are all in this
-    set.
+    The end is valid for any distribution of losses. It is the k-th greatest loss, or 0 if there is no such k.
+    k is the least number for which it is improbable that the k greatest losses of both sets of samples
+    together are all in the given set.
 
     Args:
         losses: The loss of each sample, [samples], at least 0.
@@ -627,17 +646,17 @@ def least_of_others(losses: F64, confidence: float = CONFIDENCE) -> float:
 def most_of_others(losses: F64, confidence: float = CONFIDENCE) -> float:
     """Returns the upper end of the interval of the greatest loss in an equal number of other samples.
 
-    The losses beyond a threshold are taken to follow a Pareto distribution, whose exponent is estimated as by
-    Hill (1975). If the true tail is less heavy, the end is too large. The prediction is averaged over the
-    exponents that are compatible with the losses. Their distribution is Wilson and Hilferty's approximation
-    of the gamma distribution (1931).
+    The losses beyond a threshold are assumed to follow a Pareto distribution, whose exponent is estimated as
+    by Hill (1975). If the true tail is less heavy, the end is too large. The prediction is averaged over the
+    exponents that are compatible with the losses. Their distribution is approximated by that of Wilson and
+    Hilferty (1931) for a gamma distribution.
 
     Args:
         losses: The loss of each sample, [samples], at least 0.
         confidence: The probability that the interval contains the greatest loss.
 
     Returns:
-        The end; inf if no tail can be fitted, or with fewer than ``MIN_TAIL`` samples.
+        The upper end; inf if no tail can be fitted, or with fewer than ``MIN_TAIL`` samples.
     """
     many = round(_TAIL * math.sqrt(len(losses)))
     if len(losses) < MIN_TAIL:
@@ -663,7 +682,7 @@ def most_of_others(losses: F64, confidence: float = CONFIDENCE) -> float:
 
 
 def in_samples(found: Interval | None, each: float) -> Interval | None:
-    """Returns a copy of an interval whose ``needed`` is counted in samples instead of groups.
+    """Returns a copy of an interval whose ``needed`` is a number of samples instead of a number of groups.
 
     ``each`` is the mean number of samples in a group.
     """
@@ -673,9 +692,10 @@ def in_samples(found: Interval | None, each: float) -> Interval | None:
 
 
 def _needed(samples: int, value: float, interval: tuple[float, float], limit: float) -> int | None:
-    """Returns the number of samples with which the interval would end at the limit; None if impossible.
+    """Returns the number of samples with which the interval would just not contain the limit.
 
-    The width of an interval shrinks with the square root of the number of samples.
+    It is assumed that the width of the interval shrinks with the square root of the number of samples. The
+    result is None if the value is at the limit, or if the number would exceed ``_MOST_NEEDED``.
 
     Args:
         samples: The number of samples now.
@@ -694,5 +714,8 @@ def _needed(samples: int, value: float, interval: tuple[float, float], limit: fl
 def _around(
     score: Score, low: float, high: float, kept: float, confidence: float, needed: int | None
 ) -> Interval:
-    """Returns the interval from ``low`` to ``high``, widened if the score's value is outside."""
+    """Returns the interval from ``low`` to ``high``, widened so that it contains the score's value.
+
+    ``kept``, ``confidence`` and ``needed`` become fields of the interval.
+    """
     return Interval(min(low, score.value), max(high, score.value), kept, confidence, needed)

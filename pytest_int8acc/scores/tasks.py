@@ -1,7 +1,7 @@
-"""Metrics of labels that a spec names, such as top1, f1, miou, coco_map, wer and ssim.
+"""The built-in metrics of labels: top1, top5, f1, miou, coco_map, wer, ssim and psnr.
 
-Each metric makes one record for each sample, batch by batch. It computes its value from the records of any
-set of samples.
+Each metric makes one record for each sample, batch by batch. Its value over any set of samples is computed
+from the records of these samples.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pytest_int8acc.spec.criteria import TaskName
 from pytest_int8acc.tensors import Array, Dim, Feed, TensorInfo, did_you_mean
 
 Integers = NDArray[np.integer[Any]]
-#: The data that a metric stores for one sample, such as counts of hits, or boxes. Only this metric reads the
-#: data.
+#: The numbers that a metric of labels stores for one sample, such as counts of right labels, or boxes. Each
+#: metric has a form of its own.
 Record = Any
 #: Labels are one array, or several by name. Axis 0 counts the samples.
 Labels = Array | Mapping[str, Array] | None
@@ -36,28 +36,28 @@ class Task:
 
     name: TaskName
     output: str | None = None
-    """The output that the metric reads. None if the model has only one output, or if the decode function
-    chooses."""
+    """The name of the output that the metric reads. None if the model has only one output, or if a user's
+    decode function gets all outputs."""
     decode: UserFunction | str | None = None
     """Turns outputs into predictions: a user's function, or the name of a layout of boxes. None if the output
     holds the predictions."""
     label: str | None = None
     """The name of the array of labels that the metric reads; None if there is only one array."""
     axis: int | None = None
-    """The axis of the classes, or for ssim of the channels. With None, the class axis is found from the
-    shapes."""
+    """The axis of the classes, or for ``ssim`` the axis of the channels. With None, the class axis is the one
+    that the labels lack."""
     ignore: int | None = None
     """A class id. The metric leaves out the labels of this class."""
     average: str = "macro"
-    """How F1 is averaged over classes, as in scikit-learn."""
+    """How ``f1`` is averaged over classes: macro, micro, weighted or binary, as in scikit-learn."""
     data_range: float | None = None
-    """The range of the values of an image: the greatest possible value minus the least. None means 255 for
+    """For ``ssim`` and ``psnr``: the greatest possible value of an image minus the least. None means 255 for
     labels in uint8, otherwise 1."""
     place: str = ""
-    """The place in the spec that names the labels, as ``file:line:col``."""
+    """The place in the spec that names the labels, as ``file:line:col``, for error messages."""
 
     def records(self, outputs: Feed, labels: Array, samples: Sequence[int]) -> list[Record]:
-        """Returns the records of a batch, one per sample.
+        """Returns one record for each sample of a batch, from which ``value`` computes the metric.
 
         Args:
             outputs: The outputs of the batch.
@@ -82,7 +82,7 @@ class Task:
             raise CriterionError(f"metric {self.name}: {error}") from error
 
     def value(self, records: Sequence[Record]) -> float:
-        """Returns the metric's value over the samples that these records stand for; it may be nan or inf."""
+        """Returns the metric's value over the samples whose records are given; it may be nan or inf."""
         with np.errstate(all="ignore"):  # inf and nan are valid results here
             return float(TASKS[self.name].value(self, records))
 
@@ -92,8 +92,8 @@ class Task:
         Dimensions that the model does not fix are not checked.
 
         Raises:
-            CriterionError: The metric's library is not installed. Or the model lacks the named output. Or it
-                has several outputs, and none is named. Or the output does not fit the labels.
+            CriterionError: The metric's library is not installed; the model lacks the named output; the model
+                has several outputs, and none is named; or the output does not fit the labels.
             DataError: The labels are not of the kind that the metric needs.
         """
         needed, names = TASKS[self.name].library, [tensor.name for tensor in outputs]
@@ -124,7 +124,7 @@ class Task:
         )
 
     def labels_of(self, labels: Labels) -> Array:
-        """Returns the array of the labels that the metric reads.
+        """Returns the array of labels that the metric reads: ``labels``, or one of them if there are several.
 
         Raises:
             CriterionError: There are no labels.
@@ -150,7 +150,7 @@ class Task:
         return array
 
     def _check_classes(self, labels: Array, samples: Sequence[int] = (), count: int | None = None) -> None:
-        """Raises DataError for a label that is none of the classes.
+        """Raises DataError if a label is not the id of one of the classes.
 
         Args:
             labels: The labels of some samples.
@@ -176,6 +176,11 @@ class Task:
 
     def _fit(self, shape: Sequence[Dim], dtype: np.dtype[Any], labels: Sequence[int]) -> int | None:
         """Checks that the shape of an output fits the shape of the labels.
+
+        Args:
+            shape: The shape of the output.
+            dtype: The dtype of the output.
+            labels: The shape of the labels.
 
         Returns:
             The number of classes; None if it is not known, or if the metric does not compare classes.
@@ -205,7 +210,7 @@ class Task:
         if not isinstance(self.decode, UserFunction):
             given = outputs[self.output] if self.output is not None else next(iter(outputs.values()))
             return given if self.decode is None else boxes.decoded(self.decode, given)
-        # The user's function may change these copies.
+        # The user's function gets copies, because it may change them.
         own = {name: np.array(array) for name, array in outputs.items()}
         found = run_user(self.decode.ref, self.decode, own, error=CriterionError)
         if self.name in ("wer", "coco_map") and isinstance(found, Sequence | np.ndarray):
@@ -225,28 +230,38 @@ class TaskRun:
     """Computes a metric of labels for the outputs of one model. It keeps a record of each sample."""
 
     def __init__(self, task: Task, labels: Labels) -> None:
-        """Starts without outputs; raises the errors of ``Task.labels_of``."""
+        """Starts without outputs.
+
+        Raises:
+            CriterionError: There are no labels.
+            DataError: The labels are not of the kind that the metric needs.
+        """
         self._task, self._labels = task, task.labels_of(labels)
         self._records: dict[int, Record] = {}
 
     def add(self, baseline: Feed, outputs: Feed, samples: Sequence[int]) -> None:
-        """Adds the outputs of some samples, by index. Raises the errors of ``Task.records``."""
+        """Adds the outputs of some samples; ``samples`` are their indices, and ``baseline`` is not used.
+
+        Raises:
+            CriterionError: The outputs do not fit the metric, or the user's decode function fails.
+            DataError: A label is not the id of one of the classes.
+        """
         found = self._task.records(outputs, self._labels[list(samples)], samples)
         self._records.update(zip(samples, found, strict=True))
 
     @property
     def samples(self) -> int:
-        """The number of samples so far."""
+        """The number of samples that were added so far."""
         return len(self._records)
 
     @property
     def is_quick(self) -> bool:
-        """Whether the value is computed fast enough to be repeated for dozens of subsets of the samples."""
+        """Whether the value can be computed for dozens of subsets of the samples in a short time."""
         return not TASKS[self._task.name].slow
 
     @property
     def right(self) -> F64 | None:
-        """Whether each sample is right (1) or wrong (0), [samples]; nan if its label is left out.
+        """For each sample 1 if it is right, 0 if it is wrong, and nan if its label is left out, [samples].
 
         None if the metric is not a ratio of right samples, or if a sample has several labels.
         """
@@ -269,39 +284,40 @@ class TaskRun:
 
 
 class Kind(NamedTuple):
-    """One metric of labels: its functions, the labels that it needs, and its properties."""
+    """The definition of one built-in metric of labels: its functions, its properties, and its labels."""
 
     records: Callable[[Task, Any, Array], Sequence[Record]]
     value: Callable[[Task, Sequence[Record]], float]
     labels: tuple[str, Sequence[int], str]
-    """The labels that the metric needs: the allowed characters of NumPy's ``dtype.kind``, the allowed numbers
-    of axes, and both in words."""
+    """The labels that the metric accepts: characters of NumPy's ``dtype.kind``, numbers of axes, and a text
+    on both for messages."""
     doc: str
-    """The definition in one line, with the unit, for the reference."""
+    """The definition of the metric in one line, with its unit or range, for docs/reference.md."""
     lower_is_better: bool = False
     of_classes: bool = False
     """Whether the labels are class ids, or boxes that have a class id."""
     library: tuple[str, str] | None = None
-    """The module that the metric needs, and the package that installs it."""
+    """The name of the Python module that the metric imports, and of the package that installs it; None if it
+    needs none."""
     slow: bool = False
-    """Whether one value takes too long to be repeated for dozens of subsets of the samples."""
+    """Whether computing the value for dozens of subsets of the samples would take too long."""
     is_share: bool = False
-    """Whether the value is a ratio: the right predictions divided by all labels that are not left out."""
+    """Whether the value is the ratio of right predictions among all labels that are not left out."""
 
 
 def _class_axes(shape: Sequence[Dim], labels: Sequence[int], axis: int | None) -> list[int]:
-    """Returns the axes of the predictions, each of which may be the class axis.
+    """Returns the axes of the predictions that may be the class axis.
 
-    Without its class axis, the shape of the predictions equals the shape of the labels. The sizes of the
-    first axis, and dimensions that are not known, are not compared.
+    If the class axis is removed from the shape of the predictions, the shape of the labels remains. Axis 0,
+    which counts the samples, and dimensions that are not known are not compared.
 
     Args:
         shape: The shape of the predictions.
         labels: The shape of the labels.
-        axis: The class axis, if the spec names it.
+        axis: The class axis that the spec gives; None if it gives none.
 
     Raises:
-        CriterionError: There is no such axis.
+        CriterionError: No axis can be the class axis.
     """
     rank = len(shape)
     if axis is not None and (not -rank <= axis < rank or axis % rank == 0):
@@ -334,19 +350,18 @@ def _classes_last(given: Array, labels: Array, axis: int | None) -> Array:
 
 
 def _are_ids(given: Array, labels: Array) -> bool:
-    """Whether predictions are class ids already."""
+    """Whether the predictions are class ids, like the labels, and not scores of classes."""
     return given.dtype.kind in "iub" and given.shape == labels.shape
 
 
 def _top(k: int) -> Kind:
-    """Returns the top-k accuracy as a metric, defined as in ``sklearn.metrics.top_k_accuracy_score``."""
+    """Returns the metric of top-k accuracy, as in ``sklearn.metrics.top_k_accuracy_score``."""
 
     def records(task: Task, given: Array, labels: Integers) -> Sequence[F64]:
-        """Returns for each sample the counts of correct labels and of labels not left out, [samples, 2].
+        """Returns for each sample two counts: of the right labels, and of the labels that are not left out.
 
-        A label is correct if its class is among the k greatest. A class with the same score as the label's
-        class ranks above it, so outputs of zeros are never correct. Scores with NaN or +inf are never
-        correct.
+        A label is right if the score of its class is among the k greatest. A class with an equal score ranks
+        above the label's class, so outputs of zeros are never right. Scores with NaN or +inf are never right.
         """
         counted = np.ones(labels.shape, np.bool_) if task.ignore is None else labels != task.ignore
         if _are_ids(given, labels):
@@ -359,7 +374,7 @@ def _top(k: int) -> Kind:
                 raise CriterionError(f"top{k} of {scores.shape[-1]} classes is always right")
             ids = np.where(counted, labels, 0)[..., None]
             own = np.take_along_axis(scores, ids, axis=-1)
-            as_high = np.count_nonzero(scores >= own, axis=-1)  # This includes the label's class.
+            as_high = np.count_nonzero(scores >= own, axis=-1)  # The label's class itself is included.
             found = (as_high <= k) & np.isfinite(scores.max(axis=-1))
         columns = (found & counted), counted
         counts = [column.reshape(len(labels), -1).sum(axis=1) for column in columns]
@@ -370,18 +385,19 @@ def _top(k: int) -> Kind:
 
 
 def _ratio_of_sums(task: Task, records: Sequence[Any]) -> float:
-    """Returns the sum of the records' first numbers, divided by the sum of their second numbers.
+    """Returns the sum of the first numbers of all records, divided by the sum of the second numbers.
 
-    The result is nan if the second sum is 0.
+    A record has two numbers. The result is nan if the second sum is 0.
     """
     part, whole = np.sum(records, axis=0)
     return float(part / whole) if whole else float("nan")
 
 
 def _confusions(task: Task, given: Array, labels: Integers) -> list[Integers]:
-    """Returns for each sample the pairs of label and prediction that occur, and their counts, [pairs, 3].
+    """Returns for each sample the pairs of label and predicted class that occur, and how often, [pairs, 3].
 
-    A prediction is taken as wrong if it has several greatest classes, NaN or +inf. Its class is then -1.
+    The predicted class is -1, which is always wrong, if several classes have the greatest score, or if the
+    greatest score is NaN or infinite.
     """
     if _are_ids(given, labels):
         predicted = given.astype(np.int64)
@@ -401,7 +417,7 @@ def _confusions(task: Task, given: Array, labels: Integers) -> list[Integers]:
 
 
 def _counts(codes: Integers, most: int) -> tuple[Integers, Integers]:
-    """Returns the distinct codes, and how often each of them occurs. All codes are below ``most``."""
+    """Returns the distinct numbers in ``codes``, and how often each occurs. All are below ``most``."""
     if most > 4 * codes.size:
         return np.unique(codes, return_counts=True)
     counts = np.bincount(codes.ravel(), minlength=most)
@@ -409,7 +425,10 @@ def _counts(codes: Integers, most: int) -> tuple[Integers, Integers]:
 
 
 def _by_class(records: Sequence[Integers]) -> tuple[F64, F64, F64]:
-    """Returns true positives, false positives and false negatives of each class."""
+    """Returns the numbers of true positives, false positives and false negatives of each class, [classes].
+
+    ``records`` are the results of ``_confusions``.
+    """
     truth, guess, count = np.concatenate(records).T if len(records) else np.zeros((3, 0), np.int64)
     classes = int(max(truth.max(initial=-1), guess.max(initial=-1))) + 1
     right, wrong = truth == guess, (truth != guess) & (guess >= 0)
@@ -419,7 +438,7 @@ def _by_class(records: Sequence[Integers]) -> tuple[F64, F64, F64]:
 
 
 def _f1(task: Task, records: Sequence[Integers]) -> float:
-    """Returns the F1 score as ``sklearn.metrics.f1_score`` does; nan if no class occurs."""
+    """Returns the F1 score, as ``sklearn.metrics.f1_score`` computes it; nan if no class occurs."""
     tp, fp, fn = _by_class(records)
     if task.average == "micro":
         tp, fp, fn = (np.array([a.sum()]) for a in (tp, fp, fn))
@@ -435,14 +454,20 @@ def _f1(task: Task, records: Sequence[Integers]) -> float:
 
 
 def _mean_iou(task: Task, records: Sequence[Integers]) -> float:
-    """Returns the mean IoU of the classes that occur, as ``sklearn.metrics.jaccard_score``."""
+    """Returns the mean IoU of the classes that occur, as ``sklearn.metrics.jaccard_score`` computes it.
+
+    The result is nan if no class occurs.
+    """
     tp, fp, fn = _by_class(records)
     union = tp + fp + fn
     return float((tp[union > 0] / union[union > 0]).mean()) if union.any() else float("nan")
 
 
 def _boxes(task: Task, given: Any, labels: Array) -> Sequence[Record]:
-    """Returns for each sample the predicted boxes and the labelled boxes. Padding rows are dropped."""
+    """Returns for each sample the predicted boxes and the labelled boxes, without rows that are padding.
+
+    ``given`` are the predicted boxes, one array [boxes, 6] per sample.
+    """
     found, expected_text = [], "expected [boxes, 6]: x1, y1, x2, y2, score, class"
     for each, truth in zip(given, labels, strict=True):
         try:
@@ -459,9 +484,9 @@ def _boxes(task: Task, given: Any, labels: Array) -> Sequence[Record]:
 
 
 def _words(task: Task, given: Any, labels: Array) -> Sequence[tuple[int, int]]:
-    """Returns for each text the number of wrong words, and the number of words in the label.
+    """Returns for each sample the number of wrong words, and the number of words in its label.
 
-    A word is wrong if it is substituted, deleted or inserted.
+    ``given`` are the predicted texts. A word is wrong if it is substituted, deleted or inserted.
     """
     jiwer, found = import_module("jiwer"), []
     for text, truth in zip(given, labels.tolist(), strict=True):
@@ -493,12 +518,18 @@ def _images(
 
 
 def _psnr(task: Task, truth: F64, image: F64, span: float) -> float:
-    """Returns 10 log10(span^2 / mean squared error), in dB: ``skimage.metrics.peak_signal_noise_ratio``."""
+    """Returns 10 log10(span^2 / mean squared error), in dB, as ``skimage.metrics.peak_signal_noise_ratio``.
+
+    ``truth`` is the labelled image, and ``span`` its greatest possible value minus its least.
+    """
     return float(10 * np.log10(span**2 / np.mean((truth - image) ** 2)))
 
 
 def _ssim(task: Task, truth: F64, image: F64, span: float) -> float:
-    """Returns the structural similarity (Wang et al., 2004), by scikit-image with windows of 7 pixels."""
+    """Returns the structural similarity (Wang et al., 2004), by scikit-image with windows of 7 pixels.
+
+    ``truth`` is the labelled image, and ``span`` its greatest possible value minus its least.
+    """
     channels = 0 if task.axis is None and truth.ndim == 3 else None
     if task.axis is not None:
         # The array of one sample has no axis of samples, so a positive axis number decreases by 1.
@@ -511,7 +542,7 @@ def _ssim(task: Task, truth: F64, image: F64, span: float) -> float:
 
 
 _IDS = ("iu", range(1, 9), "class ids, as integers")
-#: Every metric of labels that a criterion may name.
+#: The name of each built-in metric of labels in a spec, to its definition.
 TASKS: Mapping[TaskName, Kind] = {
     "top1": _top(1),
     "top5": _top(5),
@@ -551,5 +582,5 @@ TASKS: Mapping[TaskName, Kind] = {
     ),
     "psnr": _images(_psnr, "mean over images of 10 log10(data_range^2 / mean squared error), dB"),
 }
-#: The names of the metrics for which a lower value is better.
+#: The names of the built-in metrics of labels for which a lower value is better.
 LOWER_IS_BETTER = frozenset(name for name, kind in TASKS.items() if kind.lower_is_better)

@@ -1,4 +1,4 @@
-"""Polygraphy's tolerance as a metric: the ratio of the errors to the tolerance.
+"""Polygraphy's tolerance as a metric, whose value is the ratio of the errors to the tolerance.
 
 The verdict is the same as that of ``polygraphy.comparator.CompareFunc.simple(candidate, baseline)`` with all
 samples in one iteration. An error passes if it is within the absolute or the relative tolerance. Errors are
@@ -26,21 +26,21 @@ from pytest_int8acc.scores.rows import (
 from pytest_int8acc.scores.shares import TINY, Share, Whole, error, flat
 from pytest_int8acc.tensors import Array
 
-#: The names of Polygraphy's checks. Column ``_CHECK`` of a row holds the index of a name in this list.
+#: The names of Polygraphy's checks. Rows of numbers contain the index of a name in this tuple.
 CHECKS = ("elemwise", "max", "mean", "median", "quantile")
-#: The denominator of relative errors where the baseline is 0, as in Polygraphy.
+#: Relative errors are divided by this where the baseline is 0, as in Polygraphy.
 _EPSILON = 2.0**-52
 #: The smallest ratio of an error to its tolerance that is outside the tolerance: the next float64 above 1.
 _ABOVE_1 = math.nextafter(1.0, 2.0)
-#: Numbers of bins per octave, and of octaves on either side of the ratio 1, in the histograms of the ratios
-#: of errors to their tolerance. The bins are logarithmic.
+#: The size of the histograms of ratios of errors to the tolerance. The bins are logarithmic: 8 for each
+#: factor of 2 (octave), over 16 octaves below and 16 above the ratio 1.
 _BINS_PER_OCTAVE, _OCTAVES = 8, 16
 _BINS = 2 * _BINS_PER_OCTAVE * _OCTAVES + 1
-#: The indices of the columns of a row. ``_CHECK`` is the index of the check in ``CHECKS``. ``_QUANTILE`` is
-#: the checked quantile, and ``_COUNT`` the number of elements. Each other name stands for two neighbouring
-#: columns: the first one is for absolute errors, the second one for relative errors. The row of several
-#: samples has the maximum of the columns before ``_COUNT``, and the sum of all others. If a median or a
-#: quantile is checked, two histograms of ``_BINS`` columns each follow.
+#: The indices of the columns in the row of numbers of one sample. Column ``_CHECK`` holds the index of the
+#: check in ``CHECKS``, column ``_QUANTILE`` the checked quantile, and ``_COUNT`` the number of elements. Each
+#: other name stands for two neighbouring columns, the first for absolute and the second for relative errors.
+#: The row of several samples has the maximum of each column before ``_COUNT``, and the sum of each other
+#: column. If a median or a quantile is checked, two histograms of ``_BINS`` columns each follow.
 _CHECK, _QUANTILE, _GREATEST, _GREATEST_INSIDE, _LEAST_OUTSIDE = 0, 1, 2, 4, 6
 _COUNT, _SUM, _INSIDE = 8, 9, 11
 _COLUMNS = 13
@@ -65,12 +65,14 @@ def tolerance(row: F64) -> float:
 
 
 def is_of_worst(row: F64) -> bool:
-    """Whether a row is of a check that the worst element decides: ``elemwise`` or ``max``."""
+    """Whether the worst element decides the check that ``row`` was computed for: ``elemwise`` or ``max``."""
     return CHECKS[int(row[_CHECK])] in ("elemwise", "max")
 
 
 def within(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
-    """Returns the rows, [samples, columns]; with two histograms if a median or a quantile is checked.
+    """Returns a row of numbers for each sample, [samples, columns], from which ``tolerance`` is computed.
+
+    If a median or a quantile is checked, each row ends with two histograms.
 
     Args:
         b: The baseline.
@@ -99,9 +101,9 @@ def within(b: Array, c: Array, samples: int, options: Options, peak: float) -> F
 
 
 def _used(b: Array, c: Array, wish: Tolerance) -> tuple[F64, F64]:
-    """Returns absolute and relative errors as ratios to the tolerance, each [samples, elements].
+    """Returns the absolute and the relative errors as ratios to the tolerance ``wish``, [samples, elements].
 
-    The result is inf for NaN.
+    An error that is NaN becomes inf.
     """
     if b.dtype.kind == "f":
         up = np.promote_types(b.dtype, np.float32)
@@ -114,7 +116,7 @@ def _used(b: Array, c: Array, wish: Tolerance) -> tuple[F64, F64]:
 
 
 def _share(e: NDArray[np.floating], limit: float) -> F64:
-    """Returns ``e / limit``. The result is above 1 exactly where ``e`` is above ``limit`` in float64."""
+    """Returns ``e / limit``. In spite of rounding, it is above 1 exactly where ``e`` is above ``limit``."""
     wide = e.astype(np.float64)
     share = np.where(wide == 0, 0.0, wide / limit if limit else np.inf)
     share = np.where(wide > limit, np.maximum(share, _ABOVE_1), np.minimum(share, 1.0))
@@ -122,13 +124,16 @@ def _share(e: NDArray[np.floating], limit: float) -> F64:
 
 
 def _counted(rows: F64, kind: int, used: F64, counted: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Fills in the columns of ``rows`` that a quantile needs, and returns the histograms, [samples, bins].
+    """Fills in the columns of ``rows`` that a median or quantile needs, and returns a histogram per sample.
 
     Args:
         rows: The rows to fill in.
         kind: 0 for absolute errors, 1 for relative errors.
         used: The ratios of the errors to the tolerance, [samples, elements].
-        counted: Which elements are compared, [samples, elements].
+        counted: Whether each element is compared, [samples, elements].
+
+    Returns:
+        The number of elements in each bin, [samples, bins].
     """
     inside = counted & (used <= 1)
     outside = np.where(counted & ~inside, used, np.inf)
@@ -143,9 +148,10 @@ def _counted(rows: F64, kind: int, used: F64, counted: NDArray[np.bool_]) -> NDA
 
 
 def _quantile(row: F64, kind: int) -> float:
-    """Returns a quantile of the ratios of errors to their tolerance, interpolated in the histogram.
+    """Returns a quantile of the ratios of errors to the tolerance, interpolated in a histogram of ``row``.
 
-    The result is above 1 exactly if the quantile of the ratios is.
+    ``kind`` is 0 for absolute errors, 1 for relative errors. The result is above 1 exactly if the true
+    quantile is.
     """
     inside, greatest, least = (row[at + kind] for at in (_INSIDE, _GREATEST_INSIDE, _LEAST_OUTSIDE))
     bins = row[_COLUMNS + kind * _BINS :][:_BINS]
@@ -169,7 +175,8 @@ def _quantile(row: F64, kind: int) -> float:
 class Tolerated(Share):
     """Computes which share of a limit on the metric ``tolerance`` each sample uses up.
 
-    A median or a quantile is computed for all samples together. Then single samples have no share.
+    If a median or a quantile is checked, single samples have no share, because it is computed over all
+    samples together.
     """
 
     def __init__(self, limit: float, options: Options, whole: Whole) -> None:

@@ -1,4 +1,4 @@
-"""Metrics of a model's outputs: a user's function or class, or a metric of labels that a spec names."""
+"""Computes metrics of a model's outputs: a user's function or class, or a built-in metric of labels."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ def metric_scores(
     """Returns one score for each limit of a metric, or one score without a limit if the metric has none.
 
     All limits are on the candidate's value. A ``max_drop`` is turned into such a limit: the baseline's value
-    minus the drop, or plus the drop if lower is better. A value of inf becomes nan. nan never passes.
+    minus the drop, or plus the drop if lower is better. If the candidate's value is inf, it becomes nan,
+    which meets no limit.
 
     Args:
         candidate: The metric of the candidate's outputs.
         baseline: The metric of the baseline's outputs.
-        again: The metric of a second run of the baseline. The noise is its distance from the first run's
-            value.
-        steady: Whether a second run of the baseline is known to give the same outputs.
+        again: The metric of the outputs of a second run of the baseline. The noise is the difference of the
+            values of both runs. With None, the noise is not known.
+        steady: Whether a second run of the baseline is known to give the same outputs. The noise is then 0.
         intervals: Whether intervals are computed. This is done only for a metric that is computed fast.
         groups: The group of each sample, [samples]; None if no samples belong together.
     """
@@ -68,7 +69,7 @@ def metric_scores(
 def _interval(
     score: Score, candidate: MetricRun, baseline: MetricRun | None, groups: Groups | None
 ) -> Interval | None:
-    """Returns the interval of the score; None if it cannot be computed.
+    """Returns the confidence interval of a score of a metric; None if it cannot be computed.
 
     Args:
         score: The score of all samples.
@@ -109,18 +110,19 @@ def flips(candidate: TaskRun, baseline: TaskRun) -> tuple[int, int]:
 
 
 class MetricRun:
-    """Computes one metric for the outputs of one model, baseline or candidate.
-
-    The outputs come batch by batch.
-    """
+    """Computes one metric for the outputs of one model, baseline or candidate, which come batch by batch."""
 
     def __init__(self, limit: MetricLimit, function: UserMetric, labels: Labels) -> None:
-        """Starts without outputs; raises CriterionError if labels are missing, or for wrong parameters."""
+        """Starts without outputs.
+
+        Raises:
+            CriterionError: Labels are missing, or a user's function does not have the expected parameters.
+        """
         self.limit = limit
         self._finite = True
         """Whether all outputs so far are finite."""
         self._failure: CriterionError | None = None
-        """The first error that the metric raised after an output was not finite."""
+        """The error that the metric raised after an output had held NaN or infinity; None without one."""
         self._reference: float | None = None
         self._metric: TaskRun | _UserRun
         if isinstance(function, Task):
@@ -175,26 +177,32 @@ class MetricRun:
 
     @property
     def labelled(self) -> bool:
-        """Whether the metric reads the labels."""
+        """Whether the metric reads the labels. A user's metric may read the outputs alone."""
         return isinstance(self._metric, TaskRun) or self._metric.labelled
 
     @property
     def joins(self) -> bool:
-        """Whether ``add`` may be called with other batches than those in which the models ran."""
+        """Whether ``add`` may get the samples in other batches than those in which the models ran."""
         return isinstance(self._metric, TaskRun)
 
     @property
     def drawable(self) -> TaskRun | None:
-        """The metric of labels; None for a user's own metric, or if it is too slow for an interval."""
+        """The metric, if it can be computed for subsets of the samples, as a confidence interval needs.
+
+        None for a user's own metric, for a metric that is too slow, and after an error.
+        """
         metric = self._metric
         if isinstance(metric, TaskRun) and metric.is_quick and self._failure is None:
             return metric
         return None
 
     def reference(self, whose: str) -> float:
-        """Returns the metric's value for a run of the baseline; raises CriterionError unless it is finite.
+        """Returns the metric's value for a run of the baseline, in which all outputs have been added.
 
-        The value is computed once, so all outputs must have been added before.
+        ``whose`` describes the outputs in messages. The value is computed only once.
+
+        Raises:
+            CriterionError: The metric fails, or its value is not finite.
         """
         if self._reference is None:
             self._reference = self.value(whose)
@@ -206,9 +214,9 @@ class MetricRun:
         return self._reference
 
     def int8_value(self) -> tuple[float, list[str]]:
-        """Returns the metric's value for the candidate, and notes. The value is nan unless it is finite.
+        """Returns the metric's value for the candidate, and notes for the report.
 
-        The value is also nan if the metric failed on outputs with NaN or inf.
+        The value is nan if it is not finite, or if the metric failed on outputs with NaN or infinity.
         """
         try:
             value = self.value("the candidate's outputs")
@@ -245,12 +253,12 @@ class _UserRun:
         made: Any = function
         if isinstance(function, UserFunction):
             made, self._active = function.function, function.active
-            # ``_call`` puts the changes that the user's script made to the process in force, such as its
-            # working folder. A call of ``function`` does so again, and undoes them at its end. So each call
+            # ``_call`` restores the state of the process that the user's script has set up, such as the
+            # working folder. A call of ``function`` also does this, and undoes it at its end. Each call thus
             # begins in the same folder.
         self._kept: list[tuple[int, Feed]] = []
-        """The batches that are kept for a function that is called once, each with the index of its first
-        sample."""
+        """For a function that is called once, at the end: the outputs of all batches, each with the index of
+        the batch's first sample."""
         self._total, self._rows = 0.0, 0
         self._object: Any = None
         if inspect.isclass(made) and all(callable(getattr(made, n, None)) for n in ("update", "compute")):
@@ -268,7 +276,7 @@ class _UserRun:
         return run_user(self._ref, called, error=CriterionError)
 
     def _labels_of(self, samples: Sequence[int] | None) -> list[object]:
-        """Returns a list of one argument, a copy of the labels; an empty list if the metric gets none.
+        """Returns the argument for the labels as a list: a copy of the labels, or nothing if it gets none.
 
         Args:
             samples: The indices of the samples; None: all samples.
@@ -299,7 +307,7 @@ class _UserRun:
 
 
 def of_samples(labels: Labels, samples: Sequence[int]) -> Labels:
-    """Returns the labels of some samples, by index."""
+    """Returns the labels of some samples; ``samples`` are the indices of these samples."""
     if labels is None:
         return None
     if isinstance(labels, Mapping):
@@ -308,15 +316,15 @@ def of_samples(labels: Labels, samples: Sequence[int]) -> Labels:
 
 
 def _bars(limit: MetricLimit, reference: float) -> list[tuple[float | None, Bound, str]]:
-    """Returns each limit on the candidate's value, with its bound and a text.
+    """Returns the limits on the candidate's value: for each its number, its bound, and a text.
 
-    The text says how a ``max_drop`` was turned into the limit. It is empty for other limits. If the metric
-    has no limit, the result is one entry whose limit is None.
+    The text says how a ``max_drop`` from ``reference``, the baseline's value, was turned into the limit. It
+    is empty for other limits. If the metric has no limit, the result is one entry whose limit is None.
     """
     bars: list[tuple[float | None, Bound, str]] = [(limit.min, "min", ""), (limit.max, "max", "")]
     bound: Bound = "max" if limit.lower_is_better else "min"
     share = limit.max_drop_relative
-    # A tolerance for rounding errors: 0.7 is a drop of 0.1 from 0.8, and must pass.
+    # This allows for rounding errors: if 0.8 may drop by 0.1, 0.7 must pass.
     rounding = 4 * sys.float_info.epsilon * abs(reference)
     for drop, written in (
         (limit.max_drop, f"{limit.max_drop or 0:g}"),
@@ -329,7 +337,7 @@ def _bars(limit: MetricLimit, reference: float) -> list[tuple[float | None, Boun
 
 
 def _joined(arrays: Sequence[Array]) -> Array | list[Array]:
-    """Returns the batches as one new array, or a list of copies if shapes or kinds of dtype differ."""
+    """Returns the arrays of all batches joined along axis 0; copies in a list if shapes or kinds differ."""
     batches = [np.atleast_1d(array) for array in arrays]
     if len({(batch.dtype.kind, batch.shape[1:]) for batch in batches}) == 1:
         return np.concatenate(batches)
@@ -339,8 +347,17 @@ def _joined(arrays: Sequence[Array]) -> Array | list[Array]:
 def _parameters(ref: str, function: _Function, has_labels: bool, streams: bool) -> tuple[bool, bool]:
     """Returns whether to pass baseline and candidate in place of the outputs, and whether to pass labels.
 
-    Labels are passed as the argument after the outputs. They are passed if this parameter has no default
-    value, or if its name is ``labels``.
+    Labels are passed after the outputs, if there is a parameter for them: it has no default value, or its
+    name is ``labels``.
+
+    Args:
+        ref: The name of the metric, for messages.
+        function: The user's function, or the method ``update`` of the user's class.
+        has_labels: Whether the case has labels.
+        streams: Whether the metric is called batch by batch.
+
+    Raises:
+        CriterionError: The function has other parameters than expected, or needs labels that are missing.
     """
     expected = "expected `def f(outputs)` or `def f(outputs, labels)`"
     try:
@@ -366,7 +383,11 @@ def _parameters(ref: str, function: _Function, has_labels: bool, streams: bool) 
 
 
 def _number(ref: str, value: object, whose: str) -> float:
-    """Returns ``value`` as a float; raises CriterionError unless it is a real number."""
+    """Returns ``value``, which the metric ``ref`` returned for the outputs ``whose``, as a float.
+
+    Raises:
+        CriterionError: The value is no real number.
+    """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):

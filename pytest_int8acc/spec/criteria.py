@@ -1,4 +1,7 @@
-"""Criteria of a case: limits on outputs, on metrics, on the engine, and against accepted scores."""
+"""The kinds of criteria in a spec: limits on outputs, on metrics, on the engine, and on regressions.
+
+A regression is a score that has become worse than the score that the user accepted in a golden.
+"""
 
 from __future__ import annotations
 
@@ -37,24 +40,24 @@ _OF_FUNCTIONS = ("lower_is_better", "streaming")
 
 
 class _Limits(Closed):
-    """Base class of criteria: each criterion must set a limit."""
+    """Base class of the kinds of criteria. A criterion without any limit is a mistake."""
 
     where = "criteria"
     expected = "a criterion like {output: logits, cosine: 0.99} or {metric: metrics.py:top1, max_drop: 0.01}"
     what: ClassVar[str] = "criterion"
     modifiers: ClassVar[tuple[str, ...]] = ()
-    """Keys that set no limit."""
+    """The keys of the criterion that set no limit, such as ``output``."""
     instead: ClassVar[tuple[str, ...]] = ()
-    """Keys among ``modifiers`` that make a criterion valid even without a limit."""
+    """The keys in ``modifiers`` that suffice without a limit: a criterion with one of them is valid."""
 
     @classmethod
     def limits(cls) -> tuple[str, ...]:
-        """Return the keys that set a limit."""
+        """Return the names of the keys that set a limit."""
         return tuple(key for key in cls.model_fields if key not in cls.modifiers)
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield a message if no limit is set."""
+        """Yield a message if ``given``, the criterion as written, sets no limit."""
         if not any(key in given for key in (*cls.limits(), *cls.instead)):
             yield None, f"a {cls.what} needs a limit; add one or more of {', '.join(cls.limits())}"
 
@@ -149,7 +152,10 @@ class OutputCriterion(_Limits):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield messages on a missing limit, on 'output' with 'tensor', and on a quantile without 'per'."""
+        """Yield a message for each of three mistakes: no limit, two names, 'quantile' without 'per'.
+
+        The two names are 'output' and 'tensor', which exclude each other.
+        """
         yield from super().conflicts(given)
         if "output" in given and "tensor" in given:
             yield "tensor", "'output' and 'tensor' exclude each other: write a criterion for each"
@@ -161,9 +167,9 @@ class MaxDrop(NamedTuple):
     """How much worse than the baseline the value of a metric may be."""
 
     amount: float
-    """The maximum loss in the metric's own unit; if ``relative``, a ratio such as 0.01 for '1%'."""
+    """The maximum loss: in the metric's own unit, or if ``relative`` a ratio such as 0.01 for '1%'."""
     relative: bool
-    """Whether ``amount`` is multiplied by the absolute value of the baseline's metric."""
+    """Whether ``amount`` is a ratio to the absolute value that the metric has for the baseline."""
 
 
 class MetricCriterion(_Limits):
@@ -235,13 +241,13 @@ class MetricCriterion(_Limits):
 
     @property
     def ref(self) -> str:
-        """The name of the scores: ``top1``; with an average ``f1_macro``; with an output ``logits:top1``."""
+        """The metric's name in scores, like ``top1``; with output and average like ``logits:f1_macro``."""
         name = self.metric if self.average is None else f"{self.metric}_{self.average}"
         return name if self.output is None else f"{self.output}:{name}"
 
     @property
     def detectable(self) -> float | None:
-        """``min_detectable`` as a number above 0 and below 1."""
+        """``min_detectable``, a share of the samples, as a number above 0 and below 1; None if not set."""
         if isinstance(self.min_detectable, str):
             return float(self.min_detectable.rstrip(" %")) / 100
         return self.min_detectable
@@ -255,7 +261,7 @@ class MetricCriterion(_Limits):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield messages on a missing limit, on keys that have no effect, and on 'min' above 'max'."""
+        """Yield a message for each of these mistakes: no limit, keys without effect, 'min' above 'max'."""
         yield from super().conflicts(given)
         metric = given.get("metric")
         if isinstance(metric, str):
@@ -266,7 +272,10 @@ class MetricCriterion(_Limits):
 
 
 def _strange_keys(metric: str, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-    """Yield messages on keys that have no effect on ``metric``, and on a coco_map without 'decode'."""
+    """Yield a message for each key in ``given`` that has no effect on ``metric``.
+
+    Another message says that the metric ``coco_map`` needs 'decode', if that key is missing.
+    """
     tasks = get_args(TaskName)
     named = metric in tasks
     for key in given:
@@ -333,7 +342,10 @@ _KINDS: Mapping[str, type[Closed]] = {
 
 
 def _criterion(value: Any) -> str:
-    """Return the union tag of the kind of criterion that has the most keys in common with ``value``."""
+    """Return the union tag of the kind of criterion that ``value``, a mapping of the user, most probably is.
+
+    It is the kind that has most of the keys in ``value``.
+    """
     if isinstance(value, Closed):
         return next(tag for tag, model in _KINDS.items() if isinstance(value, model))
     keys: Iterable[str] = value if isinstance(value, dict) else ()
@@ -341,7 +353,7 @@ def _criterion(value: Any) -> str:
         return "(metric)"
 
     def similarity(tag: str) -> tuple[int, int]:
-        """Return the number of the user's keys that the kind has, and this number with typos corrected."""
+        """Return how many of the user's keys this kind of criterion has: as written, and after correction."""
         known = _KINDS[tag].model_fields
         return sum(key in known for key in keys), sum(closest(key, known) is not None for key in keys)
 

@@ -26,11 +26,11 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-#: The types of pydantic errors whose messages come from this package: on a wrong value, on a wrong key, and
-#: on a missing key.
+#: The types of the pydantic errors that this package raises with messages of its own: for a wrong value, a
+#: wrong key, and a missing key.
 VALUE, KEY, MISSING = "int8acc_value", "int8acc_key", "int8acc_missing"
 
-#: Regular expressions that match a function ``file.py:function`` and the name of a test.
+#: Two regular expressions: one matches a function ``file.py:function``, the other the name of a test.
 FUNCTION = r"^[^\x00-\x1f]+\.py:[A-Za-z_][A-Za-z0-9_]*$"
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 
@@ -42,7 +42,7 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
 
 def found(value: object) -> str:
-    """Return ``value`` as text that follows 'found' in a message."""
+    """Return a short text for ``value``, which follows 'found' in an error message."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -66,9 +66,10 @@ def _wrong(text: str) -> PydanticCustomError:
 
 
 def expect(what: str, hint: Callable[[Any], str] = lambda value: "") -> WrapValidator:
-    """Return a validator that replaces pydantic's message with ``expected <what>, found <value><hint>``.
+    """Return a validator that replaces pydantic's message by ``expected <what>, found <value><hint>``.
 
-    Messages on a part of the value, and messages that this module has made already, stay as they are.
+    ``hint`` makes the end of the message from the wrong value. Messages on a part of the value, and messages
+    that this module has made already, are not replaced.
     """
 
     def validate(value: Any, handler: Callable[[Any], Any]) -> Any:
@@ -83,19 +84,25 @@ def expect(what: str, hint: Callable[[Any], str] = lambda value: "") -> WrapVali
 
 
 def one_of(literal: Any, or_else: str = "") -> WrapValidator:
-    """Return ``expect`` for a Literal of strings, with the hint 'did you mean'."""
+    """Return a validator whose error message lists the strings of a Literal and proposes a similar one.
+
+    ``or_else`` is text that follows the list.
+    """
     names = get_args(literal)
     several = "one of " if len(names) > 1 else ""
     return expect(f"{several}{', '.join(names)}{or_else}", lambda value: _near_hint(value, names))
 
 
 def or_function(literal: Any) -> str:
-    """Return a regular expression for one of a Literal's strings or a function ``file.py:function``."""
+    """Return a regular expression that matches a Literal's strings, or a function ``file.py:function``."""
     return f"^({'|'.join(get_args(literal))})$|{FUNCTION}"
 
 
 def expect_or_function(literal: Any) -> WrapValidator:
-    """Return ``expect`` for one of a Literal's strings or a function, with the hint 'did you mean'."""
+    """Return a validator whose error message asks for one of a Literal's strings or a user's function.
+
+    The message proposes the most similar of the strings.
+    """
     names = get_args(literal)
 
     def hint(value: Any) -> str:
@@ -106,7 +113,7 @@ def expect_or_function(literal: Any) -> WrapValidator:
 
 
 def expect_list(what: str) -> WrapValidator:
-    """Return ``expect`` for a list, with a hint how to write one."""
+    """Return a validator whose error message asks for a list of ``what``, and shows how to write one."""
     return expect(f"a list of {what}", _list_hint)
 
 
@@ -134,7 +141,7 @@ def _list_hint(value: Any) -> str:
 
 
 def _named_function(value: str) -> str:
-    """Return ``value``; raises an error if it names a Python file without a function."""
+    """Return ``value``, a path of the user; raises an error if it names a Python file without a function."""
     script = re.search(r"^.*?\.py(?=:|$)", value)
     if script and not re.search(FUNCTION, value):
         raise _wrong(f"expected a function in {script[0]}, as '{script[0]}:function', found {found(value)}")
@@ -142,7 +149,7 @@ def _named_function(value: str) -> str:
 
 
 def _known_mark(value: str) -> str:
-    """Return ``value``; raises an error if it is a pytest mark that needs arguments."""
+    """Return ``value``, the name of a mark; raises an error if the mark needs arguments or a reason."""
     if value in ("skip", "xfail"):
         raise _wrong(f"'{value}' needs a reason: use the key '{value}: why' instead of a mark")
     if value in ("skipif", "parametrize", "usefixtures", "filterwarnings"):
@@ -151,9 +158,9 @@ def _known_mark(value: str) -> str:
 
 
 def _worded(value: str) -> str:
-    """Return ``value``; raises an error for words such as ``no``, so that ``skip: no`` does not skip a test.
+    """Return ``value``, the text of a reason; raises an error if it is a word such as ``no`` or ``off``.
 
-    These words are booleans in YAML 1.1.
+    Users may take such words for booleans, as in YAML 1.1. With ``skip: no`` a test would be skipped.
     """
     if value.lower() in ("yes", "no", "on", "off", "y", "n"):
         raise _wrong(f"expected the reason, as text, found {found(value)}, which is no reason")
@@ -161,9 +168,9 @@ def _worded(value: str) -> str:
 
 
 def _growing(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """Return ``value``; raises an error unless it holds three shapes of one rank, in ascending order.
+    """Return ``value``, the shapes of a profile; raises an error unless it holds three shapes of one rank.
 
-    No dimension may be smaller than the same dimension in the previous shape.
+    No dimension of a shape may be smaller than the same dimension of the shape before.
     """
     if len(value) != 3:
         raise _wrong(f"expected {_PROFILE}, found {len(value)}")
@@ -173,14 +180,14 @@ def _growing(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def _some(value: str) -> str:
-    """Return ``value``, a percentage; raises an error if it is 0."""
+    """Return ``value``, a percentage like '0.5%'; raises an error if the percentage is 0."""
     if float(value.rstrip(" %")) == 0:
         raise _wrong(f"expected {_SHARE}, found {found(value)}")
     return value
 
 
 def _several(value: tuple[int, ...]) -> tuple[int, ...]:
-    """Return ``value``; raises an error if it holds only one size."""
+    """Return ``value``, the sizes of an output's parts; raises an error unless there are two or more."""
     if len(value) < 2:
         raise _wrong(f"expected {_PARTS}, found {len(value)}: one part is the whole output")
     return value
@@ -282,18 +289,21 @@ Share = Annotated[
 
 
 class Closed(BaseModel):
-    """Base class of all mappings in a spec. It rejects unknown keys, and rewords pydantic's messages."""
+    """Base class of all mappings in a spec: unknown keys are mistakes, and messages are in plain words."""
 
     model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, serialize_by_alias=True)
 
     where: ClassVar[str]
-    """The dotted key in a case at which the mapping stands; empty for the case itself."""
+    """The dotted key of the mapping in a case, like ``int8.calibrate``; empty for the case itself."""
     expected: ClassVar[str]
-    """The words after 'expected' in the message on a value that is no mapping."""
+    """The words that follow 'expected' in the error message for a value that is no mapping."""
 
     @classmethod
     def written_keys(cls) -> list[str]:
-        """Return the keys as a spec has them. A key that is a word of Python is a field of another name."""
+        """Return the keys as a user writes them in a spec.
+
+        A key that is a keyword of Python, such as ``for``, is kept in a field with another name.
+        """
         return [info.alias or name for name, info in cls.model_fields.items()]
 
     @classmethod
@@ -309,7 +319,7 @@ class Closed(BaseModel):
 
     @classmethod
     def lacking(cls, given: Mapping[str, Any]) -> Iterator[str]:
-        """Yield a message for each group of alternative keys of which ``given`` has none."""
+        """Yield a message for each group of keys of which ``given`` must have one and has none."""
         return iter(())
 
     @model_validator(mode="wrap")
@@ -338,7 +348,15 @@ def _detail(kind: str, text: str, loc: tuple[str | int, ...] = (), value: Any = 
 
 
 def _reworded(model: type[Closed], value: Any, error: ValidationError) -> list[InitErrorDetails]:
-    """Return the details of ``error`` with own messages on an unknown key, a missing key or a wrong type."""
+    """Return the details of ``error``, with messages in plain words for unknown keys and missing keys.
+
+    The message for a value that is no mapping is replaced, too.
+
+    Args:
+        model: The kind of mapping that was validated.
+        value: The mapping as the user wrote it.
+        error: The error of pydantic.
+    """
     details = []
     for detail in error.errors(include_url=False):
         kind, loc = detail["type"], detail["loc"]
@@ -355,7 +373,7 @@ def _reworded(model: type[Closed], value: Any, error: ValidationError) -> list[I
 
 
 def _unknown_key(model: type[Closed], key: str) -> str:
-    """Return the message on a key that ``model`` lacks. It advises on the right place or spelling."""
+    """Return the message on a key that ``model`` lacks, with advice on the key's right place or spelling."""
     homes = _homes(key)
     section = model.where.partition(".")[0]
     inside = [home for home in homes if home.startswith(f"{model.where}.")]
@@ -375,7 +393,7 @@ def _unknown_key(model: type[Closed], key: str) -> str:
 
 
 def _homes(key: str) -> list[str]:
-    """Return the dotted keys of all mappings of a case that have ``key``."""
+    """Return the attribute ``where`` of each kind of mapping in a spec that accepts ``key``."""
     return list(dict.fromkeys(model.where for model in _mappings(Closed) if key in model.written_keys()))
 
 
@@ -399,10 +417,10 @@ def _flow(value: Any) -> str:
 
 
 def _meant(model: type[Closed], key: str) -> str | None:
-    """Return the key of ``model`` of which ``key`` is a misspelling.
+    """Return the key of ``model`` of which ``key`` is a misspelling; None if there is no such key.
 
-    The result is None if no key of ``model`` is similar, or if any mapping of a case has ``key``. In the
-    second case ``key`` is in the wrong place, and not misspelled.
+    The result is also None if some mapping of a spec accepts ``key``. Then ``key`` is in the wrong place, and
+    not misspelled.
     """
     if key in model.written_keys() or _homes(key):
         return None

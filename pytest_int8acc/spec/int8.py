@@ -1,4 +1,4 @@
-"""The sections of a spec on data sources, on INT8 and FP8 quantization, and on the baseline."""
+"""The sections of a spec that name data, the INT8 or FP8 quantization of the model, and the baseline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_int8acc.spec import fields
 from pytest_int8acc.spec.fields import Closed, closest, expect_list, one_of, option
 
 CalibrationMethod = Literal["minmax", "entropy", "percentile", "mse", "topk"]
-#: Calibrators of TensorRT below 11.
+#: The calibrators of TensorRT's implicit quantization, which exists before TensorRT 11.
 Algorithm = Literal["entropy2", "entropy", "minmax", "legacy"]
 BaselinePrecision = Literal["fp16", "fp32", "golden"]
 #: The formats that the key ``candidate`` accepts. A case has this key in place of ``int8`` or ``fp8``.
@@ -19,9 +19,10 @@ Low = Literal["fp16", "bf16"]
 
 
 def _text_or(*known: str) -> Discriminator:
-    """Return a pydantic discriminator between text and a mapping with a key similar to one in ``known``.
+    """Return a pydantic discriminator that chooses between text and a mapping.
 
-    Any other mapping is validated as text, because the message for text names both alternatives.
+    A mapping with a key that is in ``known``, or similar to one, is validated as a mapping. Any other mapping
+    is validated as text, because the error message for text names both alternatives.
     """
 
     def tag(value: Any) -> str:
@@ -97,7 +98,7 @@ class Calibration(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield messages on parameters of a calibration method other than the chosen one."""
+        """Yield a message for each parameter in ``given`` that belongs to another calibration method."""
         method = given.get("method", cls.model_fields["method"].default)
         for key, owner in (("percentile", "percentile"), ("top_k", "topk")):
             if key in given and method != owner and method in get_args(CalibrationMethod):
@@ -131,7 +132,7 @@ class Implicit(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield a message if both keys are missing."""
+        """Yield a message if ``given`` has neither 'calibrate' nor 'cache'."""
         if not any(key in given for key in ("calibrate", "cache")):
             yield None, "'calibrate: {}' or 'cache: FILE' must say where the ranges come from"
 
@@ -157,7 +158,7 @@ class Quantized(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield messages if there is no source, or more than one."""
+        """Yield messages unless ``given`` has exactly one of the keys in ``sources``."""
         present = [key for key in given if key in cls.sources]
         for key in present[1:]:
             yield key, f"'{key}' and '{present[0]}' exclude each other: keep one"
@@ -183,7 +184,7 @@ class Int8(Quantized):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield messages on a missing or second source, and on 'exclude' if it has no effect."""
+        """Yield messages unless ``given`` has exactly one of ``sources``, and if 'exclude' has no effect."""
         yield from super().conflicts(given)
         if given.get("exclude") and "engine" in given:
             yield "exclude", "'exclude' has no effect on an engine that is built already; remove it"
@@ -225,7 +226,7 @@ class BaselineModel(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield a message unless exactly one of the two keys is given."""
+        """Yield a message unless ``given`` has exactly one of 'model' and 'engine'."""
         if "model" in given and "engine" in given:
             yield "engine", "'engine' and 'model' exclude each other: keep one"
         if not given:

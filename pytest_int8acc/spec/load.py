@@ -19,10 +19,11 @@ from pytest_int8acc.spec.int8 import Int8
 from pytest_int8acc.spec.models import FORMAT_KEYS, Case
 from pytest_int8acc.spec.yaml import MAX_BYTES, Mark, Mistake, Node, parse
 
-#: Keys whose mappings are merged key by key with the defaults. Any other key of a case replaces the default.
+#: If a case and the defaults both have one of these keys, the two mappings are merged key by key. With any
+#: other key, the value in the case replaces the default.
 _SECTIONS = frozenset({"int8", "fp8", "calibrate", "onnxruntime", "tensorrt", "search"})
-#: Groups of keys that exclude each other: the formats of a case, and the sources of an INT8 or FP8 section.
-#: If a case has a key of a group, the other keys of the group are dropped from the defaults.
+#: Groups of keys of which a mapping may have only one: the formats of a case, and the ways to quantize. If a
+#: case has a key of a group, the other keys of the group are dropped from the defaults.
 _ALTERNATIVES = (frozenset(FORMAT_KEYS), frozenset(Int8.sources))
 
 
@@ -63,7 +64,7 @@ def spec_error(file: Path, mistakes: Iterable[Mistake]) -> SpecError:
 
 
 def _cases(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
-    """Return the cases without mistakes; add the mistakes of all other cases to ``mistakes``."""
+    """Return the cases of a file that have no mistakes; add the mistakes of the others to ``mistakes``."""
     if not isinstance(root.value, dict):
         text = f"a spec is a mapping of keys like 'model: resnet50.onnx', found {found(root.plain())}"
         mistakes.append(Mistake(root.mark, text))
@@ -107,7 +108,11 @@ def _several(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
 
 
 def _with_defaults(node: Node, defaults: Node) -> Node:
-    """Return a case merged with the defaults. The case's keys replace default keys; sections are merged."""
+    """Return ``node``, a case or a section of one, completed with the keys of ``defaults`` that it lacks.
+
+    Sections that both have, like ``int8``, are completed in the same way. If ``node`` has one of several
+    alternatives, like ``int8`` and ``fp8``, no other alternative is taken from ``defaults``.
+    """
     for alternatives in _ALTERNATIVES:
         if node.entries.keys() & alternatives:
             dropped = alternatives - node.entries.keys()
@@ -122,7 +127,7 @@ def _with_defaults(node: Node, defaults: Node) -> Node:
 
 
 def _strays(root: Node) -> list[Mistake]:
-    """Return a mistake for each key other than ``defaults:`` and ``cases:``."""
+    """Return a mistake for each top-level key other than ``defaults:`` and ``cases:``."""
     sibling = "cases" if "cases" in root.keys else "defaults"
     mistakes = []
     for key, mark in root.keys.items():
@@ -157,7 +162,7 @@ def _defaults(root: Node, file: Path, mistakes: list[Mistake]) -> Node | None:
 
 
 def _list_of_cases(root: Node, mistakes: list[Mistake]) -> list[Node]:
-    """Return the items under ``cases:``; if there are none, a mistake is added and the result is empty."""
+    """Return the items under ``cases:``. If there are none, a mistake is added to ``mistakes``."""
     node = root.entries.get("cases")
     if node is None:
         text = (
@@ -182,7 +187,7 @@ def _validated(
         node: The tree that ``values`` come from, for the positions of mistakes.
         file: The spec.
         mistakes: All mistakes in ``values`` are added to this list.
-        complete: Whether a missing key is a mistake.
+        complete: Whether a missing key is a mistake. It is not in defaults.
     """
     try:
         case = Case.model_validate(values)
@@ -195,7 +200,10 @@ def _validated(
 
 
 def _places(node: Node, file: str, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the dotted key and the place, as ``file:line:col``, of ``node`` and of each value in it."""
+    """Yield the dotted key and the place, as ``file:line:col``, of ``node`` and of each value inside it.
+
+    ``file`` is the path of the spec, and ``key`` the dotted key of ``node``.
+    """
     yield key, f"{file}:{node.mark.line}:{node.mark.column}"
     children: dict[Any, Node] = node.entries
     if isinstance(node.value, list):
@@ -205,13 +213,15 @@ def _places(node: Node, file: str, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def translated(kind: str, loc: tuple[int | str, ...], text: str, node: Node) -> Iterator[Mistake]:
-    """Yield the mistake for one error of pydantic; none for an error that a key without a value causes.
+    """Yield the mistake that corresponds to one error of pydantic.
+
+    Nothing is yielded if a key without a value causes the error, because ``keys_without_value`` reports it.
 
     Args:
         kind: The type of pydantic's error.
-        loc: The path of keys and indices, with union tags such as ``(text)``, which are skipped.
-        text: The message.
-        node: The tree that the path starts from.
+        loc: The path of keys and indices to the wrong value. Union tags such as ``(text)`` in it are skipped.
+        text: The message of pydantic's error.
+        node: The mapping in which the path starts, with the positions of all values in it.
     """
     mark, name, empty = node.mark, "", False
     for step in loc:

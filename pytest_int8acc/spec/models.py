@@ -145,7 +145,11 @@ def _conflicts_of_low(given: Mapping[str, Any]) -> Iterator[tuple[str | None, st
 
 
 def _conflicts_of_prove(given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-    """Yield messages on ``prove`` with a golden baseline, and on labels or groups that only one side has."""
+    """Yield messages on ``prove`` with a golden baseline, and on labels or groups for some samples only.
+
+    If the case names files of labels or groups for ``inputs``, it needs such files for ``prove``, too. The
+    reverse also holds.
+    """
     prove = given.get("prove")
     if prove is not None and given.get("baseline") == "golden":
         yield "prove", "'baseline: golden' keeps no outputs for the samples of 'prove': remove one of them"
@@ -158,7 +162,7 @@ def _conflicts_of_prove(given: Mapping[str, Any]) -> Iterator[tuple[str | None, 
 
 
 def _is_file(value: object) -> bool:
-    """Whether a value under ``labels`` or ``groups`` is a file, and not the name of an array of labels."""
+    """Whether ``value``, given for ``labels`` or ``groups``, is a file and not the name of an array."""
     return isinstance(value, str) and "." in value
 
 
@@ -267,13 +271,13 @@ class Case(Closed):
     @model_validator(mode="before")
     @classmethod
     def _against_fp32(cls, given: Any) -> Any:
-        """Return ``given`` with the baseline FP32 if the case has 'candidate' and no baseline."""
+        """Return the case as written. If it has 'candidate' and no baseline, ``baseline: fp32`` is added."""
         lacks = isinstance(given, dict) and "candidate" in given and "baseline" not in given
         return {**given, "baseline": "fp32"} if lacks else given
 
     @classmethod
     def lacking(cls, given: Mapping[str, Any]) -> Iterator[str]:
-        """Yield a message if the case names no format."""
+        """Yield a message if the case has none of the keys 'int8', 'fp8' and 'candidate'."""
         if not any(key in given for key in FORMAT_KEYS):
             yield (
                 "'int8' is missing: add 'int8: {calibrate: {data: calib.npz}}', the same with 'fp8', or "
@@ -282,7 +286,7 @@ class Case(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Yield messages on several formats, and on keys that have no effect on the case's format."""
+        """Yield messages on more than one format, and on keys that have no effect with the case's format."""
         formats = [key for key in FORMAT_KEYS if key in given]
         for key in formats[:-1]:
             yield key, f"'{key}' and '{formats[-1]}' exclude each other: keep one"
@@ -323,7 +327,7 @@ class Case(Closed):
 
     @property
     def file(self) -> Path:
-        """The spec's file."""
+        """The path of the spec file that the case was read from."""
         return self._file
 
     @property
@@ -332,7 +336,7 @@ class Case(Closed):
         return self._line
 
     def settings(self) -> dict[str, object]:
-        """Return the settings by their names in ``Settings``; None for settings that the spec lacks."""
+        """Return the settings in the spec, by their names in ``Settings``; None for those that it lacks."""
         runtime = self.onnxruntime or OnnxRuntime()
         return {
             "backend": self.backend,
@@ -344,16 +348,19 @@ class Case(Closed):
         }
 
     def path(self, value: str) -> Path:
-        """Return a path that is written in the spec, relative to the spec's folder."""
+        """Return the path of a file that the spec names by ``value``, relative to the spec's folder."""
         return self._file.parent / value
 
     @property
     def most_bytes(self) -> int:
-        """``max_data`` in bytes."""
+        """``max_data``, the maximum size of the data of the case, in bytes."""
         return to_bytes(self.max_data)
 
     def at(self, key: str = "") -> AbstractContextManager[None]:
-        """Return a context in which this package's errors begin with the :meth:`place` of ``key``."""
+        """Return a context in which errors of this package get the :meth:`place` of ``key`` in the spec.
+
+        Their messages then begin with ``file:line:col``.
+        """
         return blaming(self.place(key))
 
     def place(self, key: str = "") -> str:
@@ -363,8 +370,8 @@ class Case(Closed):
             key: For example ``int8.calibrate.data`` or ``criteria.0``; empty for the case.
 
         Returns:
-            If the spec does not have the key: the place of the nearest mapping around it. Empty if the case
-            was not read from a file.
+            The place. If the spec lacks the key, the place of the nearest mapping that would contain it.
+            Empty if the case was not read from a file.
         """
         while key not in self._places and key:
             key = key.rpartition(".")[0]

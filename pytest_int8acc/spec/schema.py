@@ -24,14 +24,14 @@ FILE = Path(__file__).parents[1] / "int8acc.schema.json"
 
 
 class _Generator(GenerateJsonSchema):
-    """Leaves out titles of fields, and null as a value and as a default: a spec has no null."""
+    """Makes a schema without titles of fields and without null, because a spec has no null."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
         """Return False, because titles would only repeat the keys."""
         return False
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
-        """Return the schema of the value that is not null."""
+        """Return the schema of a value that may be null, without null."""
         return self.generate_inner(schema["schema"])
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
@@ -41,7 +41,7 @@ class _Generator(GenerateJsonSchema):
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the schema of a file: one case, or ``defaults:`` and ``cases:``."""
+    """Return the schema of a spec file, which has the keys of one case, or ``defaults:`` and ``cases:``."""
     case = Case.model_json_schema(ref_template="#/definitions/{model}", schema_generator=_Generator)
     definitions: dict[str, Any] = {**case.pop("$defs"), "Case": case}
     for schema in definitions.values():

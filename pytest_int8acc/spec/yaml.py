@@ -17,18 +17,19 @@ import yaml
 
 #: The loader class: libyaml's parser if PyYAML was built with it (8 times as fast), otherwise PyYAML's own.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-#: Maximum size of a YAML file in bytes.
+#: Maximum size of a spec file in bytes. A larger file is a mistake.
 MAX_BYTES = 1 << 20
-#: Maximum nesting depth of lists and mappings. A spec needs 6 levels.
+#: Maximum nesting depth of lists and mappings in a spec file. A valid spec needs 6 levels.
 MAX_DEPTH = 32
-#: Maximum number of nodes in a file. An alias counts each time it is used.
+#: Maximum number of nodes in a spec file: values, keys, lists and mappings. An alias counts as all nodes that
+#: it stands for, because nested aliases can make a small file very large.
 MAX_NODES = 50_000
 
 #: Matches a character that YAML does not allow.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 #: Matches a line break as YAML defines it.
 _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
-#: The patterns of numbers in YAML, each with the function that converts a matching text.
+#: The patterns of numbers in YAML, each with the function that converts a matching text to a number.
 _NUMBERS: tuple[tuple[str, Callable[[str], int | float]], ...] = (
     (r"[-+]?[0-9]{1,30}", int),
     (r"0o[0-7]{1,21}|0x[0-9a-fA-F]{1,16}", lambda text: int(text, 0)),
@@ -51,7 +52,7 @@ class Mark(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """A message about a mistake, and its place."""
+    """A message about a mistake in a spec, and the position of the mistake in the file."""
 
     mark: Mark
     text: str
@@ -59,12 +60,12 @@ class Mistake(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A value and its place."""
+    """A value in a YAML file, and its position in the file."""
 
     mark: Mark
     value: Scalar | list[Node] | dict[str, Node]
     keys: dict[str, Mark] = field(default_factory=dict)
-    """The position of each key, if the value is a mapping."""
+    """The position of each key, if the value is a mapping; otherwise empty."""
 
     @property
     def entries(self) -> dict[str, Node]:
@@ -72,7 +73,7 @@ class Node:
         return self.value if isinstance(self.value, dict) else {}
 
     def plain(self) -> Any:
-        """Return the value in plain Python types."""
+        """Return the value with all values inside it as plain Python types, without positions."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.value.items()}
         if isinstance(self.value, list):
@@ -80,14 +81,14 @@ class Node:
         return self.value
 
     def only(self, keys: Iterable[str]) -> Node:
-        """Return the mapping without the entries whose keys are not in ``keys``."""
+        """Return a copy of a mapping that has only the entries with a key in ``keys``."""
         entries = {key: self.entries[key] for key in keys if key in self.entries}
         return Node(self.mark, entries, {key: self.keys[key] for key in entries})
 
     def over(self, other: Node) -> Node:
-        """Return a mapping with the entries of this mapping and ``other``.
+        """Return a mapping with the entries of this mapping and of ``other``.
 
-        This mapping's entries replace those of ``other``, and the position is this mapping's.
+        For a key in both, the entry of this mapping is used. The position is that of this mapping.
         """
         return Node(self.mark, {**other.entries, **self.entries}, {**other.keys, **self.keys})
 
@@ -104,7 +105,7 @@ _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep; a spec needs 6 at most"
 
 
 class _UnreadableError(Exception):
-    """The rest of the file cannot be read; ``mistake`` says why."""
+    """The file cannot be read beyond a mistake, which ``mistake`` holds."""
 
     def __init__(self, mark: Mark, text: str) -> None:
         super().__init__(text)
@@ -112,7 +113,11 @@ class _UnreadableError(Exception):
 
 
 def parse(raw: bytes, max_bytes: int = MAX_BYTES, max_nodes: int = MAX_NODES) -> Document:
-    """Return the YAML document in ``raw``, which is UTF-8; never raises, mistakes are in the result."""
+    """Return the YAML document in ``raw``, the bytes of a file in UTF-8.
+
+    No error is raised: the result contains all mistakes. More than ``max_bytes`` bytes or ``max_nodes`` nodes
+    are a mistake.
+    """
     mistakes: list[Mistake] = []
     text = ""
     try:
@@ -148,7 +153,12 @@ def resolve(text: str) -> Scalar:
 
 
 def _decode(raw: bytes, max_bytes: int) -> str:
-    """Return ``raw`` as text without a byte order mark; raises _UnreadableError if it is not UTF-8."""
+    """Return ``raw`` as text without a byte order mark.
+
+    Raises:
+        _UnreadableError: The bytes are not UTF-8, more than ``max_bytes``, or hold a character that YAML does
+            not allow.
+    """
     if len(raw) > max_bytes:
         text = f"the file is larger than {max_bytes >> 20} MiB, too large for a spec"
         raise _UnreadableError(Mark(1, 1), text)
@@ -173,7 +183,7 @@ def _mark(mark: Any) -> Mark:
 
 
 def _loader() -> Any:
-    """Return a loader class that does not guess types, because PyYAML guesses them by YAML 1.1."""
+    """Return a loader class that leaves scalars as text, because PyYAML guesses their types by YAML 1.1."""
 
     def untagged(loader: Any, kind: Any, value: Any, implicit: Any) -> str:
         return ""
@@ -182,17 +192,20 @@ def _loader() -> Any:
 
 
 class _Converter:
-    """Converts PyYAML's nodes to ``Node`` objects, checks their limits, and collects mistakes."""
+    """Converts PyYAML's nodes to ``Node`` objects, limits their depth and number, and collects mistakes."""
 
     def __init__(self, mistakes: list[Mistake], max_nodes: int) -> None:
         self.mistakes = mistakes
         self.max_nodes = max_nodes
         self.count = 0
         self.open: list[yaml.Node] = []
-        """The collections around the current node, the outermost first."""
+        """The lists and mappings that contain the node that is being converted, the outermost first."""
 
     def node(self, node: yaml.Node) -> Node:
-        """Convert ``node`` and its children. Each use of an alias is converted and counted anew."""
+        """Convert a node of PyYAML and all nodes inside it.
+
+        Each use of an alias is converted again, and counts toward ``max_nodes`` again.
+        """
         mark = _mark(node.start_mark)
         self.count += 1
         if self.count > self.max_nodes:
@@ -217,7 +230,7 @@ class _Converter:
         return converted
 
     def scalar(self, node: yaml.ScalarNode, mark: Mark) -> Scalar:
-        """Return the value of a scalar, which is text if it is quoted or has a tag."""
+        """Return the value of a scalar. A scalar that is quoted or has a tag is text."""
         if any("\ud800" <= character <= "\udfff" for character in node.value):
             raise _UnreadableError(
                 mark, "half of a surrogate pair is not a character; write the character itself"
@@ -225,7 +238,7 @@ class _Converter:
         return node.value if node.style or node.tag else resolve(node.value)
 
     def mapping(self, node: yaml.MappingNode, mark: Mark) -> Node:
-        """Return a mapping. Its keys are the text as written. The first one of duplicate keys is kept."""
+        """Convert a mapping. Its keys stay text, as written. Of duplicate keys the first one is kept."""
         entries: dict[str, Node] = {}
         keys: dict[str, Mark] = {}
         for key_node, value in node.value:
@@ -247,8 +260,8 @@ class _Converter:
         return Node(mark, entries, keys)
 
 
-#: Explanations of syntax errors, by a part of PyYAML's message. The mistake is reported at the beginning of
-#: the unfinished list, mapping or text.
+#: A part of PyYAML's message on a syntax error, to our explanation of the error. The mistake is reported at
+#: the beginning of the unfinished list, mapping or text.
 _ADVICE_AT_START = {
     "flow sequence": "the '[' that opens here lacks a ',' or its ']'",
     "flow mapping": "the '{' that opens here lacks a ',' or its '}'",
@@ -256,8 +269,8 @@ _ADVICE_AT_START = {
     "document separator": "the quote that opens here is never closed",
     "escape": "a backslash is special between double quotes: use single quotes, or '/' in paths",
 }
-#: Explanations of syntax errors, by a part of PyYAML's message. The mistake is reported where the parser
-#: stopped.
+#: A part of PyYAML's message on a syntax error, to our explanation of the error. The mistake is reported at
+#: the position where the parser stopped.
 _ADVICE = {
     "mapping values are not allowed": "a ':' cannot stand here; check the indentation, "
     "or quote the text that it belongs to",
@@ -269,12 +282,15 @@ _ADVICE = {
 
 
 def _syntax_mistake(error: yaml.YAMLError, text: str) -> Mistake:
-    """Return the mistake for an error of PyYAML, in words that say what to mend."""
+    """Return the mistake for a syntax error of PyYAML, with advice where we know it.
+
+    ``text`` is the content of the file.
+    """
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return Mistake(Mark(1, 1), f"not valid YAML: {error}")
     mark = _mark(error.problem_mark)
     problem = f"{error.context or ''}: {error.problem or ''}"
-    if "maximum nesting depth" in problem:  # libyaml allows 1000 levels from its version 0.2.6 on
+    if "maximum nesting depth" in problem:  # libyaml 0.2.6 and later refuses more than 1000 levels
         return Mistake(mark, _TOO_DEEP)
     if error.context_mark is not None:
         for part, advice in _ADVICE_AT_START.items():
@@ -285,7 +301,10 @@ def _syntax_mistake(error: yaml.YAMLError, text: str) -> Mistake:
 
 
 def _advice(problem: str, rest_of_line: str) -> str:
-    """Return what is wrong at the position where ``rest_of_line`` begins, and what to do."""
+    """Return an explanation of PyYAML's message ``problem``, with advice; otherwise ``problem`` itself.
+
+    ``rest_of_line`` begins at the position of the mistake.
+    """
     for part, advice in _ADVICE.items():
         if part in problem:
             return advice
