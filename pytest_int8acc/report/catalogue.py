@@ -804,7 +804,7 @@ class Why:
     OTHER_MODEL = "{file} computes something else than {model}"
     NOT_THE_CAUSE = ": {format} is not the cause"
     OTHER_WEIGHTS = "{differing} of its {weights} differ, as '{first}'"
-    SAME_WEIGHTS = "its weights are the same"
+    SAME_WEIGHTS = "both have the same weights"
     OTHER_OPERATORS = "it has {operators}"
     ADDED = ", the first added is '{node}'"
     ADDED_CAST = ", the first, '{node}', casts '{tensor}' to {to}"
@@ -897,11 +897,11 @@ class Caution:
     )
     #: The text that is added to a caution on a score of the candidate, if the report recommends a fix.
     UNMENDED = " without the fix"
-    NEEDED = "; about {needed} in all would decide: raise 'samples:' or give more"
+    NEEDED = "; about {needed} samples (now {samples}) would decide: raise 'samples:' or give more"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
     FIX_UNDECIDED = (
         "{score} of the fix is {value} on the {samples} samples that it has not seen; on others it may be "
-        "{interval} ({confidence} confidence), limit {limit}{needed}"
+        "{interval} ({confidence}), limit {limit}{needed}"
     )
     FIX_FROM_INPUTS = "the fix has its scales from these very inputs: before you ship, run it on others"
     NAN_IN_BOTH = "{output} is NaN in both forms in {share:.2%} of its elements, which are left out"
@@ -940,8 +940,8 @@ class Caution:
     )
     FEW_ASKED = "only {share} of the MACs are quantized to {format}; left out: {layers}"
     FEW_QUANTIZED = (
-        "only {share} of the MACs are quantized to {format}; left out: {layers}; have your quantizer "
-        "include them, or accept it with the criterion {{int8_share: {accepted:g}}}"
+        "only {share} of the MACs are quantized to {format}: accept it with the criterion {{int8_share: "
+        "{accepted:g}}}, or have your quantizer include what it left out: {layers}"
     )
     NONE_ASKED = "none of the MACs are quantized to {format}; left out: {layers}"
     NONE_QUANTIZED = (
@@ -989,7 +989,9 @@ class Caution:
     UNNOTICED_OUTPUT = "the criteria would also pass {outputs}; add one on it, like {criterion}"
     ACCEPTED = "accepted ({reason}): the criteria would also pass {outputs}"
     CHANCE_SAME = "{metric} is {baseline} for the baseline, and the same for shuffled outputs"
-    CHANCE_NEAR = "check the labels, too: {metric} of the baseline is {baseline}, by chance {chance}"
+    CHANCE_NEAR = (
+        "check the labels' order and numbers, too: {metric} of the baseline is {baseline}, by chance {chance}"
+    )
     CHANCE_BETTER = (
         "{metric} is {baseline} for the baseline, {chance} for shuffled outputs: is {better} better?"
     )
@@ -1093,8 +1095,9 @@ class NoFix:
     )
     HIGH_FAILS = "none found: with every layer out of {format} the criteria fail too"
     OTHER_MODEL = (
-        "mend the step from {model} to {file} that changed this (simplifier, converter or quantizer); "
-        "or write '{key}: {{calibrate: {{}}}}' in place of that file, to have {model} quantized here"
+        "compare that place in both files, and mend the step that changed it (simplifier, converter or "
+        "quantizer); or write '{key}: {{calibrate: {{}}}}' in place of that file, to have {model} quantized "
+        "here"
     )
     OTHER_WEIGHTS = (
         "name under 'model:' the float model that {file} was made from; or quantize {model}: write '{key}: "

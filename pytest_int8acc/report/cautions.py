@@ -175,7 +175,7 @@ def fix_undecided(repair: Repair, samples: int) -> list[str]:
         "interval": interval_text(worst),
         "confidence": percent(worst.interval.confidence if worst.interval else 0.0),
         "limit": number(worst.limit or 0.0),
-        "needed": _needed(total),
+        "needed": _needed(total, samples),
     }
     return [Caution.FIX_UNDECIDED.format(**facts)]
 
@@ -219,7 +219,7 @@ def _undecided(result: CaseResult, score: Score, needed: int | None, *, heavy: b
     facts = {
         "score": name_of(score, NAME),
         "interval": interval_text(score),
-        "needed": _needed(needed),
+        "needed": _needed(needed, result.samples),
         "unmended": "" if result.passed or result.answer is None else Caution.UNMENDED,
     }
     for output in result.outputs:
@@ -233,9 +233,15 @@ def _undecided(result: CaseResult, score: Score, needed: int | None, *, heavy: b
     return Caution.UNDECIDED.format(**facts, limit=number(score.limit or 0.0))
 
 
-def _needed(samples: int | None) -> str:
-    """Returns text on how many samples would decide; empty if the number is not known or too large."""
-    return "" if samples is None or samples > _MOST_NEEDED else Caution.NEEDED.format(needed=samples)
+def _needed(needed: int | None, samples: int) -> str:
+    """Returns a text on how many samples would decide; empty if the number is not known or too large.
+
+    Args:
+        needed: The number of samples that would decide.
+        samples: The number of samples that were compared.
+    """
+    known = needed is not None and needed <= _MOST_NEEDED
+    return Caution.NEEDED.format(needed=needed, samples=samples) if known else ""
 
 
 def needed_samples(undecided: Sequence[Score]) -> int | None:

@@ -65,7 +65,7 @@ SHARE = "INT8, 60 % in FP16"
             "bcd",
             FILE,
             "",
-            f"{SHARE}; warning: only 40 % of the MACs are quantized to INT8; left out: 'a' (60 %)*",
+            f"{SHARE}; warning: only 40 % of the MACs are quantized to INT8: accept * left out: 'a' (60 %)*",
         ),
         ("a", FILE, "", "INT8, 40 % in FP16"),
         ("bcd", FILE, ", {int8_share: 0.3}", SHARE),
