@@ -39,8 +39,6 @@ def test_a_case_that_other_samples_may_reverse_passes_and_says_so(digits):
     result.assert_outcomes(passed=1)
     said = "PASSED *undecided: * may be * on other *about * samples (now *) would decide*"
     result.stdout.fnmatch_lines(said)
-        "PASSED *undecided: * may be * on other *about * samples (now *) would decide*"
-    )
     assert case["verdict"] == "passed"
 
 
