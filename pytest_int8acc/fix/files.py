@@ -137,7 +137,8 @@ def _plain_scales(fix: FixFiles) -> dict[str, float]:
     the tensor must not lie inside an If, Loop or Scan.
     """
     own, moves = quantized_tensors(fix.network), fix.plan.moves
-    main = fix.network.model.values().keys()
+    model = fix.network.model
+    main = {*model.index.producer, *(info.name for info in model.inputs)}
     touched = migrate(fix.network, moves).touched if moves else ()
     scales = {}
     for tensor, chosen in fix.plan.scales.items():

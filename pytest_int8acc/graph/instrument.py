@@ -35,6 +35,7 @@ from pytest_int8acc.graph.formats import FP16, Format
 from pytest_int8acc.graph.half import narrow_nodes
 from pytest_int8acc.graph.half_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.index import Index, all_graphs, all_nodes, refill, subgraphs
+from pytest_int8acc.graph.inner import with_inner_tensors
 from pytest_int8acc.graph.layout import WEIGHTED, ChannelAxes
 from pytest_int8acc.graph.model import APART_BYTES, Editor, Model, end_with, put_constant
 from pytest_int8acc.graph.network import Edge, Group, Network, Precision, Quantization, TensorScale, by_node
@@ -673,13 +674,7 @@ class _Splitter:
 
     def done(self) -> Model:
         """The model with the new Identity nodes."""
-        # Graphs inside If, Loop and Scan come before the graphs that contain them, because replacing the
-        # nodes of a graph copies the graphs inside these nodes.
-        for graph in reversed(list(all_graphs(self.editor.graph))):
-            nodes: list[onnx.NodeProto] = []
-            for node in graph.node:
-                nodes += [*self._before[node.name], node]
-            refill(graph.node, nodes)
+        self.editor.rewrite(lambda node: [*self._before[node.name], node])
         return self.editor.done()
 
     def _identity(self, edge: Edge, tensor: str, quantization: Quantization) -> Group:
@@ -692,9 +687,8 @@ class _Splitter:
 
     def _fixed_axis(self, edge: Edge) -> int | None:
         """The channel axis of an activation; None if its number of channels may differ between runs."""
-        index, node = self.model.index, self.model.index.nodes.get(edge.node)
-        if node is None:
-            return None  # The node lies inside an If, Loop or Scan.
+        index = self.model.everywhere
+        node = index.nodes[edge.node]
         axis = self.axes.of(edge.tensor, (node, edge.index))
         if axis is None or not self.shapes.get(edge.tensor):
             return None
@@ -725,7 +719,7 @@ def with_quantized_twins(network: Network, watched: Mapping[str, str]) -> tuple[
         The model, whose outputs include the watched tensors and their copies; and for each group the name of
         the copy of its watched tensor.
     """
-    writer, index = QdqWriter(network.model.edit()), network.model.index
+    writer, index = QdqWriter(network.model.edit()), network.model.everywhere
     twins: list[_Twin] = []
     copied: dict[str, list[_Twin]] = defaultdict(list)
     for group in network.groups:
@@ -735,15 +729,17 @@ def with_quantized_twins(network: Network, watched: Mapping[str, str]) -> tuple[
             first = min((index.order[name] for name in twin.edges), default=0)
             for name in _makers(watched[group.name], index, first):
                 copied[name].append(twin)
-    nodes: list[onnx.NodeProto] = []
-    for node in writer.editor.graph.node:
-        nodes.append(node)
+
+    def with_twins(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        yield node
         for twin in copied[node.name]:
             if node.name in twin.edges or not twin.names.keys().isdisjoint(node.input):
-                nodes.extend(twin.of(node, writer))
-    writer.editor.set_nodes(nodes)
+                yield from twin.of(node, writer)
+
+    writer.editor.rewrite(with_twins)
     made = {twin.group: twin.names.get(watched[twin.group], watched[twin.group]) for twin in twins}
-    return with_outputs(writer.editor.done(), [*watched.values(), *made.values()]), made
+    shown = [*watched.values(), *made.values()]
+    return with_outputs(with_inner_tensors(writer.editor.done(), shown), shown), made
 
 
 @dataclass(eq=False)
