@@ -448,9 +448,8 @@ def neighbours(network: Network, layers: set[str], rest: Precision) -> dict[str,
     found = {}
     for group in network.groups:
         if group.name in layers:
-            usual: Precision = "fp32" if group.is_inner else rest
-            inputs = list(_inputs(network, group, edges, usual))
-            outputs = list(_outputs(network, group, edges, usual))
+            inputs = list(_inputs(network, group, edges, rest))
+            outputs = list(_outputs(network, group, edges, rest))
             more = max(len(inputs) - _MOST, 0) + max(len(outputs) - _MOST, 0)
             found[group.name] = Neighbours(tuple(inputs[:_MOST]), tuple(outputs[:_MOST]), more)
     return found

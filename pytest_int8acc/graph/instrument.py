@@ -252,6 +252,9 @@ class _Writer(ABC):
         self._outside_constants: dict[object, str] = {}
         """The names of constants in the low format that lie outside of all branches. The keys are the
         argument ``key`` of ``low_constant``."""
+        self._regions: dict[str, list[onnx.NodeProto]] = {}
+        self._inside: set[str] = set()
+        """The names of all nodes in ``_regions``."""
 
     @abstractmethod
     def regions(self) -> dict[str, list[onnx.NodeProto]]:
@@ -276,12 +279,16 @@ class _Writer(ABC):
 
     def nodes(self) -> Iterator[onnx.NodeProto]:
         """The nodes of the instrument in topological order: an If for each region, and all other nodes."""
-        regions = self.regions()
-        inside = {node.name for region in regions.values() for node in region}
-        for node in self.graph.node:
-            if node.name in regions:
-                yield self._region_if(node, regions[node.name])
-            elif node.name not in inside:
+        self._regions = self.regions()
+        self._inside = {node.name for region in self._regions.values() for node in region}
+        return self.written(self.graph)
+
+    def written(self, graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+        """The nodes to write for one graph of the network."""
+        for node in graph.node:
+            if node.name in self._regions:
+                yield self._region_if(node, self._regions[node.name])
+            elif node.name not in self._inside:
                 yield from self.outside(node)
 
     def _region_if(self, leader: onnx.NodeProto, nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
@@ -495,11 +502,21 @@ class _CastingWriter(_Writer):
     def regions(self) -> dict[str, list[onnx.NodeProto]]:
         regions: dict[str, list[onnx.NodeProto]] = {}
         inside: set[str] = set()
-        for node in self.graph.node:
-            if node.name in self.switches and node.name not in inside and not self._is_rounded_already(node):
-                regions[node.name] = list(self._region(node))
+        for graph in all_graphs(self.graph):
+            index = Index(graph)
+            for node in graph.node:
+                if node.name not in self.switches or node.name in inside or self._is_rounded_already(node):
+                    continue
+                regions[node.name] = list(self._region(node, index))
                 inside.update(member.name for member in regions[node.name])
         return regions
+
+    def outside(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """The node itself. The graphs inside it get an If for each of their regions."""
+        node = copy.deepcopy(node)
+        for inner in subgraphs(node):
+            refill(inner.node, self.written(inner))
+        yield node
 
     def _is_rounded_already(self, node: onnx.NodeProto) -> bool:
         """Whether a node needs no If, because its outputs hold only values that its own group has rounded."""
@@ -517,14 +534,14 @@ class _CastingWriter(_Writer):
     def _rounded(self, name: str) -> Array:
         return np.asarray(self.network.low.round(self.constants[name]), np.float32)
 
-    def _region(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    def _region(self, node: onnx.NodeProto, index: Index) -> Iterator[onnx.NodeProto]:
         """A node, and the nodes after it in the same group that only move or select values.
 
-        They form a chain: each node is the only reader of the node before it.
+        They form a chain: each node is the only reader of the node before it. ``index`` is of their graph.
         """
         yield node
         while len(node.output) == 1:
-            reader = self.index.only_reader(node.output[0])
+            reader = index.only_reader(node.output[0])
             if reader is None or self.switches.get(reader.name) != self.switches[node.name]:
                 return
             others = (reader.input[i] for i in self.narrow[reader.name].inputs)
@@ -792,46 +809,69 @@ def with_rounded_twins(
 
     Args:
         model: A model in FP32 and in normal form; see ``graph.load``.
-        nodes: Names of nodes of the main graph; no If, Loop or Scan.
+        nodes: Names of nodes; no If, Loop or Scan.
         low: FP16 or BF16, to which values are rounded.
 
     Returns:
         The model, without the outputs of ``model``; and for each tensor that the nodes compute the names of
-        the outputs that measure it: one float32 scalar for each of ``MEASUREMENTS``.
+        the outputs that measure it: one float32 scalar for each of ``MEASUREMENTS``, or one number per step
+        for tensors inside If, Loop and Scan.
     """
-    writer = _RoundingWriter(model, low)
-    for node in model.graph.node:
-        writer.nodes.append(copy.deepcopy(node))
-        if node.name in nodes:
-            writer.add_twin(node)
-    writer.editor.set_nodes(writer.nodes)
-    outputs = (name for names in writer.measurements.values() for name in names)
-    end_with(writer.editor, dict.fromkeys(outputs, FLOAT))
-    return writer.editor.done(), writer.measurements
+    writer = _RoundingWriter(model, nodes, low)
+    writer.editor.rewrite(writer.with_twin, writer.first)
+    outputs = [name for names in writer.measurements.values() for name in names]
+    editor = with_inner_tensors(writer.editor.done(), outputs).edit()
+    end_with(editor, dict.fromkeys(outputs, FLOAT))
+    return editor.done(), writer.measurements
 
 
 class _RoundingWriter:
     """Writes rounded copies (twins) of nodes, and nodes that measure the errors of these copies."""
 
-    def __init__(self, model: Model, low: Format) -> None:
+    def __init__(self, model: Model, nodes: Collection[str], low: Format) -> None:
         self.editor: Editor = model.edit()
-        self.low, self.types = low, value_types(model)
+        self.low, self.types, self.twins = low, value_types(model), nodes
+        read = (name for node in all_nodes(model.graph) if node.name in nodes for name in node.input)
+        self.read = {name for name in read if self.types.get(name) == FLOAT}
+        """The float tensors that nodes with a twin read."""
         self.nodes: list[onnx.NodeProto] = []
+        """The nodes that were added since they were last taken."""
         self.zero = self.editor.add_constant("int8acc_zero", np.zeros((), np.float32))
         self.rounded: dict[str, str] = {}
         """The name of each tensor's rounded copy."""
         self.measurements: dict[str, tuple[str, ...]] = {}
 
-    def add_twin(self, node: onnx.NodeProto) -> None:
+    def first(self, graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+        """Nodes that round the inputs and constants of a graph."""
+        for value in (*graph.input, *graph.initializer):
+            self._round_read(value.name)
+        yield from self._taken()
+
+    def with_twin(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """A node, its rounded copy, nodes that measure the errors, and nodes that round the node's outputs."""
+        yield node
+        if node.name in self.twins:
+            self._add_twin(node)
+        for name in node.output:
+            self._round_read(name)
+        yield from self._taken()
+
+    def _taken(self) -> list[onnx.NodeProto]:
+        taken, self.nodes = self.nodes, []
+        return taken
+
+    def _round_read(self, name: str) -> None:
+        if name in self.read:
+            self.rounded[name] = self._round(name)
+
+    def _add_twin(self, node: onnx.NodeProto) -> None:
         """Add the rounded copy of a node with float outputs, and nodes that measure the outputs' errors."""
         if all(self.types.get(name) != FLOAT for name in node.output):
             return
         twin = copy.deepcopy(node)
         twin.name = self.editor.unique(f"{node.name}/twin")
         for i, name in enumerate(node.input):
-            if self.types.get(name) == FLOAT:
-                if name not in self.rounded:
-                    self.rounded[name] = self._round(name)
+            if name in self.read:
                 twin.input[i] = self.rounded[name]
         for i, name in enumerate(node.output):
             twin.output[i] = self.editor.unique(f"{name}/twin") if name else ""

@@ -174,12 +174,9 @@ def guard(network: Network, plan: Plan) -> Network:
 
 
 def fp32_nodes(network: Network, plan: Plan) -> set[str]:
-    """Names of the nodes of groups that a plan keeps in FP32.
-
-    Nodes inside If, Loop and Scan are left out, because they are always in FP32.
-    """
+    """Names of the nodes of groups that a plan keeps in FP32."""
     kept = [group for group in network.groups if plan.high.get(group.name) == "fp32"]
-    return {node for group in kept if not group.is_inner for node in group.nodes}
+    return {node for group in kept for node in group.nodes}
 
 
 class QdqWriter:

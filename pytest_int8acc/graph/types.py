@@ -92,10 +92,10 @@ def value_types(model: Model) -> dict[str, int]:
 
 
 def computes_in_half(model: Model, types: dict[str, int]) -> bool:
-    """Whether a node other than a Cast reads FP16 or BF16."""
+    """Whether a node other than a Cast reads FP16 or BF16, also inside If, Loop and Scan."""
     return any(
         types.get(name) in (FLOAT16, BFLOAT16)
-        for node in model.graph.node
+        for node in all_nodes(model.graph)
         if node.op_type != "Cast"
         for name in node.input
     )
