@@ -134,8 +134,8 @@ class _Typing:
         self.needed: dict[str, set[int]] = {}
         """The element types in which nodes read each tensor after the conversion."""
         self.required: dict[str, dict[int, int]] = {}
-        """For each node, by name: input position to the element type that the node reads after the conversion.
-        Inputs that may have any type are left out."""
+        """For each node, by name: input position to the element type that the node reads after the
+        conversion. Inputs that may have any type are left out."""
         self.public = model.everywhere.public
         """Tensors that must keep name and type, such as outputs."""
         self.foreign: set[str] = set()

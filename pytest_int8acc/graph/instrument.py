@@ -848,7 +848,7 @@ class _RoundingWriter:
         yield from self._taken()
 
     def with_twin(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """A node, its rounded copy, nodes that measure the errors, and nodes that round the node's outputs."""
+        """A node, its rounded copy, nodes that measure the errors, and nodes that round the outputs."""
         yield node
         if node.name in self.twins:
             self._add_twin(node)
