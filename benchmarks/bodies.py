@@ -57,10 +57,11 @@ def _if(
         zeros.initializer.append(numpy_helper.from_array(np.zeros([1] * rank, np.float32), f"{name}_value"))
         zeros.node.append(helper.make_node("Identity", [f"{name}_value"], [name]))
         zeros.output.append(_unknown(name, value))
-    greatest = helper.make_node("ReduceMax", [given[0]], ["body_greatest"], "body_greatest", keepdims=0)
+    floats = helper.make_node("Cast", [given[0]], ["body_floats"], "body_floats", to=TensorProto.FLOAT)
+    greatest = helper.make_node("ReduceMax", ["body_floats"], ["body_greatest"], "body_greatest", keepdims=0)
     test = helper.make_node("Greater", ["body_greatest", "body_least"], ["body_test"], "body_test")
     branches = {"then_branch": body, "else_branch": zeros}
-    return [greatest, test, helper.make_node("If", ["body_test"], results, HOLDER, **branches)]
+    return [floats, greatest, test, helper.make_node("If", ["body_test"], results, HOLDER, **branches)]
 
 
 def _steps(

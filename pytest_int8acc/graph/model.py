@@ -229,7 +229,7 @@ class Editor:
             left = [tensor for tensor in graph.initializer if tensor.name in used]
             if len(left) < len(graph.initializer):
                 refill(graph.initializer, left)
-        del self.graph.value_info[:]
+            del graph.value_info[:]
         weights = {name: array for name, array in self.weights.items() if name in used}
         return Model(self.proto, weights, self._model.name, self._model.extra_outputs)
 
