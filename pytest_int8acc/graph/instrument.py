@@ -679,7 +679,7 @@ class _Splitter:
             key = edge.tensor, id(edge.quantization)
             if key not in made:
                 axis = self._fixed_axis(edge)
-                channels = 0 if axis is None else self.shapes[edge.tensor][axis]
+                channels = 0 if axis is None else self._sizes(edge.tensor)[axis]
                 given = self._identity(edge, edge.tensor, edge.quantization)
                 scaled = str(self._before[edge.node][-1].output[0])
                 other = self._identity(edge, scaled, _placeholder(channels, axis, edge.quantization))
@@ -702,12 +702,20 @@ class _Splitter:
         edges = (Edge(name, 0, tensor, quantization),)
         return Group(name, "Identity", (name,), edges, is_inner=edge.node not in self.model.index.nodes)
 
+    def _sizes(self, tensor: str) -> dict[int, int]:
+        """The known sizes of an activation, by axis.
+
+        No run shows the shapes of tensors inside If, Loop and Scan.
+        """
+        shape = self.shapes.get(tensor) or self.axes.tracer.shape(tensor) or ()
+        return {axis: size for axis, size in enumerate(shape) if isinstance(size, int)}
+
     def _fixed_axis(self, edge: Edge) -> int | None:
         """The channel axis of an activation; None if its number of channels may differ between runs."""
         index = self.model.everywhere
         node = index.nodes[edge.node]
         axis = self.axes.of(edge.tensor, (node, edge.index))
-        if axis is None or not self.shapes.get(edge.tensor):
+        if axis is None or axis not in self._sizes(edge.tensor):
             return None
         shape = self.axes.tracer.shape(edge.tensor) or ()
         others = set(node.input[:2]) - {edge.tensor}
