@@ -24,8 +24,8 @@ def wrapped(proto: onnx.ModelProto, holder: Holder) -> onnx.ModelProto:
     body = onnx.GraphProto(name=HOLDER)
     body.node.extend(graph.node)
     body.initializer.extend(graph.initializer)
+    body.initializer.append(numpy_helper.from_array(np.array([0], np.int64), "body_batch_axis"))
     constants = {
-        "body_batch_axis": np.array([0], np.int64),
         "body_always": np.array(True),
         "body_first": np.array(0, np.int64),
         "body_least": np.array(-1e30, np.float32),

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from pytest_int8acc.graph.index import attribute, bodies, refill, rename_inside, subgraphs
+from pytest_int8acc.graph.index import Index, attribute, bodies, refill, rename_inside, subgraphs
 from pytest_int8acc.graph.layout import by_input, channel_axes
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.tensors import Array
@@ -198,7 +198,7 @@ def _channels(model: Model, tensors: Iterable[str]) -> dict[str, _Channels]:
         layers = [(node, False) for node, position in index.readers(tensor) if not position]
         if tensor in index.producer:
             layers.append((index.producer[tensor], True))
-        by_layers = (_of_layer(node, constants, made=made) for node, made in layers)
+        by_layers = (_of_layer(node, _weight(node, index, constants), made=made) for node, made in layers)
         channels = next(filter(None, by_layers), None)
         if channels is None and tensor in known:
             (axis, rank), shape = known[tensor], shapes[tensor].shape or ()
@@ -209,9 +209,17 @@ def _channels(model: Model, tensors: Iterable[str]) -> dict[str, _Channels]:
     return found
 
 
-def _of_layer(node: onnx.NodeProto, constants: Mapping[str, Array], *, made: bool) -> _Channels | None:
-    """The channels that a layer reads, or those that it computes (``made``); None for unknown weights."""
-    weight = constants.get(node.input[1]) if node.op_type in ("Conv", "Gemm", "MatMul") else None
+def _weight(node: onnx.NodeProto, index: Index, constants: Mapping[str, Array]) -> Array | None:
+    """The constant weight of a layer, or its codes; None for other nodes."""
+    if node.op_type not in ("Conv", "Gemm", "MatMul"):
+        return None
+    maker = index.producer.get(node.input[1])
+    is_dequantized = maker is not None and maker.op_type == "DequantizeLinear"
+    return constants.get(maker.input[0] if maker is not None and is_dequantized else node.input[1])
+
+
+def _of_layer(node: onnx.NodeProto, weight: Array | None, *, made: bool) -> _Channels | None:
+    """The channels that a layer reads, or those that it computes (``made``); None without a weight."""
     is_image = node.op_type == "Conv"
     if weight is None or attribute(node, "transA", 0) or not (is_image or weight.ndim == 2):
         return None

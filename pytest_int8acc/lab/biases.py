@@ -84,6 +84,8 @@ def corrections(
         for group, tensor in watched.items():
             low, high = (real_rows(outputs[name], batch) for name in (alone[group], tensor))
             if group in inner:  # rows of zeros stand for no values, see with_inner_tensors
+                if high.ndim < 2:
+                    continue  # the channels are not known
                 low, high = low[high.any(axis=-1)], high[high.any(axis=-1)]
             is_image = layers[group].op_type.startswith("Conv") and group not in inner
             axis = 1 if is_image else low.ndim - 1
@@ -94,5 +96,5 @@ def corrections(
     return {
         name: (constants[name] - sums[group] / max(counts[group], 1)).astype(np.float32)
         for group, name in biases.items()
-        if np.isfinite(sums[group]).all() and sums[group].shape == constants[name].shape
+        if group in sums and np.isfinite(sums[group]).all() and sums[group].shape == constants[name].shape
     }
