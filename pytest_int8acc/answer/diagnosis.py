@@ -171,7 +171,8 @@ def _causes(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: flo
     """Maps the name of each layer at fault to its cause."""
     engine_only = _is_engine_only(measured)
     if lab.is_narrow:
-        return {c.layer: narrow_cause(lab, c, engine_only=engine_only) for c in culprits}
+        shown = (culprit for culprit in culprits if engine_only or not culprit.hidden)
+        return {c.layer: narrow_cause(lab, c, engine_only=engine_only) for c in shown}
     budget = lab.budget(_RUNS, most=max(cost, _RUNS, _RUNS_EACH * len(culprits)))
     missed = [score for score in measured.result.scores if not score.passed]
     layers = [culprit.layer for culprit in culprits]

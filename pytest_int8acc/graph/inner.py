@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from pytest_int8acc.graph.index import Index, attribute, bodies, refill, rename_inside, subgraphs
+from pytest_int8acc.graph.index import Index, all_nodes, attribute, bodies, refill, rename_inside, subgraphs
 from pytest_int8acc.graph.layout import by_input, channel_axes
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.tensors import Array
@@ -22,8 +22,7 @@ def with_inner_tensors(model: Model, tensors: Iterable[str]) -> Model:
     The tensors inside get other names. A copy has the values of all steps of a Loop or Scan, in float32. Its
     shape is [rows, channels] if the channel axis of the tensor is known, otherwise [values].
     A copy may also have rows of zeros: one where a Loop begins, and one if an If runs a branch without the
-    tensor. The copy is one row of zeros if the values cannot be copied: those of graphs inside the graph of a
-    Scan, whose outputs have the same shape in all steps, and of graphs inside a SequenceMap.
+    tensor. The copy is one row of zeros if the values cannot be copied; see ``hidden_nodes``.
 
     Args:
         model: A model in normal form, so that no two tensors have the same name.
@@ -35,6 +34,23 @@ def with_inner_tensors(model: Model, tensors: Iterable[str]) -> Model:
     inside.update(name for body in bodies(model.graph) for node in body.graph.node for name in node.output)
     chosen = [tensor for tensor in dict.fromkeys(tensors) if tensor in inside]
     return _Shower(model, chosen).shown() if chosen else model
+
+
+def hidden_nodes(graph: onnx.GraphProto) -> set[str]:
+    """Names of the nodes inside If, Loop and Scan whose tensors cannot be copied.
+
+    These are the nodes of graphs inside the graph of a Scan, whose outputs have the same shape in all steps,
+    and the nodes inside a SequenceMap.
+    """
+    found: set[str] = set()
+    for holder in all_nodes(graph):
+        graphs = subgraphs(holder)
+        if holder.op_type == "Scan":
+            graphs = [deep for inner in graphs for node in inner.node for deep in subgraphs(node)]
+        elif holder.op_type != "SequenceMap":
+            continue
+        found.update(node.name for inner in graphs for node in all_nodes(inner))
+    return found
 
 
 class _Shower:

@@ -1,4 +1,4 @@
-"""A network that is moved into the body of a Loop, If or Scan is quantized, converted and edited as before."""
+"""A network in the body of a Loop, If or Scan is quantized, converted and edited as it is outside."""
 
 from __future__ import annotations
 
