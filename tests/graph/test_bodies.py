@@ -6,9 +6,11 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import body_models
 import numpy as np
 import onnx
 import pytest
+import rtx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,3 +157,16 @@ def test_other_scales_reach_a_body(holder: Holder) -> None:
     plan = Plan(scales={tensor: symmetric(0.3)})
     one, other = (apply(network, plan) for network in (quantized("cnn"), quantized_in_body("cnn", holder)))
     assert_close(output(one, feed("cnn")), output(other, feed("cnn")))
+
+
+@pytest.mark.rtx
+def test_tensorrt_builds_bodies_in_fp16() -> None:
+    """A Scan without a state is left out: TensorRT refuses it in FP32, too."""
+    models = {
+        f"{name} in {holder}": in_body(flat(name), holder)
+        for name in ("mlp", "cnn")
+        for holder in HOLDERS[:2]
+    }
+    models |= {name: normalize(make_model(body_models.Models(name).model())) for name in body_models.NETWORKS}
+    errors = rtx.build_all({name: to_fp16(model).model.serialize() for name, model in models.items()})
+    assert not any(errors.values()), errors
