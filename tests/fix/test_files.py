@@ -452,7 +452,7 @@ def test_files_for_other_tools_say_what_they_lack_of_nodes_in_bodies(pytester: p
     spec = {"candidate": "fp16", "criteria": [{"sqnr_db": 50}]}
     network = {"network": 'half("long_sum", "cnn")', "data": {"samples": 36}, "in body": "Loop"}
     entry = written_and_run(pytester, **network, spec=spec)
-    assert [culprit["layer"] for culprit in entry["culprits"]] == ["body/part/mean", "body/part/sum"]
+    assert {culprit["layer"] for culprit in entry["culprits"]} == {"body/part/mean", "body/part/sum"}
     (path,) = (pytester.path / "report").rglob("autocast.sh")
     silent = {"fixed.onnx", "plan.yaml", "fp32_nodes.txt"}
     line = "This lacks 2 nodes inside If, Loop or Scan in FP32, which only fixed.onnx can have."
