@@ -93,15 +93,16 @@ def test_a_body_computes_in_sixteen_bits_what_its_network_does(
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(deadline=None, max_examples=5)
 def test_each_choice_of_groups_is_the_typed_model(name: str, holder: Holder, seed: int) -> None:
-    network = low_network(in_body(flat(name), holder), FP16)
-    plain = [group.name for group in low_network(flat(name), FP16).groups]
+    """Another order of FP32 sums may round another way; values that overflow tell one choice from another."""
+    network = low_network(in_body(flat(name, "long_sum"), holder), FP16)
+    plain = [group.name for group in low_network(flat(name, "long_sum"), FP16).groups]
     assert {f"body/{group}" for group in plain} <= {group.name for group in network.groups}
     instrument, rng = build_instrument(network), np.random.default_rng(seed)
     high = {group: "fp32" for group in instrument.groups if rng.random() < 0.5}
     typed = to_fp16(network.model, fp32_nodes(network, Plan(high))).model
     switched = {**feed(name), **instrument.setting(high).inputs}
     one, other = output(instrument.model, switched), output(typed, feed(name))
-    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 * np.abs(other).max())
+    np.testing.assert_allclose(one, other, rtol=0, atol=2 * FP16.smallest / FP16.normal * np.abs(other).max())
 
 
 @EVERY
