@@ -4,8 +4,8 @@ Every operator whose ONNX schema allows the 16-bit type computes in this type. T
 keep their types; Cast nodes are added at the inputs and outputs. The inputs and outputs of graphs inside If,
 Loop and Scan keep their types, too. The following remain in FP32: operators and inputs for which ONNX does
 not allow the 16-bit type, operators of other domains, arithmetic on shapes (FP16 holds every integer only up
-to 2048), and nodes that the caller names. BF16
-needs opset 22, the first in which ONNX allows BF16 in convolutions and pools.
+to 2048), and nodes that the caller names. BF16 needs opset 22, the first in which ONNX allows BF16 in
+convolutions and pools.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ def to_fp16(model: Model, keep_fp32: Collection[str] = (), low: Format = FP16) -
     """``model`` in FP16 or BF16, except the nodes named in ``keep_fp32``.
 
     The model must be in normal form; it may have Q/DQ. Names of nodes, inputs and outputs stay the same. A
-    tensor with a new type keeps its name, unless it is an output. Q/DQ
-    scales become FP16, which needs opset 19. A scale below the smallest FP16 number, 2**-24, is raised to
+    tensor with a new type keeps its name, unless it is an output. Q/DQ scales become FP16, which needs opset 19. A scale below the smallest FP16 number, 2**-24, is raised to
     2**-24. BatchNormalizations are changed as by ``combine_norms``. If the model computes in 16 bits already,
     only the nodes in ``keep_fp32`` change.
 
