@@ -66,9 +66,9 @@ def to_fp16(model: Model, keep_fp32: Collection[str] = (), low: Format = FP16) -
     """``model`` in FP16 or BF16, except the nodes named in ``keep_fp32``.
 
     The model must be in normal form; it may have Q/DQ. Names of nodes, inputs and outputs stay the same. A
-    tensor with a new type keeps its name, unless it is an output. Q/DQ scales become FP16, which needs opset 19. A scale below the smallest FP16 number, 2**-24, is raised to
-    2**-24. BatchNormalizations are changed as by ``combine_norms``. If the model computes in 16 bits already,
-    only the nodes in ``keep_fp32`` change.
+    tensor with a new type keeps its name, unless it is an output. Q/DQ scales become FP16, which needs opset
+    19. A scale below the smallest FP16 number, 2**-24, is raised to 2**-24. BatchNormalizations are changed
+    as by ``combine_norms``. If the model computes in 16 bits already, only the nodes in ``keep_fp32`` change.
 
     Raises:
         ModelError: No node has a name in ``keep_fp32``, or the model cannot be converted to a newer opset.
