@@ -11,13 +11,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from benchmarks.half.measure import Record, measure
-from benchmarks.half.networks import NETWORKS, Part
+from benchmarks.half.networks import IN_BODIES, NETWORKS, Part
 from benchmarks.half.parts import FAULTS, HEALTHY
 
 
 def corpus() -> Mapping[tuple[str, str], Part]:
     """Each part in each network."""
-    return {(n, name): part for name, part in {**FAULTS, **HEALTHY}.items() for n in NETWORKS}
+    networks = (*NETWORKS, *IN_BODIES)
+    return {(n, name): part for name, part in {**FAULTS, **HEALTHY}.items() for n in networks}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

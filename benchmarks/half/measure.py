@@ -8,13 +8,16 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+import onnx
 
-from benchmarks.half.networks import Part, build, inputs
+from benchmarks.bodies import HOLDER, Holder, wrapped
+from benchmarks.half.networks import IN_BODIES, Part, build, inputs
 from pytest_int8acc.api import check
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.half_network import low_network
-from pytest_int8acc.graph.model import Model, save_model
+from pytest_int8acc.graph.load import normalize
+from pytest_int8acc.graph.model import Model, make_model, save_model
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.settings import Settings
@@ -49,18 +52,24 @@ class Record:
 
 
 def measure(network: str, name: str, part: Part, folder: Path) -> Record:
-    """Plant a part, find the truth by exhaustion, and run the plugin on it."""
-    model = build(network, part)
-    judge = Judge(model, inputs(network))
-    result = run(model, inputs(network), folder)
+    """Plant a part, find the truth by exhaustion, and run the plugin on it.
+
+    The truth of a network in a body is that of the network itself.
+    """
+    flat, holder = IN_BODIES.get(network, (network, None))
+    model = build(flat, part)
+    judge, samples = Judge(model, inputs(flat)), inputs(flat)
+    tried = model if holder is None else _in_body(model, holder)
+    result = run(tried, samples, folder)
     search = result.search
+    found = (culprit.layer for culprit in search.culprits) if search else ()
     return Record(
         network,
         name,
         judge.sqnr_db(frozenset()),
         tuple(truths(model, judge)),
         result.passed,
-        frozenset(culprit.layer for culprit in search.culprits) if search else frozenset(),
+        frozenset(layer.removeprefix(f"{HOLDER}/") for layer in found),
         bool(search and search.verified),
         bool(search and search.minimal),
         len(search.joined) if search else 0,
@@ -68,6 +77,11 @@ def measure(network: str, name: str, part: Part, folder: Path) -> Record:
         len(search.trials) if search else 0,
         result.seconds,
     )
+
+
+def _in_body(model: Model, holder: Holder) -> Model:
+    proto = onnx.ModelProto.FromString(model.serialize())
+    return normalize(make_model(wrapped(proto, holder)))
 
 
 def run(model: Model, x: np.ndarray, folder: Path, low: str = "fp16") -> CaseResult:

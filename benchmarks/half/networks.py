@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from benchmarks.bodies import Holder
 from benchmarks.builder import Builder
 from pytest_int8acc.graph.model import Model
 
@@ -96,6 +97,12 @@ NETWORKS: Mapping[str, tuple[_Network, tuple[int, ...]]] = {
     "transformer": (transformer, (8, 16)),
     "inception": (inception, (3, 8, 8)),
     "mixer": (mixer, (8, 16)),
+}
+#: Name to a network and the node whose body it is moved into as a whole.
+IN_BODIES: Mapping[str, tuple[str, Holder]] = {
+    "mlp in a Loop": ("mlp", "Loop"),
+    "cnn in an If": ("cnn", "If"),
+    "transformer in a Scan": ("transformer", "Scan"),
 }
 #: From 24 samples on, a third of them proves a fix.
 SAMPLES = 36

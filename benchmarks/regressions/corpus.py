@@ -6,6 +6,7 @@ from functools import cache
 
 from benchmarks.regressions import (
     attention_faults,
+    body_faults,
     chosen,
     data_faults,
     format_faults,
@@ -42,4 +43,5 @@ def corpus() -> dict[str, Entry]:
             if entry.name in found:
                 raise ValueError(f"two entries are called {entry.name}")
             found[entry.name] = entry
+    found.update((entry.name, entry) for entry in body_faults.entries(found))
     return found

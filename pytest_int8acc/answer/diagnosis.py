@@ -171,7 +171,8 @@ def _causes(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: flo
     """Maps each layer at fault to its cause. ``cost``, that of the search, may raise the budget of trials."""
     engine_only = _is_engine_only(measured)
     if lab.is_narrow:
-        return {c.layer: narrow_cause(lab, c, engine_only=engine_only) for c in culprits}
+        shown = (culprit for culprit in culprits if engine_only or not culprit.hidden)
+        return {c.layer: narrow_cause(lab, c, engine_only=engine_only) for c in shown}
     budget = lab.budget(_RUNS, most=max(cost, _RUNS, _RUNS_EACH * len(culprits)))
     missed = [score for score in measured.result.scores if not score.passed]
     layers = [culprit.layer for culprit in culprits]
@@ -448,9 +449,8 @@ def neighbours(network: Network, layers: set[str], rest: Precision) -> dict[str,
     found = {}
     for group in network.groups:
         if group.name in layers:
-            usual: Precision = "fp32" if group.is_inner else rest
-            inputs = list(_inputs(network, group, edges, usual))
-            outputs = list(_outputs(network, group, edges, usual))
+            inputs = list(_inputs(network, group, edges, rest))
+            outputs = list(_outputs(network, group, edges, rest))
             more = max(len(inputs) - _MOST, 0) + max(len(outputs) - _MOST, 0)
             found[group.name] = Neighbours(tuple(inputs[:_MOST]), tuple(outputs[:_MOST]), more)
     return found

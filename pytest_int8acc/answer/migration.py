@@ -79,7 +79,7 @@ def uneven_sites(network: Network, movable: Collection[str], values: Observer) -
 
 def _is_depthwise(network: Network, site: Site) -> bool:
     """Whether each channel of an activation has its own weights and scale, as in depthwise convolutions."""
-    nodes = network.model.index.nodes
+    nodes = network.model.everywhere.nodes
     weights = [edge.quantization for edge in network.edges if edge.node in site.readers and edge.index == 1]
     one = all(attribute(nodes[reader], "group", 1) == site.channels for reader in site.readers)
     return one and site.axis == 1 and all(weight.axis is not None for weight in weights)

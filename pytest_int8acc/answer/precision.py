@@ -24,6 +24,7 @@ from pytest_int8acc.clock import Budget
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.half_network import fewer_casts
 from pytest_int8acc.graph.index import holders
+from pytest_int8acc.graph.inner import hidden_nodes
 from pytest_int8acc.graph.layout import moves_values
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Group, Plan
@@ -431,7 +432,8 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
     most = _ALONE_NARROW if lab.is_narrow else len(lab.simulator.few)
     evaluator, budget = lab.simulated(seen[:: -(-len(seen) // most)]), lab.budget(_ALONE_RUNS)
     groups = {group.name: group for group in lab.network.groups}
-    around = holders(lab.network.model.graph)
+    graph = lab.network.model.graph
+    around, hidden = holders(graph), hidden_nodes(graph)
     order = {group.name: i for i, group in enumerate(evaluator.groups)}
     everything = frozenset(order.values())
     culprits = []
@@ -440,10 +442,17 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
         tried = partial(_worst_alone, evaluator, plan)
         worst = lab.clock.attempt("alone", tried, None) if budget.left > 0 else None
         group, price = groups[name], lab.work[name]
-        inside = around[group.nodes[0]].op_type if group.is_inner else ""
-        quantizer = _quantizer(lab.network.model, group)
         culprits.append(
-            Culprit(name, group.op_type, group.nodes, worst, price, inside=inside, quantizer=quantizer)
+            Culprit(
+                name,
+                group.op_type,
+                group.nodes,
+                worst,
+                price,
+                inside=around[group.nodes[0]].op_type if group.is_inner else "",
+                hidden=group.nodes[0] in hidden,
+                quantizer=_quantizer(lab.network.model, group),
+            )
         )
     return tuple(culprits)
 

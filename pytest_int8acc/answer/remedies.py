@@ -314,7 +314,7 @@ class _Loop:
         The result is also None if the cause of a layer at fault is known, because the cause explains more.
         """
         known, lab = self.known, self.known.lab
-        if any(culprit.cause is not None or culprit.inside for culprit in known.outcome.culprits):
+        if any(culprit.cause is not None or culprit.hidden for culprit in known.outcome.culprits):
             return None
         base = known.best
         if base is None or not known.budget.trials or lab.clock.over:

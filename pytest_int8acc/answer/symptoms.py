@@ -946,8 +946,9 @@ def _is_softmax(node: onnx.NodeProto) -> bool:
 def _before_weighted(model: Model) -> set[str]:
     """The names of nodes on whose results a node with weights depends."""
     before: set[str] = set()
-    for node in reversed(model.graph.node):
-        readers = (reader for name in node.output for reader, _ in model.index.readers(name))
+    index = model.everywhere
+    for node in reversed(index.nodes.values()):
+        readers = (reader for name in node.output for reader, _ in index.readers(name))
         if any(reader.op_type in WEIGHTED or reader.name in before for reader in readers):
             before.add(node.name)
     return before
@@ -978,7 +979,7 @@ class NarrowFacts:
     @cached_property
     def _read(self) -> tuple[str, ...]:
         """All tensors that the layer's nodes read, constants included."""
-        nodes = self.lab.network.model.index.nodes
+        nodes = self.lab.network.model.everywhere.nodes
         return tuple(dict.fromkeys(name for node in self.culprit.nodes for name in nodes[node].input))
 
     @property
@@ -1066,7 +1067,7 @@ def vanishing_values(facts: NarrowFacts) -> Shown | None:
 
 def cancelling(facts: NarrowFacts) -> Shown | None:
     """Recognises a sum or difference that loses digits, because it is far smaller than its operands."""
-    node = facts.lab.network.model.index.nodes.get(facts.worst.node)
+    node = facts.lab.network.model.everywhere.nodes.get(facts.worst.node)
     is_sum = node is not None and node.op_type in ("Sub", "Add", "Sum")
     return facts.of_worst() if is_sum and facts.is_cancelled(facts.worst) else None
 

@@ -23,6 +23,7 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.errors import EngineError, ModelError, blaming
 from pytest_int8acc.graph.formats import FP16
+from pytest_int8acc.graph.inner import with_inner_tensors
 from pytest_int8acc.graph.layout import moves_values
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.observers.observer import Observer
@@ -197,12 +198,12 @@ def _fp32_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[list[Feed
 
     Raises EngineError if ONNX Runtime cannot run the model.
     """
-    outputs, peaks, makers = list[Feed](), [0.0], model.index.producer
+    outputs, peaks, makers = list[Feed](), [0.0], model.everywhere.producer
     made = [name for name in made_floats(model) if not _stays_within(makers[name])]
     if not made:  # for example a model that computes in FP16
         return _plain_run(model, few, sessions)
     try:
-        engine = sessions.exact(_watched(model, made), optimized=False)
+        engine = sessions.exact(_watched(with_inner_tensors(model, made), made), optimized=False)
         for batch in few.batches():
             found = engine(batch.feed)
             peaks += [abs(float(found.pop(name).item())) for name in _PEAKS]
@@ -329,7 +330,7 @@ def refuse_overflow(
 
 def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, str]:
     """Maps each tensor with FP32 values beyond the FP16 range to a description, in topological order."""
-    tensors, makers, found = made_floats(model), model.index.producer, dict[str, str]()
+    tensors, makers, found = made_floats(model), model.everywhere.producer, dict[str, str]()
     maxima = Observer(model, inputs, sessions).maxima(tensors)
     for tensor in tensors:
         if FP16.highest < maxima[tensor].amax < np.inf:
@@ -360,28 +361,30 @@ def _harmful(
 
 def _halved(model: Model, tensor: str) -> Model:
     """The model with one tensor rounded to FP16, for all nodes that read it and for the model's output."""
-    editor, nodes = model.edit(), list[onnx.NodeProto]()
+    editor = model.edit()
     wide, half, back = (editor.unique(f"{tensor}/{name}") for name in ("wide", "half", "back"))
-    for node in editor.graph.node:
-        nodes.append(node)
+
+    def rounded(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        yield node
         if tensor in node.output:
             node.output[list(node.output).index(tensor)] = wide
-            nodes.append(onnx.helper.make_node("Cast", [wide], [half], half, to=onnx.TensorProto.FLOAT16))
-            nodes.append(onnx.helper.make_node("Cast", [half], [tensor], back, to=onnx.TensorProto.FLOAT))
-    editor.set_nodes(nodes)
+            yield onnx.helper.make_node("Cast", [wide], [half], half, to=onnx.TensorProto.FLOAT16)
+            yield onnx.helper.make_node("Cast", [half], [tensor], back, to=onnx.TensorProto.FLOAT)
+
+    editor.rewrite(rounded)
     return editor.done()
 
 
 def made_floats(model: Model) -> list[str]:
     """The names of the FP32 tensors that nodes compute, in topological order, without scalars."""
     floats = {name for name, info in model.values().items() if info.dtype == np.float32 and info.shape}
-    return [name for name in model.index.producer if name in floats]
+    return [name for name in model.everywhere.producer if name in floats]
 
 
 def _vanishing(model: Model) -> Iterator[str]:
     """Yields a description of each constant that becomes 0 in FP16, such as an epsilon."""
     for name, array in model.constants().items():
-        readers = model.index.readers(name)
+        readers = model.everywhere.readers(name)
         if array.dtype == np.float32 and readers and array.any() and not FP16.round(array).any():
             node, _ = readers[-1]
             amax = float(np.abs(array).max())
@@ -391,12 +394,13 @@ def _vanishing(model: Model) -> Iterator[str]:
 def _broken(half: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
     """Yields a description of each node that computes inf or NaN from finite numbers, for a model in FP16."""
     floats = {n for n, info in half.values().items() if info.dtype in (np.float16, np.float32) and info.shape}
-    made = [name for node in half.graph.node for name in node.output if name in floats]
+    nodes = half.everywhere.nodes.values()
+    made = [name for node in nodes for name in node.output if name in floats]
     if not made:
         return
     maxima = Observer(half, inputs, sessions).maxima(made)
     lost = {name for name in made if not np.isfinite(maxima[name].amax)}
-    for node in half.graph.node:
+    for node in nodes:
         bad = lost.intersection(node.output)
         if bad and not lost.intersection(node.input):
             yield f"{node.op_type} '{node.name}' makes inf or NaN of finite numbers in FP16"

@@ -97,6 +97,8 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
                 quantized[edge.node].add(edge.index)
     precisions.update(dict.fromkeys(fix.network.left_high, fix.precision))
     int8 = {name: tuple(sorted(quantized[name])) for name in nodes if name in quantized}
+    # In INT8 and FP8 other tools leave all nodes inside If, Loop and Scan as they are.
+    unnamed = 0 if network.low.takes_scales else len(precisions.keys() - nodes.keys())
     path = seen_from(folder, fix.float_path)
     own_file = path.isprintable() and _has_names(fix.float_path, model)
     scales = _plain_scales(fix)
@@ -110,7 +112,7 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
         inputs=tuple(str(t) for t in fix.model.inputs if t.shape is None or {*map(type, t.shape)} - {int}),
         precision=fix.precision,
         feeding=_feeding(model, precisions),
-        untold=_untold(fix.plan, len(scales)),
+        untold=_untold(fix.plan, len(scales), unnamed),
     )
 
 
@@ -120,14 +122,19 @@ _TOLD = frozenset({"high", "fused"})
 _LACKING = {"scales": "scales", "floats": "float values", "moves": "moved channels", "outputs": "output"}
 
 
-def _untold(plan: Plan, plain_scales: int) -> str:
+def _untold(plan: Plan, plain_scales: int, unnamed: int) -> str:
     """Return a line on the parts of the plan that only fixed.onnx can have; empty if there are none.
 
-    ``plain_scales`` is the number of the plan's scales that other tools support.
+    Args:
+        plan: The plan.
+        plain_scales: The number of the plan's scales that other tools support.
+        unnamed: The number of nodes inside If, Loop and Scan that stay in FP32.
     """
     counts = {part.name: len(getattr(plan, part.name)) for part in fields(plan) if part.name not in _TOLD}
     counts["scales"] -= plain_scales
     lacking = [f"the {_LACKING[key]} of {n} tensor{'' if n == 1 else 's'}" for key, n in counts.items() if n]
+    if unnamed:
+        lacking.append(f"{unnamed} node{'' if unnamed == 1 else 's'} inside If, Loop or Scan in FP32")
     return f"This lacks {' and '.join(lacking)}, which only fixed.onnx can have." if lacking else ""
 
 
@@ -138,7 +145,8 @@ def _plain_scales(fix: FixFiles) -> dict[str, float]:
     the tensor must not lie inside an If, Loop or Scan.
     """
     own, moves = quantized_tensors(fix.network), fix.plan.moves
-    main = fix.network.model.values().keys()
+    model = fix.network.model
+    main = {*model.index.producer, *(info.name for info in model.inputs)}
     touched = migrate(fix.network, moves).touched if moves else ()
     scales = {}
     for tensor, chosen in fix.plan.scales.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from pytest_int8acc.fix.commands import FIXED, exclude_nodes, for_trtexec, modelopt_pattern
+from pytest_int8acc.fix.commands import FIXED, commented, exclude_nodes, for_trtexec, modelopt_pattern
 from pytest_int8acc.fix.files import Named
 
 #: The low formats for which this module makes the files of a fix.
@@ -17,7 +17,10 @@ def texts(named: Named, low: str) -> dict[str, str]:
         "fp32_nodes.txt": exclude_nodes(named),
         "autocast.sh": _autocast(named, low),
         "layer_precisions.txt": _layer_precisions(named, low),
-        "commands.txt": FIXED + _COMMANDS.replace("MODEL", named.model),
+        "commands.txt": FIXED
+        + _COMMANDS.replace("MODEL", named.model).replace(
+            "LACKING\n", f"   {named.untold}\n" if named.untold else ""
+        ),
     }
     return found | ({"convert_fp16.py": _convert(named)} if low == "fp16" else {})
 
@@ -25,7 +28,8 @@ def texts(named: Named, low: str) -> dict[str, str]:
 def _convert(named: Named) -> str:
     """Return ``convert_fp16.py``, which runs onnxconverter-common and leaves the plan's nodes in FP32."""
     nodes = "".join(f"    {name!r},\n" for name in named.high)
-    return _CONVERT.replace("MODEL_NAME", repr(named.model)).replace("NODES", nodes)
+    text = _CONVERT.replace("MODEL_NAME", repr(named.model)).replace("NODES", nodes)
+    return text.replace("LACKING\n", commented(named.untold))
 
 
 def _autocast(named: Named, low: str) -> str:
@@ -37,7 +41,7 @@ def _autocast(named: Named, low: str) -> str:
         *(["--nodes_to_exclude"] if named.high else []),
         *(shlex.quote(modelopt_pattern(name)) for name in named.high),
     ]
-    return _AUTOCAST + " \\\n    ".join(lines) + "\n"
+    return _AUTOCAST.replace("LACKING\n", commented(named.untold)) + " \\\n    ".join(lines) + "\n"
 
 
 def _layer_precisions(named: Named, low: str) -> str:
@@ -45,6 +49,7 @@ def _layer_precisions(named: Named, low: str) -> str:
     lines = [
         "# TensorRT below 11, from the float model; for a POSIX shell.",
         f"# trtexec --onnx={shlex.quote(named.model)} --{low} and:",
+        *([f"# {named.untold}"] if named.untold else []),
         *for_trtexec(named.high, named.high),
     ]
     return "\n".join(lines) + "\n"
@@ -67,6 +72,7 @@ import onnx
 from onnxconverter_common import float16
 
 MODEL = Path(__file__).resolve().parent / MODEL_NAME
+LACKING
 NODE_BLOCK_LIST = [
 NODES]
 
@@ -89,6 +95,7 @@ _AUTOCAST = """\
 #
 #     pip install 'nvidia-modelopt[onnx]'
 #     sh autocast.sh [OUTPUT.onnx]
+LACKING
 set -eu
 output=${1:-converted.onnx}
 """
@@ -96,6 +103,7 @@ _COMMANDS = """
 2. Convert MODEL anew with the tool of your pipeline, the same nodes left in FP32 (fp32_nodes.txt):
      sh autocast.sh converted.onnx
      python convert_fp16.py converted.onnx        (FP16 only)
+LACKING
 
    Every tool places Casts by rules of its own: before you ship converted.onnx, compare it with the float
    model.

@@ -42,10 +42,10 @@ _HALVES = frozenset({FLOAT16, BFLOAT16})
 
 
 def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
-    """``model`` with all FP16 and BF16 tensors of its main graph in FP32, but rounded to 16 bits.
+    """``model`` with all FP16 and BF16 tensors in FP32, but rounded to 16 bits.
 
-    Inputs, outputs and node names stay the same. Nodes of other operator domains, and nodes that contain
-    graphs, such as If, stay in FP16. A model without FP16 and BF16 tensors, or a model that is emulated
+    Node names, and the inputs and outputs of all graphs, stay the same. Nodes of other operator domains stay
+    in FP16. A model without FP16 and BF16 tensors, or a model that is emulated
     already, is returned unchanged.
 
     Args:
@@ -88,13 +88,14 @@ class _Emulation:
 
     def __init__(self, model: Model, types: dict[str, int], rounded_before: Collection[str]) -> None:
         self.rounded_before = frozenset(rounded_before)
-        self.model, self.index = model, model.index
+        self.model, self.index = model, model.everywhere
         self.editor = model.edit()
         self.opset = model.opset
         self.half = {name: data_type for name, data_type in types.items() if data_type in _HALVES}
-        self.public = {value.name for value in model.graph.input} | self.index.public
+        graphs = list(all_graphs(model.graph))
+        self.public = {value.name for graph in graphs for value in graph.input} | self.index.public
         """Tensors that keep their name and 16-bit type. For each, an FP32 tensor with its values is added."""
-        for node in model.graph.node:
+        for node in self.index.nodes.values():
             if signature(node, self.opset) is None:
                 self.public.update(node.input, node.output)
         self.wide: dict[str, str] = {}
@@ -105,11 +106,15 @@ class _Emulation:
 
     def done(self) -> Model:
         self._widen_constants()
-        nodes = [self._widen(v.name) for v in self.editor.graph.input if v.name in self.half]
-        for node in self.editor.graph.node:
-            nodes.extend(self._rewritten(node))
-        self.editor.set_nodes(nodes)
+        self.editor.rewrite(self._rewritten, self._first)
         return self.editor.done()
+
+    def _first(self, graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+        """Casts to FP32 of a graph's inputs, and of the constants of a graph inside an If, Loop or Scan."""
+        constants = graph.initializer if graph is not self.editor.graph else ()
+        for value in (*graph.input, *constants):
+            if value.name in self.half:
+                yield self._widen(value.name)
 
     def _widen_constants(self) -> None:
         arrays = self.model.constants()

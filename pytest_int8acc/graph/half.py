@@ -1,10 +1,11 @@
 """Converts FP32 models to FP16 or BF16, as strongly typed TensorRT engines need them.
 
 Every operator whose ONNX schema allows the 16-bit type computes in this type. The model's inputs and outputs
-keep their types; Cast nodes are added at the inputs and outputs. The following remain in FP32: operators and
-inputs for which ONNX does not allow the 16-bit type, operators of other domains, graphs inside If, Loop and
-Scan, arithmetic on shapes (FP16 holds every integer only up to 2048), and nodes that the caller names. BF16
-needs opset 22, the first in which ONNX allows BF16 in convolutions and pools.
+keep their types; Cast nodes are added at the inputs and outputs. The inputs and outputs of graphs inside If,
+Loop and Scan keep their types, too. The following remain in FP32: operators and inputs for which ONNX does
+not allow the 16-bit type, operators of other domains, arithmetic on shapes (FP16 holds every integer only up
+to 2048), and nodes that the caller names. BF16 needs opset 22, the first in which ONNX allows BF16 in
+convolutions and pools.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from onnx import TensorProto, helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import BF16, FP16, FP32, Format
-from pytest_int8acc.graph.index import attribute, refill, subgraphs
+from pytest_int8acc.graph.index import all_nodes, attribute, refill, subgraphs
 from pytest_int8acc.graph.layout import WEIGHTED
 from pytest_int8acc.graph.load import lift
 from pytest_int8acc.graph.model import Model, put_constant
@@ -65,10 +66,9 @@ def to_fp16(model: Model, keep_fp32: Collection[str] = (), low: Format = FP16) -
     """``model`` in the format ``low``, FP16 or BF16, except the nodes named in ``keep_fp32``.
 
     The model must be in normal form; it may have Q/DQ. Names of nodes, inputs and outputs stay the same. A
-    tensor with a new type keeps its name, unless it is an output, or is read inside an If, Loop or Scan. Q/DQ
-    scales become FP16, which needs opset 19. A scale below the smallest FP16 number, 2**-24, is raised to
-    2**-24. BatchNormalizations are changed as by ``combine_norms``. If the model computes in 16 bits already,
-    only the nodes in ``keep_fp32`` change.
+    tensor with a new type keeps its name, unless it is an output. Q/DQ scales become FP16, which needs opset
+    19. A scale below the smallest FP16 number, 2**-24, is raised to 2**-24. BatchNormalizations are changed
+    as by ``combine_norms``. If the model computes in 16 bits already, only the nodes in ``keep_fp32`` change.
 
     Raises:
         ModelError: No node has a name in ``keep_fp32``, or the model cannot be converted to a newer opset.
@@ -92,12 +92,9 @@ def to_fp16(model: Model, keep_fp32: Collection[str] = (), low: Format = FP16) -
 
 
 def _check_kept(model: Model, keep_fp32: Collection[str]) -> None:
-    known = model.index.nodes
+    known = model.everywhere.nodes
     for name in sorted(set(keep_fp32).difference(known)):
-        raise ModelError(
-            f"{model.name}: no node is named '{name}'{did_you_mean(name, known)}; "
-            "only a node of the main graph can be kept in FP32"
-        )
+        raise ModelError(f"{model.name}: no node is named '{name}'{did_you_mean(name, known)}")
 
 
 def _prepared(model: Model, low: Format, keep_fp32: Collection[str]) -> Model:
@@ -105,7 +102,7 @@ def _prepared(model: Model, low: Format, keep_fp32: Collection[str]) -> Model:
 
     BatchNormalizations named in ``keep_fp32`` are not combined.
     """
-    quantized = any(node.op_type in _QDQ for node in model.graph.node)
+    quantized = any(node.op_type in _QDQ for node in all_nodes(model.graph))
     least = max(low.opset, QDQ_OPSET if quantized else 0)
     return combine_norms(lift(model, least), keep_fp32)
 
@@ -119,8 +116,9 @@ def narrow_nodes(model: Model, low: Format) -> tuple[dict[str, Narrow], dict[str
     prepared, kind = _prepared(model, low, ()), low.element_type
     typing = _Typing(prepared, value_types(prepared), (), kind)
     found = {}
-    for node, required in zip(prepared.graph.node, typing.required, strict=True):
+    for node in prepared.everywhere.nodes.values():
         if node.name in typing.bound:
+            required = typing.required[node.name]
             inputs = frozenset(i for i, target in required.items() if target == kind)
             made = frozenset(name for name in node.output if typing.made.get(name) == kind)
             found[node.name] = Narrow(node, inputs, made)
@@ -137,28 +135,29 @@ class _Typing:
         """The element type in which each tensor is computed after the conversion."""
         self.needed: dict[str, set[int]] = {}
         """The element types in which nodes read each tensor after the conversion."""
-        self.required: list[dict[int, int]] = []
-        """For each node, input position to the element type that the node reads after the conversion. Inputs
-        that may have any type are left out."""
-        self.public = model.index.public
+        self.required: dict[str, dict[int, int]] = {}
+        """For each node, by name: input position to the element type that the node reads after the
+        conversion. Inputs that may have any type are left out."""
+        self.public = model.everywhere.public
         """Tensors that must keep name and type, such as outputs."""
         self.foreign: set[str] = set()
-        """Operators without a usable ONNX schema: those of other domains, and nodes that contain graphs."""
+        """Operators without a usable ONNX schema: those of other domains."""
         self.bound: set[str] = set()
         """Names of the nodes with an input or output in the 16-bit type."""
         self._keep, self._low, self._name = frozenset(keep_fp32), low, model.name
         self._shapes = _shape_tensors(model)
-        for node in model.graph.node:
+        nodes = model.everywhere.nodes.values()
+        for node in nodes:
             formals = signature(node, model.opset)
             self._decide(node, formals)
-            if formals is None:
+            if formals is None and not subgraphs(node):
                 self.foreign.add(f"{node.domain}.{node.op_type}".lstrip("."))
         for name in self.public & types.keys():
             if self.made[name] in _SUFFIX and types[name] not in _SUFFIX:
                 kind = TensorProto.DataType.Name(types[name])
                 raise ModelError(f"{model.name}: '{name}' is declared {kind}, and the model makes floats")
             self.needed.setdefault(name, set()).add(types[name])
-        for node in model.graph.node:
+        for node in nodes:
             self._retype_cast(node)
 
     def _decide(self, node: onnx.NodeProto, formals: Signature | None) -> None:
@@ -174,7 +173,7 @@ class _Typing:
             if formals and not (node.op_type == "Resize" and i == 1):
                 required[i] = bound.get(formals.inputs[i].variable, required[i])
             self.needed.setdefault(name, set()).add(required[i])
-        self.required.append(required)
+        self.required[node.name] = required
         if formals:
             for name, formal in zip(node.output, formals.outputs, strict=True):
                 self.made[name] = bound.get(formal.variable, self.types.get(name, 0))
@@ -236,9 +235,9 @@ def _shape_tensors(model: Model) -> set[str]:
     Outputs of convolutions and matrix products, and of look-ups in constant tables, are left out, because
     they hold features.
     """
-    constant = set(model.index.constants)
+    constant = set(model.everywhere.constants)
     shapes: set[str] = set()
-    for node in model.graph.node:
+    for node in model.everywhere.nodes.values():
         names = [name for name in node.input if name]
         if node.op_type in ("Shape", "Size"):
             shapes.update(node.output)
@@ -267,24 +266,29 @@ class _Rewrite:
 
     def done(self) -> Model:
         """The rewritten model."""
-        editor, typing = self._editor, self._typing
-        for tensor in list(editor.graph.initializer):
+        for tensor in list(self._editor.graph.initializer):
             self._convert_constant(tensor)
-        nodes: list[onnx.NodeProto] = []
-        for value in editor.graph.input:
-            nodes.extend(self._casts(value.name, keeps_name=True))
-        for node, required in zip(editor.graph.node, typing.required, strict=True):
-            nodes.append(node)
-            outputs = list(node.output)
-            for i, name in enumerate(node.input):
-                target = required.get(i, typing.made.get(name, 0))
-                node.input[i] = self._names.get((name, target), name)
-            _set_types(node, typing)
-            for i, name in enumerate(outputs):
-                nodes.extend(self._casts(name, keeps_name=name in typing.public))
-                node.output[i] = self._names.get((name, typing.made.get(name, 0)), name)
-        editor.set_nodes(nodes)
-        return editor.done()
+        self._editor.rewrite(self._retyped, self._first_casts)
+        return self._editor.done()
+
+    def _first_casts(self, graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+        """Casts of the inputs of a graph, and of the constants of a graph inside an If, Loop or Scan."""
+        constants = graph.initializer if graph is not self._editor.graph else ()
+        for value in (*graph.input, *constants):
+            yield from self._casts(value.name, keeps_name=True)
+
+    def _retyped(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """``node`` with inputs and outputs of its new types, and Casts of its outputs."""
+        typing, required = self._typing, self._typing.required[node.name]
+        outputs = list(node.output)
+        for i, name in enumerate(node.input):
+            target = required.get(i, typing.made.get(name, 0))
+            node.input[i] = self._names.get((name, target), name)
+        _set_types(node, typing)
+        yield node
+        for i, name in enumerate(outputs):
+            yield from self._casts(name, keeps_name=name in typing.public)
+            node.output[i] = self._names.get((name, typing.made.get(name, 0)), name)
 
     def _casts(self, name: str, *, keeps_name: bool) -> Iterator[onnx.NodeProto]:
         """Casts of a tensor to all types in which nodes need it, except the type in which it is computed.
@@ -339,8 +343,8 @@ def _readers(model: Model, typing: _Typing) -> tuple[dict[str, list[str]], set[s
     """
     readers: dict[str, list[str]] = {}
     scales: set[str] = set()
-    for node, required in zip(model.graph.node, typing.required, strict=True):
-        for i, target in required.items():
+    for node in model.everywhere.nodes.values():
+        for i, target in typing.required[node.name].items():
             if target == FLOAT16 and not (node.op_type == "Clip" and i > 0):
                 readers.setdefault(node.input[i], []).append(node.name)
         if node.op_type in _QDQ:
@@ -439,18 +443,20 @@ def combine_norms(model: Model, keep: Collection[str]) -> Model:
     FP32, so a variance that FP16 cannot hold does no harm. Nodes named in ``keep``, nodes in training mode,
     and nodes whose parameters are not FP32 constants do not change.
     """
-    constants, combined = model.constants(), dict[int, list[Array]]()
-    for place, node in enumerate(model.graph.node):
+    constants, combined = model.constants(), dict[str, list[Array]]()
+    for node in model.everywhere.nodes.values():
         if node.op_type != "BatchNormalization" or node.domain or node.name in keep:
             continue
         arrays = [constants[name] for name in node.input[1:] if name in constants]
         if [array.dtype for array in arrays] == [np.float32] * 4 and not attribute(node, "training_mode", 0):
-            combined[place] = arrays
+            combined[node.name] = arrays
     if not combined:
         return model
     editor = model.edit()
-    for place, arrays in combined.items():
-        node = editor.graph.node[place]
+    for node in all_nodes(editor.graph):
+        if node.name not in combined:
+            continue
+        arrays = combined[node.name]
         scale, bias, mean, variance = (array.astype(np.float64) for array in arrays)
         factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
         zeros = np.zeros_like(mean)

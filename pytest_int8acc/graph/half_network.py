@@ -13,7 +13,7 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.emulate import emulate_half
 from pytest_int8acc.graph.formats import FP16, INT32, Format
 from pytest_int8acc.graph.half import narrow_nodes, scale_in, to_fp16
-from pytest_int8acc.graph.index import Index
+from pytest_int8acc.graph.index import Index, all_graphs, body_names, take_name
 from pytest_int8acc.graph.layout import WEIGHTED, moves_values
 from pytest_int8acc.graph.load import lift
 from pytest_int8acc.graph.model import Model
@@ -50,10 +50,15 @@ def low_network(model: Model, low: Format) -> Network:
         )
     model = lift(model, low.opset)
     narrow, _ = narrow_nodes(model, low)
+    nodes, producer, paths = model.everywhere.nodes, model.everywhere.producer, body_names(model.graph)
+    graphs = enumerate(all_graphs(model.graph))
+    graph_of = {node.name: number for number, graph in graphs for node in graph.node}
     members: dict[str, list[onnx.NodeProto]] = {}
     leader: dict[str, str] = {}
-    for node in (node for node in model.graph.node if node.name in narrow):
-        maker = model.index.producer.get(node.input[0]) if node.input else None
+    for node in (node for node in nodes.values() if node.name in narrow):
+        maker = producer.get(node.input[0]) if node.input else None
+        if maker is not None and graph_of[maker.name] != graph_of[node.name]:
+            maker = None
         follows = moves_values(node) or node.op_type in _SELECTING
         led_by = leader.get(maker.name, node.name) if maker is not None and follows else node.name
         leader[node.name] = led_by
@@ -62,7 +67,12 @@ def low_network(model: Model, low: Format) -> Network:
         raise ModelError(
             f"{model.name}: no node of it computes in floating point that could be {low.name.upper()}"
         )
-    groups = (Group(n, nodes[0].op_type, tuple(x.name for x in nodes), ()) for n, nodes in members.items())
+    groups, taken = list[Group](), set(model.index.nodes)
+    for name, group in members.items():
+        is_inner = name in paths
+        full = take_name(paths[name], taken) if is_inner else name
+        names = tuple(node.name for node in group)
+        groups.append(Group(full, group[0].op_type, names, (), is_inner=is_inner))
     return Network(model, tuple(groups), low=low)
 
 
@@ -95,7 +105,7 @@ class _Wiring:
     """Counts the Casts of a network, from the groups that compute and read each float tensor."""
 
     def __init__(self, network: Network) -> None:
-        index: Index = network.model.index
+        index: Index = network.model.everywhere
         types = value_types(network.model)
         self.group_of = {node: group.name for group in network.groups for node in group.nodes}
         nodes = index.nodes
@@ -110,8 +120,8 @@ class _Wiring:
         """The groups that read each tensor; None stands for nodes that are always in FP32."""
         self.touched: dict[str, set[str]] = {group.name: set() for group in network.groups}
         """The tensors that each group reads or computes."""
-        outputs = {value.name for value in network.model.graph.output}
-        inputs = [value.name for value in network.model.graph.input]
+        outputs = index.public
+        inputs = [value.name for graph in all_graphs(network.model.graph) for value in graph.input]
         for tensor in (*inputs, *index.producer):
             if types.get(tensor) != onnx.TensorProto.FLOAT:
                 continue
@@ -162,7 +172,7 @@ def network_to_fp16(network: Network) -> Network:
     ``apply(network_to_fp16(network), plan)`` computes the same as ``to_fp16(apply(network, plan)).model``.
     If the node that reads a quantized tensor stays in FP32, a Cast is put before the node, and the input of
     the Cast is quantized instead. The same is done for int32 biases, which stay in FP32. A network that
-    computes in FP16 already keeps its types. Graphs inside If, Loop and Scan do not change.
+    computes in FP16 already keeps its types.
 
     Raises:
         ModelError: The model cannot be converted to opset 19, the first with FP16 Q/DQ.
@@ -181,8 +191,7 @@ def network_to_fp16(network: Network) -> Network:
 
 def emulate_network(network: Network) -> Network:
     """The network with FP16 arithmetic emulated in FP32; see ``emulate_half``."""
-    edges = (edge for group in network.groups if not group.is_inner for edge in group.edges)
-    places = {(edge.node, edge.index): (edge.node, edge.index) for edge in edges}
+    places = {(edge.node, edge.index): (edge.node, edge.index) for edge in network.edges}
     return _rewired(network, emulate_half(network.model, {node for node, _ in places}), places)
 
 
@@ -195,14 +204,15 @@ def _mark(model: Model, edges: list[Edge]) -> tuple[Model, dict[_Place, str]]:
     editor = model.edit()
     places = by_node(edges)
     markers: dict[_Place, str] = {}
-    nodes: list[onnx.NodeProto] = []
-    for node in editor.graph.node:
+
+    def marked(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         for index in (edge.index for edge in places[node.name]):
             name = markers[node.name, index] = editor.unique(f"{node.name}_input{index}_edge")
-            nodes.append(helper.make_node("Neg", [node.input[index]], [f"{name}/out"], name=name))
+            yield helper.make_node("Neg", [node.input[index]], [f"{name}/out"], name=name)
             node.input[index] = f"{name}/out"
-        nodes.append(node)
-    editor.set_nodes(nodes)
+        yield node
+
+    editor.rewrite(marked)
     return editor.done(), markers
 
 
@@ -216,27 +226,27 @@ def _unmark(model: Model, markers: Mapping[_Place, str]) -> tuple[Model, dict[_P
     marked = {name: place for place, name in markers.items()}
     source: dict[str, tuple[str, _Place]] = {}
     places: dict[_Place, _Place] = {}
-    nodes: list[onnx.NodeProto] = []
-    for node in editor.graph.node:
+
+    def unmarked(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         if node.name in marked:
             source[node.output[0]] = node.input[0], marked[node.name]
-            continue
+            return
         for index, name in enumerate(node.input):
             if name in source:
                 node.input[index], place = source[name]
                 places[place] = node.name, index
-        nodes.append(node)
-    editor.set_nodes(nodes)
+        yield node
+
+    editor.rewrite(unmarked)
     return editor.done(), places
 
 
 def _rewired(network: Network, model: Model, places: Mapping[_Place, _Place]) -> Network:
     """The network with another model, in which quantized inputs are at new places.
 
-    A place is a node's name and an input position. Scales get the type of the tensor at the new place. Inputs
-    of nodes inside If, Loop and Scan have no new place, and do not change.
+    A place is a node's name and an input position. Scales get the type of the tensor at the new place.
     """
-    nodes, types = model.index.nodes, value_types(model)
+    nodes, types = model.everywhere.nodes, value_types(model)
     known: dict[tuple[int, bool], Quantization] = {}
 
     def moved(edge: Edge) -> Edge:

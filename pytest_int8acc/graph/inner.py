@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from pytest_int8acc.graph.index import attribute, bodies, refill, rename_inside, subgraphs
-from pytest_int8acc.graph.layout import by_input
-from pytest_int8acc.graph.load import body_constants
+from pytest_int8acc.graph.index import Index, all_nodes, attribute, bodies, refill, rename_inside, subgraphs
+from pytest_int8acc.graph.layout import by_input, channel_axes
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.tensors import Array
 
 
 def with_inner_tensors(model: Model, tensors: Iterable[str]) -> Model:
     """The model with copies of tensors inside If, Loop and Scan in its main graph, under the same names.
 
     The tensors inside get other names. A copy has the values of all steps of a Loop or Scan, in float32. Its
-    shape is [rows, channels] if a matrix product with constant weights reads the tensor, otherwise [values].
+    shape is [rows, channels] if the channel axis of the tensor is known, otherwise [values].
     A copy may also have rows of zeros: one where a Loop begins, and one if an If runs a branch without the
-    tensor. Values cannot be copied from an If, Loop or Scan inside a Scan, because outputs of a Scan must
-    have the same shape in all steps, nor from a SequenceMap. A copy of such a tensor is one row of zeros.
+    tensor. The copy is one row of zeros if the values cannot be copied; see ``hidden_nodes``.
 
     Args:
         model: A model in normal form, so that no two tensors have the same name.
@@ -37,6 +36,23 @@ def with_inner_tensors(model: Model, tensors: Iterable[str]) -> Model:
     return _Shower(model, chosen).shown() if chosen else model
 
 
+def hidden_nodes(graph: onnx.GraphProto) -> set[str]:
+    """Names of the nodes inside If, Loop and Scan whose tensors cannot be copied.
+
+    These are the nodes of graphs inside the graph of a Scan, whose outputs have the same shape in all steps,
+    and the nodes inside a SequenceMap.
+    """
+    found: set[str] = set()
+    for holder in all_nodes(graph):
+        graphs = subgraphs(holder)
+        if holder.op_type == "Scan":
+            graphs = [deep for inner in graphs for node in inner.node for deep in subgraphs(node)]
+        elif holder.op_type != "SequenceMap":
+            continue
+        found.update(node.name for inner in graphs for node in all_nodes(inner))
+    return found
+
+
 class _Shower:
     """Copies tensors from inside If, Loop and Scan to the main graph of a model."""
 
@@ -46,7 +62,9 @@ class _Shower:
         """For each tensor to copy, the new name that the tensor inside gets."""
         self.shapes, self.zeros = dict[str, str](), dict[str, str]()
         """For each tensor, the names of two constants: the shape of its copy, and one row of zeros."""
-        for tensor, width in _widths(model, self.inner).items():
+        self.channels = _channels(model, self.inner)
+        for tensor in self.inner:
+            width = self.channels[tensor].number if tensor in self.channels else 0
             shape, zeros = [-1, width] if width else [-1], np.zeros([1, width] if width else [1], np.float32)
             self.shapes[tensor] = self.editor.add_constant(f"{tensor}/shape", np.array(shape, np.int64))
             self.zeros[tensor] = self.editor.add_constant(f"{tensor}/zeros", zeros)
@@ -126,6 +144,11 @@ class _Shower:
         for tensor in own:
             cast, found[tensor] = (self.editor.unique(f"{tensor}/{what}") for what in ("float", "rows"))
             graph.node.append(self._node("Cast", [tensor], cast, to=TensorProto.FLOAT))
+            order = self.channels[tensor].last if tensor in self.channels else []
+            if order:
+                turned = self.editor.unique(f"{tensor}/turned")
+                graph.node.append(self._node("Transpose", [cast], turned, perm=order))
+                cast = turned
             graph.node.append(self._reshaped(cast, tensor, found[tensor]))
         rename_inside(graph, {tensor: self.inner[tensor] for tensor in own})
         return found
@@ -172,16 +195,55 @@ class _Shower:
         return helper.make_node(op_type, inputs, [result], self.editor.unique(f"{result}/node"), **attributes)
 
 
-def _widths(model: Model, tensors: Iterable[str]) -> Mapping[str, int]:
-    """Tensor to its number of channels, if a matrix product with constant weights reads it; otherwise 0."""
+class _Channels(NamedTuple):
+    """The channels of a tensor."""
+
+    number: int
+    last: list[int]
+    """The order of axes in which the channels are on the last axis; empty if they are there already."""
+
+
+def _channels(model: Model, tensors: Iterable[str]) -> dict[str, _Channels]:
+    """The channels of each tensor that a layer with constant weights reads or computes.
+
+    For other tensors the shape must be known. Tensors whose channels are not known are left out.
+    """
+    index, found = model.everywhere, dict[str, _Channels]()
+    known, shapes = channel_axes(model, tensors), model.values()
     constants = model.constants()
-    for body in bodies(model.graph):
-        constants |= body_constants(body.graph)
-    found = dict.fromkeys(tensors, 0)
-    for tensor in found:
-        for node, position in model.everywhere.readers(tensor):
-            is_product = node.op_type in ("MatMul", "Gemm") and not position
-            weight = constants.get(node.input[1]) if is_product else None
-            if weight is not None and weight.ndim == 2 and not attribute(node, "transA", 0):
-                found[tensor] = by_input(weight, node).shape[2]
+    for tensor in tensors:
+        layers = [(node, False) for node, position in index.readers(tensor) if not position]
+        if tensor in index.producer:
+            layers.append((index.producer[tensor], True))
+        by_layers = (_of_layer(node, _weight(node, index, constants), made=made) for node, made in layers)
+        channels = next(filter(None, by_layers), None)
+        if channels is None and tensor in known:
+            (axis, rank), shape = known[tensor], shapes[tensor].shape or ()
+            size = shape[axis] if axis < len(shape) else None
+            channels = _Channels(size, _last(axis, rank)) if isinstance(size, int) else None
+        if channels is not None:
+            found[tensor] = channels
     return found
+
+
+def _weight(node: onnx.NodeProto, index: Index, constants: Mapping[str, Array]) -> Array | None:
+    """The constant weight of a layer, or its codes; None for other nodes."""
+    if node.op_type not in ("Conv", "Gemm", "MatMul"):
+        return None
+    maker = index.producer.get(node.input[1])
+    is_dequantized = maker is not None and maker.op_type == "DequantizeLinear"
+    return constants.get(maker.input[0] if maker is not None and is_dequantized else node.input[1])
+
+
+def _of_layer(node: onnx.NodeProto, weight: Array | None, *, made: bool) -> _Channels | None:
+    """The channels that a layer reads, or those that it computes (``made``); None without a weight."""
+    is_image = node.op_type == "Conv"
+    if weight is None or attribute(node, "transA", 0) or not (is_image or weight.ndim == 2):
+        return None
+    groups, outputs, inputs = by_input(weight, node).shape[:3]
+    return _Channels(groups * (outputs if made else inputs), _last(1, weight.ndim) if is_image else [])
+
+
+def _last(axis: int, rank: int) -> list[int]:
+    """The order of axes that moves ``axis`` to the end; empty if it is there."""
+    return [*range(axis), *range(axis + 1, rank), axis] if axis < rank - 1 else []

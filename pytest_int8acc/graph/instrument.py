@@ -35,6 +35,7 @@ from pytest_int8acc.graph.formats import FP16, Format
 from pytest_int8acc.graph.half import narrow_nodes
 from pytest_int8acc.graph.half_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.index import Index, all_graphs, all_nodes, refill, subgraphs
+from pytest_int8acc.graph.inner import with_inner_tensors
 from pytest_int8acc.graph.layout import WEIGHTED, ChannelAxes
 from pytest_int8acc.graph.model import APART_BYTES, Editor, Model, end_with, put_constant
 from pytest_int8acc.graph.network import Edge, Group, Network, Precision, Quantization, TensorScale, by_node
@@ -255,6 +256,9 @@ class _Writer(ABC):
         self._outside_constants: dict[object, str] = {}
         """The names of constants in the low format that lie outside of all branches. The keys are the
         argument ``key`` of ``low_constant``."""
+        self._regions: dict[str, list[onnx.NodeProto]] = {}
+        self._inside: set[str] = set()
+        """The names of all nodes in ``_regions``."""
 
     @abstractmethod
     def regions(self) -> dict[str, list[onnx.NodeProto]]:
@@ -279,12 +283,16 @@ class _Writer(ABC):
 
     def nodes(self) -> Iterator[onnx.NodeProto]:
         """The nodes of the instrument in topological order: an If for each region, and all other nodes."""
-        regions = self.regions()
-        inside = {node.name for region in regions.values() for node in region}
-        for node in self.graph.node:
-            if node.name in regions:
-                yield self._region_if(node, regions[node.name])
-            elif node.name not in inside:
+        self._regions = self.regions()
+        self._inside = {node.name for region in self._regions.values() for node in region}
+        return self.written(self.graph)
+
+    def written(self, graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+        """The nodes to write for one graph of the network."""
+        for node in graph.node:
+            if node.name in self._regions:
+                yield self._region_if(node, self._regions[node.name])
+            elif node.name not in self._inside:
                 yield from self.outside(node)
 
     def _region_if(self, leader: onnx.NodeProto, nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
@@ -500,11 +508,21 @@ class _CastingWriter(_Writer):
     def regions(self) -> dict[str, list[onnx.NodeProto]]:
         regions: dict[str, list[onnx.NodeProto]] = {}
         inside: set[str] = set()
-        for node in self.graph.node:
-            if node.name in self.switches and node.name not in inside and not self._is_rounded_already(node):
-                regions[node.name] = list(self._region(node))
+        for graph in all_graphs(self.graph):
+            index = Index(graph)
+            for node in graph.node:
+                if node.name not in self.switches or node.name in inside or self._is_rounded_already(node):
+                    continue
+                regions[node.name] = list(self._region(node, index))
                 inside.update(member.name for member in regions[node.name])
         return regions
+
+    def outside(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """The node itself. The graphs inside it get an If for each of their regions."""
+        node = copy.deepcopy(node)
+        for inner in subgraphs(node):
+            refill(inner.node, self.written(inner))
+        yield node
 
     def _is_rounded_already(self, node: onnx.NodeProto) -> bool:
         """Whether a node needs no If, because its outputs hold only values that its own group has rounded."""
@@ -522,14 +540,14 @@ class _CastingWriter(_Writer):
     def _rounded(self, name: str) -> Array:
         return np.asarray(self.network.low.round(self.constants[name]), np.float32)
 
-    def _region(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    def _region(self, node: onnx.NodeProto, index: Index) -> Iterator[onnx.NodeProto]:
         """A node, and the nodes after it in the same group that only move or select values.
 
-        They form a chain: each node is the only reader of the node before it.
+        They form a chain: each node is the only reader of the node before it. ``index`` is of their graph.
         """
         yield node
         while len(node.output) == 1:
-            reader = self.index.only_reader(node.output[0])
+            reader = index.only_reader(node.output[0])
             if reader is None or self.switches.get(reader.name) != self.switches[node.name]:
                 return
             others = (reader.input[i] for i in self.narrow[reader.name].inputs)
@@ -667,7 +685,7 @@ class _Splitter:
             key = edge.tensor, id(edge.quantization)
             if key not in made:
                 axis = self._fixed_axis(edge)
-                channels = 0 if axis is None else self.shapes[edge.tensor][axis]
+                channels = 0 if axis is None else self._sizes(edge.tensor)[axis]
                 given = self._identity(edge, edge.tensor, edge.quantization)
                 scaled = str(self._before[edge.node][-1].output[0])
                 other = self._identity(edge, scaled, _placeholder(channels, axis, edge.quantization))
@@ -679,13 +697,7 @@ class _Splitter:
 
     def done(self) -> Model:
         """The model with the new Identity nodes."""
-        # Graphs inside If, Loop and Scan come before the graphs that contain them, because replacing the
-        # nodes of a graph copies the graphs inside these nodes.
-        for graph in reversed(list(all_graphs(self.editor.graph))):
-            nodes: list[onnx.NodeProto] = []
-            for node in graph.node:
-                nodes += [*self._before[node.name], node]
-            refill(graph.node, nodes)
+        self.editor.rewrite(lambda node: [*self._before[node.name], node])
         return self.editor.done()
 
     def _identity(self, edge: Edge, tensor: str, quantization: Quantization) -> Group:
@@ -699,13 +711,20 @@ class _Splitter:
         edges = (Edge(name, 0, tensor, quantization),)
         return Group(name, "Identity", (name,), edges, is_inner=edge.node not in self.model.index.nodes)
 
+    def _sizes(self, tensor: str) -> dict[int, int]:
+        """The known sizes of an activation, by axis.
+
+        No run shows the shapes of tensors inside If, Loop and Scan.
+        """
+        shape = self.shapes.get(tensor) or self.axes.tracer.shape(tensor) or ()
+        return {axis: size for axis, size in enumerate(shape) if isinstance(size, int)}
+
     def _fixed_axis(self, edge: Edge) -> int | None:
         """The channel axis of an activation; None if its number of channels may differ between runs."""
-        index, node = self.model.index, self.model.index.nodes.get(edge.node)
-        if node is None:
-            return None  # The node lies inside an If, Loop or Scan.
+        index = self.model.everywhere
+        node = index.nodes[edge.node]
         axis = self.axes.of(edge.tensor, (node, edge.index))
-        if axis is None or not self.shapes.get(edge.tensor):
+        if axis is None or axis not in self._sizes(edge.tensor):
             return None
         shape = self.axes.tracer.shape(edge.tensor) or ()
         others = set(node.input[:2]) - {edge.tensor}
@@ -738,7 +757,7 @@ def with_quantized_twins(network: Network, watched: Mapping[str, str]) -> tuple[
         The model, whose outputs include the watched tensors and their copies; and for each group the name of
         the copy of its watched tensor.
     """
-    writer, index = QdqWriter(network.model.edit()), network.model.index
+    writer, index = QdqWriter(network.model.edit()), network.model.everywhere
     twins: list[_Twin] = []
     copied: dict[str, list[_Twin]] = defaultdict(list)
     for group in network.groups:
@@ -748,15 +767,17 @@ def with_quantized_twins(network: Network, watched: Mapping[str, str]) -> tuple[
             first = min((index.order[name] for name in twin.edges), default=0)
             for name in _makers(watched[group.name], index, first):
                 copied[name].append(twin)
-    nodes: list[onnx.NodeProto] = []
-    for node in writer.editor.graph.node:
-        nodes.append(node)
+
+    def with_twins(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        yield node
         for twin in copied[node.name]:
             if node.name in twin.edges or not twin.names.keys().isdisjoint(node.input):
-                nodes.extend(twin.of(node, writer))
-    writer.editor.set_nodes(nodes)
+                yield from twin.of(node, writer)
+
+    writer.editor.rewrite(with_twins)
     made = {twin.group: twin.names.get(watched[twin.group], watched[twin.group]) for twin in twins}
-    return with_outputs(writer.editor.done(), [*watched.values(), *made.values()]), made
+    shown = [*watched.values(), *made.values()]
+    return with_outputs(with_inner_tensors(writer.editor.done(), shown), shown), made
 
 
 @dataclass(eq=False)
@@ -809,46 +830,69 @@ def with_rounded_twins(
 
     Args:
         model: A model in FP32 and in normal form; see ``graph.load``.
-        nodes: Names of nodes of the main graph; no If, Loop or Scan.
+        nodes: Names of nodes; no If, Loop or Scan.
         low: FP16 or BF16, to which values are rounded.
 
     Returns:
         The model, without the outputs of ``model``; and for each tensor that the nodes compute the names of
-        the outputs that measure it: one float32 scalar for each of ``MEASUREMENTS``.
+        the outputs that measure it: one float32 scalar for each of ``MEASUREMENTS``, or one number per step
+        for tensors inside If, Loop and Scan.
     """
-    writer = _RoundingWriter(model, low)
-    for node in model.graph.node:
-        writer.nodes.append(copy.deepcopy(node))
-        if node.name in nodes:
-            writer.add_twin(node)
-    writer.editor.set_nodes(writer.nodes)
-    outputs = (name for names in writer.measurements.values() for name in names)
-    end_with(writer.editor, dict.fromkeys(outputs, FLOAT))
-    return writer.editor.done(), writer.measurements
+    writer = _RoundingWriter(model, nodes, low)
+    writer.editor.rewrite(writer.with_twin, writer.first)
+    outputs = [name for names in writer.measurements.values() for name in names]
+    editor = with_inner_tensors(writer.editor.done(), outputs).edit()
+    end_with(editor, dict.fromkeys(outputs, FLOAT))
+    return editor.done(), writer.measurements
 
 
 class _RoundingWriter:
     """Writes rounded copies (twins) of nodes, and nodes that measure the errors of these copies."""
 
-    def __init__(self, model: Model, low: Format) -> None:
+    def __init__(self, model: Model, nodes: Collection[str], low: Format) -> None:
         self.editor: Editor = model.edit()
-        self.low, self.types = low, value_types(model)
+        self.low, self.types, self.twins = low, value_types(model), nodes
+        read = (name for node in all_nodes(model.graph) if node.name in nodes for name in node.input)
+        self.read = {name for name in read if self.types.get(name) == FLOAT}
+        """The float tensors that nodes with a twin read."""
         self.nodes: list[onnx.NodeProto] = []
+        """The nodes that were added since they were last taken."""
         self.zero = self.editor.add_constant("int8acc_zero", np.zeros((), np.float32))
         self.rounded: dict[str, str] = {}
         """The name of each tensor's rounded copy."""
         self.measurements: dict[str, tuple[str, ...]] = {}
 
-    def add_twin(self, node: onnx.NodeProto) -> None:
+    def first(self, graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+        """Nodes that round the inputs and constants of a graph."""
+        for value in (*graph.input, *graph.initializer):
+            self._round_read(value.name)
+        yield from self._taken()
+
+    def with_twin(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """A node, its rounded copy, nodes that measure the errors, and nodes that round the outputs."""
+        yield node
+        if node.name in self.twins:
+            self._add_twin(node)
+        for name in node.output:
+            self._round_read(name)
+        yield from self._taken()
+
+    def _taken(self) -> list[onnx.NodeProto]:
+        taken, self.nodes = self.nodes, []
+        return taken
+
+    def _round_read(self, name: str) -> None:
+        if name in self.read:
+            self.rounded[name] = self._round(name)
+
+    def _add_twin(self, node: onnx.NodeProto) -> None:
         """Add the rounded copy of a node with float outputs, and nodes that measure the outputs' errors."""
         if all(self.types.get(name) != FLOAT for name in node.output):
             return
         twin = copy.deepcopy(node)
         twin.name = self.editor.unique(f"{node.name}/twin")
         for i, name in enumerate(node.input):
-            if self.types.get(name) == FLOAT:
-                if name not in self.rounded:
-                    self.rounded[name] = self._round(name)
+            if name in self.read:
                 twin.input[i] = self.rounded[name]
         for i, name in enumerate(node.output):
             twin.output[i] = self.editor.unique(f"{name}/twin") if name else ""

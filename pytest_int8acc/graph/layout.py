@@ -470,10 +470,11 @@ def summed_axis(op_type: str, index: int, rank: int, mixes: bool = False) -> int
 def mixing(model: Model) -> frozenset[str]:
     """Names of the MatMul nodes whose first input is a Softmax, as in attention."""
     found = set[str]()
-    for node in model.graph.node:
-        before = model.index.producer.get(node.input[0]) if node.op_type == "MatMul" else None
+    producer = model.everywhere.producer
+    for node in model.everywhere.nodes.values():
+        before = producer.get(node.input[0]) if node.op_type == "MatMul" else None
         while before is not None and moves_values(before):
-            before = model.index.producer.get(before.input[0])
+            before = producer.get(before.input[0])
         if before is not None and before.op_type == "Softmax":
             found.add(node.name)
     return frozenset(found)
@@ -515,7 +516,7 @@ def channel_axes(model: Model, tensors: Iterable[str]) -> dict[str, tuple[int, i
     """
     axes, found = ChannelAxes(model), dict[str, tuple[int, int]]()
     for tensor in tensors:
-        readers = model.index.readers(tensor)
+        readers = model.everywhere.readers(tensor)
         weighted = [reader for reader in readers if reader[0].op_type in WEIGHTED]
         axis = axes.of(tensor, next(iter(weighted or readers), None))
         if axis is None and not readers:
@@ -560,7 +561,7 @@ class ChannelTracer:
 
     def __init__(self, model: Model) -> None:
         self._model, self._constants = model, model.constants()
-        self._made = model.index.producer
+        self._made = model.everywhere.producer
 
     @cached_property
     def _shapes(self) -> dict[str, tuple[Dim, ...] | None]:
@@ -581,7 +582,7 @@ class ChannelTracer:
         if node.op_type in ALIKE | RESHAPING or node.op_type in ("Transpose", "Slice", "Split"):
             return str(node.input[0])
         if node.op_type in AFFINE:
-            varying = [name for name in node.input if name not in self._model.index.constants]
+            varying = [name for name in node.input if name not in self._model.everywhere.constants]
             return varying[0] if len(varying) == 1 else None
         return None
 

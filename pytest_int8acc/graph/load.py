@@ -1,10 +1,10 @@
 """Reads an ONNX file into a Model in normal form, which the rest of graph/ relies on.
 
 A model in normal form has no local functions, none of TensorRT's own FP8 operators, and no Constant nodes in
-the main graph. Names of nodes are unique, and so are names of tensors. Initializers are not listed as inputs.
-The opset is 13 or later, because per-channel Q/DQ needs it. Sizes that are not fixed are stored without a
-number. If a weight was computed by Transpose, Reshape, Identity, Cast or arithmetic with other constants, the
-result is stored as an initializer.
+the main graph. Float constants of graphs inside If, Loop and Scan lie in the main graph. Names of nodes are
+unique, and so are names of tensors. Initializers are not listed as inputs. The opset is 13 or later, because
+per-channel Q/DQ needs it. Sizes that are not fixed have no number. If a weight was computed by Transpose,
+Reshape, Identity, Cast or arithmetic with other constants, the result is stored as an initializer.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from pytest_int8acc.tensors import Array
 
 #: A model file of this number of bytes or more is refused, because a protobuf message cannot be larger.
 _PROTOBUF_BYTES = 1 << 31
+_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 #: The first IR version in which initializers need not be listed as inputs of the graph.
 _IR_OF_UNLISTED_INITIALIZERS = 4
 
@@ -82,6 +83,8 @@ def normalize(model: Model) -> Model:
     model = make_model(model.proto, model.weights, name)
     _name_nodes(model.graph)
     _name_inner_tensors(model.graph)
+    _hoist_inner_floats(model)
+    model = make_model(model.proto, model.weights, name)
     model = fold_sizes(fold_constants(model))
     if holds_trt_fp8(model):
         model = standard_fp8(model)
@@ -179,6 +182,32 @@ def _hoist_constants(model: Model) -> None:
             graph.initializer.append(tensor)
     if len(kept) < len(graph.node):
         refill(graph.node, kept)
+
+
+def _hoist_inner_floats(model: Model) -> None:
+    """Move the float constants of graphs inside If, Loop and Scan to the main graph, in place.
+
+    A plan can then change them like all others. Names of tensors must be unique. A constant that is an output
+    of the inner graph stays, because ONNX Runtime allows no output that lies outside of its graph.
+    """
+    for body in bodies(model.graph):
+        graph, outputs = body.graph, {value.name for value in body.graph.output}
+        tensors, nodes = list[TensorProto](), list[onnx.NodeProto]()
+        for node in graph.node:
+            tensor = constant_value(node)
+            if tensor is None or node.output[0] in outputs or tensor.data_type not in _FLOATS:
+                nodes.append(node)
+            else:
+                tensor.name = node.output[0]
+                tensors.append(tensor)
+        kept = list[TensorProto]()
+        for tensor in graph.initializer:
+            is_moved = tensor.data_type in _FLOATS and tensor.name not in outputs
+            (tensors if is_moved else kept).append(tensor)
+        if tensors:
+            model.graph.initializer.extend(tensors)
+            refill(graph.node, nodes)
+            refill(graph.initializer, kept)
 
 
 def body_constants(graph: onnx.GraphProto) -> dict[str, Array]:

@@ -22,7 +22,7 @@ from onnx import helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import INT32, along
-from pytest_int8acc.graph.index import attribute
+from pytest_int8acc.graph.index import all_nodes, attribute
 from pytest_int8acc.graph.layout import (
     MADE_CHANNELS,
     ChannelTracer,
@@ -102,7 +102,7 @@ def find_site(network: Network, tensor: str) -> Site | None:
 
 def weight_maxima(network: Network, site: Site) -> Array:
     """For each channel of ``site.tensor``, the greatest magnitude of its weights, float32 [channels]."""
-    constants, nodes = network.model.constants(), network.model.index.nodes
+    constants, nodes = network.model.constants(), network.model.everywhere.nodes
     found = np.zeros(site.channels, np.float32)
     for reader in site.readers:
         node = nodes[reader]
@@ -192,7 +192,7 @@ class _Search:
     """Finds migration sites, and the earlier nodes into whose constants factors can be folded."""
 
     def __init__(self, network: Network) -> None:
-        self.constants, self.index = network.model.constants(), network.model.index
+        self.constants, self.index = network.model.constants(), network.model.everywhere
         self.nodes, self.tracer = self.index.nodes, ChannelTracer(network.model)
         self._mixing = mixing(network.model)
 
@@ -376,7 +376,7 @@ class _Edit:
     def __init__(self, network: Network) -> None:
         self.network = network
         self.editor: Editor = network.model.edit()
-        self.nodes = {node.name: node for node in self.editor.graph.node}
+        self.nodes = {node.name: node for node in all_nodes(self.editor.graph)}
         self.constants = network.model.constants()
         self.arrays: dict[tuple[str, int], Array] = {}
         self.moved: dict[tuple[str, int], str] = {}
@@ -424,10 +424,15 @@ class _Edit:
         for reader in site.readers:
             self.nodes[reader].input[side] = result
             self.moved[reader, side] = result
-        nodes = list(self.editor.graph.node)
-        first = next(i for i, node in enumerate(nodes) if node.name in site.readers)
-        self.editor.set_nodes([*nodes[:first], mul, *nodes[first:]])
-        self.nodes = {node.name: node for node in self.editor.graph.node}  # set_nodes copies nodes
+
+        def after(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+            return [node, mul] if tensor in node.output else [node]
+
+        def first(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+            return [mul] if any(value.name == tensor for value in graph.input) else []
+
+        self.editor.rewrite(after, first)
+        self.nodes = {node.name: node for node in all_nodes(self.editor.graph)}  # the editor copies nodes
         return name, result
 
     def done(self) -> Network:

@@ -11,7 +11,7 @@ import contextlib
 import copy
 import math
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -102,13 +102,18 @@ class Model:
         return next((int(o.version) for o in self.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
 
     def values(self) -> dict[str, TensorInfo]:
-        """Name to dtype and shape of each tensor of the main graph that ONNX's shape inference knows.
+        """Name to dtype and shape of each tensor that ONNX's shape inference knows.
+
+        Tensors inside If, Loop and Scan are included. Their names are unique in a model in normal form.
 
         Raises:
             ModelError: Types or shapes of the model contradict each other.
         """
-        tensors = (*self.inferred.value_info, *self.inferred.input, *self.inferred.output)
-        return {v.name: _tensor_info(v) for v in tensors if v.type.HasField("tensor_type")}
+        found: dict[str, TensorInfo] = {}
+        for graph in all_graphs(self.inferred):
+            tensors = (*graph.value_info, *graph.input, *graph.output)
+            found |= {v.name: _tensor_info(v) for v in tensors if v.type.HasField("tensor_type")}
+        return found
 
     @cached_property
     def inferred(self) -> onnx.GraphProto:
@@ -188,6 +193,31 @@ class Editor:
         """Replace the graph's nodes; ``nodes`` must be in topological order."""
         refill(self.graph.node, nodes)
 
+    def rewrite(
+        self,
+        change: Callable[[onnx.NodeProto], Iterable[onnx.NodeProto]],
+        begin: Callable[[onnx.GraphProto], Iterable[onnx.NodeProto]] = lambda graph: (),
+    ) -> None:
+        """Replace each node by the nodes that ``change`` returns for it, also inside If, Loop and Scan.
+
+        Nodes are visited in the order in which they run. The nodes inside an If, Loop or Scan come before it.
+        ``begin`` returns the nodes with which a graph begins, and is called before the graph's nodes.
+        """
+        self._rewrite(self.graph, change, begin)
+
+    def _rewrite(
+        self,
+        graph: onnx.GraphProto,
+        change: Callable[[onnx.NodeProto], Iterable[onnx.NodeProto]],
+        begin: Callable[[onnx.GraphProto], Iterable[onnx.NodeProto]],
+    ) -> None:
+        nodes = list(begin(graph))
+        for node in graph.node:
+            for inner in subgraphs(node):
+                self._rewrite(inner, change, begin)
+            nodes += change(node)
+        refill(graph.node, nodes)
+
     def done(self) -> Model:
         """The changed model without initializers that nothing reads.
 
@@ -199,7 +229,7 @@ class Editor:
             left = [tensor for tensor in graph.initializer if tensor.name in used]
             if len(left) < len(graph.initializer):
                 refill(graph.initializer, left)
-        del self.graph.value_info[:]
+            del graph.value_info[:]
         weights = {name: array for name, array in self.weights.items() if name in used}
         return Model(self.proto, weights, self._model.name, self._model.extra_outputs)
 

@@ -117,7 +117,7 @@ class Group:
     edges: tuple[Edge, ...]
     """Quantized inputs of the nodes."""
     is_inner: bool = False
-    """Whether the nodes lie inside an If, Loop or Scan, where nodes that are not quantized run in FP32."""
+    """Whether the nodes lie inside an If, Loop or Scan."""
 
 
 #: The texts of the reasons why a node stays in high precision. ``LeftHigh.facts`` fill the braces.

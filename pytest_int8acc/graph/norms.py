@@ -57,7 +57,7 @@ def find_norms(model: Model) -> dict[str, Norm]:
         ModelError: Types or shapes of the model contradict each other.
     """
     finder = _Finder(model)
-    norms = filter(None, map(finder.norm, model.graph.node))
+    norms = filter(None, map(finder.norm, model.everywhere.nodes.values()))
     return {norm.name: norm for norm in norms}
 
 
@@ -76,19 +76,21 @@ def fuse_norms(model: Model, names: Collection[str]) -> Model:
     if model.opset < least:
         model = normalize(raise_opset(model, least))
         norms = find_norms(model)
-    editor, nodes = model.edit(), list[onnx.NodeProto]()
+    editor = model.edit()
     gone = {node for name in names for node in norms[name].nodes}
-    for node in editor.graph.node:
+
+    def replaced(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         if node.name in names:
             norm = norms[node.name]
             arrays = {"scale": norm.scale} | ({} if norm.bias is None else {"bias": norm.bias})
             read = [norm.x, *(editor.add_constant(f"{norm.name}/{part}", a) for part, a in arrays.items())]
             one = helper.make_node(norm.op_type, read, node.output, norm.name, axis=-norm.scale.ndim)
             one.attribute.append(helper.make_attribute("epsilon", norm.epsilon))
-            nodes.append(one)
+            yield one
         elif node.name not in gone:
-            nodes.append(node)
-    editor.set_nodes(nodes)
+            yield node
+
+    editor.rewrite(replaced)
     return editor.done()
 
 
@@ -112,7 +114,7 @@ class _Finder:
     """Finds normalizations that consist of several nodes, from their last nodes backwards."""
 
     def __init__(self, model: Model) -> None:
-        self.index = model.index
+        self.index = model.everywhere
         self.constants = model.constants()
         self.shapes = {name: info.shape for name, info in model.values().items()}
 

@@ -17,7 +17,6 @@ from onnx import helper
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.half import scale_in
 from pytest_int8acc.graph.half_network import fused
-from pytest_int8acc.graph.index import all_graphs, refill
 from pytest_int8acc.graph.layout import WEIGHTED, quantize_weight, scales_axis
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.model import Editor, Model, giving
@@ -52,15 +51,13 @@ def apply(network: Network, plan: Plan | None = None) -> Model:
     low = [group for group in network.groups if group.name not in plan.high]
     edges = by_node(edge for group in low for edge in group.edges)
     writer = QdqWriter(network.model.edit())
-    # Graphs inside If, Loop and Scan are changed before the graphs that contain them, because replacing the
-    # nodes of a graph copies the graphs inside these nodes.
-    for graph in reversed(list(all_graphs(writer.editor.graph))):
-        nodes: list[onnx.NodeProto] = []
-        for node in graph.node:
-            for edge in edges[node.name]:
-                nodes.extend(writer.write(node, edge))
-            nodes.append(node)
-        refill(graph.node, nodes)
+
+    def quantized(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        for edge in edges[node.name]:
+            yield from writer.write(node, edge)
+        yield node
+
+    writer.editor.rewrite(quantized)
     return writer.editor.done()
 
 
@@ -177,12 +174,9 @@ def guard(network: Network, plan: Plan) -> Network:
 
 
 def fp32_nodes(network: Network, plan: Plan) -> set[str]:
-    """Names of the nodes of groups that a plan keeps in FP32.
-
-    Nodes inside If, Loop and Scan are left out, because they are always in FP32.
-    """
+    """Names of the nodes of groups that a plan keeps in FP32."""
     kept = [group for group in network.groups if plan.high.get(group.name) == "fp32"]
-    return {node for group in kept if not group.is_inner for node in group.nodes}
+    return {node for group in kept for node in group.nodes}
 
 
 class QdqWriter:

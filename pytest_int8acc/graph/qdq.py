@@ -77,7 +77,7 @@ def is_qdq(model: Model) -> bool:
 
 def check_formats(model: Model, low: Format = INT8) -> None:
     """Raise ModelError if the model is quantized to other formats, but nowhere to ``low``."""
-    types, found, expected = _types_of_all(model), dict[str, None](), low.name.upper()
+    types, found, expected = value_types(model), dict[str, None](), low.name.upper()
     for node in all_nodes(model.graph):
         said = _OTHER_OPERATORS.get(node.op_type, "")
         if node.op_type == "DequantizeLinear" and not said and types.get(node.input[0], 0):
@@ -93,15 +93,6 @@ def check_formats(model: Model, low: Format = INT8) -> None:
             + (f"write '{other}: {{model: ...}}' for this file, or " if other else "")
             + f"name a file with Q/DQ in {expected}"
         )
-
-
-def _types_of_all(model: Model) -> dict[str, int]:
-    """The known element types of tensors, also of tensors inside If, Loop and Scan."""
-    types: dict[str, int] = {}
-    for body in bodies(model.inferred):
-        types.update((tensor.name, int(tensor.data_type)) for tensor in body.graph.initializer)
-        types.update((value.name, value.type.tensor_type.elem_type) for value in body.graph.value_info)
-    return types | value_types(model)
 
 
 def read_qdq(
@@ -417,7 +408,7 @@ def restore(model: Model, edges: list[Edge], original: Model, weights: int) -> t
     corrected = {} if len(others) > len(fitting) else _corrected(model, edges, original)
     for name, weight in {**wrong, **fitting, **corrected}.items():
         put_constant(slots[name], name, weight, editor.weights)
-    back, lost = _restore_activations(editor, model.index, edges, original)
+    back, lost = _restore_activations(editor, model.everywhere, edges, original)
     notes = [f"{len(fitting)} of {weights} quantized weights have their float originals"]
     if wrong:
         notes.append(
@@ -442,8 +433,8 @@ def restore(model: Model, edges: list[Edge], original: Model, weights: int) -> t
 
 def folded(graph: onnx.GraphProto, original: Model) -> Iterator[tuple[onnx.NodeProto, onnx.NodeProto]]:
     """Nodes of ``graph`` after which a Relu or Clip of ``original`` is missing, with this Relu or Clip."""
-    theirs = original.index.producer
-    for node in graph.node:
+    theirs = original.everywhere.producer
+    for node in all_nodes(graph):
         activation = theirs.get(node.output[0]) if node.output else None
         if activation is None or activation.op_type not in _FOLDED or node.op_type in _FOLDED:
             continue
@@ -480,11 +471,11 @@ def _corrected(model: Model, edges: list[Edge], original: Model) -> dict[str, Ar
 
     For each bias, a quantized input (edge) with the changed values is added to ``edges``.
     """
-    theirs, mine, index = _read_constants(original, model), model.constants(), model.index
+    theirs, mine, index = _read_constants(original, model), model.constants(), model.everywhere
     quantized = {(edge.node, edge.index) for edge in edges}
     layers = {node for node, _ in quantized}
     found: dict[str, Array] = {}
-    for node in model.graph.node:
+    for node in index.nodes.values():
         layer = node if node.op_type != "Add" else _weighted_before(node, index)
         for position, name in enumerate(node.input):
             is_bias = position == 2 or node.op_type == "Add"
@@ -514,29 +505,24 @@ def _read_constants(original: Model, model: Model) -> dict[tuple[str, int], Arra
     BatchNormalization gets a weight and a bias into which the BatchNormalization is folded.
     """
     constants = original.constants()
-    found = _read_in(original.graph, constants)
-    for body in bodies(original.graph):
-        known = constants
-        for graph in body.graphs:
-            known = known | body_constants(graph)
-        found |= _read_in(body.graph, known)
-    for node in model.graph.node:
+    found = _read_in(original.everywhere, constants)
+    for node in model.everywhere.nodes.values():
         twin = _twin(node, original)
         if twin is None:
             continue
         weight = constants.get(twin.input[1])
         if node.op_type == "Gemm" and twin.op_type == "MatMul" and weight is not None and weight.ndim == 2:
             found[node.name, 1] = weight.T if attribute(node, "transB", 0) else weight
-            add = original.index.only_reader(twin.output[0])
+            add = original.everywhere.only_reader(twin.output[0])
             biases = [constants[n] for n in add.input if n in constants] if add is not None else []
             if len(node.input) > 2 and biases:
                 found[node.name, 2] = biases[0].reshape(-1)
         elif weight is not None and twin.op_type == "Conv":
-            norm = original.index.only_reader(twin.output[0])
+            norm = original.everywhere.only_reader(twin.output[0])
             if (
                 norm is not None
                 and norm.op_type == "BatchNormalization"
-                and norm.name not in model.index.nodes
+                and norm.name not in model.everywhere.nodes
             ):
                 bias = constants.get(twin.input[2]) if len(twin.input) > 2 else None
                 folded_in = _with_norm(norm, weight, bias, constants)
@@ -552,7 +538,7 @@ def _twin(node: onnx.NodeProto, original: Model) -> onnx.NodeProto | None:
     """
     if node.op_type not in WEIGHTED:
         return None
-    nodes, producer = original.index.nodes, original.index.producer
+    nodes, producer = original.everywhere.nodes, original.everywhere.producer
     twin = nodes.get(node.name) or producer.get(node.output[0])
     if twin is not None and twin.op_type in ("Add", "BatchNormalization"):
         makers = [producer[name] for name in twin.input if name in producer]
@@ -578,12 +564,12 @@ def _with_norm(
     )
 
 
-def _read_in(graph: onnx.GraphProto, constants: dict[str, Array]) -> dict[tuple[str, int], Array]:
+def _read_in(index: Index, constants: dict[str, Array]) -> dict[tuple[str, int], Array]:
     found: dict[tuple[str, int], Array] = {}
-    for node in graph.node:
-        for index, name in enumerate(node.input):
+    for node in index.nodes.values():
+        for position, name in enumerate(node.input):
             if name in constants:
-                found[node.name, index] = constants[name]
+                found[node.name, position] = constants[name]
     return found
 
 
@@ -612,13 +598,13 @@ def _restore_activations(
     constants = original.constants()
     missing = {node.output[0]: (node, gone) for node, gone in folded(editor.graph, original)}
     back: list[str] = []
-    nodes: list[onnx.NodeProto] = []
-    lost = []
-    for node in list(editor.graph.node):
-        nodes.append(node)
+    lost: list[str] = []
+
+    def restored(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        yield node
         _, activation = missing.get(node.output[0] if node.output else "", (node, None))
         if activation is None:
-            continue
+            return
         bounds = _bounds(activation, constants)
         known = ranges.get(node.output[0], {})
         if (
@@ -626,11 +612,12 @@ def _restore_activations(
             and _read_by(index, node.output[0]) == set(known)
             and all(_cuts(quantization, *bounds) for quantization in known.values())
         ):
-            nodes.append(_after(editor, node, activation, constants))
+            yield _after(editor, node, activation, constants)
             back.append(activation.name)
         else:
             lost.append(activation.name)
-    editor.set_nodes(nodes)
+
+    editor.rewrite(restored)
     return back, lost
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto
 
-from pytest_int8acc.graph.index import schema_of, subgraphs
+from pytest_int8acc.graph.index import all_graphs, all_nodes, schema_of, subgraphs
 from pytest_int8acc.graph.model import Model
 
 FLOAT, FLOAT16, BFLOAT16 = (
@@ -69,7 +69,9 @@ def _signature(op_type: str, opset: int, inputs: int, outputs: int) -> Signature
 
 
 def value_types(model: Model) -> dict[str, int]:
-    """The known element types, such as ``TensorProto.FLOAT``, of tensors of the main graph, by name.
+    """The known element types, such as ``TensorProto.FLOAT``, of a model's tensors, by name.
+
+    Tensors inside If, Loop and Scan are included.
 
     The types come from ONNX's type inference, which stops at unknown operators. After these, the known types
     of a node's inputs determine the types of other inputs and outputs with the same type variable.
@@ -77,22 +79,23 @@ def value_types(model: Model) -> dict[str, int]:
     Raises:
         ModelError: Types of the model contradict each other.
     """
-    graph = model.inferred
-    types = {t.name: int(t.data_type) for t in graph.initializer}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
-            types[value.name] = int(value.type.tensor_type.elem_type)
-    for node in model.graph.node:
+    types: dict[str, int] = {}
+    for graph in all_graphs(model.inferred):
+        types.update((t.name, int(t.data_type)) for t in graph.initializer)
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
+                types[value.name] = int(value.type.tensor_type.elem_type)
+    for node in all_nodes(model.graph):
         if not all(name in types for name in (*node.input, *node.output) if name):
             _resolve(node, signature(node, model.opset), types)
     return types
 
 
 def computes_in_half(model: Model, types: dict[str, int]) -> bool:
-    """Whether a node other than a Cast reads FP16 or BF16."""
+    """Whether a node other than a Cast reads FP16 or BF16, also inside If, Loop and Scan."""
     return any(
         types.get(name) in (FLOAT16, BFLOAT16)
-        for node in model.graph.node
+        for node in all_nodes(model.graph)
         if node.op_type != "Cast"
         for name in node.input
     )

@@ -27,12 +27,12 @@ def biases_of(network: Network, groups: Iterable[str] | None = None) -> dict[str
         network: The network.
         groups: The names of the groups; None for all groups.
     """
-    index, constants = network.model.index, network.model.constants()
+    index, constants = network.model.everywhere, network.model.constants()
     chosen = None if groups is None else set(groups)
     found = {}
     for group in network.groups:
-        node = index.nodes.get(group.name)
-        if node is None or node.op_type not in WEIGHTED or (chosen is not None and group.name not in chosen):
+        node = index.nodes[group.nodes[0]]
+        if node.op_type not in WEIGHTED or (chosen is not None and group.name not in chosen):
             continue
         name = _bias(node, index)
         if name in constants and constants[name].ndim == 1 and index.only_reader(name) is not None:
@@ -69,10 +69,12 @@ def corrections(
         EngineError: The model does not run.
         DataError: The samples cannot be read.
     """
-    biases, nodes = biases_of(network, groups), network.model.index.nodes
+    biases, nodes = biases_of(network, groups), network.model.everywhere.nodes
     if not biases:
         return {}
-    watched = {group: str(nodes[group].output[0]) for group in biases}
+    layers = {group.name: nodes[group.nodes[0]] for group in network.groups if group.name in biases}
+    inner = {group.name for group in network.groups if group.is_inner}
+    watched = {group: str(node.output[0]) for group, node in layers.items()}
     model, alone = with_quantized_twins(network, watched)
     engine = sessions.exact(model, optimized=False)
     row = 2 * sum(row_sizes(network.model, watched.values()).values())
@@ -82,7 +84,12 @@ def corrections(
         outputs = engine(batch.feed)
         for group, tensor in watched.items():
             low, high = (real_rows(outputs[name], batch) for name in (alone[group], tensor))
-            axis = 1 if nodes[group].op_type.startswith("Conv") else low.ndim - 1
+            if group in inner:  # rows of zeros stand for no values, see with_inner_tensors
+                if high.ndim < 2:
+                    continue  # the channels are not known
+                low, high = low[high.any(axis=-1)], high[high.any(axis=-1)]
+            is_image = layers[group].op_type.startswith("Conv") and group not in inner
+            axis = 1 if is_image else low.ndim - 1
             others = tuple(i for i in range(low.ndim) if i != axis)
             sums[group] = sums.get(group, 0.0) + (low - high).sum(axis=others, dtype=np.float64)
             counts[group] += low.size // low.shape[axis]
@@ -90,5 +97,5 @@ def corrections(
     return {
         name: (constants[name] - sums[group] / max(counts[group], 1)).astype(np.float32)
         for group, name in biases.items()
-        if np.isfinite(sums[group]).all() and sums[group].shape == constants[name].shape
+        if group in sums and np.isfinite(sums[group]).all() and sums[group].shape == constants[name].shape
     }

@@ -51,20 +51,20 @@ def group_losses(
     """
     groups = {node: group.name for group in network.groups for node in group.nodes}
     model, measurements = with_rounded_twins(network.model, groups.keys(), low)
-    makers = network.model.index.producer
+    makers = network.model.everywhere.producer
     found = {tensor: TensorLoss(tensor, makers[tensor].name) for tensor in measurements}
     engine = sessions.exact(model, optimized=False)
     for batch in inputs.first(SAMPLES).batches():
         outputs = engine(batch.feed)
         for tensor, names in measurements.items():
-            noise, signal, peak, lost = (float(outputs[name].item()) for name in names)
+            noise, signal, peaks, lost = (outputs[name] for name in names)  # one number per step in a Loop
             old = found[tensor]
             found[tensor] = replace(
                 old,
-                noise=old.noise + noise,
-                signal=old.signal + signal,
-                peak=max(old.peak, peak),
-                lost=old.lost + lost,
+                noise=old.noise + float(noise.sum()),
+                signal=old.signal + float(signal.sum()),
+                peak=max(old.peak, float(peaks.max())),
+                lost=old.lost + float(lost.sum()),
             )
     losses: dict[str, list[TensorLoss]] = {group.name: [] for group in network.groups}
     for loss in sorted(found.values(), key=lambda loss: -loss.share):

@@ -14,6 +14,7 @@ from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.graph.formats import along
 from pytest_int8acc.graph.index import all_graphs, attribute
+from pytest_int8acc.graph.inner import with_inner_tensors
 from pytest_int8acc.graph.layout import mixing, summed_axis
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network, Quantization
@@ -345,31 +346,31 @@ class EdgeMeter:
     def lookups(self) -> Mapping[str, Array]:
         """For each Gather whose table is quantized, by name: how often each row of the table is read, [rows].
 
-        Gathers inside If, Loop and Scan are left out.
+        For a Gather inside an If, Loop or Scan, row 0 may count once more in each run.
 
         Raises:
             EngineError: The model does not run.
             DataError: The inputs cannot be read.
         """
         model, constants = self.network.model, self.network.model.constants()
-        nodes = model.index.nodes
+        nodes = model.everywhere.nodes
         tables = {
             edge.node: constants[edge.tensor].shape[attribute(nodes[edge.node], "axis", 0)]
             for edge in self.network.edges
-            if edge.quantization.values is not None
-            and edge.node in nodes
-            and nodes[edge.node].op_type == "Gather"
+            if edge.quantization.values is not None and nodes[edge.node].op_type == "Gather"
         }
         if not tables:
             return {}
-        indices = {name: str(model.index.nodes[name].input[1]) for name in tables}
-        computed = [tensor for tensor in indices.values() if tensor in model.index.producer]
-        engine = self._sessions.exact(with_outputs(model, computed)) if computed else None
+        indices = {name: str(nodes[name].input[1]) for name in tables}
+        given = constants.keys() | {info.name for info in model.inputs}
+        computed = [tensor for tensor in indices.values() if tensor not in given]
+        shown = with_outputs(with_inner_tensors(model, computed), computed)
+        engine = self._sessions.exact(shown) if computed else None
         counts = {name: np.zeros(rows, np.int64) for name, rows in tables.items()}
         for batch in self._inputs.batches():
             known = {**constants, **batch.feed, **({} if engine is None else engine(batch.feed))}
             for name, rows in tables.items():
-                read = np.asarray(known[indices[name]]).reshape(-1) % rows
+                read = np.asarray(known[indices[name]]).astype(np.int64).reshape(-1) % rows
                 counts[name] += np.bincount(read, minlength=rows)
         return counts
 

@@ -849,8 +849,14 @@ class Why:
         ", in layers that {format} does not suit: other scales of {tensors} give back only {share} of the "
         "loss ({trials})"
     )
-    NO_CAUSE = "{layer}: no cause is known"
-    NO_CAUSES = "no cause is known of {layers} in the body of {node}"
+    NO_CAUSE = (
+        "{layer}: no run shows its values in the body of {node}, so no cause is known, and no fix was tried "
+        "that needs them"
+    )
+    NO_CAUSES = (
+        "no run shows the values of {layers} in the body of {node}, so no cause is known, and no fix was "
+        "tried that needs them"
+    )
     UNSHOWN = "no trial shows the cause in {layers}"
     TOGETHER = "no step leaves its limit alone; together they do, against {stage}"
     CHOICE = "{op_type} '{node}'{more} chooses among values: small errors before it become jumps behind it"

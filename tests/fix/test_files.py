@@ -448,6 +448,19 @@ def test_files_for_other_tools_say_what_they_lack(tmp_path: Path) -> None:
         assert path.suffix == ".onnx" or "This lacks" not in path.read_text(encoding="utf-8"), path.name
 
 
+def test_files_for_other_tools_say_what_they_lack_of_nodes_in_bodies(pytester: pytest.Pytester) -> None:
+    spec = {"candidate": "fp16", "criteria": [{"sqnr_db": 50}]}
+    network = {"network": 'half("long_sum", "cnn")', "data": {"samples": 36}, "in body": "Loop"}
+    entry = written_and_run(pytester, **network, spec=spec)
+    assert {culprit["layer"] for culprit in entry["culprits"]} == {"body/part/mean", "body/part/sum"}
+    (path,) = (pytester.path / "report").rglob("autocast.sh")
+    silent = {"fixed.onnx", "plan.yaml", "fp32_nodes.txt"}
+    line = "This lacks 2 nodes inside If, Loop or Scan in FP32, which only fixed.onnx can have."
+    for written in path.parent.iterdir():
+        assert written.name in silent or line in written.read_text(encoding="utf-8"), written.name
+    subprocess.run(["sh", "-n", path], check=True)
+
+
 def test_under_a_part_of_the_plan_a_search_finds_the_rest(pytester: pytest.Pytester) -> None:
     part = {"part.yaml": {"version": 4, "high": {"conv2": "fp32"}}}
     spec = {"plan": "part.yaml", "criteria": [{"sqnr_db": 30}]}

@@ -15,6 +15,7 @@ from zoo import OLD_RUNTIME, ZOO
 
 from pytest_int8acc import ModelError
 from pytest_int8acc.graph.half import to_fp16
+from pytest_int8acc.graph.index import subgraphs
 from pytest_int8acc.graph.layout import find_groups, quantize, quantize_weight
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
@@ -115,7 +116,7 @@ def test_zoo_with_qdq_in_fp16_is_typed_and_close(name: str) -> None:
 @pytest.mark.parametrize("name", ZOO)
 def test_keeping_every_node_changes_nothing(name: str) -> None:
     model = float_model(name)
-    kept = to_fp16(model, [node.name for node in model.graph.node]).model
+    kept = to_fp16(model, model.everywhere.nodes).model
     assert kept.graph.node == model.graph.node
     assert kept.graph.initializer == model.graph.initializer
 
@@ -256,8 +257,8 @@ def test_region_of_interest_stays_fp32() -> None:
     assert node_types(model, b.nodes[1].name) == ([FLOAT16, FLOAT, FLOAT], [FLOAT16])
 
 
-def test_graph_inside_reads_outer_tensors_in_fp32() -> None:
-    """A Loop adds an outer weight and an outer activation, which are also read in FP16."""
+def test_graph_inside_computes_in_fp16_and_keeps_the_types_of_what_it_takes_and_gives() -> None:
+    """A Loop multiplies by an outer weight and adds an outer activation, which the main graph reads, too."""
     b = Builder()
     x = b.relu(b.input("x", [2, 4]))
     weight = b.weight(4, 4, fan_in=4, name="w")
@@ -273,9 +274,17 @@ def test_graph_inside_reads_outer_tensors_in_fp32() -> None:
     body.output[0].type.tensor_type.elem_type = TensorProto.BOOL
     y = b.node("Loop", b.const(np.array(2, np.int64)), "", b.node("MatMul", x, weight), body=body)
     result = halved(b, {b.relu(y): [2, 4]})
-    assert result.notes == ("operators that stay in FP32, with all inside them: Loop",)
+    assert result.notes == ()
     model = result.model
-    assert {"w", "w_fp16"} <= value_types(model).keys()
+    (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
+    (body,) = subgraphs(loop)
+    types = value_types(model)
+    assert {value.type.tensor_type.elem_type for value in (*body.input[2:], *body.output[1:])} == {FLOAT}
+    (product,) = (node for node in body.node if node.op_type == "MatMul")
+    assert [types[name] for name in (*product.input, *product.output)] == [FLOAT16] * 3
+    assert product.input[1] == "w"
+    feed = {model.inputs[0].name: np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)}
+    assert sqnr(OrtEngine(result.wide)(feed), OrtEngine(model)(feed)) > 50
 
 
 def test_sequences_stay_as_they_are() -> None:

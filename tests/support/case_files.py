@@ -20,6 +20,8 @@ import qdq_by_hand
 import yaml
 from plugin_support import LOAD
 
+from benchmarks.bodies import wrapped
+
 FOLDER = Path(__file__).parents[1] / "cases"
 #: Each worker reads all files as it collects; the loader in C takes a tenth of the time.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -38,6 +40,7 @@ KEYS = {
     "qdq",
     "quantize static",
     "bodies",
+    "in body",
     "outputs",
     "files",
     "spec",
@@ -129,6 +132,9 @@ def _write_network(folder: Path, said: Mapping[str, Any]) -> None:
             onnx.save(qdq_by_hand.quantized(proto, listed, **said["qdq"]), folder / "q.onnx")
     if "quantize static" in said:
         qdq_by_hand.quantize_static(folder, feed, said["quantize static"])
+    for name in ("model.onnx", "q.onnx") if "in body" in said else ():
+        if (folder / name).exists():
+            onnx.save(wrapped(onnx.load(folder / name), said["in body"]), folder / name)
     for name, change in said.get("outputs", {}).items():
         found = case_networks.held(proto, feed)
         kept = [output.name for output in proto.graph.output]

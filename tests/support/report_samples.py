@@ -273,11 +273,12 @@ def another_model(**facts: Any) -> Plain:
 # --- stages, remedies
 
 
-def without_cause(*layers: str, causes: tuple[Plain, ...] = (), inside: str = "Loop") -> Plain:
-    """A case with culprits that have no cause, by default in bodies of a Loop, and others with causes."""
+def without_cause(*layers: str, causes: tuple[Plain, ...] = (), inside: str = "Scan") -> Plain:
+    """A case with culprits without cause, by default deep in the body of a Scan, and others with causes."""
     result = blamed(*causes)
     known = result["search"]["culprits"] if causes else ()
-    found = [replace(FOUND["culprits"][0], layer=name, cause=None, inside=inside) for name in layers]
+    facts = {"cause": None, "inside": inside, "hidden": bool(inside)}
+    found = [replace(FOUND["culprits"][0], layer=name, **facts) for name in layers]
     return replace(result, search=replace(result["search"], culprits=[*found, *known]))
 
 

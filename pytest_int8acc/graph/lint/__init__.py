@@ -78,10 +78,12 @@ def _equal_scales(network: Network) -> Iterator[Finding]:
     """A finding if all activations have the same scale, although they could have different ones."""
     scales = activation_scales(network)
     values = set(scales.values())
+    if len(values) != 1 or len(scales) < _MANY:
+        return
     sources = origins(network.model)
     joined = {tensor: min(tensors) for tensors in find_groups(network.model).shared for tensor in tensors}
     free = {joined.get(tensor) or _origin(tensor, sources) for tensor in scales}
-    if len(free) >= _MANY and len(values) == 1:
+    if len(free) >= _MANY:
         scale = values.pop()
         text = f"all {len(scales)} activations have the scale {scale:g}, a range of {INT8.levels * scale:g}"
         yield find("equal-scales", network.model.name, text)
