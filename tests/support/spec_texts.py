@@ -1,4 +1,14 @@
-"""Valid specs that several test modules start from."""
+"""Valid specs that several test modules start from, and the schema by which editors judge them."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+from packages import PACKAGE
+
+SCHEMA = json.loads((PACKAGE / "int8acc.schema.json").read_text(encoding="utf-8"))
+_JUDGE = jsonschema.Draft7Validator(SCHEMA)
 
 MINIMAL = "model: a.onnx\ninputs: a.npz\nint8: {calibrate: {}}\n"
 
@@ -101,3 +111,8 @@ VALID = {
     "tensorrt": TENSORRT,
     "built": BUILT,
 }
+
+
+def is_valid(spec: object) -> bool:
+    """Whether the schema accepts what a spec says."""
+    return bool(_JUDGE.is_valid(spec))
