@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from pytest_int8acc import Settings, load_spec
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.lab.lab import surviving_form
 from pytest_int8acc.runtime.forms import ModelForm
-from pytest_int8acc.runtime.onnxruntime import CPU, Saturation, _Loader
+from pytest_int8acc.runtime.onnxruntime import CPU, _Loader, saturation
 
 pytestmark = pytest.mark.usefixtures("quick_processes")
 
@@ -164,7 +165,7 @@ def test_what_no_default_session_is_compared_with(pytester: pytest.Pytester, cha
 def test_a_processor_that_saturates_is_told_and_does_not_decide(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong = Saturation(expected=256.0, measured=2.016)
+    wrong = dataclasses.replace(saturation(), measured=2.016)
     monkeypatch.setattr("pytest_int8acc.case.default_session.saturation", lambda: wrong)
     PLANTED[INT4].write(pytester.path)  # its kernel stands for one of INT8
     case, text = run(pytester, "-v")

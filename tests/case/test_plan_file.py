@@ -22,7 +22,7 @@ from pytest_int8acc import Settings, SpecError, load_spec
 from pytest_int8acc.answer import conclude, scales
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.case.plan_file import plan_text, read_plan
-from pytest_int8acc.graph.formats import FP16
+from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.half_network import low_network
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.migrate import sites
@@ -79,7 +79,7 @@ def test_every_field_of_a_plan_is_read_back(tmp_path: Path, digits: Network) -> 
         outputs=(made,),
         floats={"head.bias": bias + np.float32(0.5)},
     )
-    norms = low_network(normalize(make_model(ZOO["layernorm_parts"]())), FP16)
+    norms = low_network(normalize(make_model(ZOO["layernorm_parts"]())), FORMATS["fp16"])
     narrow = Plan(fused=tuple(find_norms(norms.model))[:1])
     for plan, network in ((quantized, digits), (narrow, norms)):
         again = read_text(tmp_path, plan_text(plan, network, ""), network)

@@ -13,7 +13,7 @@ from onnx import numpy_helper, parser
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc.graph.emulate import emulate_half
-from pytest_int8acc.graph.formats import BF16, FP16
+from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.half_network import low_network
 from pytest_int8acc.graph.layout import find_groups, quantize
@@ -99,7 +99,7 @@ NORMS = {
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("low", [FP16, BF16], ids=lambda low: low.name)
+@pytest.mark.parametrize("low", [FORMATS["fp16"], FORMATS["bf16"]], ids=lambda low: low.name)
 def test_a_norm_in_fp32_between_half_layers_is_not_fused_into_one_of_fp16(norm: str, low: Any) -> None:
     head = "g (float[n, 8] x) => (float[n, 8] y) <float two = {2}, float eps = {1e-5}>"
     body = f"a = Exp(x) m = ReduceMean<axes = [-1]>(a) {NORMS[norm]} y = Tanh(n)"

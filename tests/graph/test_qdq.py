@@ -18,7 +18,7 @@ from quantize_static import by_onnxruntime as written
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc import ModelError
-from pytest_int8acc.graph.formats import FP8, INT8
+from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.lint import lint
@@ -326,7 +326,7 @@ def test_what_is_beyond_fp32_in_units_of_the_scale_saturates_without_a_warning()
     values = np.array([3e38, -3e38, 0], np.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        codes = INT8.quantize(values, 1e-30)
+        codes = FORMATS["int8"].quantize(values, 1e-30)
     assert codes.tolist() == [127, -128, 0]
 
 
@@ -336,7 +336,7 @@ def test_what_is_beyond_fp32_in_units_of_the_scale_saturates_without_a_warning()
 def test_tensorrts_own_fp8_operators_are_the_standard_ones() -> None:
     standard = standard_fp8_block()
     read, expected = normalize(make_model(trt_fp8_block(17))), normalize(make_model(standard))
-    network, wanted = read_qdq(read, low=FP8), read_qdq(expected, low=FP8)
+    network, wanted = (read_qdq(model, low=FORMATS["fp8"]) for model in (read, expected))
     assert {node.domain for node in network.model.graph.node} == {""}
     assert [entry.domain for entry in read.proto.opset_import] == [""]
     assert [(g.name, len(g.edges)) for g in network.groups] == [(g.name, len(g.edges)) for g in wanted.groups]

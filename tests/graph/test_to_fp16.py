@@ -20,11 +20,12 @@ from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.opsets import raise_opset
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
+from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed
 
 QDQ = ("QuantizeLinear", "DequantizeLinear")
+FLOAT, FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
 WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from labs import Counted
 from zoo_networks import dataset_for, zoo_network
 
-from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.layout import summed_axis
 from pytest_int8acc.observers.methods import CANDIDATES, calibrate
 from pytest_int8acc.observers.observer import Observer
@@ -121,9 +121,10 @@ def test_percentiles_are_those_of_the_values_to_a_bin(found: Batches) -> None:
 
 def rms_error(whole: Array, reach: float) -> float:
     """Of symmetric INT8 with this range, computed on the values themselves."""
-    step = reach / INT8.levels
+    levels = FORMATS["int8"].levels
+    step = reach / levels
     x = np.abs(whole.astype(np.float64))
-    return float(np.sqrt(((np.minimum(np.rint(x / step), INT8.levels) * step - x) ** 2).mean()))
+    return float(np.sqrt(((np.minimum(np.rint(x / step), levels) * step - x) ** 2).mean()))
 
 
 @ANY

@@ -8,6 +8,10 @@ import jsonschema
 from packages import PACKAGE
 
 SCHEMA = json.loads((PACKAGE / "int8acc.schema.json").read_text(encoding="utf-8"))
+_KNOWN = SCHEMA["definitions"]
+#: Metrics of outputs that a spec may name, and those of labels.
+OUTPUT_METRICS = {names["required"][0] for names in _KNOWN["OutputCriterion"]["anyOf"]}
+TASKS = set(_KNOWN["MetricCriterion"]["properties"]["metric"]["pattern"][2:].partition(")")[0].split("|"))
 _JUDGE = jsonschema.Draft7Validator(SCHEMA)
 
 MINIMAL = "model: a.onnx\ninputs: a.npz\nint8: {calibrate: {}}\n"
