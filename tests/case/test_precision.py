@@ -15,7 +15,6 @@ from told_engines import DUMPS, Told, dump
 from pytest_int8acc import CaseResult, Settings, load_spec
 from pytest_int8acc.api import check
 from pytest_int8acc.graph.model import make_model, save_model
-from pytest_int8acc.report.json import plain_result
 from pytest_int8acc.report.plain import restore, to_plain
 from pytest_int8acc.report.text import failure
 from pytest_int8acc.report.view import CaseView
@@ -86,7 +85,6 @@ def test_more_than_a_tenth_in_another_format_is_red(
     assert statement in CaseView(result).status
     assert statement in CaseView(result).headline
     assert result.search is None  # no layer that leaves INT8 mends it
-    assert plain_result(CaseView(result))["precision"]["text"] in CaseView(result).headline
 
 
 def test_the_failure_says_what_ran_and_what_to_do(project: Path, told: Told) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judged import judged
+from judged import Outputs, judged
 from projects import CALIBRATED, Project
 
 from pytest_int8acc import CaseResult, Score, Settings, load_spec
@@ -18,7 +18,6 @@ from pytest_int8acc.case import preflight
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.run import run_together
-from pytest_int8acc.tensors import Outputs
 
 METRICS = """
 import numpy as np

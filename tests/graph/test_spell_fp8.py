@@ -19,7 +19,6 @@ from zoo import ZOO, sample_feed
 from pytest_int8acc import EngineError
 from pytest_int8acc.graph.emulate import spell_out_fp8
 from pytest_int8acc.graph.formats import FORMATS
-from pytest_int8acc.graph.index import all_nodes
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
@@ -80,7 +79,9 @@ def test_every_code_every_tie_and_its_neighbours_round_alike(scale: float) -> No
 
 
 def kinds(model: Model) -> set[str]:
-    return {node.op_type for node in all_nodes(model.graph)}
+    """The operators of a model, of branches too."""
+    graphs = [model.graph, *(a.g for node in model.graph.node for a in node.attribute if a.HasField("g"))]
+    return {node.op_type for graph in graphs for node in graph.node}
 
 
 def test_codes_that_are_read_otherwise_stay_codes() -> None:
