@@ -10,12 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from builder import Builder
-from lint_cases import (
-    CASES,
-    CONV,
-    make,
-    without,
-)
+from lint_cases import CASES, make
 from onnx import helper
 from onnxruntime.quantization import QuantType
 from quantize_static import TENSORRT
@@ -94,7 +89,7 @@ def test_the_model_is_left_as_it_was() -> None:
 
 
 def test_errors_come_first() -> None:
-    found = lint(make_model(make(without(CONV, "wd").replace("wd, b", "wf, b"), z=np.int8(1))))
+    found = lint(make_model(make("{pair} y = Conv(xd, wf, b)", z=np.int8(1))))
     assert [f.rule for f in found] == ["nonzero-zero-point", "one-sided"]
 
 
