@@ -10,11 +10,12 @@ import numpy as np
 import onnx
 import pytest
 from narrow import standard_fp8_block, trt_fp8_block
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.quantization import QuantType
 from quantize_static import TENSORRT
 from quantize_static import by_onnxruntime as written
+from written_networks import model as written_model
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc import ModelError
@@ -190,17 +191,9 @@ def test_an_activation_that_somebody_reads_unquantized_stays_away() -> None:
 
 
 def folding(body: str, scale: float = 1.0) -> Model:
-    proto = parser.parse_model(
-        HEAD
-        + f"""g (float[2, 4] x) => (float[2, 3] y)
+    text = f"""g (float[2, 4] x) => (float[2, 3] y)
         <float s = {{{scale}}}, int8 z = {{-128}}, float low = {{0}}, float high = {{6}}> {{ {body} }}"""
-    )
-    rng = np.random.default_rng(0)
-    for name, shape in (("w", (4, 5)), ("v", (5, 3))):
-        proto.graph.initializer.append(
-            numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name)
-        )
-    return normalize(make_model(proto))
+    return written_model(text, {"w": {"shape": [4, 5]}, "v": {"shape": [5, 3]}})
 
 
 @pytest.mark.parametrize("name", ["residual", "mobilenet", "vit_erf"])
@@ -214,24 +207,20 @@ def test_fp16_qdq_as_modelopt_writes_it(name: str) -> None:
     assert_same(half, apply(network), sample_feed(ZOO[name](), 9, 2))
 
 
-HEAD = '<ir_version: 8, opset_import: ["": 17]> '
 PAIRED = """g (float[2, 4] x) => (float[2, 3] {output})
 <float s = {{0.02}}, float t = {{0.05}}, int8 z = {{0}}>
 {{ {body} }}"""
 
 
 def qdq_of(body: str, output: str = "y") -> Model:
-    proto = parser.parse_model(HEAD + PAIRED.format(body=body, output=output))
     rng = np.random.default_rng(0)
-    proto.graph.initializer.extend(
-        [
-            numpy_helper.from_array(rng.normal(size=(4, 3)).astype(np.float32), "w"),
-            numpy_helper.from_array(rng.integers(-127, 128, (3, 4), np.int8), "codes"),
-            numpy_helper.from_array(rng.uniform(0.01, 0.1, 3).astype(np.float32), "scales"),
-            numpy_helper.from_array(np.zeros(3, np.int8), "zeros"),
-        ]
-    )
-    return normalize(make_model(proto))
+    weights = {
+        "w": rng.normal(size=(4, 3)).astype(np.float32),
+        "codes": rng.integers(-127, 128, (3, 4), np.int8),
+        "scales": rng.uniform(0.01, 0.1, 3).astype(np.float32),
+        "zeros": np.zeros(3, np.int8),
+    }
+    return written_model(PAIRED.format(body=body, output=output), weights)
 
 
 INPUT = "a = QuantizeLinear(x, s, z) b = DequantizeLinear(a, s, z) "
