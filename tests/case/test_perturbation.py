@@ -15,7 +15,7 @@ from labs import lab_of
 from projects import CALIBRATED, Project
 from written_networks import network
 
-from pytest_int8acc import CaseResult, Score, Settings, load_spec
+from pytest_int8acc import CaseResult, Score, Settings
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.case.perturbation import perturbed_batches, with_perturbed_inputs
 from pytest_int8acc.data import Batch
@@ -236,9 +236,7 @@ def test_fixes_are_moved_in_fp32_where_fp16_is_emulated(
         assert fix
         return verdict
 
-    project.check(form, SEARCHLESS)
-    (case,) = load_spec(tmp_path / "case.int8acc.yaml")
-    measured = measure(case, Settings())
+    measured = measure(project.case(form), Settings())
     monkeypatch.setattr(Sessions, "configured", opened)
     monkeypatch.setattr("pytest_int8acc.case.measured.with_perturbed_inputs", looked)
     lab_of(measured).prove(Plan())
