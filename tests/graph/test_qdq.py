@@ -71,12 +71,7 @@ def test_onnxruntimes_model_runs_as_before(name: str, options: str, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["plain", "inception"])
 def test_float_weights_come_back_where_the_original_is_given(name: str, tmp_path: Path) -> None:
-    model = by_onnxruntime(
-        name,
-        tmp_path,
-        per_channel=True,
-        extra_options={**TENSORRT, "AddQDQPairToWeight": False},
-    )
+    model = by_onnxruntime(name, tmp_path, **CODES)
     original = normalize(make_model(ZOO[name]()))
     feed = sample_feed(ZOO[name](), 9, 2)
     restored = read_qdq(model, original)
@@ -115,12 +110,7 @@ def with_codes(model: Model, change: Callable[[np.ndarray], np.ndarray], first: 
 
 
 def test_a_weight_quantized_wrongly_among_right_ones_is_restored(tmp_path: Path) -> None:
-    model = by_onnxruntime(
-        "plain",
-        tmp_path,
-        per_channel=True,
-        extra_options={**TENSORRT, "AddQDQPairToWeight": False},
-    )
+    model = by_onnxruntime("plain", tmp_path, **CODES)
     original = normalize(make_model(ZOO["plain"]()))
     network = read_qdq(with_codes(model, lambda codes: codes // 4, 2), original)
     assert network.notes[-1].startswith("1 quantized weights are not those of ")
@@ -129,12 +119,7 @@ def test_a_weight_quantized_wrongly_among_right_ones_is_restored(tmp_path: Path)
 
 
 def test_weights_of_which_most_were_trained_on_stay_as_they_are(tmp_path: Path) -> None:
-    model = by_onnxruntime(
-        "plain",
-        tmp_path,
-        per_channel=True,
-        extra_options={**TENSORRT, "AddQDQPairToWeight": False},
-    )
+    model = by_onnxruntime("plain", tmp_path, **CODES)
     trained = with_codes(model, lambda codes: codes[::-1], 1)
     network = read_qdq(trained, normalize(make_model(ZOO["plain"]())))
     assert network.notes == ("1 of 3 quantized weights have their float originals",)
