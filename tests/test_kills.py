@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +21,7 @@ from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.init import write_spec
 from pytest_int8acc.report.folder import merge_folders, write_folder
 from pytest_int8acc.report.json import Report
-from pytest_int8acc.runtime.store import Entry, Store
+from pytest_int8acc.runtime.store import Store
 from pytest_int8acc.runtime.trt.calibration import Provenance, write_cache
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -104,7 +105,7 @@ def test_the_store(tmp_path: Path) -> None:
     """An entry is whole or not there; whatever was left is cleared by the next fetch."""
     seen: list[Path] = []
 
-    def fetch(folder: Path) -> Entry:
+    def fetch(folder: Path) -> Any:
         return Store(folder).fetch("a" * 64, make)
 
     def make(folder: Path) -> None:

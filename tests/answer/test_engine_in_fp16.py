@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from written_networks import network
 
 from pytest_int8acc import Settings, load_spec
 from pytest_int8acc.answer import conclude
@@ -61,13 +62,9 @@ def test_an_engine_that_is_off_where_its_model_is_not_is_the_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(0)
-    proto = onnx.parser.parse_model(MODEL)
     weights = {"w1": rng.normal(0.01, 0.003, (LENGTH, 32)), "w2": rng.normal(0, 0.3, (32, 8))}
-    for name, array in weights.items():
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
-    for node in proto.graph.node:
-        node.name = node.output[0]
-    onnx.save(proto, tmp_path / "model.onnx")
+    arrays = {name: array.astype(np.float32) for name, array in weights.items()}
+    onnx.save(network(MODEL, arrays), tmp_path / "model.onnx")
     np.savez(tmp_path / "data.npz", x=rng.normal(0.1, 0.2, (48, LENGTH)).astype(np.float32))
     spec = tmp_path / "case.int8acc.yaml"
     spec.write_text("model: model.onnx\ninputs: data.npz\ncandidate: fp16\ncriteria: [{sqnr_db: 58}]\n")

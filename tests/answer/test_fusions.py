@@ -22,8 +22,6 @@ from pytest_int8acc.answer.remedies import find_remedies
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.report.fixes import repair_text
-from pytest_int8acc.report.json import plain_result
-from pytest_int8acc.report.view import CaseView
 from pytest_int8acc.results import Latency
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
@@ -67,7 +65,6 @@ def test_the_fusion_at_fault_is_broken_up_by_one_output(
         f"no layer needs FP16: 1 more output of the engine, to be left unread ('{tensor}')"
     )
     assert any(f"fuses across '{tensor}' (its layers 'a + b')" in note for note in result.diagnosis.notes)
-    assert plain_result(CaseView(result))["diagnosis"]["repairs"][0]["outputs"] == [tensor]
     fixed = onnx.load(tmp_path / "fix" / "fixed.onnx")
     onnx.checker.check_model(fixed, full_check=True)
     assert [output.name for output in fixed.graph.output] == [network.outputs[0].name, tensor]

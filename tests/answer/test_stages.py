@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judged import judged
+from judged import Outputs, judged
 
 from pytest_int8acc.answer.stages import place, stages_of
 from pytest_int8acc.data import Dataset, open_dataset
@@ -22,7 +22,6 @@ from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.judge import Judge
-from pytest_int8acc.tensors import Outputs
 
 DIGITS = Path(__file__).parents[2] / "example_project"
 #: Stages by the names that reports give them.

@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import case_networks
 import numpy as np
 import onnx
 import pytest
 from by_hand import by_hand, run, sqnr_db
 from case_files import LOAD, written_and_run
+from written_networks import network
 
 DIGITS = Path(__file__).parents[2] / "example_project"
 #: Readers of one tensor, more than are shown.
@@ -184,7 +184,7 @@ def views_of(pytester: pytest.Pytester, shape: list[int], values: Any, kind: str
     given = ", ".join(map(str, shape))
     graph = f"""<ir_version: 8, opset_import: ["": 17]> g (float[n, 4] x, {kind}[n, {given}] more)
         => (float[n, 2] y, {kind}[n, {given}] same) {{ y = MatMul(x, w)\n same = Identity(more) }}"""
-    proto = case_networks.network(graph, {"w": {"shape": [4, 2]}})
+    proto = network(graph, {"w": {"shape": [4, 2]}})
     onnx.save(proto, pytester.path / "model.onnx")
     x = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
     np.savez(pytester.path / "data.npz", x=x, more=np.stack([values, values]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +13,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
 from plugin_support import LOAD
+from written_networks import network
 
 from benchmarks.optimizers import PLANTED, default_sqnr_db, kernels_kept, tried
 from benchmarks.unseen import judged
@@ -20,7 +22,7 @@ from pytest_int8acc import Settings, load_spec
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.lab.lab import surviving_form
 from pytest_int8acc.runtime.forms import ModelForm
-from pytest_int8acc.runtime.onnxruntime import CPU, Saturation, _Loader
+from pytest_int8acc.runtime.onnxruntime import CPU, _Loader, saturation
 
 pytestmark = pytest.mark.usefixtures("quick_processes")
 
@@ -164,7 +166,7 @@ def test_what_no_default_session_is_compared_with(pytester: pytest.Pytester, cha
 def test_a_processor_that_saturates_is_told_and_does_not_decide(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong = Saturation(expected=256.0, measured=2.016)
+    wrong = dataclasses.replace(saturation(), measured=2.016)
     monkeypatch.setattr("pytest_int8acc.case.default_session.saturation", lambda: wrong)
     PLANTED[INT4].write(pytester.path)  # its kernel stands for one of INT8
     case, text = run(pytester, "-v")
@@ -206,12 +208,9 @@ def test_a_default_session_that_crashes_is_told_and_takes_nothing_down(
         "int8.onnx": f"{pair} wd = DequantizeLinear(wq, s, z) a = MatMul(xd, wd) {rest}",
     }.items():
         head = '<ir_version: 10, opset_import: ["": 19]> net (float[N, 5, 4] x) => (float[5, N, 4] y)'
-        model = onnx.parser.parse_model(f"{head} {{ {nodes} }}")
-        read = {name for node in model.graph.node for name in node.input}
-        for name, array in {**weights, **codes}.items():
-            if name in read:
-                model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
-        onnx.save(model, pytester.path / file)
+        read = set(re.findall(r"\w+", nodes))
+        arrays = {name: array for name, array in {**weights, **codes}.items() if name in read}
+        onnx.save(network(f"{head} {{ {nodes} }}", arrays, named=False), pytester.path / file)
     np.savez(pytester.path / "inputs.npz", x=rng.normal(size=(1, 5, 4)).astype(np.float32))
     (pytester.path / "case.int8acc.yaml").write_text(
         "model: model.onnx\ninputs: inputs.npz\nint8: {model: int8.onnx}\ncriteria: [{sqnr_db: 20}]\n"
@@ -230,9 +229,8 @@ def test_a_default_session_that_crashes_is_told_and_takes_nothing_down(
 def a_transpose_crashes(folder: Path) -> bool:
     """Whether this ONNX Runtime dies of the pattern on this processor; a process of its own finds out."""
     head = '<ir_version: 10, opset_import: ["": 19]> net (float16[N, 5, 4] x) => (float16[5, N, 4] y)'
-    model = onnx.parser.parse_model(f"{head} {{ t = Transpose <perm = [1, 0, 2]> (x) y = MatMul(t, v) }}")
-    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 4), np.float16), "v"))
-    onnx.save(model, folder / "transpose.onnx")
+    text = f"{head} {{ t = Transpose <perm = [1, 0, 2]> (x) y = MatMul(t, v) }}"
+    onnx.save(network(text, {"v": np.ones((4, 4), np.float16)}), folder / "transpose.onnx")
     load = "import onnxruntime, sys; onnxruntime.InferenceSession(sys.argv[1], providers=[sys.argv[2]])"
     command = [sys.executable, "-c", load, str(folder / "transpose.onnx"), "CPUExecutionProvider"]
     return subprocess.run(command, check=False, capture_output=True).returncode < 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from projects import Project
 
-from pytest_int8acc import Case, Settings, load_spec
+from pytest_int8acc import Settings
 from pytest_int8acc.case.forms import baseline_form, candidate_form, load_float
 from pytest_int8acc.runtime.forms import EngineForm, ImplicitForm, ModelForm
 
@@ -21,15 +21,8 @@ def project(tmp_path: Path) -> Project:
     return made
 
 
-def case_of(project: Project, spec: str) -> Case:
-    path = project.folder / "case.int8acc.yaml"
-    path.write_text("model: model.onnx\ninputs: data.npz\n" + spec)
-    (case,) = load_spec(path)
-    return case
-
-
 def test_an_engine_is_a_form_of_its_own(project: Project) -> None:
-    case = case_of(project, "baseline: {engine: a.engine}\nint8: {engine: b.engine}\n")
+    case = project.case("baseline: {engine: a.engine}\nint8: {engine: b.engine}\n")
     model = load_float(case)
     baseline, (candidate, int8) = (
         baseline_form(case, model),
@@ -43,7 +36,7 @@ def test_an_engine_is_a_form_of_its_own(project: Project) -> None:
 
 
 def test_implicit_quantization_stays_so_only_where_the_backend_does_it(project: Project) -> None:
-    case = case_of(project, IMPLICIT)
+    case = project.case(IMPLICIT)
     model = load_float(case)
     form, int8 = candidate_form(case, model, Settings(), implicit=True)
     assert isinstance(form, ImplicitForm)

@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 import pytest
 from labs import lab_of
-from onnx import parser
 from projects import CALIBRATED, Project
+from written_networks import network
 
-from pytest_int8acc import CaseResult, Score, Settings, load_spec
+from pytest_int8acc import CaseResult, Score, Settings
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.case.perturbation import perturbed_batches, with_perturbed_inputs
 from pytest_int8acc.data import Batch
@@ -59,14 +59,9 @@ def test_inputs_move_by_less_than_half_a_step_and_stay_in_their_range() -> None:
 
 def edge(project: Project, samples: int) -> None:
     """A model whose output jumps where its input, near the middle between two INT8 codes, moves a little."""
-    proto = parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 17]> g (float[n, 64] x) => (float[n, 1] y) {
-            y = MatMul(x, w)
-        }"""
-    )
     w = np.where(np.arange(64) % 2, 1.0, -0.98).astype(np.float32)[:, None]
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
-    onnx.save(proto, project.folder / "model.onnx")
+    text = "g (float[n, 64] x) => (float[n, 1] y) { y = MatMul(x, w) }"
+    onnx.save(network(text, {"w": w}), project.folder / "model.onnx")
     x = np.full((samples, 64), 64.5 / 127, np.float32)
     x[:, 0] = 1.0
     np.savez(project.folder / "data.npz", x=x)
@@ -241,9 +236,7 @@ def test_fixes_are_moved_in_fp32_where_fp16_is_emulated(
         assert fix
         return verdict
 
-    project.check(form, SEARCHLESS)
-    (case,) = load_spec(tmp_path / "case.int8acc.yaml")
-    measured = measure(case, Settings())
+    measured = measure(project.case(form), Settings())
     monkeypatch.setattr(Sessions, "configured", opened)
     monkeypatch.setattr("pytest_int8acc.case.measured.with_perturbed_inputs", looked)
     lab_of(measured).prove(Plan())

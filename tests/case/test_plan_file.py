@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import yaml
 from fixes import DIGITS, network_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mistakes import assert_told_at_places, read
 from plans import plain, plans
 from repair_support import KINDS, write_case
 from zoo import ZOO
@@ -22,7 +22,7 @@ from pytest_int8acc import Settings, SpecError, load_spec
 from pytest_int8acc.answer import conclude, scales
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.case.plan_file import plan_text, read_plan
-from pytest_int8acc.graph.formats import FP16
+from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.half_network import low_network
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.migrate import sites
@@ -32,6 +32,7 @@ from pytest_int8acc.graph.norms import find_norms
 from pytest_int8acc.graph.plan import apply, computed_floats, merge, moved, quantized_tensors
 
 NAMES = [name for name in ZOO if len(zoo_network(name).groups) > 1]
+MISTAKES = read("case", "malformed_plans.txt")
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def test_every_field_of_a_plan_is_read_back(tmp_path: Path, digits: Network) -> 
         outputs=(made,),
         floats={"head.bias": bias + np.float32(0.5)},
     )
-    norms = low_network(normalize(make_model(ZOO["layernorm_parts"]())), FP16)
+    norms = low_network(normalize(make_model(ZOO["layernorm_parts"]())), FORMATS["fp16"])
     narrow = Plan(fused=tuple(find_norms(norms.model))[:1])
     for plan, network in ((quantized, digits), (narrow, norms)):
         again = read_text(tmp_path, plan_text(plan, network, ""), network)
@@ -137,116 +138,12 @@ def test_scales_may_be_written_in_every_way(tmp_path: Path, digits: Network) -> 
     assert weight.zero_point.tolist() == [1] * 10
 
 
-@pytest.mark.parametrize(
-    ("text", "messages"),
-    [
-        ("", ["1:1: the file is empty; a plan is a mapping like {version: 4, high: {/conv1/Conv: fp16}}"]),
-        ("[1]", ["1:1: a plan is a mapping like .*, found a list"]),
-        ("high: {}", ["1:1: 'version' is missing: add 'version: 4'"]),
-        *(
-            (
-                f"version: {other}\nhih: {{}}",
-                [
-                    f"1:10: version: expected 4, found {said}: the plan was made by another version of "
-                    "pytest-int8acc; to make a new plan, take 'plan:' out of the spec and run the failing "
-                    "case again with pytest --int8acc --int8acc-report DIR"
-                ],
-            )
-            for other, said in (
-                ("3", "3"),
-                ("4.5", "4.5"),
-                ("x", "'x'"),
-            )
-        ),
-        ("version: 4\nhih: {}", [r"2:1: unknown key 'hih' \(did you mean 'high'\?\)"]),
-        ("version: 4\nhigh: [a]", ["2:7: high: expected a mapping, {} where it is empty, found a list"]),
-        ("version: 4\nhigh:", ["2:1: 'high' has no value; give one, or remove the key"]),
-        ("version: 4\nmodel: x", ["2:8: model: expected a mapping {graph: HASH, weights: HASH}, found 'x'"]),
-        (
-            "version: 4\nhigh: {/stem/conv/Conv: fp61}\nscales: {image: -1}\n",
-            [
-                r"2:25: /stem/conv/Conv: expected one of fp16, fp32, found 'fp61' \(did you mean 'fp16'",
-                "3:17: image: expected a number greater than 0, found -1",
-            ],
-        ),
-        (
-            "version: 4\nhigh:\n  /head/Gem: fp16\n  unfit: fp16\nscales: {imag: 1}\n",
-            [
-                r"3:3: '/head/Gem' is no layer of digits.onnx that can be INT8 \(did you mean '/head/Gemm'",
-                r"4:3: 'unfit' is not in INT8 anyway \(both inputs are constants\); remove this line",
-                r"5:10: 'imag' is no quantized tensor of digits.onnx \(did you mean 'image'\?\)",
-            ],
-        ),
-        ("version: 4\noutputs: x", ["2:10: outputs: expected a list, .. where it is empty, found 'x'"]),
-        (
-            "version: 4\noutputs: [[a], 3]",
-            ["2:11: outputs: expected text, found a list", "2:16: outputs: expected text, found 3"],
-        ),
-        (
-            "version: 4\noutputs: [/head/Gem, image, logits]",
-            [
-                "2:11: outputs: '/head/Gem' is no tensor that digits.onnx computes in floats",
-                "2:22: outputs: 'image' is no tensor that",
-                "2:29: outputs: 'logits' is no tensor that",
-            ],
-        ),
-        ("version: 4\nhigh: {a: fp16", ["2:7: not valid YAML: the '{' that opens here lacks"]),
-    ],
-)
-def test_mistakes_in_a_plan_are_told_with_their_places(
-    tmp_path: Path, digits: Network, text: str, messages: list[str]
-) -> None:
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_in_a_plan_are_told_with_their_places(tmp_path: Path, digits: Network, mistake: str) -> None:
+    text, said = MISTAKES[mistake]
     with pytest.raises(SpecError) as caught:
         read_text(tmp_path, text, replace(digits, left_high={"unfit": LeftHigh("constant")}))
-    lines = str(caught.value).splitlines()
-    assert len(lines) == len(messages)
-    for line, message in zip(lines, messages, strict=True):
-        assert re.match(f".*plan.yaml:{message.replace('{', '[{]')}", line), line
-
-
-@pytest.mark.parametrize(
-    ("text", "messages"),
-    [
-        ("moves: [1]", ["2:8: moves: expected a mapping, {} where it is empty, found a list"]),
-        ("moves: {imag: [1]}", ["2:9: 'imag' is no tensor of digits.onnx whose channels can be moved"]),
-        ("moves: {image: [1, 2]}", ["2:16: 'image': expected a list of 1 factors, found 2"]),
-        ("moves: {image: 3}", ["2:16: image: expected a list of factors, one per channel, found 3"]),
-        ("moves: {image: [0]}", ["2:17: image: expected a number greater than 0, found 0"]),
-        ("moves: {image: [x]}", ["2:17: image: expected a number greater than 0, found 'x'"]),
-        ("scales: {image: true}", ["2:17: image: expected a number greater than 0, found true"]),
-        ("scales: {image: 1e-60}", ["2:17: image: expected a number greater than 0, found 1e-60"]),
-        ("scales: {image: 1e60}", ["2:17: image: expected a number greater than 0, found 1e[+]60"]),
-        ("scales: {image: [1, 2]}", ["2:17: 'image': one per tensor, or a list and an axis"]),
-        ("scales: {image: {axis: 0}}", ["2:17: image: 'scale' is missing: add 'scale: NUMBER'"]),
-        ("scales: {image: {scale: 1, axes: 0}}", [r"2:28: unknown key 'axes' \(did you mean 'axis'\?\)"]),
-        ("scales: {image: {scale: 1, axis: x}}", ["2:34: axis: expected a whole number, found 'x'"]),
-        (
-            "scales: {image: {scale: 1, zero_point: 200}}",
-            ["2:17: 'image': a zero point lies beyond int8, from -128 to 127"],
-        ),
-        (
-            "scales: {image: {scale: 1, dtype: uint3}}",
-            [r"2:35: dtype: expected one of int8, uint8, int16, uint16, int32, found 'uint3' \(did you"],
-        ),
-        (
-            "scales: {head.weight: {scale: [1, 2], axis: 9}}",
-            ["2:23: 'head.weight': axis 9 of a tensor with 2 dimensions"],
-        ),
-        (
-            "scales: {head.weight: {scale: [1, 2], axis: 0}}",
-            ["2:23: 'head.weight': 2 numbers along axis 0, which has 10"],
-        ),
-        ("scales: {image: {scale: 1, zero_point: [1, 2]}}", ["2:17: 'image': 2 zero points for 1 scales"]),
-        (
-            "scales: {x: 1, image_migrated: 1}\nmoves: {image: [2]}",
-            ["2:10: 'x' is no quantized tensor of digits.onnx"],
-        ),
-    ],
-)
-def test_mistakes_in_scales_and_moves_are_told_with_their_places(
-    tmp_path: Path, digits: Network, text: str, messages: list[str]
-) -> None:
-    test_mistakes_in_a_plan_are_told_with_their_places(tmp_path, digits, f"version: 4\n{text}\n", messages)
+    assert_told_at_places(str(caught.value), str(tmp_path / "plan.yaml"), said)
 
 
 @pytest.mark.parametrize("kind", ["recalibrate", "migrate", "mixed", "high"])

@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judged import judged
+from judged import Outputs, judged
 from projects import CALIBRATED, Project
 
-from pytest_int8acc import CaseResult, Score, Settings, load_spec
+from pytest_int8acc import CaseResult, Score, Settings
 from pytest_int8acc.answer import conclude
 from pytest_int8acc.case import preflight
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.run import run_together
-from pytest_int8acc.tensors import Outputs
 
 METRICS = """
 import numpy as np
@@ -50,10 +49,7 @@ def project(tmp_path: Path) -> Project:
 
 
 def measured(project: Project, spec: str, settings: Settings | None = None) -> Any:
-    path = project.folder / "case.int8acc.yaml"
-    path.write_text(f"model: model.onnx\ninputs: data.npz\n{CALIBRATED}{spec}")
-    (case,) = load_spec(path)
-    return measure(case, settings or Settings())
+    return measure(project.case(CALIBRATED + spec), settings or Settings())
 
 
 def outputs_of(case: Any) -> Iterator[Outputs]:

@@ -157,15 +157,20 @@ def test_an_unseeded_loader_is_found_on_the_second_pass(tmp_path: Path, values: 
         list(dataset.batches())
 
 
-def test_some_samples_in_batches_of_another_size(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["N", 8])
+def test_some_samples_in_batches_of_another_size(tmp_path: Path, first: int | str) -> None:
     x = np.arange(40, dtype=np.float32).reshape(20, 2)
     np.savez(tmp_path / "a.npz", x=x)
-    dataset = open_dataset("a.npz", [tensor("x", "N", 2)], base=tmp_path, batch=8)
+    dataset = open_dataset("a.npz", [tensor("x", first, 2)], base=tmp_path, batch=8)
     rows = [0, 3, 7, 8, 11, 12, 19]
     some = dataset.of_rows(rows, size=3)
-    assert [(batch.rows, batch.padding) for batch in some.batches()] == [(3, 0), (3, 0), (1, 2)]
-    assert np.array_equal(joined(some), x[rows])
+    for _ in range(2):
+        assert [(batch.rows, batch.padding) for batch in some.batches()] == [(3, 0), (3, 0), (1, 2)]
+        assert np.array_equal(joined(some), x[rows])
     assert some.read_once() == dataset.of_rows(rows).read_once()
+    assert some.samples == len(rows)
+    assert some.digest not in (None, dataset.digest)
+    assert np.array_equal(joined(some.first(2)), x[rows[:2]])
 
 
 def test_equal_samples_have_equal_digests(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ import yaml
 from case_files import written_and_run
 from fixes import CALIBRATION, DIGITS, EXAMPLE, fix_of, network_of
 from gpu_support import needs_gpu_below_11
-from graphs import float_models
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plans import plain, takes_in
@@ -32,9 +31,8 @@ from pytest_int8acc.case.plan_file import plan_text, read_plan
 from pytest_int8acc.fix import write_fix
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.migrate import sites
-from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import LeftHigh, Network, Plan, symmetric
-from pytest_int8acc.graph.plan import activation_scales, apply, fresh_weights, guard, merge
+from pytest_int8acc.graph.plan import activation_scales, apply, fresh_weights
 from pytest_int8acc.graph.qdq import read_qdq
 
 #: What a shell, a regular expression or a list of names might trip over.
@@ -404,22 +402,6 @@ def test_notes_of_an_exporter_make_no_plan_stale(tmp_path: Path, digits: Network
     path, plan = tmp_path / "plan.yaml", Plan({"/head/Gemm": "fp16"})
     path.write_text(plan_text(plan, digits, "digits.onnx"))
     assert plain(read_plan(path, changed(digits, "notes"))) == plain(plan)
-
-
-@settings(max_examples=15, deadline=None)
-@given(float_models(), st.data())
-def test_a_guarded_network_is_the_plan_applied(model: Model, data: st.DataObject) -> None:
-    network = network_of(model)
-    names = [group.name for group in network.groups]
-    high = data.draw(st.sets(st.sampled_from(names), max_size=len(names)))
-    tensor = data.draw(st.sampled_from(sorted(activation_scales(network))))
-    plan = Plan(dict.fromkeys(sorted(high), "fp16"), {tensor: symmetric(0.25)})
-    left = guard(network, plan)
-    assert apply(left).serialize() == apply(network, plan).serialize()
-    assert high <= set(left.left_high)
-    rest = [group.name for group in left.groups][:1]
-    more = Plan(dict.fromkeys(rest, "fp16"))
-    assert apply(left, more).serialize() == apply(network, merge(network, plan, more)).serialize()
 
 
 # From a failure to a guarded fix.

@@ -32,8 +32,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kills import killed_at
 
+from pytest_int8acc import Int8accError
 from pytest_int8acc.goldens.location import Cutter, Location, pack, unpack
-from pytest_int8acc.goldens.record import GoldenError, Record
+from pytest_int8acc.goldens.record import Record
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
@@ -287,7 +288,7 @@ def test_what_does_not_fit_is_said() -> None:
         ({"y": np.zeros((3, 3))}, "kept with 3 rows, and this run has 2"),
         ({"y": [np.zeros(1)] * 2}, "kept in 2 batches, and this run has 1"),
     ):
-        with pytest.raises(GoldenError, match=said):
+        with pytest.raises(Int8accError, match=said):
             Cutter(stored, "case.json", "record it again").cut(y)
 
 

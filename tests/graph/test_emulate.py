@@ -9,11 +9,11 @@ import onnx
 import pytest
 from graphs import feed_of, float_models
 from hypothesis import given, settings
-from onnx import numpy_helper, parser
+from written_networks import model as text_model
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc.graph.emulate import emulate_half
-from pytest_int8acc.graph.formats import BF16, FP16
+from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.half_network import low_network
 from pytest_int8acc.graph.layout import find_groups, quantize
@@ -46,12 +46,6 @@ def test_zoo_stays_valid_and_close(name: str, int8: bool) -> None:
             np.testing.assert_allclose(honest[output], mild[output], rtol=0.05, atol=0.02)
 
 
-def text_model(body: str, **weights: np.ndarray) -> Model:
-    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {body}')
-    proto.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in weights.items())
-    return normalize(make_model(proto))
-
-
 def test_every_result_is_rounded_to_fp16() -> None:
     rng = np.random.default_rng(0)
     w = rng.normal(size=(16, 16)).astype(np.float32)
@@ -59,7 +53,7 @@ def test_every_result_is_rounded_to_fp16() -> None:
         """g (float[4, 16] x) => (float[4, 16] y) {
             a = MatMul(x, w) b = Relu(a) c = Mul(b, b) y = Exp(c)
         }""",
-        w=w / 40,
+        {"w": w / 40},
     )
     x = rng.normal(size=(4, 16)).astype(np.float32)
     h = np.float16
@@ -99,12 +93,12 @@ NORMS = {
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("low", [FP16, BF16], ids=lambda low: low.name)
+@pytest.mark.parametrize("low", [FORMATS["fp16"], FORMATS["bf16"]], ids=lambda low: low.name)
 def test_a_norm_in_fp32_between_half_layers_is_not_fused_into_one_of_fp16(norm: str, low: Any) -> None:
     head = "g (float[n, 8] x) => (float[n, 8] y) <float two = {2}, float eps = {1e-5}>"
     body = f"a = Exp(x) m = ReduceMean<axes = [-1]>(a) {NORMS[norm]} y = Tanh(n)"
     ones = np.ones(8, np.float32)
-    model = text_model(f"{head} {{ {body} }}", scale=ones, bias=0.1 * ones)
+    model = text_model(f"{head} {{ {body} }}", {"scale": ones, "bias": 0.1 * ones})
     model = low_network(model, low).model
     kept = [n.name for n in model.graph.node if n.op_type not in ("Exp", "Tanh")]
     half, feed = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import parser
+from written_networks import model
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc.graph.flow import not_negative, shown_at
@@ -102,7 +103,7 @@ def test_channels_are_those_of_the_reader_with_weights() -> None:
 
 def test_channels_behind_a_computed_shape_and_of_attentions_values() -> None:
     """As PyTorch exports unflatten."""
-    proto = parser.parse_model(
+    reshaped = model(
         """<ir_version: 8, opset_import: ["" : 17]> g (float[n, 6, 8] x) => (float[n, 6, 8] y)
         <int64[1] at = {5}, int64[1] rank = {3}, int64[1] zero = {0}, int64[2] parts = {2, 4}> {
             shape = Shape(x)
@@ -117,13 +118,11 @@ def test_channels_behind_a_computed_shape_and_of_attentions_values() -> None:
             mixed = MatMul(weights, heads)
             back = Transpose<perm = [0, 2, 1, 3]>(mixed)
             y = Reshape(back, shape)
-        }"""
+        }""",
+        named=True,
     )
-    for node in proto.graph.node:
-        node.name = node.output[0]
-    model = normalize(make_model(proto))
-    assert mixing(model) == {"mixed"}
-    assert channel_axes(model, ["keys", "weights"]) == {"keys": (2, 4), "weights": (3, 4)}
+    assert mixing(reshaped) == {"mixed"}
+    assert channel_axes(reshaped, ["keys", "weights"]) == {"keys": (2, 4), "weights": (3, 4)}
     values = model_of("a = Softmax(x)\n b = Relu(x)\n y = MatMul(a, b)")
     assert channel_axes(values, ["b"]) == {"b": (3, 4)}
     scores = model_of("a = Relu(x)\n b = Relu(x)\n y = MatMul(a, b)")

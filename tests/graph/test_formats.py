@@ -16,19 +16,7 @@ from hypothesis.extra import numpy as npst
 from onnx import TensorProto, helper
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc.graph.formats import (
-    BF16,
-    FORMATS,
-    FP8,
-    FP16,
-    FP32,
-    INT8,
-    INT32,
-    TARGETS,
-    UINT8,
-    along,
-    format_of,
-)
+from pytest_int8acc.graph.formats import FORMATS, along, format_of
 from pytest_int8acc.graph.instrument import build_instrument
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.lint import lint
@@ -46,7 +34,9 @@ ONNX_TYPES = {
     "uint16": TensorProto.UINT16,
     "fp8": TensorProto.FLOAT8E4M3FN,
 }
-QUANTIZED = [*(FORMATS[name] for name in ONNX_TYPES if name != "fp8"), FP8]
+QUANTIZED = [FORMATS[name] for name in ONNX_TYPES]
+#: Formats that a case may quantize to.
+TARGETS = [known for known in FORMATS.values() if known.is_target]
 
 numbers = st.floats(-1e6, 1e6, width=32)
 arrays = npst.arrays(np.float32, npst.array_shapes(min_dims=1, max_dims=3, max_side=5), elements=numbers)
@@ -73,7 +63,7 @@ def pair(format_: Any, axis: int | None) -> Callable[..., np.ndarray]:
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
 
     def run(x: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> list[np.ndarray]:
-        if format_ is FP8:
+        if format_.name == "fp8":
             zero = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(zero.view(np.uint8), kind)
         feed = {"x": x, "scale": scale, "zero": zero}
         values = {
@@ -94,7 +84,7 @@ def test_a_tensor_is_quantized_as_onnxruntime_does(format_: Any) -> None:
     @given(arrays, scales, st.data())
     @settings(max_examples=40, deadline=None)
     def check(x: np.ndarray, scale: float, data: st.DataObject) -> None:
-        ends = (0, 0) if format_ is FP8 else (int(format_.lowest), int(format_.highest))
+        ends = (0, 0) if format_.name == "fp8" else (int(format_.lowest), int(format_.highest))
         quantization = Quantization(
             np.array(scale, np.float32), np.array(data.draw(st.integers(*ends)), format_.dtype)
         )
@@ -107,7 +97,7 @@ def test_a_tensor_is_quantized_as_onnxruntime_does(format_: Any) -> None:
         fake = format_.fake_quantize(x, quantization.scale, quantization.zero_point)
         assert fake.dtype == np.float32
         np.testing.assert_array_equal(fake, result)
-        if format_ is not FP8:
+        if format_.name != "fp8":
             constant = dataclasses.replace(quantization, values=quantization.quantize(x))
             np.testing.assert_array_equal(constant.dequantize(), result)
 
@@ -115,7 +105,7 @@ def test_a_tensor_is_quantized_as_onnxruntime_does(format_: Any) -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
-@pytest.mark.parametrize("format_", [INT8, UINT8], ids=lambda f: f.name)
+@pytest.mark.parametrize("format_", [FORMATS["int8"], FORMATS["uint8"]], ids=lambda f: f.name)
 def test_channels_are_quantized_as_onnxruntime_does(format_: Any, axis: int) -> None:
     run, rng = pair(format_, axis), np.random.default_rng(0)
     x = rng.normal(size=(3, 4, 5)).astype(np.float32)
@@ -130,11 +120,13 @@ def test_channels_are_quantized_as_onnxruntime_does(format_: Any, axis: int) -> 
 @given(npst.arrays(np.float32, (50,), elements=st.floats(width=32)))
 def test_floats_are_rounded_as_numpy_does(values: np.ndarray) -> None:
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(FP16.round(values), values.astype(np.float16))
-    np.testing.assert_array_equal(FP32.round(values), values)
+        np.testing.assert_array_equal(FORMATS["fp16"].round(values), values.astype(np.float16))
+    np.testing.assert_array_equal(FORMATS["fp32"].round(values), values)
 
 
-@pytest.mark.parametrize("format_", [FP32, FP16, BF16, FP8], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "format_", [FORMATS[name] for name in ("fp32", "fp16", "bf16", "fp8")], ids=lambda f: f.name
+)
 def test_what_a_float_format_holds(format_: Any) -> None:
     facts = ml_dtypes.finfo(format_.dtype)
     assert (format_.lowest, format_.highest) == (float(facts.min), float(facts.max))
@@ -149,25 +141,24 @@ def test_what_a_float_format_holds(format_: Any) -> None:
 
 def test_bf16_rounds_half_to_even() -> None:
     ties = np.array([1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8)], np.float32)
-    assert BF16.round(ties).astype(float).tolist() == [1, 1 + 2**-6, -1]
+    assert FORMATS["bf16"].round(ties).astype(float).tolist() == [1, 1 + 2**-6, -1]
 
 
 def test_what_is_beyond_the_range_saturates_or_becomes_inf() -> None:
     far = np.array([1e30, -1e30], np.float64)
-    assert INT8.round(far).tolist() == [127, -128]
-    assert FP8.round(far).astype(float).tolist() == [448, -448]
-    assert FP16.round(far).tolist() == [np.inf, -np.inf]
+    assert FORMATS["int8"].round(far).tolist() == [127, -128]
+    assert FORMATS["fp8"].round(far).astype(float).tolist() == [448, -448]
+    assert FORMATS["fp16"].round(far).tolist() == [np.inf, -np.inf]
 
 
 def test_a_bias_beyond_int32_keeps_its_sign() -> None:
-    codes = INT32.quantize(np.array([3.0, -3.0], np.float32), 1e-9)
+    codes = FORMATS["int32"].quantize(np.array([3.0, -3.0], np.float32), 1e-9)
     assert codes.tolist() == [2**31 - 1, -(2**31)]
 
 
-@pytest.mark.parametrize(
-    ("format_", "levels"), [(INT8, 127), (UINT8, 127), (FORMATS["int16"], 32767), (FP8, 448)]
-)
-def test_a_symmetric_scale_reaches_amax_with_its_last_level(format_: Any, levels: float) -> None:
+@pytest.mark.parametrize(("name", "levels"), [("int8", 127), ("uint8", 127), ("int16", 32767), ("fp8", 448)])
+def test_a_symmetric_scale_reaches_amax_with_its_last_level(name: str, levels: float) -> None:
+    format_ = FORMATS[name]
     assert format_.levels == levels
     if format_.lowest < 0:
         amax = np.array(3.0, np.float32)
@@ -179,8 +170,10 @@ def test_a_format_is_found_by_its_name_and_its_dtype() -> None:
     assert all(FORMATS[known.name] is known for known in FORMATS.values())
     assert all(format_of(known.dtype) is known for known in FORMATS.values())
     assert all(known.sound_db > 0 for known in TARGETS)
-    assert format_of(np.int8) is INT8
-    assert Quantization(np.float32([0.1]), INT8.zeros(np.float32([0.1])), 0).format is INT8
+    assert format_of(np.int8) is FORMATS["int8"]
+    assert (
+        Quantization(np.float32([0.1]), FORMATS["int8"].zeros(np.float32([0.1])), 0).format is FORMATS["int8"]
+    )
     with pytest.raises(KeyError):
         format_of(np.complex64)
 

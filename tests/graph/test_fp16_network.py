@@ -18,7 +18,7 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
-from pytest_int8acc.graph.types import FLOAT16, value_types
+from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed
 
@@ -87,7 +87,9 @@ def test_types_of_scales_and_places_of_edges() -> None:
     edges = {(group.name, edge.tensor): edge for group in halved.groups for edge in group.edges}
     types = value_types(halved.model)
     for edge in edges.values():
-        assert edge.quantization.scale.dtype == (np.float16 if types[edge.tensor] == FLOAT16 else np.float32)
+        assert edge.quantization.scale.dtype == (
+            np.float16 if types[edge.tensor] == onnx.TensorProto.FLOAT16 else np.float32
+        )
     bias, boxes = edges["node_of_c", "bd_float"], edges["node_of_picked", "boxes"]
     assert bias.node.startswith("Cast_")
     assert bias.quantization.scale.dtype == np.float32

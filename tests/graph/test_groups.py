@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
-from onnx import parser
+from written_networks import model
 from zoo import ZOO
 
 from pytest_int8acc import ModelError
@@ -18,13 +17,8 @@ from pytest_int8acc.graph.plan import apply
 
 def model_of(body: str, opset: int = 17, **weights: tuple[int, ...]) -> Model:
     """A model from ONNX text; ``weights`` are random initializers by shape."""
-    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]>\n{body}')
-    rng = np.random.default_rng(0)
-    for name, shape in weights.items():
-        proto.graph.initializer.append(
-            onnx.numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name)
-        )
-    return normalize(make_model(proto))
+    text = f'<ir_version: 8, opset_import: ["": {opset}]>\n{body}'
+    return model(text, {name: {"shape": shape} for name, shape in weights.items()})
 
 
 RESIDUAL = """

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
+from written_networks import network
 from zoo import ZOO
 
 from pytest_int8acc import ModelError
@@ -109,13 +110,12 @@ def test_unnamed_nodes_get_tensorrts_names_and_a_number_where_those_are_taken(tm
 
 
 def test_old_opset_is_converted_without_losing_weights(tmp_path: Path) -> None:
-    proto = parser.parse_model(
+    text = (
         '<ir_version: 4, opset_import: ["": 9]> g (float[1, 3, 8, 8] x) => (float[1, 600] y) '
         "{ p = GlobalAveragePool(x) s = Squeeze<axes=[2, 3]>(p) y = MatMul(s, w) }"
     )
     weight = np.random.default_rng(0).normal(size=(3, 600)).astype(np.float32)
-    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
-    write(tmp_path / "model.onnx", proto)
+    write(tmp_path / "model.onnx", network(text, {"w": weight}))
     model = load_model(tmp_path / "model.onnx")
     assert model.opset == 13
     assert model.proto.ir_version <= 7

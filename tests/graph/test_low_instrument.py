@@ -18,7 +18,7 @@ sys.path.append(str(ROOT))
 from benchmarks.half.networks import NETWORKS, inputs  # noqa: E402
 from benchmarks.half.networks import build as network_of  # noqa: E402
 from benchmarks.half.parts import FAULTS, HEALTHY  # noqa: E402
-from pytest_int8acc.graph.formats import BF16, FP16  # noqa: E402
+from pytest_int8acc.graph.formats import FORMATS  # noqa: E402
 from pytest_int8acc.graph.half import to_fp16  # noqa: E402
 from pytest_int8acc.graph.half_network import low_network  # noqa: E402
 from pytest_int8acc.graph.instrument import build_instrument  # noqa: E402
@@ -29,7 +29,7 @@ from pytest_int8acc.graph.plan import fp32_nodes  # noqa: E402
 from pytest_int8acc.runtime.onnxruntime import OrtEngine  # noqa: E402
 from pytest_int8acc.tensors import Feed  # noqa: E402
 
-LOW = pytest.mark.parametrize("low", [FP16, BF16], ids=lambda low: low.name)
+LOW = pytest.mark.parametrize("low", [FORMATS["fp16"], FORMATS["bf16"]], ids=lambda low: low.name)
 
 
 def both(model: Model, low: Any, feed: Feed, plans: int = 4) -> Iterator[tuple[Feed, Feed]]:
@@ -79,5 +79,5 @@ def test_bounds_shared_constants_and_what_reads_its_own_group_through_another() 
     head = '<ir_version: 8, opset_import: ["": 18]> g (float[n, 4] x) => (float[n, 2] y)'
     text = f"{head} {constants} {{ {body} }}"
     feed = {"x": np.linspace(-3, 3, 16, dtype=np.float32).reshape(4, 4)}
-    for low in (FP16, BF16):
+    for low in (FORMATS["fp16"], FORMATS["bf16"]):
         assert_equal(normalize(make_model(parser.parse_model(text))), low, feed, plans=12)

@@ -8,7 +8,7 @@ from onnx import TensorProto, parser
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc import ModelError
-from pytest_int8acc.graph.formats import BF16, FORMATS, FP16
+from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.half_network import fewer_casts, low_network
 from pytest_int8acc.graph.instrument import MEASUREMENTS, with_rounded_twins
@@ -19,6 +19,8 @@ from pytest_int8acc.graph.plan import fp32_nodes
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 HALVES = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
+
+FP16, BF16 = FORMATS["fp16"], FORMATS["bf16"]
 
 
 def model_of(body: str, constants: str = "") -> Model:

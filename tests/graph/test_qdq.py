@@ -10,15 +10,16 @@ import numpy as np
 import onnx
 import pytest
 from narrow import standard_fp8_block, trt_fp8_block
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.quantization import QuantType
 from quantize_static import TENSORRT
 from quantize_static import by_onnxruntime as written
+from written_networks import model as written_model
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc import ModelError
-from pytest_int8acc.graph.formats import FP8, INT8
+from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.lint import lint
@@ -70,12 +71,7 @@ def test_onnxruntimes_model_runs_as_before(name: str, options: str, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["plain", "inception"])
 def test_float_weights_come_back_where_the_original_is_given(name: str, tmp_path: Path) -> None:
-    model = by_onnxruntime(
-        name,
-        tmp_path,
-        per_channel=True,
-        extra_options={**TENSORRT, "AddQDQPairToWeight": False},
-    )
+    model = by_onnxruntime(name, tmp_path, **CODES)
     original = normalize(make_model(ZOO[name]()))
     feed = sample_feed(ZOO[name](), 9, 2)
     restored = read_qdq(model, original)
@@ -114,12 +110,7 @@ def with_codes(model: Model, change: Callable[[np.ndarray], np.ndarray], first: 
 
 
 def test_a_weight_quantized_wrongly_among_right_ones_is_restored(tmp_path: Path) -> None:
-    model = by_onnxruntime(
-        "plain",
-        tmp_path,
-        per_channel=True,
-        extra_options={**TENSORRT, "AddQDQPairToWeight": False},
-    )
+    model = by_onnxruntime("plain", tmp_path, **CODES)
     original = normalize(make_model(ZOO["plain"]()))
     network = read_qdq(with_codes(model, lambda codes: codes // 4, 2), original)
     assert network.notes[-1].startswith("1 quantized weights are not those of ")
@@ -128,12 +119,7 @@ def test_a_weight_quantized_wrongly_among_right_ones_is_restored(tmp_path: Path)
 
 
 def test_weights_of_which_most_were_trained_on_stay_as_they_are(tmp_path: Path) -> None:
-    model = by_onnxruntime(
-        "plain",
-        tmp_path,
-        per_channel=True,
-        extra_options={**TENSORRT, "AddQDQPairToWeight": False},
-    )
+    model = by_onnxruntime("plain", tmp_path, **CODES)
     trained = with_codes(model, lambda codes: codes[::-1], 1)
     network = read_qdq(trained, normalize(make_model(ZOO["plain"]())))
     assert network.notes == ("1 of 3 quantized weights have their float originals",)
@@ -190,17 +176,9 @@ def test_an_activation_that_somebody_reads_unquantized_stays_away() -> None:
 
 
 def folding(body: str, scale: float = 1.0) -> Model:
-    proto = parser.parse_model(
-        HEAD
-        + f"""g (float[2, 4] x) => (float[2, 3] y)
+    text = f"""g (float[2, 4] x) => (float[2, 3] y)
         <float s = {{{scale}}}, int8 z = {{-128}}, float low = {{0}}, float high = {{6}}> {{ {body} }}"""
-    )
-    rng = np.random.default_rng(0)
-    for name, shape in (("w", (4, 5)), ("v", (5, 3))):
-        proto.graph.initializer.append(
-            numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name)
-        )
-    return normalize(make_model(proto))
+    return written_model(text, {"w": {"shape": [4, 5]}, "v": {"shape": [5, 3]}})
 
 
 @pytest.mark.parametrize("name", ["residual", "mobilenet", "vit_erf"])
@@ -214,24 +192,20 @@ def test_fp16_qdq_as_modelopt_writes_it(name: str) -> None:
     assert_same(half, apply(network), sample_feed(ZOO[name](), 9, 2))
 
 
-HEAD = '<ir_version: 8, opset_import: ["": 17]> '
 PAIRED = """g (float[2, 4] x) => (float[2, 3] {output})
 <float s = {{0.02}}, float t = {{0.05}}, int8 z = {{0}}>
 {{ {body} }}"""
 
 
 def qdq_of(body: str, output: str = "y") -> Model:
-    proto = parser.parse_model(HEAD + PAIRED.format(body=body, output=output))
     rng = np.random.default_rng(0)
-    proto.graph.initializer.extend(
-        [
-            numpy_helper.from_array(rng.normal(size=(4, 3)).astype(np.float32), "w"),
-            numpy_helper.from_array(rng.integers(-127, 128, (3, 4), np.int8), "codes"),
-            numpy_helper.from_array(rng.uniform(0.01, 0.1, 3).astype(np.float32), "scales"),
-            numpy_helper.from_array(np.zeros(3, np.int8), "zeros"),
-        ]
-    )
-    return normalize(make_model(proto))
+    weights = {
+        "w": rng.normal(size=(4, 3)).astype(np.float32),
+        "codes": rng.integers(-127, 128, (3, 4), np.int8),
+        "scales": rng.uniform(0.01, 0.1, 3).astype(np.float32),
+        "zeros": np.zeros(3, np.int8),
+    }
+    return written_model(PAIRED.format(body=body, output=output), weights)
 
 
 INPUT = "a = QuantizeLinear(x, s, z) b = DequantizeLinear(a, s, z) "
@@ -326,7 +300,7 @@ def test_what_is_beyond_fp32_in_units_of_the_scale_saturates_without_a_warning()
     values = np.array([3e38, -3e38, 0], np.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        codes = INT8.quantize(values, 1e-30)
+        codes = FORMATS["int8"].quantize(values, 1e-30)
     assert codes.tolist() == [127, -128, 0]
 
 
@@ -336,7 +310,7 @@ def test_what_is_beyond_fp32_in_units_of_the_scale_saturates_without_a_warning()
 def test_tensorrts_own_fp8_operators_are_the_standard_ones() -> None:
     standard = standard_fp8_block()
     read, expected = normalize(make_model(trt_fp8_block(17))), normalize(make_model(standard))
-    network, wanted = read_qdq(read, low=FP8), read_qdq(expected, low=FP8)
+    network, wanted = (read_qdq(model, low=FORMATS["fp8"]) for model in (read, expected))
     assert {node.domain for node in network.model.graph.node} == {""}
     assert [entry.domain for entry in read.proto.opset_import] == [""]
     assert [(g.name, len(g.edges)) for g in network.groups] == [(g.name, len(g.edges)) for g in wanted.groups]

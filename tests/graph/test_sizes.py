@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import parser
+from written_networks import network
 
 from benchmarks.nets import MODELS
 from benchmarks.regressions.data import samples
@@ -19,14 +19,13 @@ EXPORTS = ("decoder", "encoder", "recognizer", "swin")
 
 
 def model_of(body: str, given: str = "float[n, 6, 8] x") -> Model:
-    proto = parser.parse_model(
+    proto = network(
         f"""<ir_version: 8, opset_import: ["" : 17]> g ({given}) => (float y)
         <int64[1] i0 = {{0}}, int64[1] i1 = {{1}}, int64[1] i2 = {{2}}, int64[1] i3 = {{3}},
-        int64[1] i9 = {{9}}, int64[1] open = {{-1}}, float half = {{-0.5}}> {{ {body} }}"""
+        int64[1] i9 = {{9}}, int64[1] open = {{-1}}, float half = {{-0.5}}> {{ {body} }}""",
+        {},
     )
     proto.graph.output[0].type.tensor_type.ClearField("shape")
-    for node in proto.graph.node:
-        node.name = node.output[0]
     return normalize(make_model(proto))
 
 

@@ -18,13 +18,12 @@ from zoo import ZOO, sample_feed
 
 from pytest_int8acc import EngineError
 from pytest_int8acc.graph.emulate import spell_out_fp8
-from pytest_int8acc.graph.formats import FP8
-from pytest_int8acc.graph.index import all_nodes
+from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
-from pytest_int8acc.graph.opsets import QDQ_OPSET, raise_opset
+from pytest_int8acc.graph.opsets import raise_opset
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
@@ -80,7 +79,9 @@ def test_every_code_every_tie_and_its_neighbours_round_alike(scale: float) -> No
 
 
 def kinds(model: Model) -> set[str]:
-    return {node.op_type for node in all_nodes(model.graph)}
+    """The operators of a model, of branches too."""
+    graphs = [model.graph, *(a.g for node in model.graph.node for a in node.attribute if a.HasField("g"))]
+    return {node.op_type for graph in graphs for node in graph.node}
 
 
 def test_codes_that_are_read_otherwise_stay_codes() -> None:
@@ -95,9 +96,9 @@ def test_codes_that_are_read_otherwise_stay_codes() -> None:
 
 def network_of(name: str) -> Network:
     """A zoo model in FP8, its ranges those of one batch."""
-    model = normalize(raise_opset(normalize(make_model(ZOO[name]())), QDQ_OPSET))
-    layout = find_groups(model, low=FP8)
-    return quantize(model, layout, dict.fromkeys(layout.activations, 3 / 448), FP8)
+    model = normalize(raise_opset(normalize(make_model(ZOO[name]())), 19))
+    layout = find_groups(model, low=FORMATS["fp8"])
+    return quantize(model, layout, dict.fromkeys(layout.activations, 3 / 448), FORMATS["fp8"])
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -118,8 +119,8 @@ def test_networks_compute_what_the_reference_evaluator_does(name: str) -> None:
 @pytest.mark.parametrize("name", ZOO)
 def test_what_is_written_is_read_back(name: str) -> None:
     written = apply(network_of(name))
-    network = read_qdq(written, network_of(name).model, low=FP8)
-    assert network.low is FP8
+    network = read_qdq(written, network_of(name).model, low=FORMATS["fp8"])
+    assert network.low is FORMATS["fp8"]
     assert not network.fixed_pairs
     feed = sample_feed(ZOO[name](), 5, 2)
     for output, array in OrtEngine(apply(network))(feed).items():

@@ -11,7 +11,7 @@ from onnx import parser
 from zoo import need_opset_23
 
 from pytest_int8acc import ModelError
-from pytest_int8acc.graph.formats import BF16, FP16
+from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.half_network import fused, low_network
 from pytest_int8acc.graph.load import normalize
@@ -132,7 +132,7 @@ def test_a_name_that_ends_no_norm_is_told() -> None:
 
 
 @pytest.mark.parametrize("name", ["as PyTorch writes it", "RMSNorm, and a bias that stays"])
-@pytest.mark.parametrize("low", [FP16, BF16])
+@pytest.mark.parametrize("low", [FORMATS["fp16"], FORMATS["bf16"]])
 def test_the_board_computes_what_the_typed_model_does(name: str, low) -> None:
     if "RMS" in name:
         need_opset_23()

@@ -10,7 +10,8 @@ import pytest
 from builder import Builder, sample_feed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper
+from written_networks import model as written_model
 from zoo import OLD_RUNTIME, ZOO
 
 from pytest_int8acc import ModelError
@@ -21,11 +22,12 @@ from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.opsets import raise_opset
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
+from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed
 
 QDQ = ("QuantizeLinear", "DequantizeLinear")
+FLOAT, FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
 WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 
@@ -362,13 +364,8 @@ def test_weights_are_never_put_into_one_message(monkeypatch: pytest.MonkeyPatch)
 def test_statistics_beyond_fp16_are_worked_into_scale_and_bias(variance: float) -> None:
     """As TensorRT's parser does, in FP32: a variance of 1e6 is inf in FP16, one of 1e-9 is 0."""
     rng = np.random.default_rng(0)
-    proto = parser.parse_model(
-        """
-        <ir_version: 8, opset_import: ["": 17]>
-        g (float[2, 3, 4, 4] x) => (float[2, 3, 4, 4] y)
-        { [norm] y = BatchNormalization <epsilon = 1e-12> (x, s, b, m, v) }
-        """
-    )
+    text = """g (float[2, 3, 4, 4] x) => (float[2, 3, 4, 4] y)
+        { [norm] y = BatchNormalization <epsilon = 1e-12> (x, s, b, m, v) }"""
     std = np.float32(np.sqrt(variance))
     arrays = {
         "s": rng.uniform(0.5, 2, 3),
@@ -376,9 +373,7 @@ def test_statistics_beyond_fp16_are_worked_into_scale_and_bias(variance: float) 
         "m": rng.normal(size=3) * std,
         "v": rng.uniform(0.5, 2, 3) * variance,
     }
-    constants = (numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items())
-    proto.graph.initializer.extend(constants)
-    model = normalize(make_model(proto))
+    model = written_model(text, {name: array.astype(np.float32) for name, array in arrays.items()})
     feed = {"x": (rng.normal(size=(2, 3, 4, 4)) * min(std, 1e4)).astype(np.float32)}
     expected, halved = OrtEngine(model)(feed)["y"], to_fp16(model)
     assert not halved.overflows

@@ -7,17 +7,15 @@ import re
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import get_args
 
 import pytest
 from plugin_support import LOAD
+from report_cases import SCHEMA as REPORT
+from spec_texts import METHODS, TASKS
 
 from pytest_int8acc import Case
 from pytest_int8acc.graph.lint.rules import RULES
-from pytest_int8acc.report.catalogue import CAUSES
 from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.spec.criteria import TaskName
-from pytest_int8acc.spec.int8 import CalibrationMethod
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = (DOCS / "reference.md").read_text(encoding="utf-8")
@@ -88,10 +86,10 @@ def test_the_spec_keys_of_settings_exist() -> None:
     ("title", "names"),
     [
         ("Metrics", set(METRICS)),
-        ("Metrics of labels", set(get_args(TaskName))),
-        ("Calibration methods", set(get_args(CalibrationMethod))),
+        ("Metrics of labels", TASKS),
+        ("Calibration methods", set(METHODS)),
         ("Lint rules", set(RULES)),
-        ("Causes", set(CAUSES)),
+        ("Causes", set(REPORT["definitions"]["Cause"]["properties"]["kind"]["enum"])),
     ],
 )
 def test_every_metric_method_rule_and_cause_is_in_it(title: str, names: set[str]) -> None:

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import numpy_helper, parser
+from written_networks import network
 
 from pytest_int8acc.graph.instrument import split_groups
 from pytest_int8acc.graph.layout import find_groups, quantize
-from pytest_int8acc.graph.model import APART_BYTES, make_model
+from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.runtime.onnxruntime import CPU
 
-CHANNELS = APART_BYTES // 4 + 44
-"""Scales of so many are kept beside the graph."""
+#: Scales of so many take more than 1024 bytes and are kept beside the graph.
+CHANNELS = 300
 
 
 def product() -> Network:
     """One product of [n, CHANNELS] with a weight."""
-    proto = parser.parse_model(
-        f"""
-        <ir_version: 8, opset_import: ["": 19]>
-        product (float[n, {CHANNELS}] x) => (float[n, 4] y) {{ [mm] y = MatMul(x, w) }}
-        """
-    )
-    weight = np.random.default_rng(0).normal(size=(CHANNELS, 4)).astype(np.float32)
-    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
-    model = make_model(proto)
+    text = f"product (float[n, {CHANNELS}] x) => (float[n, 4] y) {{ [mm] y = MatMul(x, w) }}"
+    header = '<ir_version: 8, opset_import: ["": 19]> '
+    model = make_model(network(header + text, {"w": {"shape": [CHANNELS, 4]}}))
     return quantize(model, find_groups(model), {"x": 0.02})
 
 

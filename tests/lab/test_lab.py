@@ -39,14 +39,13 @@ from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.onnxruntime import CPU, OrtEngine, Sessions
 from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.scores.criteria import OutputLimits
-from pytest_int8acc.scores.judge import Judge, Verdict
-from pytest_int8acc.tensors import Outputs
+from pytest_int8acc.scores.judge import Judge
 
 LIMITS = (OutputLimits("*", limits={"sqnr_db": 20, "cosine": 0.98, "mean_abs": 0.5}),)
 
 
 @cache
-def bench(name: str, rest: str, folder: Path) -> tuple[Lab, Outputs]:
+def bench(name: str, rest: str, folder: Path) -> tuple[Lab, Any]:
     """A lab of a network of the zoo, and the baseline."""
     network, data = zoo_network(name), dataset_for(name, folder)
     model = to_fp16(network.model).model if rest == "fp16" else network.model
@@ -68,7 +67,7 @@ def bench(name: str, rest: str, folder: Path) -> tuple[Lab, Outputs]:
     return Lab(measured, Int8Form(network, "by hand", rest)), baseline
 
 
-def run(model: Model, data: Any) -> Outputs:
+def run(model: Model, data: Any) -> Any:
     return run_together({"it": OrtEngine(model)}, data)["it"]
 
 
@@ -219,7 +218,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return faulty(tmp_path_factory.mktemp("case"), "residual", 60, 2, 22)
 
 
-def values(verdict: Verdict) -> dict[str, float]:
+def values(verdict: Any) -> dict[str, float]:
     """The values of the scores; what perturbed inputs do to a fix is in their intervals alone."""
     return {score.name: score.value for score in verdict.scores}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judged import compare_outputs
+from judged import Outputs, compare_outputs
 from sample_outputs import reject
 from stored_engine import SWITCH, StoredEngine, ids
 from zoo_networks import dataset_for, zoo_network
@@ -18,19 +18,17 @@ import pytest_int8acc.lab.inputs
 from pytest_int8acc import CriterionError
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.half import to_fp16
-from pytest_int8acc.graph.instrument import Setting
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.lab.evaluators import Built, Simulated
-from pytest_int8acc.lab.inputs import Inputs
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
 from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.search.types import GroupInfo
-from pytest_int8acc.tensors import Array, Feed, Outputs
+from pytest_int8acc.tensors import Array, Feed
 
 LIMITS = (OutputLimits("*", limits={"sqnr_db": 20, "cosine": 0.98, "max_abs": 0.5}),)
 WANTED = Judge(LIMITS)
@@ -71,10 +69,10 @@ class StoredBoard:
     def __init__(self, engine: StoredEngine, groups: list[GroupInfo]) -> None:
         self.engine, self.groups = engine, groups
 
-    def setting(self, high: Collection[str], scales: object) -> Setting:
-        return Setting({SWITCH: np.array([group.name not in high for group in self.groups])})
+    def setting(self, high: Collection[str], scales: object) -> Any:
+        return SimpleNamespace(inputs={SWITCH: np.array([group.name not in high for group in self.groups])})
 
-    def run(self, feed: Feed, setting: Setting) -> Feed:
+    def run(self, feed: Feed, setting: Any) -> Feed:
         return self.engine({**feed, **setting.inputs})
 
 
@@ -149,7 +147,7 @@ def test_outputs_that_cannot_be_cut_make_a_batch_a_sample(tmp_path: Path) -> Non
     """The zoo's mlp multiplies from the left: its outputs have no row per sample."""
     bench = Bench("mlp", tmp_path, "fp32")
     assert (bench.data.samples, bench.evaluator.samples) == (48, 3)
-    inputs = Inputs(bench.data, zoo_network("mlp").model.inputs, bench.baseline)
+    inputs = bench.simulator.inputs
     assert (len(inputs), inputs.rows([0, 2])) == (3, [*range(16), *range(32, 48)])
 
 

@@ -4,19 +4,19 @@ import math
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 from onnx import parser
+from spec_texts import METHODS
 
 from pytest_int8acc import ScalesError
 from pytest_int8acc.data import Batch, RandomSource, open_dataset
 from pytest_int8acc.graph.model import Model, make_model
-from pytest_int8acc.observers.methods import METHODS, Options, calibrate
+from pytest_int8acc.observers.methods import Options, calibrate
 from pytest_int8acc.observers.ranges import ENTROPY_BINS, entropy_amax
 from pytest_int8acc.observers.scales import amax_to_scale
-from pytest_int8acc.spec.int8 import CalibrationMethod
 
 RNG = np.random.default_rng(7)
 GAUSS = RNG.standard_normal((200, 50)).astype(np.float32)
@@ -43,11 +43,7 @@ def model_of(body: str = "y = Relu(x)", width: int = 50) -> Model:
     return make_model(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>\n{graph}'))
 
 
-def test_the_register_holds_the_methods_that_a_spec_may_name() -> None:
-    assert set(METHODS) == set(get_args(CalibrationMethod))
-
-
-def amax_of(x: Any, method: CalibrationMethod, batch: int = 64, **options: Any) -> float:
+def amax_of(x: Any, method: Any, batch: int = 64, **options: Any) -> float:
     scales = calibrate(model_of(), ["x"], Samples(x, batch), method=method, options=Options(**options))  # type: ignore[arg-type]
     return scales.values["x"] * 127
 
@@ -92,19 +88,19 @@ def test_entropy_is_not_drawn_in_by_the_zeros_of_a_relu() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_batch_size_makes_no_difference(method: CalibrationMethod) -> None:
+def test_the_batch_size_makes_no_difference(method: Any) -> None:
     assert amax_of(HEAVY, method, batch=200) == pytest.approx(amax_of(HEAVY, method, batch=7), rel=1e-5)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_no_method_widens_the_range_or_gives_zero(method: CalibrationMethod) -> None:
+def test_no_method_widens_the_range_or_gives_zero(method: Any) -> None:
     for x in (GAUSS * 1e-20, GAUSS * 1e20, np.full((3, 50), 5, np.float32), GAUSS[:1]):
         amax = amax_of(x.astype(np.float32), method)
         assert 0 < amax <= float(np.abs(x).max()) * 1.000001
 
 
 @pytest.mark.parametrize("method", ["minmax", "entropy", "topk"])
-def test_a_tensor_that_is_always_zero_gets_a_harmless_scale_and_a_note(method: CalibrationMethod) -> None:
+def test_a_tensor_that_is_always_zero_gets_a_harmless_scale_and_a_note(method: Any) -> None:
     model = model_of("y = Sub(x, x)")
     scales = calibrate(model, ["x", "y"], Samples(GAUSS[:8]), method=method)  # type: ignore[arg-type]
     assert scales.values["y"] == np.float32(1 / 127)
@@ -112,7 +108,7 @@ def test_a_tensor_that_is_always_zero_gets_a_harmless_scale_and_a_note(method: C
 
 
 @pytest.mark.parametrize("method", ["minmax", "entropy", "mse"])
-def test_an_overflow_in_calibration_names_the_tensor(method: CalibrationMethod) -> None:
+def test_an_overflow_in_calibration_names_the_tensor(method: Any) -> None:
     with pytest.raises(ScalesError, match=r"inf or nan in 'y'.*calibration data"):
         calibrate(model_of("y = Log(x)"), ["x", "y"], Samples(GAUSS[:8]), method=method)  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnxruntime.quantization.calibrate import HistogramCollector
 
 from pytest_int8acc.data import RandomSource, open_dataset
-from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.layout import find_groups
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.observers.observer import Observer
@@ -37,7 +37,9 @@ def by_every_bin(counts: Counts, amax: float) -> dict[float, float]:
     half = counts.size // 2
     weights, centres = counts[half:] + counts[:half][::-1], (np.arange(half) + 0.5) / half
     return {
-        amax * share: float((weights * (INT8.fake_quantize(centres, share / 127) - centres) ** 2).sum())
+        amax * share: float(
+            (weights * (FORMATS["int8"].fake_quantize(centres, share / 127) - centres) ** 2).sum()
+        )
         for share in 2.0 ** -np.arange(0, 7.01, 1 / 16)
     }
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
 from plugin_support import LOAD
+from written_networks import network
 
 pytestmark = pytest.mark.usefixtures("quick_processes")
 
@@ -24,24 +24,17 @@ def project(pytester: pytest.Pytester) -> Path:
     centers = np.eye(CLASSES, 12, dtype=np.float32) * 4
     labels = np.arange(SAMPLES) % CLASSES
     data = centers[labels] + rng.normal(0, 0.3, (SAMPLES, 12)).astype(np.float32)
-    proto = parser.parse_model(
-        f"""<ir_version: 8, opset_import: ["" : 17]>
+    text = f"""
         net (float[N, 12] x) => (float[N, {CLASSES}] logits, float[N, 4] features) {{
           hidden = MatMul(x, w)
           features = Tanh(hidden)
           scores = MatMul(x, v)
           logits = Add(scores, offset)
         }}"""
-    )
-    weights = {"w": rng.normal(0, 0.2, (12, 4)), "v": centers.T, "offset": np.zeros(CLASSES)}
-    for name, array in weights.items():
-        proto.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
+    weights = {"w": rng.normal(0, 0.2, (12, 4)).astype(np.float32), "v": centers.T}
     folder = pytester.path
-    onnx.save(proto, folder / "net.onnx")
-    proto.graph.initializer[-1].CopyFrom(
-        numpy_helper.from_array(np.full(CLASSES, 3000, np.float32), "offset")
-    )
-    onnx.save(proto, folder / "offset.onnx")
+    onnx.save(network(text, {**weights, "offset": [0.0] * CLASSES}), folder / "net.onnx")
+    onnx.save(network(text, {**weights, "offset": [3000.0] * CLASSES}), folder / "offset.onnx")
     np.savez(folder / "data.npz", x=data.astype(np.float32))
     np.save(folder / "labels.npy", labels)
     np.save(folder / "from_one.npy", (labels + 1) % CLASSES)
@@ -155,12 +148,7 @@ def test_a_function_that_fails_on_dead_outputs_has_caught_them(pytester, project
 
 def planted(folder: Path, body: str, **arrays: np.ndarray) -> None:
     """A network of one line per node over ``x``, with constants by name."""
-    proto = parser.parse_model(
-        f'<ir_version: 8, opset_import: ["" : 17]> net (float[N, 12] x) => (float[N, 6] y) {{ {body} }}'
-    )
-    for name, array in arrays.items():
-        proto.graph.initializer.append(numpy_helper.from_array(array, name))
-    onnx.save(proto, folder / "net.onnx")
+    onnx.save(network(f"net (float[N, 12] x) => (float[N, 6] y) {{ {body} }}", arrays), folder / "net.onnx")
 
 
 @pytest.mark.parametrize(("spoilt", "verdict"), [(60, "failed"), (1, "passed")])

@@ -12,8 +12,9 @@ import onnx
 import pytest
 import yaml
 from fake_backends import WrongBackend
-from onnx import TensorProto, helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper
 from plugin_support import LOAD
+from written_networks import network
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]> net (float[N, 16] x) => (float[N, 8] probs)'
 LAYERS = "h = MatMul(x, w1)  r = Relu(h)  m = MatMul(r, w2)  logits = Add(m, bias)"
@@ -40,10 +41,10 @@ def project(
     wide[:, 0] *= noise
     narrow[0] /= noise
     weights = {"w1": wide, "w2": narrow, "bias": np.full(8, bias)}
-    proto = parser.parse_model(f"{HEAD} {{ {LAYERS} {end} }}")
-    arrays = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()]
-    flat = numpy_helper.from_array(np.array([-1, 8], np.int64), "flat")
-    proto.graph.initializer.extend([*arrays, *([flat] if "flat" in end else [])])
+    arrays = {name: array.astype(np.float32) for name, array in weights.items()}
+    if "flat" in end:
+        arrays["flat"] = np.array([-1, 8])
+    proto = network(f"{HEAD} {{ {LAYERS} {end} }}", arrays, named=False)
     for place, node in enumerate(proto.graph.node):
         node.name = f"{node.op_type}_{place}"
     onnx.save(proto, folder / "model.onnx")

@@ -7,30 +7,16 @@ import importlib.util
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper, parser
+from case_files import write
+from onnx import helper, numpy_helper
 from plugin_support import LOAD
 
 from benchmarks.greens import quantize
 
-#: Layers and their share of the multiply-accumulates in %.
-SIZES = {"a": 60, "b": 25, "c": 10, "d": 5}
-
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
-    nodes, weights, rng = [], [], np.random.default_rng(0)
-    for name, size in SIZES.items():
-        weight = (rng.normal(size=(20, size)) / 5).astype(np.float32)
-        weights.append(numpy_helper.from_array(weight, f"{name}.weight"))
-        nodes.append(helper.make_node("MatMul", ["x", f"{name}.weight"], [f"{name}_out"], name))
-    nodes.append(helper.make_node("Concat", [f"{name}_out" for name in SIZES], ["y"], "join", axis=1))
-    values = [
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", s]) for n, s in (("x", 20), ("y", 100))
-    ]
-    graph = helper.make_graph(nodes, "four", values[:1], values[1:], weights)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(proto, pytester.path / "model.onnx")
-    np.savez(pytester.path / "data.npz", x=rng.normal(size=(16, 20)).astype(np.float32))
+    write(pytester.path, {"network": "products()", "data": {"samples": 16}})
     return pytester
 
 
@@ -109,7 +95,7 @@ def test_a_fix_of_ours_and_its_plan_are_no_warning(project):
         numpy_helper.from_array(
             numpy_helper.to_array(proto.graph.initializer[0])
             * np.geomspace(1e-4, 1, 20)[:, None].astype("f4"),
-            "a.weight",
+            "a_weight",
         )
     )
     proto.graph.node.insert(0, helper.make_node("Div", ["x", "spread"], ["wide"], "spread"))
@@ -142,28 +128,21 @@ def test_obey_is_refused_where_the_model_s_own_types_are_the_engine_s(project):
 
 def test_int8_that_no_output_feels_is_told(project):
     """INT8 is added with a factor of 0, as training with quantization begins."""
-    weight = np.random.default_rng(1).normal(size=(20, 100)).astype(np.float32)
-    numbers = {"x_scale": 3 / 127, "w_scale": np.abs(weight).max() / 127, "blend": 0}
-    float_layer = "exact = MatMul(x, w)"
-    low_layer = """
+    weights = {"w": {"shape": [20, 100]}, "blend": 0, "x_scale": 0.03, "w_scale": 0.01}
+    weights["zero"] = {"integers": 0, "type": "int8"}
+    low = """net (float[n, 20] x) => (float[n, 100] y) {
+        exact = MatMul(x, w)
         xq = QuantizeLinear(x, x_scale, zero)
         xd = DequantizeLinear(xq, x_scale, zero)
         wq = QuantizeLinear(w, w_scale, zero)
         wd = DequantizeLinear(wq, w_scale, zero)
         low = MatMul(xd, wd)
-        part = Mul(low, blend)"""
-    for file, nodes in {
-        "model.onnx": f"{float_layer}\n y = Identity(exact)",
-        "int8.onnx": f"{float_layer}{low_layer}\n y = Add(exact, part)",
-    }.items():
-        header = '<ir_version: 8, opset_import: ["" : 17]>'
-        proto = parser.parse_model(f"{header} net (float[n, 20] x) => (float[n, 100] y) {{ {nodes} }}")
-        proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
-        if file == "int8.onnx":
-            arrays = {name: np.array(number, np.float32) for name, number in numbers.items()}
-            arrays["zero"] = np.array(0, np.int8)
-            proto.graph.initializer.extend(numpy_helper.from_array(a, name) for name, a in arrays.items())
-        onnx.save(proto, project.path / file)
+        part = Mul(low, blend)
+        y = Add(exact, part)
+    }"""
+    plain = "net (float[n, 20] x) => (float[n, 100] y) { exact = MatMul(x, w) y = Identity(exact) }"
+    quantized = {"int8.onnx": {"graph": low, "weights": weights}}
+    write(project.path, {"graph": plain, "weights": {"w": weights["w"]}, "models": quantized})
     result = run(project)
     result.assert_outcomes(passed=1)
     assert "the outputs are the baseline's bit for bit" in " ".join(result.stdout.str().split())

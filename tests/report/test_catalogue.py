@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+from spec_texts import OUTPUT_METRICS, TASKS
 
+from pytest_int8acc import Case, load_spec
 from pytest_int8acc.report import catalogue, why
 from pytest_int8acc.results.causes import Cause, NumberName
-from pytest_int8acc.spec.criteria import OutputCriterion, TaskName
-from pytest_int8acc.spec.load import load_spec
-from pytest_int8acc.spec.models import Case
 
 #: Characters of a clause at most, so that a layer's name of 25 fits before it in a line of 110.
 CLAUSE = 83
@@ -93,7 +92,7 @@ def test_the_clause_of_a_symptom_fits_in_a_line(symptom: Any) -> None:
 
 
 def test_every_metric_has_a_label() -> None:
-    assert set(catalogue.METRICS) == {*OutputCriterion.limits(), *get_args(TaskName), "speedup"}
+    assert set(catalogue.METRICS) == {*OUTPUT_METRICS, *TASKS, "speedup"}
 
 
 #: A key of a spec with its value, between quotes, and the key beside which it is to be written.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
-import json
 import math
 import re
 import struct
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from hostile import renamed
-from packages import PACKAGE
 from report_cases import (
     CASE,
     Plain,
@@ -31,6 +29,7 @@ from report_cases import (
 )
 from report_readers import Reader
 from report_samples import RESULTS
+from spec_texts import OUTPUT_METRICS, TASKS
 
 from pytest_int8acc.names import shown
 
@@ -266,9 +265,7 @@ def test_a_trade_off_is_drawn_from_nothing_kept_high_to_the_most(pytester: pytes
 
 def test_every_metric_number_and_file_has_a_label(pytester: pytest.Pytester) -> None:
     """What a page names has its explanation beside it."""
-    known = json.loads((PACKAGE / "int8acc.schema.json").read_text(encoding="utf-8"))["definitions"]
-    metrics = [names["required"][0] for names in known["OutputCriterion"]["anyOf"]]
-    metrics += known["MetricCriterion"]["properties"]["metric"]["pattern"][2:].partition(")")[0].split("|")
+    metrics = sorted(OUTPUT_METRICS | TASKS)
     assert {"cosine", "tolerance", "top1", "ssim"} <= set(metrics)
     files = ["fixed.onnx", "plan.yaml", "exclude_nodes.txt", "modelopt.sh", "ort_quantize.py"]
     files += ["layer_precisions.txt", "postprocess.py", "commands.txt", "float.onnx"]

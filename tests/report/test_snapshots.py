@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from plugin_support import CONFTEST, LOAD, spec
 from report_cases import SCHEMA, enumerated
+from report_readers import by_case
 from report_samples import RESULTS
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -95,23 +96,6 @@ def sentences(value: Any, place: str = "") -> Iterator[str]:
         yield f"{place}: {value:.6g}" if isinstance(value, float) else f"{place}: {value}"
 
 
-def by_case(stdout: str) -> dict[str, list[str]]:
-    """What the terminal shows of each case: its failure, then its line at the end with what is below it."""
-    lines: dict[str, list[str]] = {name: [] for name in RESULTS}
-    name = ""
-    for line in stdout.partition("short test summary info")[0].splitlines():
-        if heading := re.fullmatch(r"_+ int8acc: (\S+) _+", line):
-            name = heading[1]
-        elif found := re.match(r"(?:PASSED|FAILED) report\.int8acc\.yaml::(\S+) - ", line):
-            name = found[1]
-            lines[name].append(line.replace("report.int8acc.yaml::", ""))
-        elif re.match(r"[=!]+ |int8acc: ", line):
-            name = ""
-        elif name and not line.startswith("    settings: "):
-            lines[name].append(line.rstrip())
-    return lines
-
-
 def strings(value: Any) -> Iterator[str]:
     """All strings in plain JSON types, keys left out."""
     if isinstance(value, str):
@@ -140,10 +124,12 @@ def test_every_sample_reads_as_it_was_kept(
     (pytester.path / "report.int8acc.yaml").write_text(spec(*RESULTS), encoding="utf-8")
     monkeypatch.setenv("COLUMNS", "5000")  # nothing is wrapped
     few, more = (
-        by_case(pytester.runpytest(*LOAD, "--int8acc", *flag).stdout.str()) for flag in ((), ("-v",))
+        by_case(pytester.runpytest(*LOAD, "--int8acc", *flag).stdout.str(), RESULTS) for flag in ((), ("-v",))
     )
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "summary.md"))
-    most = by_case(pytester.runpytest(*LOAD, "--int8acc", "-vv", "--int8acc-report=out").stdout.str())
+    most = by_case(
+        pytester.runpytest(*LOAD, "--int8acc", "-vv", "--int8acc-report=out").stdout.str(), RESULTS
+    )
     page = Page((pytester.path / "out" / "report.html").read_text(encoding="utf-8"))
     report = json.loads((pytester.path / "out" / "report.json").read_text(encoding="utf-8"))
     summary = (pytester.path / "summary.md").read_text(encoding="utf-8").replace("\\", "").split("\n### ")

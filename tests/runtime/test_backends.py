@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from projects import CALIBRATED, Project
 
-from pytest_int8acc import Case, EngineError, Settings, load_spec
+from pytest_int8acc import Case, EngineError, Settings
 from pytest_int8acc.case.forms import int8_form
 from pytest_int8acc.data import open_dataset
 from pytest_int8acc.errors import MissingBackendError
@@ -32,10 +32,7 @@ SETTINGS = Settings(no_cache=True)
 def case(tmp_path: Path) -> Case:
     project = Project(tmp_path)
     project.data(project.model("plain"))
-    path = tmp_path / "case.int8acc.yaml"
-    path.write_text(f"model: model.onnx\ninputs: data.npz\n{CALIBRATED}")
-    (found,) = load_spec(path)
-    return found
+    return project.case(CALIBRATED)
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import numpy_helper, parser
+from onnx import parser
+from written_networks import network
 
 from pytest_int8acc import EngineError
 from pytest_int8acc.graph.model import Model, make_model
@@ -104,9 +105,7 @@ def test_saturation_is_judged_by_the_figure() -> None:
 def test_a_model_over_the_inline_limit_is_loaded_from_files(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     graph = "agraph (float[N, 64] x) => (float[N, 64] y) { y = MatMul(x, w) }"
-    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>\n{graph}')
-    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
-    model = make_model(proto)
+    model = make_model(network(graph, {"w": weight}))
     feed = {"x": np.ones((3, 64), np.float32)}
     inline = OrtEngine(model)(feed)
     for module in (engines, sys.modules["pytest_int8acc.graph.model"]):

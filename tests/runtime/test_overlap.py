@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from plugin_support import LOAD
 from projects import CALIBRATED, Project
 
-from pytest_int8acc import Case, EngineError, Settings, load_spec
+from pytest_int8acc import Case, EngineError, Settings
 from pytest_int8acc.case.data import open_source
 from pytest_int8acc.case.forms import candidate_form, load_float
 from pytest_int8acc.results import Role
@@ -44,10 +44,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def case(tmp_path: Path) -> Case:
     project = Project(tmp_path)
     project.data(project.model("plain"))
-    path = tmp_path / "case.int8acc.yaml"
-    path.write_text(f"model: model.onnx\ninputs: data.npz\n{CALIBRATED}criteria: [{{cosine: 0.5}}]\n")
-    (found,) = load_spec(path)
-    return found
+    return project.case(f"{CALIBRATED}criteria: [{{cosine: 0.5}}]")
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import pytest
 from rtx import build_all
 from zoo import ZOO
 
-from pytest_int8acc.graph.formats import FP8
+from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.graph.network import Plan
-from pytest_int8acc.graph.opsets import QDQ_OPSET, raise_opset
+from pytest_int8acc.graph.opsets import raise_opset
 from pytest_int8acc.graph.plan import apply, fp32_nodes
 
 
@@ -37,9 +37,9 @@ def test_tensorrt_builds() -> None:
 
 def in_fp8(name: str) -> bytes:
     """A model of the zoo with Q/DQ in FP8, the rest in FP16."""
-    model = normalize(raise_opset(normalize(make_model(ZOO[name]())), QDQ_OPSET))
-    layout = find_groups(model, low=FP8)
-    network = quantize(model, layout, dict.fromkeys(layout.activations, 4 / 448), FP8)
+    model = normalize(raise_opset(normalize(make_model(ZOO[name]())), 19))
+    layout = find_groups(model, low=FORMATS["fp8"])
+    network = quantize(model, layout, dict.fromkeys(layout.activations, 4 / 448), FORMATS["fp8"])
     return to_fp16(apply(network)).model.serialize()
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_int8acc.results.engines import LayerTime
-from pytest_int8acc.search.speed import LEAST_SHARE, MAX_PLANS, GroupWork, closed, losses, sets_to_try
+from pytest_int8acc.search.speed import GroupWork, closed, losses, sets_to_try
 
 
 def group(name: str, macs: float = 1.0, elements: float = 1.0, before: str = "") -> GroupWork:
@@ -115,7 +115,7 @@ def test_sets_are_worth_an_engine(data: st.DataObject) -> None:
     groups = data.draw(networks())
     times = st.sampled_from((-2.0, -1.0, -0.5, 0.0, 0.25, 1.0, 3.0))
     lost = {one.name: data.draw(times) for one in groups}
-    most = data.draw(st.integers(1, MAX_PLANS))
+    most = data.draw(st.integers(1, 12))
     sets = sets_to_try(groups, lost, most=most)
     assert len(sets) == len(set(sets)) <= most
     losers = {name for name, ms in lost.items() if ms > 0}
@@ -124,7 +124,7 @@ def test_sets_are_worth_an_engine(data: st.DataObject) -> None:
     for names in sets:
         left = [one for one in groups if one.name not in names]
         assert left
-        assert not total or sum(one.macs for one in left) / total > LEAST_SHARE
+        assert not total or sum(one.macs for one in left) / total > 0.2, "so much of the work stays in INT8"
         between = {one.name for one in groups if is_between(groups, one, names)}
         assert names & losers
         assert losers <= names or {name for name in names if lost[name] <= 0} <= between

@@ -10,8 +10,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from spec_schema import SCHEMA, is_valid
-from spec_texts import VALID
+from spec_texts import SCHEMA, VALID, is_valid
 
 from pytest_int8acc import Case, SpecError, load_spec
 from pytest_int8acc.spec.yaml import parse
@@ -111,7 +110,7 @@ def test_a_valid_case_with_other_values(changes: dict[str, Any], file: Path) -> 
     shared = {"defaults": case, "cases": [changes, {"name": "b"} | changes]}
     for spec in (case | changes, shared):
         if check(json.dumps(spec).encode(), file):
-            assert is_valid(spec, SCHEMA), "an editor underlines what loads"
+            assert is_valid(spec), "an editor underlines what loads"
 
 
 @fuzz
@@ -144,4 +143,4 @@ def test_an_editor_never_underlines_what_loads(parts: list[tuple[str, Any]], fil
     shared = {"defaults": case, "cases": [{"name": "a"}, {"name": "b", "batch": 2}]}
     for spec in (case, shared):
         if check(json.dumps(spec).encode(), file):
-            assert is_valid(spec, SCHEMA)
+            assert is_valid(spec)

@@ -10,7 +10,7 @@ from typing import Any
 import pydantic
 import pytest
 import yaml
-from spec_texts import BUILT, EVERYTHING, MINIMAL, SEVERAL, TENSORRT, VALID
+from spec_texts import MINIMAL, VALID
 
 from pytest_int8acc import Case, SpecError, load_spec
 from pytest_int8acc.spec.yaml import parse
@@ -34,7 +34,7 @@ def plain(text: str | bytes) -> Any:
     return document.root.plain()
 
 
-@pytest.mark.parametrize("text", [EVERYTHING, "# of TensorRT\nname: net\n" + TENSORRT])
+@pytest.mark.parametrize("text", [VALID["everything"], "# of TensorRT\nname: net\n" + VALID["tensorrt"]])
 def test_everything_that_a_case_may_say(text: str, tmp_path: Path) -> None:
     (case,) = load(text, tmp_path)
     assert said(case) == plain(text)
@@ -46,7 +46,7 @@ def test_everything_that_a_case_may_say(text: str, tmp_path: Path) -> None:
 
 
 def test_engines_built_already_goldens_and_plans(tmp_path: Path) -> None:
-    engine, cache, guarded = load(BUILT, tmp_path)
+    engine, cache, guarded = load(VALID["built"], tmp_path)
     assert (engine.int8.engine, engine.baseline, engine.golden) == ("a.engine", "golden", False)
     assert cache.int8.implicit is not None
     assert (cache.int8.implicit.calibrate, cache.int8.implicit.cache) == (None, "a.cache")
@@ -58,7 +58,7 @@ def test_engines_built_already_goldens_and_plans(tmp_path: Path) -> None:
 
 
 def test_what_a_case_says_of_settings_goes_by_their_names(tmp_path: Path) -> None:
-    (case,) = load(TENSORRT, tmp_path)
+    (case,) = load(VALID["tensorrt"], tmp_path)
     assert {name: value for name, value in case.settings().items() if value is not None} == {
         "backend": "tensorrt",
         "search": "always",
@@ -108,7 +108,7 @@ def test_max_drop_is_absolute_or_relative(drop: str, expected: tuple[float, bool
 
 
 def test_a_key_of_a_case_replaces_the_whole_default(tmp_path: Path) -> None:
-    first, second, third = load(SEVERAL, tmp_path)
+    first, second, third = load(VALID["several"], tmp_path)
     assert [case.name for case in (first, second, third)] == ["first", "second", "third"]
     assert first.int8 == third.int8
     assert (second.int8.scales, second.int8.calibrate) == ("s.cache", None)
@@ -117,7 +117,7 @@ def test_a_key_of_a_case_replaces_the_whole_default(tmp_path: Path) -> None:
 
 
 def test_each_case_knows_its_line_from_zero(tmp_path: Path) -> None:
-    assert [case.line for case in load(SEVERAL, tmp_path)] == [6, 7, 9]
+    assert [case.line for case in load(VALID["several"], tmp_path)] == [6, 7, 9]
     assert [case.line for case in load("# one\n\n" + MINIMAL, tmp_path)] == [2]
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 import pytest
 import qdq_by_hand
+import written_networks
 import yaml
 from plugin_support import LOAD
 
@@ -144,7 +145,7 @@ def _write_network(folder: Path, said: Mapping[str, Any]) -> None:
 
 def _network(said: Mapping[str, Any]) -> onnx.ModelProto:
     if "graph" in said:
-        return case_networks.network(said["graph"], said.get("weights", {}))
+        return written_networks.network(said["graph"], said.get("weights", {}))
     proto = case_networks.built(said["network"])
     for name, factors in said.get("weights", {}).items():
         weight, _, axis = name.partition(":")

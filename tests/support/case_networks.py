@@ -1,16 +1,18 @@
-"""Networks of case files: a few layers with seeded weights; nodes bear the names of what they make."""
+"""Networks of case files: those of networks.yaml, of the zoo and of benchmarks/half, with their options."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
+from written_networks import network, written
 from zoo import ZOO
 
 from benchmarks.builder import Builder as HalfBuilder
@@ -18,90 +20,7 @@ from benchmarks.half.networks import build as build_half
 from benchmarks.half.parts import FAULTS, HEALTHY
 
 Array = NDArray[Any]
-HEAD = '<ir_version: 8, opset_import: ["": 17]> '
-CONVS = """net (float[n, 4, 8, 8] x) => (float[n, 6] logits) {
-    conv1 = Conv<pads = [1, 1, 1, 1]>(x, w1, b1)
-    relu1 = Relu(conv1)
-    conv2 = Conv<pads = [1, 1, 1, 1]>(relu1, w2, b2)
-    relu2 = Relu(conv2)
-    conv3 = Conv<pads = [1, 1, 1, 1]>(relu2, w3, b3)
-    relu3 = Relu(conv3)
-    pooled = AveragePool<kernel_shape = [4, 4], strides = [4, 4]>(relu3)
-    flat = Flatten(pooled)
-    logits = Gemm<transB = 1>(flat, w4, b4)
-}"""
-BLOCK = """net (float[n, 6, 16] x) => (float[n, 6, 8] logits) {
-    norm1 = LayerNormalization(x, g1, h1)
-    fc1 = MatMul(norm1, w1)
-    bias1 = Add(fc1, b1)
-    gate = Erf(bias1)
-    more = Add(gate, one)
-    gelu = Mul(bias1, more)
-    fc2 = MatMul(gelu, w2)
-    sum = Add(x, fc2)
-    norm2 = LayerNormalization(sum, g2, h2)
-    logits = MatMul(norm2, w3)
-}"""
-DETECTOR = """net (float[n, 8, 16, 16] image) => (float[n, k] placed) {
-    mixed = Conv<pads = [1, 1, 1, 1]>(image, w1)
-    relu = Relu(mixed)
-    heads = Conv(relu, w2)
-    boxes = Reshape(heads, flat)
-    scores = ReduceMean<axes = [1], keepdims = 0>(boxes)
-    best, place = TopK<axis = 1>(scores, count)
-    placed = Cast<to = 1>(place)
-}"""
-ATTENTION = """net (float[n, 6, 16] x) => (float[n, 6, 8] logits) {
-    norm1 = LayerNormalization(x, g1, h1)
-    query = MatMul(norm1, wq)
-    key = MatMul(norm1, wk)
-    value = MatMul(norm1, wv)
-    query_split = Reshape(query, heads)
-    key_split = Reshape(key, heads)
-    value_split = Reshape(value, heads)
-    queries = Transpose<perm = [0, 2, 1, 3]>(query_split)
-    keys = Transpose<perm = [0, 2, 3, 1]>(key_split)
-    values = Transpose<perm = [0, 2, 1, 3]>(value_split)
-    scores = MatMul(queries, keys)
-    scaled = Mul(scores, third)
-    weights = Softmax(scaled)
-    mixed = MatMul(weights, values)
-    turned = Transpose<perm = [0, 2, 1, 3]>(mixed)
-    joined = Reshape(turned, whole)
-    out = MatMul(joined, wo)
-    sum = Add(x, out)
-    norm2 = LayerNormalization(sum, g2, h2)
-    logits = MatMul(norm2, w3)
-}"""
-
-
-def network(text: str, weights: Mapping[str, Any]) -> onnx.ModelProto:
-    """A model from ONNX's text form, without its header.
-
-    ``weights``: by name a number, a list of them (constants), ``{shape: [...], times: 1.0}`` (seeded, so that
-    what they make is of order one) or ``{integers: [...]}``.
-    """
-    proto = parser.parse_model(text if text.lstrip().startswith("<") else HEAD + text)
-    rng = np.random.default_rng(0)
-    for name, said in weights.items():
-        proto.graph.initializer.append(numpy_helper.from_array(_weight(said, rng), name))
-    for node in proto.graph.node:
-        node.name = node.name or node.output[0]
-    return proto
-
-
-def _weight(said: Any, rng: np.random.Generator) -> Array:
-    if isinstance(said, Mapping) and "integers" in said:
-        return np.array(said["integers"], np.int64)
-    if not isinstance(said, Mapping):
-        return np.array(said, np.float32)
-    shape = said["shape"]
-    # The first axis is taken for the output's, as Conv and Gemm with transB have it.
-    array = rng.standard_normal(shape) * (2 / max(np.prod(shape[1:]), 1)) ** 0.5
-    for axis, factors in said.get("slices", {}).items():
-        for index, factor in factors.items():
-            np.moveaxis(array, int(axis), 0)[index] *= factor
-    return (array * said.get("times", 1.0)).astype(np.float32)
+_WRITTEN = written(Path(__file__).with_name("networks.yaml"))
 
 
 def scale_channel(
@@ -130,15 +49,12 @@ def convs(outlier: float = 1.0, channel: int = 3, width: int = 8, uneven: float 
 
     One output channel of ``conv2`` has weights ``uneven`` times smaller, which a Mul behind it undoes.
     """
-    shapes: dict[str, Any] = {"w1": (width, 4, 3, 3), "b1": (width,), "w2": (8, width, 3, 3), "b2": (8,)}
-    shapes |= {"w3": (8, 8, 3, 3), "b3": (8,), "w4": (6, 32), "b4": (6,)}
-    # Small biases, so that outputs are of their samples and not alike for all.
-    weights: dict[str, Any] = {
-        name: {"shape": shape, "times": 0.1 if name[0] == "b" else 1.0} for name, shape in shapes.items()
-    }
-    text = CONVS
+    said = _WRITTEN["convs"]
+    text, weights = said["text"], dict(said["weights"])
+    for name, shape in {"w1": (width, 4, 3, 3), "b1": (width,), "w2": (8, width, 3, 3)}.items():
+        weights[name] = {**weights[name], "shape": shape}
     if uneven != 1.0:
-        text = CONVS.replace("relu2 = Relu(conv2)", "even2 = Mul(conv2, e2)\n    relu2 = Relu(even2)")
+        text = text.replace("relu2 = Relu(conv2)", "even2 = Mul(conv2, e2)\n    relu2 = Relu(even2)")
         weights["e2"] = np.ones((1, 8, 1, 1)).tolist()
     proto = network(text, weights)
     scale_channel(proto, ["w1:0", "b1:0"], ["w2:1"], channel, outlier)
@@ -149,29 +65,25 @@ def convs(outlier: float = 1.0, channel: int = 3, width: int = 8, uneven: float 
 
 
 def block(outlier: float = 1.0, channel: int = 3) -> onnx.ModelProto:
-    """A norm, two products with a GELU between; a channel of the norm is ``outlier`` times as large."""
-    weights: dict[str, Any] = {"one": 1.0}
-    weights |= {name: [1.0] * 16 for name in ("g1", "g2")} | {name: [0.0] * 16 for name in ("h1", "h2")}
-    for name, shape in {"w1": (16, 24), "b1": (24,), "w2": (24, 16), "w3": (16, 8)}.items():
-        weights[name] = {"shape": shape, "times": 0.5 if name == "b1" else 1.0}
-    proto = network(BLOCK, weights)
+    """A channel of the first norm is ``outlier`` times as large."""
+    proto = network(**_WRITTEN["block"])
     scale_channel(proto, ["g1"], ["w1:0"], channel, outlier)
     return proto
 
 
 def attention() -> onnx.ModelProto:
-    """Self-attention of two heads behind a norm."""
-    weights: dict[str, Any] = {"third": 0.35}
-    weights |= {"heads": {"integers": [0, 6, 2, 8]}, "whole": {"integers": [0, 6, 16]}}
-    weights |= {name: [1.0] * 16 for name in ("g1", "g2")} | {name: [0.0] * 16 for name in ("h1", "h2")}
-    weights |= {name: {"shape": (16, 16)} for name in ("wq", "wk", "wv", "wo")} | {"w3": {"shape": (16, 8)}}
-    return network(ATTENTION, weights)
+    """As the file has it."""
+    return network(**_WRITTEN["attention"])
+
+
+def products() -> onnx.ModelProto:
+    """As the file has it."""
+    return network(**_WRITTEN["products"])
 
 
 def detector(outputs: str = "placed", outlier: float = 1.0) -> onnx.ModelProto:
-    """Boxes of two convolutions, and a TopK that chooses among their scores.
+    """``outputs``: names, a comma between.
 
-    ``outputs``: names, a comma between.
     A channel of ``relu`` is ``outlier`` times as large, which ``heads`` undoes.
     """
     shapes = {
@@ -182,9 +94,8 @@ def detector(outputs: str = "placed", outlier: float = 1.0) -> onnx.ModelProto:
         "heads": "n, 4, 16, 16",
     }
     given = ", ".join(f"float[{shapes[name]}] {name}" for name in outputs.split(","))
-    weights: dict[str, Any] = {"w1": {"shape": (16, 8, 3, 3)}, "w2": {"shape": (4, 16, 1, 1)}}
-    weights |= {"flat": {"integers": [0, 4, 256]}, "count": {"integers": [40]}}
-    proto = network(DETECTOR.replace("float[n, k] placed", given), weights)
+    said = _WRITTEN["detector"]
+    proto = network(said["text"].replace("float[n, k] placed", given), said["weights"])
     scale_channel(proto, ["w1:0"], ["w2:1"], 5, outlier)
     return proto
 
@@ -212,7 +123,7 @@ def half(part: str, name: str = "mlp", then: str = "") -> onnx.ModelProto:
 
 
 BUILDERS: Mapping[str, Callable[..., onnx.ModelProto]] = {
-    function.__name__: function for function in (convs, block, attention, detector, zoo, half)
+    function.__name__: function for function in (convs, block, attention, products, detector, zoo, half)
 }
 
 

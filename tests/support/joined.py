@@ -12,95 +12,20 @@ import yaml
 from onnx import helper, numpy_helper, parser
 from qdq_by_hand import quantized
 
-#: Of three channels, in 4 x 4 places: a convolution, and heads that read what it gives, [N, 8, 16].
-HEAD = """
-<ir_version: 8, opset_import: ["" : 17]>
-net (float[N, 3, 4, 4] image) => ({outputs})
-<int64[3] flat = {{0, 8, 16}}, int64[4] square = {{0, 7, 4, 4}},
- int64[3] joined_flat = {{0, 7, 16}}, int64[3] sizes = {{2, 2, 3}}, int64[1] two = {{2}},
- int64[1] nine = {{9}}, int64[1] one = {{1}}, float hundred = {{100.0}}, float thousand = {{10000.0}},
- float ten = {{10.0}}, int64[2] one_axis = {{0, 112}}>
-{{
-    mixed = Conv<kernel_shape = [1, 1]>(image, w)
-    active = Relu(mixed)
-    rows = Reshape(active, flat)
-    box_head = Conv(rows, box_weight, box_bias)
-    boxes = Mul(box_head, hundred)
-    class_head = Conv(rows, class_weight, class_bias)
-    scores = Sigmoid(class_head)
-    {body}
-}}
-"""
+_WRITTEN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+#: Layout to its nodes, and the shape of its output of a sample.
+LAYOUTS: Mapping[str, Mapping[str, str]] = _WRITTEN["layouts"]
 #: Ranges of what the convolutions in it read.
 RANGES = {"image": 4.5, "rows": 12.0}
-#: Layout to how it joins, and the output's shape of a sample.
-LAYOUTS = {
-    "channels": ("output0 = Concat<axis = 1>(boxes, scores)", "7, 16"),
-    "anchors": (
-        "joined = Concat<axis = 1>(boxes, scores)\n output0 = Transpose<perm = [0, 2, 1]>(joined)",
-        "16, 7",
-    ),
-    "levels": (
-        """all = Concat<axis = 1>(box_head, class_head)
-        turned = Transpose<perm = [0, 2, 1]>(all)
-        probable = Sigmoid(turned)
-        xy, wh, confidence = Split<axis = 2>(probable, sizes)
-        centre = Mul(xy, hundred)
-        size = Mul(wh, hundred)
-        near = Concat<axis = 2>(centre, size, confidence)
-        far = Concat<axis = 2>(size, centre, confidence)
-        output0 = Concat<axis = 1>(near, far)""",
-        "32, 7",
-    ),
-    "reshaped": (
-        "joined = Concat<axis = 1>(boxes, scores)\n maps = Reshape(joined, square)\n"
-        "output0 = Reshape(maps, joined_flat)",
-        "7, 16",
-    ),
-    "sliced": (
-        "joined = Concat<axis = 1>(boxes, scores)\n output0 = Slice(joined, two, nine, one)",
-        "5, 16",
-    ),
-    "scaled": (
-        "joined = Concat<axis = 1>(boxes, scores)\n output0 = Mul(joined, ten)",
-        "7, 16",
-    ),
-    "masks": (
-        "masks = Tanh(box_head)\n output0 = Concat<axis = 1>(boxes, scores, masks)",
-        "11, 16",
-    ),
-    "depth": (
-        "depth = Mul(box_head, thousand)\n normals = Tanh(box_head)\n"
-        "output0 = Concat<axis = 1>(depth, normals)",
-        "8, 16",
-    ),
-    "alike": ("other = Mul(box_head, ten)\n output0 = Concat<axis = 1>(boxes, other)", "8, 16"),
-    "all_scores": (
-        "joined = Concat<axis = 1>(box_head, class_head)\n output0 = Sigmoid(joined)",
-        "7, 16",
-    ),
-    "behind_conv": ("joined = Concat<axis = 1>(boxes, scores)\n output0 = Conv(joined, kept)", "7, 16"),
-    "behind_matmul": (
-        """joined = Concat<axis = 1>(boxes, scores)
-        turned = Transpose<perm = [0, 2, 1]>(joined)
-        output0 = MatMul(turned, kept_rows)""",
-        "16, 7",
-    ),
-    "flat": (
-        "rows_first = Transpose<perm = [0, 2, 1]>(boxes)\n joined = Concat<axis = 1>(boxes, scores)\n"
-        "output0 = Reshape(joined, one_axis)",
-        "112",
-    ),
-    "idle": ("joined = Concat<axis = 1>(boxes, scores)\n output0 = Conv(joined, idle)", "7, 16"),
-    "samples": ("output0 = Concat<axis = 0>(scores, scores)", "3, 16"),
-}
 
 
 def network(layout: str) -> onnx.ModelProto:
     """The float model of a layout."""
-    body, shape = LAYOUTS[layout]
+    said = LAYOUTS[layout]
     rows = "M" if layout == "samples" else "N"
-    proto = parser.parse_model(HEAD.format(body=body, outputs=f"float[{rows}, {shape}] output0"))
+    output = f"float[{rows}, {said['shape']}] output0"
+    text = _WRITTEN["head"].replace("OUTPUT", output).replace("NODES", said["nodes"])
+    proto = parser.parse_model(text)
     rng = np.random.default_rng(0)
     weights = {
         "w": rng.normal(size=(8, 3, 1, 1)),

@@ -9,7 +9,10 @@ from pytest_int8acc import OutputResult, Score
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
 from pytest_int8acc.scores.judge import Judge, OutputRows
 from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.tensors import Array, Outputs
+from pytest_int8acc.tensors import Array
+
+#: Batches of each output.
+Outputs = dict[str, list[Array]]
 
 
 def judged(

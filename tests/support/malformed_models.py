@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from google.protobuf.message import Message
-from onnx import TensorProto, helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper
+from written_networks import network, written
 
 DATA = "w.bin"
 _INTS = (0, 1, -1, 2, 3, 8, 13, 99, 2**31 - 1, 2**31, 2**40, 2**62, -(2**63))
@@ -21,135 +23,13 @@ _BAD, _BAD_BYTES = "@bad-utf8@", b"\xff\xfebad-utf8"
 _TEXTS = ("", "x", "\x00", "a\nb", _BAD, "../w.bin", "/dev/zero", "abc", "n" * 70_000, "ai.onnx", "w.bin")
 
 
-def _random(*shape: int) -> np.ndarray:
-    return (np.random.default_rng(sum(shape)).standard_normal(shape) * 0.3).astype(np.float32)
-
-
-def _model(text: str, *tensors: onnx.TensorProto) -> onnx.ModelProto:
-    proto = parser.parse_model(text)
-    proto.graph.initializer.extend(tensors)
-    return proto
-
-
-def _weights(**arrays: np.ndarray) -> list[onnx.TensorProto]:
-    return [numpy_helper.from_array(array, name) for name, array in arrays.items()]
-
-
-def convolutions() -> onnx.ModelProto:
-    """Convolutions whose weights come by all that is folded, and a Constant node."""
-    return _model(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[n, 4, 6, 6] x) => (float[n, 3] y)
-        <int64[4] sizes = {8, 4, 3, 3}, int64[1] front = {0}, float half = {0.5}>
-        {
-            w1 = Reshape(flat, sizes)
-            c1 = Conv<pads = [1, 1, 1, 1], group = 1>(x, w1, b1)
-            r1 = Relu(c1)
-            w2 = Squeeze(wide, front)
-            w2f = Cast<to = 1>(w2)
-            w2s = Mul(w2f, half)
-            c2 = Conv<pads = [1, 1, 1, 1]>(r1, w2s)
-            a = Add(c2, r1)
-            p = GlobalAveragePool(a)
-            f = Flatten(p)
-            w3 = Transpose<perm = [1, 0]>(tw)
-            k = Constant<value_floats = [0.1, 0.2, 0.3]>()
-            y = Gemm<transB = 1>(f, w3, k)
-        }""",
-        *_weights(
-            flat=_random(288), b1=_random(8), wide=_random(1, 8, 8, 3, 3).astype(np.float16), tw=_random(8, 3)
-        ),
-    )
-
-
-def attention() -> onnx.ModelProto:
-    """MatMul on activations, LayerNormalization, Softmax, weights kept as integers."""
-    return _model(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[2, 5, 8] x) => (float[2, 5, 8] y, int64[2, 5] best)
-        <float scale = {0.01}, int8 zero = {3}>
-        {
-            n = LayerNormalization<axis = -1>(x, gamma, beta)
-            f = Cast<to = 1>(codes)
-            q = Mul(f, scale)
-            a = MatMul(n, q)
-            t = Transpose<perm = [0, 2, 1]>(a)
-            s = MatMul(a, t)
-            p = Softmax<axis = -1>(s)
-            v = MatMul(p, n)
-            e = MatMul(v, plain)
-            y = Add(e, x)
-            best = ArgMax<axis = 2, keepdims = 0>(y)
-        }""",
-        *_weights(
-            gamma=_random(8),
-            beta=_random(8),
-            codes=(_random(8, 8) * 100).astype(np.int8),
-            plain=_random(8, 8) * np.eye(8, dtype=np.float32),
-        ),
-    )
-
-
-def branches() -> onnx.ModelProto:
-    """An If whose branches hold weights and read from around them, and a Loop."""
-    proto = _model(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[2, 4] x) => (float[2, 4] y)
-        <int64 trips = {2}, bool yes = {1}, float zero = {0}>
-        {
-            a = MatMul(x, w)
-            m = ReduceSum<keepdims = 0>(a)
-            c = Greater(m, zero)
-            b = If (c) <
-                then_branch = then () => (float[2, 4] o) <float[1] s = {2}> { o = Mul(a, s) },
-                else_branch = other () => (float[2, 4] o2) { o2 = MatMul(a, w) }
-            >
-            z = Loop (trips, yes, b) <
-                body = body (int64 i, bool go, float[2, 4] u) => (bool on, float[2, 4] h)
-                { on = Identity(go)  h = Relu(u) }
-            >
-            y = MatMul(z, v)
-        }""",
-        *_weights(w=_random(4, 4), v=_random(4, 4)),
-    )
-    return proto
-
-
-def functions() -> onnx.ModelProto:
-    """Local functions that call one another."""
-    return _model(
-        """<ir_version: 8, opset_import: ["": 17, "local": 1]>
-        g (float[2, 4] x) => (float[2, 3] y) { a = local.block(x, w)  b = local.twice(a)  y = MatMul(b, v) }
-        <opset_import: ["": 17, "local": 1], domain: "local">
-        block (i, k) => (o) { m = MatMul(i, k)  t = local.twice(m)  o = Relu(t) }
-        <opset_import: ["": 17], domain: "local"> twice (i) => (o) { o = Add(i, i) }""",
-        *_weights(w=_random(4, 4), v=_random(4, 3)),
-    )
-
-
-def old() -> onnx.ModelProto:
-    """IR version 3 and opset 9: converted, with initializers among the inputs."""
-    proto = _model(
-        """<ir_version: 3, opset_import: ["": 9]>
-        g (float[2, 3, 8, 8] x, float[4, 3, 3, 3] w, float[4] s) => (float[2, 4] y)
-        {
-            c = Conv<kernel_shape = [3, 3]>(x, w)
-            b = BatchNormalization(c, s, s, s, s)
-            r = Clip<min = 0.0, max = 6.0>(b)
-            q = Squeeze<axes = [0]>(v)
-            u = ReduceMean<axes = [2, 3], keepdims = 0>(r)
-            y = MatMul(u, q)
-        }""",
-        *_weights(w=_random(4, 3, 3, 3), s=np.abs(_random(4)) + 0.5, v=_random(1, 4, 4)),
-    )
-    return proto
+_WRITTEN = written(Path(__file__).parents[1] / "graph" / "malformed_bases.yaml")
 
 
 def external() -> onnx.ModelProto:
     """Weights in a file of their own: of an initializer, of a Constant node, and inside a branch."""
-    proto = branches()
-    array = _random(4, 4)
-    value = numpy_helper.from_array(array, "value")
+    proto = network(**_WRITTEN["branches"], named=False)
+    value = numpy_helper.from_array(np.ones((4, 4), np.float32), "value")
     proto.graph.initializer.remove(next(t for t in proto.graph.initializer if t.name == "v"))
     proto.graph.node.insert(0, helper.make_node("Constant", [], ["v"], value=value))
     branch = next(a.g for n in proto.graph.node if n.op_type == "If" for a in n.attribute)
@@ -167,48 +47,15 @@ def external() -> onnx.ModelProto:
     return proto
 
 
-def quantized() -> onnx.ModelProto:
-    """``convolutions`` as a Q/DQ model; of the same inputs and outputs."""
-    return _model(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[n, 4, 6, 6] x) => (float[n, 3] y)
-        <float sx = {0.03}, float sr = {0.02}, float sf = {0.02}, int8 z = {0},
-         float[3] sw3 = {0.01, 0.01, 0.01}, int8[3] z3 = {0, 0, 0}, float[3] k = {0.1, 0.2, 0.3}>
-        {
-            xq = QuantizeLinear(x, sx, z)
-            xd = DequantizeLinear(xq, sx, z)
-            wd = DequantizeLinear<axis = 0>(w1, sw, z8)
-            c1 = Conv<pads = [1, 1, 1, 1]>(xd, wd, b1)
-            r1 = Relu(c1)
-            rq = QuantizeLinear(r1, sr, z)
-            rd = DequantizeLinear(rq, sr, z)
-            p = GlobalAveragePool(rd)
-            f = Flatten(p)
-            fq = QuantizeLinear(f, sf, z)
-            fd = DequantizeLinear(fq, sf, z)
-            vd = DequantizeLinear<axis = 0>(w3, sw3, z3)
-            vt = Transpose<perm = [1, 0]>(vd)
-            y = Gemm(fd, vt, k)
-        }""",
-        *_weights(
-            w1=(_random(8, 4, 3, 3) * 100).astype(np.int8),
-            sw=np.full(8, 0.01, np.float32),
-            z8=np.zeros(8, np.int8),
-            b1=_random(8),
-            w3=(_random(3, 8) * 100).astype(np.int8),
-        ),
-    )
-
-
 BASES: dict[str, Callable[[], onnx.ModelProto]] = {
-    build.__name__: build
-    for build in (convolutions, attention, branches, functions, old, external, quantized)
+    **{name: partial(network, **said, named=False) for name, said in _WRITTEN.items()},
+    "external": external,
 }
 
 
 def write_data(folder: Path) -> None:
     """The file that holds the external data of ``external``."""
-    (folder / DATA).write_bytes(_random(4, 4).tobytes() * 4)
+    (folder / DATA).write_bytes(np.linspace(-1, 1, 64, dtype=np.float32).tobytes())
 
 
 def malformed(base: str, seed: int) -> bytes:

@@ -2,58 +2,37 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from mistakes import read
 from spec_texts import MINIMAL
 
-#: What a spec says, and its mistakes: line, column, what the message says.
-Specs = dict[str, tuple[str, list[tuple[int, int, str]]]]
-
-
-def read(name: str) -> Specs:
-    """The specs of a file of tests/spec, whose first lines say how they are written."""
-    text = (Path(__file__).parents[1] / "spec" / name).read_text(encoding="utf-8")
-    found: Specs = {}
-    for part in text.split("\n#### ")[1:]:
-        title, *lines = part.removesuffix("\n").split("\n")
-        said = "\n".join(line for line in lines if not line.startswith(">>>> "))
-        mistakes = []
-        for line in (line.removeprefix(">>>> ") for line in lines if line.startswith(">>>> ")):
-            place, _, words = line.partition(" ")
-            row, column = map(int, place.split(":"))
-            mistakes.append((row, column, words))
-        found[title] = (said, mistakes)
-    return found
-
-
-ADDED = read("malformed_keys.txt")
-FILES: Specs = {
-    **read("malformed_files.txt"),
-    "windows line ends": (MINIMAL.replace("\n", "\r\n") + "batch: 0\r\n", [(4, 8, "batch:")]),
-    "syntax: tab": ("model: a\nint8:\n\tscales: s", [(3, 1, "not valid YAML: a tab; indent with spaces")]),
+ADDED = read("spec", "malformed_keys.txt")
+FILES = {
+    **read("spec", "malformed_files.txt"),
+    "windows line ends": (MINIMAL.replace("\n", "\r\n") + "batch: 0\r\n", ["4:8 batch:"]),
+    "syntax: tab": ("model: a\nint8:\n\tscales: s", ["3:1 not valid YAML: a tab; indent with spaces"]),
     "control character": (
         "model: a\nname: a\x07b",
-        [(2, 8, "control character U+0007 is not allowed in YAML; remove it")],
+        ["2:8 control character U+0007 is not allowed in YAML; remove it"],
     ),
-    "null character": ("model: a\0", [(1, 9, "control character U+0000")]),
+    "null character": ("model: a\0", ["1:9 control character U+0000"]),
 }
 
 # Files that are not even text.
 BYTES = {
     "latin-1": (
         "model: a\nname: café".encode("latin-1"),
-        [(2, 10, "byte 0xe9 is not UTF-8; save the file as UTF-8")],
+        ["2:10 byte 0xe9 is not UTF-8; save the file as UTF-8"],
     ),
-    "binary": (b"\x89PNG\r\n\x1a\n", [(1, 1, "byte 0x89 is not UTF-8")]),
-    "utf-16": (MINIMAL.encode("utf-16"), [(1, 1, "the file is UTF-16; save it as UTF-8")]),
+    "binary": (b"\x89PNG\r\n\x1a\n", ["1:1 byte 0x89 is not UTF-8"]),
+    "utf-16": (MINIMAL.encode("utf-16"), ["1:1 the file is UTF-16; save it as UTF-8"]),
     "utf-16 big": (
         b"\xfe\xff" + MINIMAL.encode("utf-16-be"),
-        [(1, 1, "the file is UTF-16; save it as UTF-8")],
+        ["1:1 the file is UTF-16; save it as UTF-8"],
     ),
-    "byte order mark": (b"\xef\xbb\xbfzebra: 1\n" + MINIMAL.encode(), [(1, 1, "unknown key 'zebra'")]),
-    "cut in a character": (b"model: \xc3", [(1, 8, "byte 0xc3 is not UTF-8")]),
-    "surrogate in bytes": (b"model: \xed\xa0\x80", [(1, 8, "byte 0xed is not UTF-8")]),
-    "too large": (b"# " + b"x" * (1 << 20), [(1, 1, "the file is larger than 1 MiB, too large for a spec")]),
+    "byte order mark": (b"\xef\xbb\xbfzebra: 1\n" + MINIMAL.encode(), ["1:1 unknown key 'zebra'"]),
+    "cut in a character": (b"model: \xc3", ["1:8 byte 0xc3 is not UTF-8"]),
+    "surrogate in bytes": (b"model: \xed\xa0\x80", ["1:8 byte 0xed is not UTF-8"]),
+    "too large": (b"# " + b"x" * (1 << 20), ["1:1 the file is larger than 1 MiB, too large for a spec"]),
 }
 
 ALL = (

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from projects import Project
 
 from pytest_int8acc.data import open_dataset
-from pytest_int8acc.graph.formats import FP8
+from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.layout import find_groups
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.observers.observer import Observer
@@ -153,7 +153,7 @@ def planted(
     project = Project(folder)
     project.data(project.model(network), runs=12)
     model = load_model(folder / "model.onnx")
-    layout = find_groups(model, low=FP8)
+    layout = find_groups(model, low=FORMATS["fp8"])
     data = open_dataset(
         "data.npz", model.inputs, base=folder, samples=None, batch=None, rows=8, what="inputs", most=1 << 30
     )

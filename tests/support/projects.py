@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import numpy_helper, parser
+from written_networks import network
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc import CaseResult, Settings, load_spec
+from pytest_int8acc import Case, CaseResult, Settings, load_spec
 from pytest_int8acc.api import check
 
 
@@ -29,33 +29,34 @@ class Project:
 
         With a ``size`` of 1000 its squares overflow in FP16.
         """
-        proto = parser.parse_model(
-            """<ir_version: 8, opset_import: ["": 17]> g (float[n, 8] x) => (float[n, 4] y) {
+        proto = network(
+            """g (float[n, 8] x) => (float[n, 4] y) {
                 h = MatMul(x, w)
                 squares = Mul(h, h)
                 mean = ReduceMean<axes=[1], keepdims=1>(squares)
                 root = Sqrt(mean)
                 normed = Div(h, root)
                 y = MatMul(normed, v)
-            }"""
+            }""",
+            {"w": {"shape": [8, 16], "times": 3 * size}, "v": {"shape": [16, 4], "times": 1.5}},
+            named=False,
         )
-        rng = np.random.default_rng(0)
-        for name, shape, factor in (("w", (8, 16), size), ("v", (16, 4), 1.0)):
-            array = (rng.normal(size=shape) * factor).astype(np.float32)
-            proto.graph.initializer.append(numpy_helper.from_array(array, name))
         onnx.save(proto, self.folder / "model.onnx")
-        return rng.normal(size=(samples, 8)).astype(np.float32)
+        return np.random.default_rng(1).normal(size=(samples, 8)).astype(np.float32)
 
     def data(self, proto: onnx.ModelProto, runs: int = 6, file: str = "data.npz") -> None:
         feeds = [sample_feed(proto, seed, 2) for seed in range(runs)]
         np.savez(self.folder / file, **{k: np.concatenate([f[k] for f in feeds]) for k in feeds[0]})
 
-    def check(self, spec: str, settings: Settings | None = None) -> CaseResult:
+    def case(self, spec: str) -> Case:
         path = self.folder / "case.int8acc.yaml"
         accepted = "accept_blind: untrained networks give nearly the same for all samples\n"
         path.write_text("model: model.onnx\ninputs: data.npz\n" + spec.rstrip("\n") + "\n" + accepted)
         (case,) = load_spec(path)
-        return check(case, settings or Settings())
+        return case
+
+    def check(self, spec: str, settings: Settings | None = None) -> CaseResult:
+        return check(self.case(spec), settings or Settings())
 
 
 CALIBRATED = "int8: {calibrate: {method: minmax}}\n"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import numpy_helper, parser
+from written_networks import model
 
-from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.tensors import Feed
@@ -54,7 +52,6 @@ _TEXT = """
 def everywhere() -> Network:
     """Groups of several nodes, of one edge and of three; int8, uint8 and int32; a Cast where FP16 ends."""
     rng = np.random.default_rng(0)
-    proto = parser.parse_model(_TEXT)
     channels = np.array([0.011, 0.007, 0.013, 0.009], np.float32)
     constants = {
         "w": rng.integers(-127, 128, (4, 4, 3, 3)).astype(np.int8),
@@ -64,8 +61,7 @@ def everywhere() -> Network:
         "sb": channels * np.float32(0.031),
         "v": rng.integers(-127, 128, (8, 8)).astype(np.int8),
     }
-    proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
-    return read_qdq(normalize(make_model(proto)))
+    return read_qdq(model(_TEXT, constants))
 
 
 def everywhere_feed(seed: int = 0) -> Feed:
