@@ -83,6 +83,8 @@ class Share(ABC):
     """The measure whose rows the shares are computed from; None means the measure of the metric itself."""
     allowed: int = 0
     """Maximum number of samples whose share may exceed 1. It is used only if ``pool`` is ``rank``."""
+    is_elementwise = False
+    """Whether an element of an error vector depends on the same element of the two arrays alone."""
     by_energy = False
     """Whether error vectors are divided by the square root of the baseline's mean energy per sample."""
 
@@ -130,7 +132,7 @@ class Share(ABC):
 class MeanSquare(Share):
     """Computes which share of a limit on the mean squared error each sample uses up."""
 
-    power = 2
+    power, is_elementwise = 2, True
 
     def _budget(self) -> float:
         return max(self._allowed_energy() / self.whole.samples, TINY)
@@ -209,6 +211,7 @@ class Angle(Share):
 class AbsoluteError(Share):
     """Computes which share of a limit on the mean absolute error each sample uses up."""
 
+    is_elementwise = True
     column = AT["absolute"]
     """The column of the metric's rows that holds the error of a sample."""
     relative = False
@@ -259,6 +262,8 @@ class Differing(Share):
 
     The loss is the number of elements that differ.
     """
+
+    is_elementwise = True
 
     def _budget(self) -> float:
         return (1 - self.limit) * self.whole.elements / self.whole.samples
