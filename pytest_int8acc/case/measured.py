@@ -352,8 +352,8 @@ def measure(
 
 
 def timed(result: CaseResult, clock: Clock) -> CaseResult:
-    """``result`` with the time of each phase so far, and the event that ended the case early."""
-    phases = clock.phases
+    """``result`` with the costs of each phase so far, and the event that ended the case early."""
+    phases = clock.phases(result.samples)
     return replace(result, seconds=sum(p.seconds for p in phases), phases=phases, stopped=clock.stop)
 
 
