@@ -62,8 +62,8 @@ def forms(network: Network, feed: Feed) -> dict[str, Run]:
     for way, instrument in ways.items():
         engine = OrtEngine(instrument.model, threads=1)
         for share, groups in (("all", ()), ("half", high)):
-            off = [name for name in instrument.groups if name.partition(EDGE)[0] in groups]
-            runs[f"{way}, {share}"] = _run(engine, {**feed, **instrument.setting(off).inputs})
+            off = [name for name in instrument.controls.groups if name.partition(EDGE)[0] in groups]
+            runs[f"{way}, {share}"] = _run(engine, {**feed, **instrument.controls.setting(off).inputs})
     return runs
 
 

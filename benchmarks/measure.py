@@ -146,7 +146,7 @@ def memory_ratio(case: Case) -> float:
     """Resident memory of the instrument's session over that of the float model's, on a run of a search."""
     board = instrument(case.network)
     feed = {name: array[:_ROWS] for name, array in case.data.items()}
-    switched = session_bytes(board.model, {**feed, **board.setting([]).inputs})
+    switched = session_bytes(board.model, {**feed, **board.controls.setting([]).inputs})
     return switched / session_bytes(case.network.model, feed)
 
 

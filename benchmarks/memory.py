@@ -1,16 +1,18 @@
-"""Memory that a case takes for its outputs, each measured in a process of its own.
+"""Memory that a case takes for its outputs and its weights, each measured in a process of its own.
 
-python -m benchmarks.memory    what a case grows by, in units of one form's outputs
+python -m benchmarks.memory    what a case grows by, in units of one form's outputs and of its model
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from benchmarks.builder import Builder
@@ -26,6 +28,10 @@ CLASSES, SIZE, SAMPLES = 21, 256, 64
 FEW = 16
 #: Least SQNR in dB of a case that passes, and of one that fails and is searched, explained and mended.
 LIMITS = {"passes": 5.0, "fails": 38.0}
+#: Width of the layers of a network whose weights are 315 MB, and of the one that it is measured against.
+WIDTH, NARROW = 5120, 64
+#: Number of its layers.
+LAYERS = 3
 
 
 def outputs_ratio(limit: float, samples: int = SAMPLES, size: int = SIZE) -> float:
@@ -41,9 +47,25 @@ def outputs_ratio(limit: float, samples: int = SAMPLES, size: int = SIZE) -> flo
     return (many - few) / ((samples - FEW) * CLASSES * size * size * 4)
 
 
-def _alone(*arguments: str) -> str:
+def weights_ratio(width: int = WIDTH) -> float:
+    """What a failing case's peak memory grows by with the weights of its model, over their size.
+
+    glibc returns arrays of 1 MB or more at once, as it always does with arrays of 32 MB or more.
+
+    Args:
+        width: Number of rows and columns of each of ``LAYERS`` float32 matrices.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        wide, narrow = (int(_alone("weights", folder, str(n), threshold=1 << 20)) for n in (width, NARROW))
+    return (wide - narrow) / (4 * LAYERS * (width**2 - NARROW**2))
+
+
+def _alone(*arguments: str, threshold: int | None = None) -> str:
     command = [sys.executable, "-m", "benchmarks.memory", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    env = dict(os.environ)
+    if threshold is not None:
+        env["MALLOC_MMAP_THRESHOLD_"] = str(threshold)
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
 
 
 def peak() -> int:
@@ -64,10 +86,24 @@ def _segmenting(size: int) -> Model:
     return editor.done()
 
 
-def _case(folder: Path, limit: float, samples: int, size: int) -> None:
-    """Run a case to its end."""
-    save_model(_segmenting(size), folder / "model.onnx")
-    np.savez(folder / "data.npz", x=np.random.default_rng(0).normal(size=(samples, 3, size // 8, size // 8)))
+def _wide(width: int) -> Model:
+    b, x = Builder("wide", (width,)), "x"
+    for i in range(LAYERS):
+        x = b.relu(b.linear(x, width, width, label=f"fc{i}"))
+    return b.model(x)
+
+
+def _weights_case(folder: Path, width: int) -> None:
+    """Run a case that fails by one channel of the input, so that ranges are moved into weights as well."""
+    inputs = np.random.default_rng(0).normal(size=(32, width)).astype(np.float32)
+    inputs[:, 3] *= 40
+    _run(folder, _wide(width), inputs, 30.0)
+
+
+def _run(folder: Path, model: Model, inputs: NDArray[np.floating], limit: float) -> None:
+    """Run a case of these to its end."""
+    save_model(model, folder / "model.onnx", external_weights=True)
+    np.savez(folder / "data.npz", x=inputs)
     spec = folder / "case.int8acc.yaml"
     spec.write_text(
         "model: model.onnx\ninputs: data.npz\nint8: {calibrate: {method: minmax}}\n"
@@ -85,8 +121,15 @@ def main() -> None:
     if len(sys.argv) == 1:
         for name, limit in LIMITS.items():
             print(f"a case that {name}: {outputs_ratio(limit):.2f} times one form's outputs")
+        print(f"a case that fails: {weights_ratio():.2f} times its model")
         return
-    _case(Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
+    what, folder, *numbers = sys.argv[1:]
+    if what == "weights":
+        _weights_case(Path(folder), int(numbers[0]))
+    else:
+        limit, samples, size = float(numbers[0]), int(numbers[1]), int(numbers[2])
+        shape = samples, 3, size // 8, size // 8
+        _run(Path(folder), _segmenting(size), np.random.default_rng(0).normal(size=shape), limit)
     print(peak())
 
 

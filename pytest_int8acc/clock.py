@@ -7,7 +7,9 @@ clock or its budget before it begins a trial or a build.
 from __future__ import annotations
 
 import math
+import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,6 +26,26 @@ class OutOfTime(Exception):  # noqa: N818 - not an error: it ends work for which
     """The case has reached its time limit, or the user has pressed Ctrl-C."""
 
 
+@dataclass
+class _Spent:
+    """What a phase has cost so far; see ``Phase``."""
+
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    samples: int = 0
+    peak_bytes: int = 0
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has ever held in memory; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
 class Clock:
     """Measures and limits the time of one case. Other threads may read the progress in ``doing``."""
 
@@ -33,8 +55,8 @@ class Clock:
         self.interrupted = False
         self.bound: float | None = None
         self._end = float("inf")
-        self._spent: dict[PhaseName, float] = {}
-        self._since = time.monotonic()
+        self._spent: dict[PhaseName, _Spent] = defaultdict(_Spent)
+        self._since, self._cpu_since = time.monotonic(), time.process_time()
         self._left: dict[Part, None] = {}
 
     @contextmanager
@@ -57,11 +79,18 @@ class Clock:
             self._switch(before)
 
     def _switch(self, doing: Doing | None) -> None:
-        now = time.monotonic()
+        now, cpu_now = time.monotonic(), time.process_time()
         if self.doing is not None:
-            name = self.doing.phase
-            self._spent[name] = self._spent.get(name, 0.0) + now - self._since
-        self._since, self.doing = now, doing
+            spent = self._spent[self.doing.phase]
+            spent.seconds += now - self._since
+            spent.cpu_seconds += cpu_now - self._cpu_since
+            spent.peak_bytes = peak_memory()
+        self._since, self._cpu_since, self.doing = now, cpu_now, doing
+
+    def ran(self, samples: int) -> None:
+        """Count samples that a model has run in ONNX Runtime in the current phase."""
+        if self.doing is not None:
+            self._spent[self.doing.phase].samples += samples
 
     def waited(self, seconds: float) -> None:
         """Move the last ``seconds`` to the phase ``waiting``, and extend the time limit by them.
@@ -71,13 +100,18 @@ class Clock:
         self._end += seconds
         if self.doing is not None:
             self._switch(self.doing)
-            self._spent[self.doing.phase] -= seconds
-            self._spent["waiting"] = self._spent.get("waiting", 0.0) + seconds
+            self._spent[self.doing.phase].seconds -= seconds
+            self._spent["waiting"].seconds += seconds
 
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """All phases so far with their seconds, in the order in which they began."""
-        return tuple(Phase(name, seconds) for name, seconds in self._spent.items())
+    def phases(self, samples: int) -> tuple[Phase, ...]:
+        """All phases so far with their costs, in the order in which they began.
+
+        ``samples`` is the number of samples of the case.
+        """
+        return tuple(
+            Phase(name, spent.seconds, spent.cpu_seconds, spent.samples / max(samples, 1), spent.peak_bytes)
+            for name, spent in self._spent.items()
+        )
 
     def count(self, thing: str, done: int, total: int | None = None) -> None:
         """Set the progress of the current phase: ``done`` of ``total`` things, which are named ``thing``."""

@@ -117,7 +117,9 @@ def test_nothing_is_left_out_where_there_is_time(whole: CaseResult) -> None:
     assert whole.search.certificate is not None
     assert [p.name for p in whole.phases] == ["search", "proof", "causes", "repair", "files"]
     assert whole.seconds == pytest.approx(sum(phase.seconds for phase in whole.phases))
-    assert all(phase.seconds > 0 for phase in whole.phases)
+    assert all(phase.seconds > 0 and phase.cpu_seconds > 0 for phase in whole.phases)
+    assert all(phase.passes > 1 for phase in whole.phases if phase.name in ("search", "repair"))
+    assert all(phase.peak_bytes > 10 << 20 for phase in whole.phases)
     assert any("reduced" in name for name in whole.written)
     assert whole.diagnosis is not None
     assert whole.diagnosis.worst
@@ -213,7 +215,19 @@ def test_phases_within_phases_count_once() -> None:
         assert clock.doing is not None
         assert (clock.doing.phase, clock.doing.thing) == ("search", "")
     assert clock.doing is None
-    assert [phase.name for phase in clock.phases] == ["search", "proof"]
+    assert [phase.name for phase in clock.phases(1)] == ["search", "proof"]
+
+
+def test_a_wait_takes_no_cpu_time_and_runs_are_told_in_passes() -> None:
+    clock = Clock()
+    with clock.phase("runs"):
+        time.sleep(0.05)
+        clock.ran(6)
+        clock.ran(3)
+    (phase,) = clock.phases(4)
+    assert phase.seconds >= 0.05
+    assert phase.cpu_seconds < 0.04
+    assert phase.passes == 2.25
 
 
 def test_one_clock_does_not_reach_another_case() -> None:
@@ -221,7 +235,7 @@ def test_one_clock_does_not_reach_another_case() -> None:
     with clock.running():
         assert current() is clock
     assert current() is not clock
-    assert np.isfinite(sum(phase.seconds for phase in clock.phases))
+    assert np.isfinite(sum(phase.seconds for phase in clock.phases(1)))
 
 
 def test_time_in_which_others_use_the_gpu_counts_for_no_phase_and_no_limit() -> None:
@@ -232,6 +246,6 @@ def test_time_in_which_others_use_the_gpu_counts_for_no_phase_and_no_limit() -> 
         assert clock.over
         clock.waited(0.04)
         assert not clock.over
-    spent = {phase.name: phase.seconds for phase in clock.phases}
+    spent = {phase.name: phase.seconds for phase in clock.phases(1)}
     assert spent["waiting"] == 0.04
     assert spent["proof"] < 0.03

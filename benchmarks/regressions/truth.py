@@ -82,7 +82,7 @@ class Prover:
         """Whether the criteria hold with these groups in FP16."""
         plan = frozenset(high)
         if plan not in self._known:
-            outputs = self._engine({**self._planted.inputs, **self._instrument.setting(plan).inputs})
+            outputs = self._engine({**self._planted.inputs, **self._instrument.controls.setting(plan).inputs})
             limits = self._planted.limits
             self._known[plan] = judge.margin(judge.scores(self._baseline, outputs, limits), limits) >= 0
         return self._known[plan]

@@ -47,7 +47,7 @@ def layer_errors(
     BatchNormalization or an Add that an engine fuses with the group.
 
     Args:
-        seen: The network of the unchanged candidate, as it runs; see ``Board.as_run``.
+        seen: The network of the unchanged candidate, as it runs; see ``as_run``.
         inputs: The samples on which the case is judged.
         sessions: Opens the models.
         samples: Maximum number of samples, but at least one batch if the model has a fixed batch size.

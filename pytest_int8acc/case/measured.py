@@ -58,7 +58,7 @@ from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.graph.outputs import fitting_metric
 from pytest_int8acc.results import CaseResult, DefaultSession, Finding, Role, Score
 from pytest_int8acc.runtime.forms import Form, ImplicitForm, ModelForm
-from pytest_int8acc.runtime.onnxruntime import CRASH, Sessions, sessions_of
+from pytest_int8acc.runtime.onnxruntime import CRASH, Sessions, return_memory, sessions_of
 from pytest_int8acc.runtime.open import open_backend
 from pytest_int8acc.runtime.protocol import Backend, Engine
 from pytest_int8acc.runtime.run import cut, lock_step
@@ -208,9 +208,9 @@ class Measured(_Prepared):
         Raises:
             EngineError: The candidate does not build or run.
         """
-        engine = self.backend.open(form, Role.FIXED, self.inputs)
-        verdicts = self._verdicts(engine, held_out)
-        return verdicts._replace(verdict=self._perturbed_too(form, engine, verdicts.verdict))
+        engines = {Role.INT8: self.backend.open(form, Role.FIXED, self.inputs)}
+        verdicts = self._verdicts(engines[Role.INT8], held_out)
+        return verdicts._replace(verdict=self._perturbed_too(form, engines, verdicts.verdict))
 
     def _verdicts(self, engine: Engine, held_out: HeldOutSamples) -> Verdicts:
         """The verdicts on an engine, from one pass over the inputs, and one over separate samples."""
@@ -229,11 +229,15 @@ class Measured(_Prepared):
             return Verdicts(verdict, verdict, proved)
         return Verdicts(verdict, chosen.verdict(self.runs.noise), proved)
 
-    def _perturbed_too(self, form: Form, engine: Engine, verdict: Verdict) -> Verdict:
-        """``verdict`` with intervals that include perturbed inputs, if the baseline can run on these."""
+    def _perturbed_too(self, form: Form, engines: dict[Role, Engine], verdict: Verdict) -> Verdict:
+        """``verdict`` with intervals that include perturbed inputs, if the baseline can run on them.
+
+        ``engines`` has the engine of ``form``. It is removed before FP32 runs, so that its memory is free.
+        """
         if not self.perturbs:
             return verdict
         if (models := self._in_fp32(form)) is not None:
+            engines.clear()
             sessions = cache(lambda role: self.sessions.configured(models[role]))
             return with_perturbed_inputs(
                 verdict, sessions, self.inputs, self.judge, self._perturbed, fix=True
@@ -241,7 +245,7 @@ class Measured(_Prepared):
 
         @cache
         def opened(role: Role) -> Engine:
-            return engine if role == Role.INT8 else self.backend.open(self.reference, role, self.inputs)
+            return engines.get(role) or self.backend.open(self.reference, role, self.inputs)
 
         return with_perturbed_inputs(verdict, opened, self.inputs, self.judge, self.runs.perturbed, fix=True)
 
@@ -305,8 +309,9 @@ class Measured(_Prepared):
         return self._verdicts(engine, held_out)
 
     def close(self) -> None:
-        """Free the engines and the processes of the backend."""
+        """Free the engines and the processes of the backend, and the memory of runs in ONNX Runtime."""
         self.backend.close()
+        return_memory()
 
 
 def measure(
@@ -338,6 +343,8 @@ def measure(
         try:
             golden_store = open_golden_store(case, settings, goldens or Goldens(), backend.output_settings)
             measured = _measure(case, settings, backend, golden_store)
+            if not backend.builds_engines:  # a session holds all weights of its model, and opens quickly
+                measured.runs.engines = {}
         except BaseException:
             backend.close()
             raise
@@ -345,8 +352,8 @@ def measure(
 
 
 def timed(result: CaseResult, clock: Clock) -> CaseResult:
-    """``result`` with the time of each phase so far, and the event that ended the case early."""
-    phases = clock.phases
+    """``result`` with the costs of each phase so far, and the event that ended the case early."""
+    phases = clock.phases(result.samples)
     return replace(result, seconds=sum(p.seconds for p in phases), phases=phases, stopped=clock.stop)
 
 

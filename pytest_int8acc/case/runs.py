@@ -122,7 +122,8 @@ class Runs:
     comparisons: dict[tuple[Role, Role], Comparison]
     """For each pair of roles, the comparison of the second model with the first."""
     engines: Mapping[Role, Engine]
-    """For each model, by role, the engine that ran it."""
+    """For each model, by role, the engine that ran it; empty after the verdict if the engines are sessions of
+    ONNX Runtime."""
     steady: Comparison | None
     """The comparison of two runs of the baseline on the first samples; None if they were not equal."""
     kept: dict[Role, Outputs]

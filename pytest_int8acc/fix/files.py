@@ -13,7 +13,7 @@ import onnx
 from pytest_int8acc.files import seen_from
 from pytest_int8acc.graph.half_network import fused
 from pytest_int8acc.graph.migrate import migrate
-from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, Precision
 from pytest_int8acc.graph.norms import fuse_norms
 from pytest_int8acc.graph.opsets import LEAST_OPSET
@@ -178,4 +178,4 @@ def _has_names(path: Path, model: Model) -> bool:
         return False
     own = [node.name for node in proto.graph.node if node.op_type != "Constant"]
     same = own == [node.name for node in model.graph.node]
-    return same and make_model(proto).opset >= LEAST_OPSET
+    return same and Model(proto, {}).opset >= LEAST_OPSET

@@ -17,7 +17,7 @@ from pytest_int8acc.graph.index import Index, all_graphs, body_names, take_name
 from pytest_int8acc.graph.layout import WEIGHTED, moves_values
 from pytest_int8acc.graph.load import lift
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Edge, Group, Network, Quantization, by_node
+from pytest_int8acc.graph.network import Edge, Group, Network, Precision, Quantization, by_node
 from pytest_int8acc.graph.norms import fuse_norms
 from pytest_int8acc.graph.opsets import QDQ_OPSET
 from pytest_int8acc.graph.types import FLOAT16, computes_in_half, value_types
@@ -187,6 +187,15 @@ def network_to_fp16(network: Network) -> Network:
     wide = [markers[edge.node, edge.index] for edge in biases if (edge.node, edge.index) in markers]
     halved, places = _unmark(to_fp16(marked, wide).model, markers)
     return _rewired(network, halved, places)
+
+
+def as_run(network: Network, rest: Precision) -> Network:
+    """The network with everything that is not quantized in the precision ``rest``; FP16 is emulated in FP32.
+
+    Raises:
+        ModelError: ``rest`` is FP16, and the model cannot be converted to opset 19.
+    """
+    return network if rest == "fp32" else emulate_network(network_to_fp16(network))
 
 
 def emulate_network(network: Network) -> Network:

@@ -97,17 +97,9 @@ class _ScaleInput:
 
 
 @dataclass(frozen=True, eq=False)
-class Instrument:
-    """A model whose inputs choose the precision of each group of layers, and the scales of activations.
+class Controls:
+    """The inputs of an :class:`Instrument` that choose precisions and scales."""
 
-    So plans that differ only in precisions and scales are tried without a new model and a new session.
-    """
-
-    network: Network
-    as_run: Network
-    """The network in the types in which it runs: FP16 arithmetic is emulated in FP32."""
-    model: Model
-    """The network's model with more inputs: ``switch``, bool [groups], and scales of activations, float32."""
     groups: tuple[str, ...]
     """The names of the groups, in the order of the elements of ``switch``."""
     switch: str
@@ -126,6 +118,19 @@ class Instrument:
         low = np.array([name not in high for name in self.groups], np.bool_)
         changed = {scale.name: scale.value(scales) for scale in self._scales if scale.tensor in scales}
         return Setting({**self._defaults, **changed, self.switch: low})
+
+
+@dataclass(frozen=True, eq=False)
+class Instrument:
+    """A model whose inputs choose the precision of each group of layers, and the scales of activations.
+
+    So plans that differ only in precisions and scales are tried without a new model and a new session.
+    """
+
+    model: Model
+    """The network's model with more inputs: one bool for each group, and scales of activations, float32."""
+    controls: Controls
+    """The values of these inputs. They hold no weights, so that the model can be freed before them."""
 
 
 def build_instrument(network: Network, rest: Precision = "fp32") -> Instrument:
@@ -160,7 +165,7 @@ def build_instrument(network: Network, rest: Precision = "fp32") -> Instrument:
     editor.set_nodes([split, *writer.nodes()])
     opened = tuple(scales.values())
     defaults = {scale.name: scale.value({}) for scale in opened}
-    return Instrument(network, as_run, editor.done(), names, switch, opened, defaults)
+    return Instrument(editor.done(), Controls(names, switch, opened, defaults))
 
 
 def _add_switches(editor: Editor, groups: Sequence[str]) -> tuple[str, list[str], onnx.NodeProto]:

@@ -29,15 +29,15 @@ class Board:
             EngineError: ONNX Runtime refuses the model.
         """
         self.network = network
-        self._instrument = build_instrument(network, rest)
-        self.as_run = self._instrument.as_run
-        self._engine = sessions.exact(self._instrument.model)
+        instrument = build_instrument(network, rest)
+        self._engine = sessions.exact(instrument.model)
+        self._controls = instrument.controls  # not the model: the session has its own copy of all weights
 
     def setting(
         self, high: Collection[str], scales: Mapping[str, TensorScale] = MappingProxyType({})
     ) -> Setting:
-        """The inputs that put the groups ``high`` into high precision and give activations the ``scales``."""
-        return self._instrument.setting(high, scales)
+        """The inputs that select a plan: the groups in high precision, and the scales of activations."""
+        return self._controls.setting(high, scales)
 
     def run(self, feed: Feed, setting: Setting) -> Feed:
         """The outputs of a run on ``feed`` with the precisions and scales of ``setting``.

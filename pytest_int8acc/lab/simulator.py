@@ -37,10 +37,11 @@ _WORK = 8e9
 _LITTLE = 100e9
 #: Maximum total size, in bytes, of error vectors that are kept in memory.
 _REMEMBERED = 64 << 20
-#: Maximum number of ONNX Runtime sessions that are kept in addition to that of the unmodified network. Each
-#: session holds all weights in memory.
-_BOARDS = 3
-#: The fields of a ``Trial`` that are recorded, so that an interrupted search can go on.
+#: Maximum number of ONNX Runtime sessions that are kept in addition to that of the unmodified network, and
+#: maximum size, in bytes, of the models of their networks. One session is kept even if its network is
+#: larger. Each session holds all weights twice: in high and in low precision.
+_BOARDS, _BOARD_BYTES = 3, 64 << 20
+#: The fields of a trial that its record holds.
 _TRIAL_FIELDS = ("passed", "losses", "scores", "parts", "cost", "confirmed")
 #: Replaces a squared error that is nan or infinite.
 _FAR = 1e30
@@ -186,6 +187,11 @@ class Simulator:
                 order = list(dict.fromkeys([*carriers, *order]))
         return tuple(sorted(order[: self._most]))
 
+    @cached_property
+    def _most_boards(self) -> int:
+        """The maximum number of sessions that are kept in addition to that of the unmodified network."""
+        return max(1, min(_BOARDS, _BOARD_BYTES // self.network.model.nbytes))
+
     def board(self, plan: Plan) -> Board:
         """The session that runs a plan. The most recent sessions are kept.
 
@@ -196,7 +202,7 @@ class Simulator:
         made = self._made(plan)
         key = _tried_key(made)
         if key not in self._boards:
-            if len(self._boards) > _BOARDS:
+            if len(self._boards) > self._most_boards:
                 del self._boards[list(self._boards)[1]]  # the first is the session of the unmodified network
             network = self._kinds[key].network if key in self._kinds else moved(self.network, made)
             self._boards[key] = Board(network, self._rest, self._sessions)

@@ -84,13 +84,34 @@ class Prober:
         for limit in self._baseline.limits:
             output, cut = limit.output.output, limit.output.cut
             longest = max(cut(self._baseline.outputs[output][i]).size for i in samples)
+            if limit.share.is_elementwise and longest > ELEMENTS:
+                picked = self._of_picked(limit, some, outputs)
+                if picked is not None:
+                    vectors.append(picked)
+                    continue
 
             def measure(b: Array, c: Array, count: int, limit: JudgedLimit = limit) -> Vectors:
                 return limit.share.vectors(limit.output.cut(b), limit.output.cut(c), count)
 
             vectors.append(self._vectors(output, some, outputs, measure, longest))
         own = len(self.targets) - len(vectors)
-        return vectors + [self._of_outputs(samples, some, outputs)] * own
+        return vectors + [self._of_outputs(samples, some, outputs)] * own if own else vectors
+
+    def _of_picked(self, limit: JudgedLimit, some: Sequence[int], outputs: SampleOutputs) -> Vectors | None:
+        """The error vectors of the elements that ``sampled`` picks, computed from these elements alone.
+
+        None if shapes differ between baseline and candidate, or a sample has no elements.
+        """
+        name, cut = limit.output.output, limit.output.cut
+        baseline = [cut(self._baseline.outputs[name][i]) for i in some]
+        candidate = [cut(array) for array in outputs[name]]
+        if any(b.shape != c.shape or not b.size for b, c in zip(baseline, candidate, strict=True)):
+            return None
+        b, c = (
+            np.stack([_picked(array.reshape(-1)) for array in arrays]) for arrays in (baseline, candidate)
+        )
+        vectors = limit.share.vectors(b, self._tamed(name, b, c), len(some))
+        return vectors * np.stack([[_stretch(array.size)] for array in baseline])
 
     def _vectors(
         self, name: str, some: Sequence[int], outputs: SampleOutputs, measure: _Measure, longest: int
@@ -158,14 +179,22 @@ def sampled(rows: Sequence[Vectors] | Vectors, longest: int) -> Vectors:
     if longest <= ELEMENTS and all(len(row) == longest for row in rows):
         return np.asarray(rows)
     count = min(longest, ELEMENTS)
-    places = (np.arange(count) + np.random.default_rng(0).random(count)) / count
     picked = [
-        row[(places * len(row)).astype(np.intp)] * np.float32(np.sqrt(len(row) / count))
-        if len(row)
-        else np.zeros(count, np.float32)
+        _picked(row, count) * _stretch(len(row), count) if len(row) else np.zeros(count, np.float32)
         for row in rows
     ]
     return np.stack(picked).astype(np.float32)
+
+
+def _picked(row: Array, count: int = ELEMENTS) -> Array:
+    """``count`` elements of a row, spread evenly; always the same ones for rows of equal length."""
+    places = (np.arange(count) + np.random.default_rng(0).random(count)) / count
+    return row[(places * len(row)).astype(np.intp)]
+
+
+def _stretch(size: int, count: int = ELEMENTS) -> np.float32:
+    """The factor that keeps the squared length of a vector when ``count`` of ``size`` elements are picked."""
+    return np.float32(np.sqrt(size / count))
 
 
 def _peak(array: Array) -> float:

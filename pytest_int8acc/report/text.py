@@ -268,6 +268,7 @@ def remedies(view: CaseView, verbosity: int = 0, width: int | None = None) -> li
     lines += _layer_table(view, width) if verbosity >= 2 else []
     lines += [f"Stopped early: {view.stopped}"] if view.stopped else []
     lines += [f"Time: {view.phases}"] if verbosity and view.phases else []
+    lines += [f"Cost: {view.costs}"] if verbosity and view.costs else []
     return ["", *lines] if lines else []
 
 

@@ -591,6 +591,24 @@ class CaseView(VerdictView):
         spent = ", ".join(f"{phase.name} {number(round(phase.seconds, 2), 3)}" for phase in phases)
         return f"{number(self.result.seconds, 3)} s: {spent}" if spent else ""
 
+    @property
+    def costs(self) -> str:
+        """CPU time, passes over the data and memory, like ``8 s of CPU, 21 passes over the data: ...``.
+
+        It is empty if they are not known.
+        """
+        phases = [phase for phase in self.result.phases if phase.cpu_seconds]
+        if not phases:
+            return ""
+        spent = ", ".join(
+            f"{phase.name} {number(round(phase.cpu_seconds, 2), 3)} s, {number(round(phase.passes, 1), 3)}"
+            for phase in phases
+        )
+        cpu, passes = (sum(getattr(phase, name) for phase in phases) for name in ("cpu_seconds", "passes"))
+        peak = max(phase.peak_bytes for phase in phases)
+        memory = f"; the process held at most {number(peak / 1e9, 3)} GB" if peak else ""
+        return f"{number(cpu, 3)} s of CPU, {number(passes, 3)} passes over the data: {spent}{memory}"
+
     def drawing(self, view: CulpritView) -> charts.Drawing | None:
         """Returns a drawing of a layer at fault and the nodes around it; None if these are not known."""
         return charts.drawing(view.culprit, self.layers)

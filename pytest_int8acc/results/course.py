@@ -46,6 +46,12 @@ class Phase:
     name: PhaseName
     seconds: float
     """Wall-clock time of the phase in seconds, without the time of other phases that run inside it."""
+    cpu_seconds: float = 0.0
+    """CPU time of the phase in seconds, of all threads of this process, but not of other processes."""
+    passes: float = 0.0
+    """Samples that models ran in ONNX Runtime, divided by the samples of the case."""
+    peak_bytes: int = 0
+    """The most memory that this process has ever held by the end of the phase; 0 if it is not known."""
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,9 @@ class Share(ABC):
     measure: Measure | None = None
     """The measure that computes the rows which ``of`` reads; None means the measure of the limit's metric."""
     allowed: int = 0
-    """Maximum number of samples whose share may exceed 1, if ``pool`` is ``rank``; otherwise not used."""
+    """Maximum number of samples whose share may exceed 1. It is used only if ``pool`` is ``rank``."""
+    is_elementwise = False
+    """Whether an element of an error vector depends on the same element of the two arrays alone."""
     by_energy = False
     """Whether the length of error vectors is relative to the baseline: they are divided by the square root of
     the baseline's mean energy per sample."""
@@ -134,7 +136,7 @@ class Share(ABC):
 class MeanSquare(Share):
     """Computes which share of a limit on the mean squared error each sample uses up."""
 
-    power = 2
+    power, is_elementwise = 2, True
 
     def _budget(self) -> float:
         return max(self._allowed_energy() / self.whole.samples, TINY)
@@ -213,6 +215,7 @@ class Angle(Share):
 class AbsoluteError(Share):
     """Computes which share of a limit on the mean absolute error each sample uses up."""
 
+    is_elementwise = True
     column = AT["absolute"]
     """The index of the column that holds the error of a sample in the rows of the metric."""
     relative = False
@@ -263,6 +266,8 @@ class Differing(Share):
 
     The loss is the number of elements that differ.
     """
+
+    is_elementwise = True
 
     def _budget(self) -> float:
         return (1 - self.limit) * self.whole.elements / self.whole.samples

@@ -31,6 +31,7 @@ from pytest_int8acc.case.plan_file import plan_text, read_plan
 from pytest_int8acc.fix import write_fix
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.migrate import sites
+from pytest_int8acc.graph.model import save_model
 from pytest_int8acc.graph.network import LeftHigh, Network, Plan, symmetric
 from pytest_int8acc.graph.plan import activation_scales, apply, fresh_weights
 from pytest_int8acc.graph.qdq import read_qdq
@@ -458,3 +459,9 @@ def test_under_a_part_of_the_plan_a_search_finds_the_rest(pytester: pytest.Pytes
     types = {tensor.name: str(tensor.dtype) for tensor in fixed.values().values()}
     made = {node.name: types[node.output[0]] for node in fixed.graph.node if node.name in high}
     assert made == {"conv2": "float32", "conv3": "float16"}
+
+
+def test_a_model_with_weights_in_a_file_of_their_own_needs_no_copy(tmp_path: Path) -> None:
+    save_model(load_model(DIGITS), tmp_path / "model.onnx", external_weights=True)
+    write_fix(tmp_path / "fix", fix_of(tmp_path / "model.onnx", Plan()))
+    assert not (tmp_path / "fix" / "float.onnx").exists()

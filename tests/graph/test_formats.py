@@ -196,5 +196,7 @@ def test_each_target_is_quantized_to_read_back_and_tried(low: Any) -> None:
     assert not [finding for finding in lint(written) if finding.severity == "error"]
     instrument, feed = build_instrument(again), sample_feed(ZOO["residual"]())
     expected = OrtEngine(written)(feed)
-    for name, array in OrtEngine(instrument.model)({**feed, **instrument.setting([]).inputs}).items():
+    for name, array in OrtEngine(instrument.model)(
+        {**feed, **instrument.controls.setting([]).inputs}
+    ).items():
         np.testing.assert_allclose(array, expected[name], rtol=1e-3, atol=1e-3)

@@ -51,7 +51,7 @@ def some_plans(network: Network, count: int, seed: int = 0) -> list[list[str]]:
 def assert_switches(network: Network, plans: list[list[str]], feed: Feed) -> None:
     """Every plan, bit for bit."""
     instrument = build_instrument(network)
-    assert instrument.groups == tuple(group.name for group in network.groups)
+    assert instrument.controls.groups == tuple(group.name for group in network.groups)
     onnx.checker.check_model(onnx.load_from_string(instrument.model.serialize()))
     assert [str(v) for v in instrument.model.inputs[: len(network.model.inputs)]] == [
         str(v) for v in network.model.inputs
@@ -59,7 +59,7 @@ def assert_switches(network: Network, plans: list[list[str]], feed: Feed) -> Non
     assert [str(v) for v in instrument.model.outputs] == [str(v) for v in network.model.outputs]
     for high in plans:
         expected = unfused(apply(network, Plan(dict.fromkeys(high, "fp16"))), feed)
-        found = unfused(instrument.model, {**feed, **instrument.setting(high).inputs})
+        found = unfused(instrument.model, {**feed, **instrument.controls.setting(high).inputs})
         for name, array in expected.items():
             np.testing.assert_array_equal(found[name], array, err_msg=f"{name} with {high} high")
 
@@ -68,7 +68,7 @@ def assert_runs_alike(network: Network, high: Collection[str], feed: Feed) -> No
     """As OrtEngine runs it, with fused kernels: equal to float32 rounding, save that a code may flip."""
     instrument = build_instrument(network)
     expected = OrtEngine(apply(network, Plan(dict.fromkeys(high, "fp16"))))(feed)
-    found = OrtEngine(instrument.model)({**feed, **instrument.setting(high).inputs})
+    found = OrtEngine(instrument.model)({**feed, **instrument.controls.setting(high).inputs})
     for name, array in expected.items():
         if array.dtype.kind != "f":
             continue
@@ -223,7 +223,7 @@ def test_size_is_at_most_two_and_a_half_times_the_models(name: str) -> None:
 def test_a_large_instrument_runs_from_files(monkeypatch: pytest.MonkeyPatch) -> None:
     network, feed = zoo_network("residual"), sample_feed(ZOO["residual"]())
     instrument = build_instrument(network)
-    feed.update(instrument.setting([network.groups[1].name]).inputs)
+    feed.update(instrument.controls.setting([network.groups[1].name]).inputs)
     expected = OrtEngine(instrument.model)(feed)
     for module in (pytest_int8acc.graph.model, pytest_int8acc.runtime.onnxruntime):
         monkeypatch.setattr(module, "INLINE_BYTES", 1000)
@@ -240,6 +240,6 @@ def test_many_groups_run_from_files_too(monkeypatch: pytest.MonkeyPatch) -> None
         x = b.node("MatMul", x, b.const(np.eye(4, dtype=np.float32)))
     network = network_of(normalize(make_model(b.model({x: (1, 4)}))))
     instrument = build_instrument(network)
-    assert len(instrument.groups) * 8 > APART_BYTES
+    assert len(instrument.controls.groups) * 8 > APART_BYTES
     feed = {"x": np.ones((1, 4), np.float32)}
-    OrtEngine(instrument.model)({**feed, **instrument.setting([]).inputs})
+    OrtEngine(instrument.model)({**feed, **instrument.controls.setting([]).inputs})

@@ -38,10 +38,13 @@ def both(model: Model, low: Any, feed: Feed, plans: int = 4) -> Iterator[tuple[F
     instrument = build_instrument(network)
     switched, rng = OrtEngine(instrument.model, optimized=False), np.random.default_rng(0)
     for i in range(plans):
-        narrow = rng.random(len(instrument.groups)) < (1.0, 0.0, 0.5, 0.1, 0.9)[min(i, 4)]
-        high = {name: "fp32" for name, on in zip(instrument.groups, narrow, strict=True) if not on}
+        narrow = rng.random(len(instrument.controls.groups)) < (1.0, 0.0, 0.5, 0.1, 0.9)[min(i, 4)]
+        high = {name: "fp32" for name, on in zip(instrument.controls.groups, narrow, strict=True) if not on}
         typed = to_fp16(network.model, fp32_nodes(network, Plan(high)), low).model
-        yield switched({**feed, **instrument.setting(high).inputs}), OrtEngine(typed, optimized=False)(feed)
+        yield (
+            switched({**feed, **instrument.controls.setting(high).inputs}),
+            OrtEngine(typed, optimized=False)(feed),
+        )
 
 
 def assert_equal(model: Model, low: Any, feed: Feed, plans: int = 4) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,29 @@ def test_long_vectors_are_sampled_evenly_and_keep_their_length() -> None:
     ragged = sampled([rows[0, :10], rows[1, :30]], 30)
     assert ragged.shape == (2, 30)
     np.testing.assert_array_equal(ragged[1], rows[1, :30])
+
+
+@pytest.mark.parametrize("metric", [name for name in FLOATS if not name.startswith("top")])
+def test_vectors_of_long_outputs_are_those_of_all_elements_sampled(metric: str) -> None:
+    b, c = one(2, 50_000)
+    judge = SampleBaseline({"y": b}, Judge([OutputLimits("y", limits={metric: 0.5})]))
+    every = judge.limits[0].share.vectors(np.concatenate(b), np.concatenate(c), 2)
+    (found,) = Prober(judge).vectors([0, 1], [([0, 1], {"y": c})])
+    np.testing.assert_array_equal(found, sampled(every, 50_000))
+
+
+def test_vectors_of_dense_outputs_take_no_copy_of_an_output() -> None:
+    """An output of 8 MB. Its error in float64, of all elements, would take 16 MB."""
+    b, c = one(1, 1 << 21)
+    judge = SampleBaseline({"y": b}, Judge([OutputLimits("y", limits={"sqnr_db": 20})]))
+    prober = Prober(judge)
+    tracemalloc.start()
+    try:
+        prober.vectors([0], [([0], {"y": c})])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 def test_broken_candidates_make_long_vectors_and_no_nan() -> None:

@@ -17,7 +17,7 @@ from report_cases import SCHEMA
 
 GOLDEN = Path(__file__).parent / "golden.json"
 #: Differ from run to run, or from machine to machine.
-VOLATILE = {"seconds", "finished", "version", "settings"}
+VOLATILE = {"seconds", "cpu_seconds", "passes", "peak_bytes", "finished", "version", "settings"}
 
 
 def normal(value: Any, key: str = "") -> Any:

@@ -721,6 +721,15 @@ RESULTS: dict[str, Plain] = {
     "interrupted": case(
         stopped={"kind": "interrupted", "max_seconds": 300, "left_out": []},
         seconds=12.345,
-        phases=({"name": "setup", "seconds": 0.345}, {"name": "search", "seconds": 12.0}),
+        phases=(
+            {"name": "setup", "seconds": 0.345},
+            {
+                "name": "search",
+                "seconds": 12.0,
+                "cpu_seconds": 20.5,
+                "passes": 8.25,
+                "peak_bytes": 1_234_567_890,
+            },
+        ),
     ),
 }

@@ -45,6 +45,6 @@ stand_in("answer", conclude=conclude)
 def normal(text: str) -> str:
     """A file without what differs from run to run: times, and the folder's name."""
     text = re.sub(r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.0-9]*(\+00:00)?", "TIME", text)
-    text = re.sub(r'("seconds"|"settings"): [^\n]*', r"\1: X", text)
+    text = re.sub(r'("seconds"|"cpu_seconds"|"passes"|"peak_bytes"|"settings"): [^\n]*', r"\1: X", text)
     text = re.sub(r'(data-label="Seconds") data-v="[\d.e-]+">[\d.]+<', r"\1>X<", text)
     return re.sub(r"/out-[a-z0-9]+|report out-[a-z0-9]+ \S+", "/out", text)
