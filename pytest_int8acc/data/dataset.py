@@ -384,7 +384,7 @@ def open_dataset(
     else:
         description = source
     if samples is not None:
-        description += f" (its first {samples})"
+        description += f", its first {samples}"
     keeps_feeds = not layout.batched or not (layout.size or batch or opened.joins)
     size = None if keeps_feeds else run_size
     return Dataset(opened, layout, what=what, description=description, size=size, limit=samples, most=most)

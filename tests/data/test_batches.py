@@ -84,7 +84,7 @@ def test_fewer_samples_than_asked_for_is_said(tmp_path: Path) -> None:
     dataset = open_dataset("a.npz", [tensor("x", "N", 2)], base=tmp_path, samples=9, what="calibrate.data")
     assert joined(dataset).shape == (5, 2)
     assert dataset.notes == ("calibrate.data: 5 samples, fewer than the 9 asked for",)
-    assert dataset.description == "a.npz (its first 9)"
+    assert dataset.description == "a.npz, its first 9"
 
 
 def test_a_bad_sample_beyond_the_limit_does_not_count(tmp_path: Path) -> None:

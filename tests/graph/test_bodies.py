@@ -98,9 +98,9 @@ def test_each_choice_of_groups_is_the_typed_model(name: str, holder: Holder, see
     plain = [group.name for group in low_network(flat(name, "long_sum"), FP16).groups]
     assert {f"body/{group}" for group in plain} <= {group.name for group in network.groups}
     instrument, rng = build_instrument(network), np.random.default_rng(seed)
-    high = {group: "fp32" for group in instrument.groups if rng.random() < 0.5}
+    high = {group: "fp32" for group in instrument.controls.groups if rng.random() < 0.5}
     typed = to_fp16(network.model, fp32_nodes(network, Plan(high))).model
-    switched = {**feed(name), **instrument.setting(high).inputs}
+    switched = {**feed(name), **instrument.controls.setting(high).inputs}
     one, other = output(instrument.model, switched), output(typed, feed(name))
     np.testing.assert_allclose(one, other, rtol=0, atol=2 * FP16.smallest / FP16.normal * np.abs(other).max())
 
@@ -114,7 +114,7 @@ def test_int8_beside_fp16_is_one_model_in_either_order(name: str, holder: Holder
     other = to_fp16(apply(network, Plan(high))).model
     np.testing.assert_array_equal(output(one, feed(name)), output(other, feed(name)))
     instrument = build_instrument(network, "fp16")
-    switched = {**feed(name), **instrument.setting(high).inputs}
+    switched = {**feed(name), **instrument.controls.setting(high).inputs}
     np.testing.assert_array_equal(output(instrument.model, switched), output(one, feed(name)))
 
 

@@ -57,7 +57,7 @@ def test_verdicts_of_real_models_and_the_report_folder(digits, workers):
 def test_fewer_samples_and_the_other_mode(digits):
     args = ("--int8acc-samples=8", "--int8acc-mode=native", "--int8acc", "-k", "calibrated", "-v")
     result = digits.runpytest(*LOAD, *args)
-    result.stdout.fnmatch_lines(["*; 8 samples: inputs.npz (its first 8); ONNX Runtime *, native"])
+    result.stdout.fnmatch_lines(["*; 8 samples: inputs.npz, its first 8; ONNX Runtime *, native"])
 
 
 def test_fixtures_of_every_scope_work_on_specs(digits):
