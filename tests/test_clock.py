@@ -118,7 +118,8 @@ def test_nothing_is_left_out_where_there_is_time(whole: CaseResult) -> None:
     assert [p.name for p in whole.phases] == ["search", "proof", "causes", "repair", "files"]
     assert whole.seconds == pytest.approx(sum(phase.seconds for phase in whole.phases))
     assert all(phase.seconds > 0 and phase.cpu_seconds > 0 for phase in whole.phases)
-    assert sum(phase.passes for phase in whole.phases) > 1  # trials that another test recorded do not run again
+    # Trials that another test recorded do not run again.
+    assert sum(phase.passes for phase in whole.phases) > 1
     assert all(phase.peak_bytes > 10 << 20 for phase in whole.phases)
     assert any("reduced" in name for name in whole.written)
     assert whole.diagnosis is not None
