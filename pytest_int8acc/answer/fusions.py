@@ -110,7 +110,7 @@ def fewest_that(passes: Callable[[tuple[str, ...]], bool], enough: Sequence[str]
 
 def _sets(lab: Lab, culprits: Collection[str]) -> Iterator[tuple[str, ...]]:
     """Yield growing sets of tensors: those next to ``culprits``, then all quantized tensors, then all."""
-    network, index = lab.int8.every, lab.int8.every.model.index
+    network, index = lab.int8.every, lab.int8.every.model.everywhere
     nodes = [index.nodes[node] for group in network.groups if group.name in culprits for node in group.nodes]
     readers = [reader for node in nodes for name in node.output for reader, _ in index.readers(name)]
     adjacent = {name for node in nodes for name in (*node.input, *node.output)}

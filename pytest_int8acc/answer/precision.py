@@ -23,7 +23,7 @@ import numpy as np
 from pytest_int8acc.clock import Budget
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.half_network import fewer_casts
-from pytest_int8acc.graph.index import holders
+from pytest_int8acc.graph.index import all_nodes, holders
 from pytest_int8acc.graph.inner import hidden_nodes
 from pytest_int8acc.graph.layout import moves_values
 from pytest_int8acc.graph.model import Model
@@ -259,7 +259,7 @@ def _casts(lab: Lab, found: Found) -> int | None:
     if found.fix is None or not lab.is_narrow:
         return None
     models = (found.fix.form.model, lab.network.model)
-    fixed, plain = (len([n for n in model.graph.node if n.op_type == "Cast"]) for model in models)
+    fixed, plain = (len([n for n in all_nodes(model.graph) if n.op_type == "Cast"]) for model in models)
     return fixed - plain
 
 

@@ -58,7 +58,7 @@ from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.graph.outputs import fitting_metric
 from pytest_int8acc.results import CaseResult, DefaultSession, Finding, Role, Score
 from pytest_int8acc.runtime.forms import Form, ImplicitForm, ModelForm
-from pytest_int8acc.runtime.onnxruntime import CRASH, Sessions, return_memory, sessions_of
+from pytest_int8acc.runtime.onnxruntime import CRASH, Sessions, sessions_of
 from pytest_int8acc.runtime.open import open_backend
 from pytest_int8acc.runtime.protocol import Backend, Engine
 from pytest_int8acc.runtime.run import cut, lock_step
@@ -309,9 +309,8 @@ class Measured(_Prepared):
         return self._verdicts(engine, held_out)
 
     def close(self) -> None:
-        """Free the engines and the processes of the backend, and the memory of runs in ONNX Runtime."""
+        """Free the engines and the processes of the backend."""
         self.backend.close()
-        return_memory()
 
 
 def measure(

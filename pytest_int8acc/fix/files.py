@@ -12,6 +12,7 @@ import onnx
 
 from pytest_int8acc.files import seen_from
 from pytest_int8acc.graph.half_network import fused
+from pytest_int8acc.graph.index import body_names
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, Precision
@@ -98,7 +99,7 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
     precisions.update(dict.fromkeys(fix.network.left_high, fix.precision))
     int8 = {name: tuple(sorted(quantized[name])) for name in nodes if name in quantized}
     # In INT8 and FP8 other tools leave all nodes inside If, Loop and Scan as they are.
-    unnamed = 0 if network.low.takes_scales else len(precisions.keys() - nodes.keys())
+    unnamed = 0 if network.low.takes_scales else len(precisions.keys() & body_names(model.graph).keys())
     path = seen_from(folder, fix.float_path)
     own_file = path.isprintable() and _has_names(fix.float_path, model)
     scales = _plain_scales(fix)

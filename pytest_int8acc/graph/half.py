@@ -241,6 +241,8 @@ def _shape_tensors(model: Model) -> set[str]:
         names = [name for name in node.input if name]
         if node.op_type in ("Shape", "Size"):
             shapes.update(node.output)
+        elif node.op_type == "Constant":  # in a body; those of the main graph are initializers
+            constant.update(node.output)
         elif not names or subgraphs(node) or node.op_type in WEIGHTED | _QDQ | {"Einsum"}:
             continue
         elif constant.issuperset(names):

@@ -85,8 +85,8 @@ def corrections(
         for group, tensor in watched.items():
             low, high = (real_rows(outputs[name], batch) for name in (alone[group], tensor))
             if group in inner:  # rows of zeros stand for no values, see with_inner_tensors
-                if high.ndim < 2:
-                    continue  # the channels are not known
+                if high.ndim < 2 or low.shape != high.shape:
+                    continue  # the channels are not known, or those of the layer that reads the result
                 low, high = low[high.any(axis=-1)], high[high.any(axis=-1)]
             is_image = layers[group].op_type.startswith("Conv") and group not in inner
             axis = 1 if is_image else low.ndim - 1

@@ -206,6 +206,8 @@ class Simulator:
                 del self._boards[list(self._boards)[1]]  # the first is the session of the unmodified network
             network = self._kinds[key].network if key in self._kinds else moved(self.network, made)
             self._boards[key] = Board(network, self._rest, self._sessions)
+        elif key != next(iter(self._boards)):
+            self._boards[key] = self._boards.pop(key)  # the most recent is the last
         return self._boards[key]
 
     def trial(

@@ -359,10 +359,14 @@ class EdgeMeter:
             for edge in self.network.edges
             if edge.quantization.values is not None and nodes[edge.node].op_type == "Gather"
         }
-        if not tables:
-            return {}
         indices = {name: str(nodes[name].input[1]) for name in tables}
         given = constants.keys() | {info.name for info in model.inputs}
+        # A constant index inside a body is no tensor of the main graph.
+        seen = given | model.everywhere.producer.keys()
+        tables = {name: rows for name, rows in tables.items() if indices[name] in seen}
+        indices = {name: indices[name] for name in tables}
+        if not tables:
+            return {}
         computed = [tensor for tensor in indices.values() if tensor not in given]
         shown = with_outputs(with_inner_tensors(model, computed), computed)
         engine = self._sessions.exact(shown) if computed else None

@@ -99,10 +99,6 @@ _NARROW = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1
     TensorProto.FLOAT8E5M2,
     TensorProto.FLOAT8E5M2FNUZ,
 }
-#: The entry of a session's options with which it takes memory from the allocator that all sessions share.
-_FROM_ARENA = "session.use_env_allocators", "1"
-#: The input of the model in the session that makes this allocator.
-_TINY_FEED = {"x": np.array(0, np.float32)}
 #: Matches the status code at the beginning of an error message of ONNX Runtime.
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 #: Matches a position in ONNX Runtime's C++ source in an error message.
@@ -506,41 +502,8 @@ def _providers(runtime: Any, provider: Provider) -> list[tuple[str, dict[str, st
     return [("CUDAExecutionProvider", {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}), cpu]
 
 
-@functools.lru_cache(maxsize=1)
-def _arena(runtime: Any) -> Any:
-    """Make the allocator from which all sessions of this process take the memory of their activations.
-
-    Without it each open session would keep the memory of its largest run.
-
-    Returns:
-        A session of a tiny model. The allocator never returns its first region, so this session runs first.
-    """
-    kinds, types = runtime.OrtAllocatorType, runtime.OrtMemType
-    place = runtime.OrtMemoryInfo("Cpu", kinds.ORT_ARENA_ALLOCATOR, 0, types.DEFAULT)
-    runtime.create_and_register_allocator(place, None)
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.add_session_config_entry(*_FROM_ARENA)
-    text = '<ir_version: 8, opset_import: ["": 13]> tiny (float x) => (float y) { y = Abs(x) }'
-    model = parser.parse_model(text).SerializeToString()
-    session = runtime.InferenceSession(model, options, ["CPUExecutionProvider"])
-    session.run(None, _TINY_FEED)
-    return session
-
-
-def return_memory() -> None:
-    """Return the memory of activations to the system. Sessions that run later take it again."""
-    if _arena.cache_info().currsize:  # a session was opened
-        runtime = _runtime()
-        shrinking = runtime.RunOptions()
-        shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        _arena(runtime).run(None, _TINY_FEED, shrinking)
-
-
 def _options(runtime: Any, mode: Mode, threads: int | None, optimized: bool) -> Any:
     options = runtime.SessionOptions()
-    _arena(runtime)
-    options.add_session_config_entry(*_FROM_ARENA)
     options.log_severity_level = _SEVERITY_FATAL
     levels = runtime.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL

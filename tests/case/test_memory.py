@@ -31,45 +31,6 @@ def test_a_failing_case_holds_few_copies_of_its_model() -> None:
     assert weights_ratio(1792) < 17
 
 
-_SESSIONS = """
-import ctypes
-import sys
-from pathlib import Path
-import numpy as np
-from onnx import parser
-from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.model import make_model
-from pytest_int8acc.runtime.onnxruntime import OrtEngine, return_memory
-
-text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float s) {'
-text += " a = Tanh(x) b = Add(a, x) s = ReduceSum<keepdims = 0>(b) }"
-engines = [OrtEngine(normalize(make_model(parser.parse_model(text)))) for _ in range(8)]
-feed = {"x": np.ones(1 << 23, np.float32)}  # 32 MiB
-
-def held():
-    ctypes.CDLL(None).malloc_trim(0)
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) // 1024
-
-before = held()
-for engine in engines:
-    engine(feed)
-after = held()
-return_memory()
-print(after - before, held() - before)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_sessions_share_the_memory_of_their_runs_and_it_is_given_back() -> None:
-    if not hasattr(ctypes.CDLL(None), "malloc_trim"):
-        pytest.skip("needs glibc, which returns what is free when asked to")
-    done = subprocess.run([sys.executable, "-c", _SESSIONS], capture_output=True, text=True, check=True)
-    after, returned = map(int, done.stdout.split())
-    assert after < 160, "of one session, not of eight"
-    assert returned < 20
-
-
 _CHAIN = """
 import resource
 import numpy as np

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import body_models
 import numpy as np
@@ -33,6 +34,7 @@ from pytest_int8acc.graph.network import Network, Plan, symmetric  # noqa: E402
 from pytest_int8acc.graph.plan import apply, fp32_nodes  # noqa: E402
 from pytest_int8acc.graph.qdq import read_qdq  # noqa: E402
 from pytest_int8acc.lab.biases import biases_of, corrections  # noqa: E402
+from pytest_int8acc.observers.edges import EdgeMeter  # noqa: E402
 from pytest_int8acc.runtime.onnxruntime import CPU, OrtEngine  # noqa: E402
 from pytest_int8acc.tensors import Array, Feed  # noqa: E402
 
@@ -171,3 +173,44 @@ def test_tensorrt_builds_bodies_in_fp16() -> None:
     models |= {name: normalize(make_model(body_models.Models(name).model())) for name in body_models.NETWORKS}
     errors = rtx.build_all({name: to_fp16(model).model.serialize() for name, model in models.items()})
     assert not any(errors.values()), errors
+
+
+def test_sizes_in_a_body_stay_in_fp32() -> None:
+    """As TorchScript exports them: the index of a size is a Constant node of the body. FP16 has no 5003."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[1, n] x, bool flag) => (float[m] y) <float factor = {2.0}, float[1] one = {1.0}> {
+        y = If (flag) <
+            then_branch = then () => (float[m] a) {
+                place = Constant <value_ints = [1]> ()
+                sizes = Shape (x)
+                width = Gather (sizes, place)
+                number = Cast <to = 1> (width)
+                wider = Mul (number, factor)
+                size = Cast <to = 7> (wider)
+                a = Expand (one, size)
+            },
+            else_branch = other () => (float[m] b) { b = Identity (one) }
+        >
+    }"""
+    half = to_fp16(normalize(make_model(onnx.parser.parse_model(text)))).model
+    feed = {"x": np.zeros((1, 5003), np.float32), "flag": np.array(True)}
+    assert OrtEngine(half)(feed)["y"].shape == (10006,)
+
+
+def test_a_table_read_at_a_constant_place_in_a_body_has_no_counted_rows() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[1, 2] x, bool flag) => (float[1, 2] y)
+    <int8[3, 2] codes = {1, 2, 3, 4, 5, 6}, float scale = {0.1}, int8 zero = {0}> {
+        y = If (flag) <
+            then_branch = then () => (float[1, 2] a) <int64[1] place = {2}> {
+                table = DequantizeLinear (codes, scale, zero)
+                row = Gather (table, place)
+                a = Add (x, row)
+            },
+            else_branch = other () => (float[1, 2] b) { b = Identity (x) }
+        >
+    }"""
+    network = read_qdq(normalize(make_model(onnx.parser.parse_model(text))))
+    assert [group.op_type for group in network.groups] == ["Gather"]
+    no_inputs: Any = None
+    assert EdgeMeter(network, network.model, no_inputs).lookups == {}
