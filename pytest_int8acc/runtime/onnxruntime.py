@@ -28,6 +28,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from pytest_int8acc.clock import current
 from pytest_int8acc.data import Dataset
+from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.errors import EngineError, MissingBackendError, assert_never
 from pytest_int8acc.graph.emulate import casts_to_half, emulate_half, holds_fp8, spell_out_fp8
 from pytest_int8acc.graph.formats import INT8
@@ -37,7 +38,6 @@ from pytest_int8acc.graph.types import FLOAT16, value_types
 from pytest_int8acc.results import Level, Role
 from pytest_int8acc.runtime.forms import EngineForm, Form, ModelForm
 from pytest_int8acc.runtime.protocol import Backend, Engine, check_names
-from pytest_int8acc.scores.rows import samples_in
 from pytest_int8acc.settings import Mode, Provider, Settings
 from pytest_int8acc.tensors import Array, Feed, TensorInfo
 
@@ -161,6 +161,7 @@ class OrtEngine:
         self.description = f"ONNX Runtime {runtime.__version__}, {provider.upper()}, {mode}"
         providers = _providers(runtime, provider)
         self._names = [output.name for output in self.outputs]
+        self._layout = read_layout(self.inputs)
         options = _options(runtime, mode, threads, optimized)
         if optimized:
             options.graph_optimization_level = _level(runtime, level)
@@ -192,7 +193,7 @@ class OrtEngine:
         except Exception as error:  # ONNX Runtime's errors have no common base class
             check_names(self.name, feed, self.inputs)
             raise EngineError(f"{self.name}: does not run in ONNX Runtime: {_brief(error)}") from error
-        current().ran(samples_in(next(iter(feed.values()), np.zeros(0))))
+        current().ran(self._layout.rows(feed))
         outputs = dict(zip(self._names, arrays, strict=True))
         for name in self._passed_through:  # these may share the feed's memory (microsoft/onnxruntime#21922)
             outputs[name] = outputs[name].copy()
