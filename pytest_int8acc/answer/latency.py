@@ -8,13 +8,13 @@ in turn with the baseline's engine, once to choose the fastest plan and once mor
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from pytest_int8acc.answer.precision import first_missed
 from pytest_int8acc.case.precision import engine_limits, node_formats, speedup_score
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.network import Plan
@@ -23,9 +23,6 @@ from pytest_int8acc.results import Cost, Evidence, Latency, Repair, Role
 from pytest_int8acc.results.causes import SpeedSearch, SpeedTrial
 from pytest_int8acc.results.engines import LayerTime
 from pytest_int8acc.search.speed import LEAST_SHARE, MAX_PLANS, losses, sets_to_try
-
-logger = logging.getLogger("pytest_int8acc")
-_QDQ = ("QuantizeLinear", "DequantizeLinear")
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,10 +98,15 @@ class _Search:
         builds = lab.builds - built  # each engine runs once on all samples
         cost = Cost(float(builds), time.monotonic() - began, builds)
         found = Faster(self.search)
-        reached = [item for item in timed.items() if self._reaches(item[1][0], self.search.candidate)]
-        # A plan that is proved on held-out samples comes before a faster one that is not.
-        reached.sort(key=lambda item: (not item[1][1].is_verified, item[1][0].median_ms))
-        for place, (_, proof) in reached:
+
+        def rank(place: int) -> tuple[bool, float]:
+            """A plan that is proved on held-out samples comes before a faster one that is not."""
+            latency, proof = timed[place]
+            return not proof.is_verified, latency.median_ms
+
+        reached = (p for p, (latency, _) in timed.items() if self._reaches(latency, self.search.candidate))
+        for place in sorted(reached, key=rank):
+            proof = timed[place][1]
             try:
                 again = clock.attempt("speed", partial(self._timed, proof), None, late=not clock.interrupted)
             except EngineError as error:  # another plan may run
@@ -128,7 +130,9 @@ class _Search:
         try:
             proof = lab.prove(Plan(high=dict.fromkeys(layers, lab.measured.keep)))
             if not proof.passed:
-                self.notes.append(f"{len(layers)} layers in {high} for speed: the built model {proof.missed}")
+                self.notes.append(
+                    f"{len(layers)} layers in {high} for speed: the built model {first_missed(proof)}"
+                )
                 return SpeedTrial(layers, stays, passed=False), proof
             latency, _ = self._timed(proof)
         except EngineError as error:  # another plan may build

@@ -144,7 +144,7 @@ def _find(lab: Lab) -> Found:
         return replace(found, notes=(note,))
     note = (
         "the simulation and the built model disagree: the plan passes in the one, and "
-        f"{found.proof.missed} in the other; searched on by building"
+        f"{first_missed(found.proof)} in the other; searched on by building"
     )
     return replace(_searched_by_building(lab, found.evaluator), notes=(note,))
 
@@ -488,6 +488,18 @@ def _worst_alone(evaluator: Simulated, high: frozenset[int]) -> Score | None:
     if not trial.losses[worst] > 0:
         return None
     return evaluator.criteria[worst].score(trial.scores[worst])
+
+
+def first_missed(proof: Proof) -> str:
+    """A few words for a note on the first limit that the built model of a plan misses, with the score.
+
+    Limits on all samples come before limits on the held-out samples.
+    """
+    verdicts = (proof.verdict, proof.held_out or proof.verdict)
+    missed = next((score for verdict in verdicts for score in verdict.scores if not score.passed), None)
+    if missed is None:
+        return "is not comparable"
+    return f"misses {missed.subject} {missed.metric}: {missed.value:.4g}, limit {missed.limit:g}"
 
 
 #: Shares of the multiply-accumulates in high precision at which scores are measured, to show how scores

@@ -403,7 +403,8 @@ def _broken(half: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
     lost = {name for name in made if not np.isfinite(maxima[name].amax)}
     for node in nodes:
         bad = lost.intersection(node.output)
-        if any(lost.intersection(inner.output) for body in subgraphs(node) for inner in all_nodes(body)):
-            continue  # a node inside makes them
+        inside = (name for body in subgraphs(node) for inner in all_nodes(body) for name in inner.output)
+        if not lost.isdisjoint(inside):
+            continue  # the node inside is named
         if bad and not lost.intersection(node.input):
             yield f"{node.op_type} '{node.name}' makes inf or NaN of finite numbers in FP16"

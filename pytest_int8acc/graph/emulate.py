@@ -45,8 +45,7 @@ def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
     """``model`` with all FP16 and BF16 tensors in FP32, but rounded to 16 bits.
 
     Node names, and the inputs and outputs of all graphs, stay the same. Nodes of other operator domains stay
-    in FP16. A model without FP16 and BF16 tensors, or a model that is emulated
-    already, is returned unchanged.
+    in FP16. A model that has no FP16 and BF16 tensors, or is emulated already, is returned unchanged.
 
     Args:
         model: A model in normal form; see ``graph.load``.

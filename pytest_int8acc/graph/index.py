@@ -25,13 +25,16 @@ _HOLDERS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 class Index:
-    """Look-ups in a main graph. A look-up is built at its first use; the graph must not change afterwards."""
+    """Look-ups in one graph, or in a main graph and all graphs inside its nodes.
+
+    A look-up is built at its first use. The graph must not change afterwards.
+    """
 
     def __init__(self, graph: onnx.GraphProto, *, inner: bool = False) -> None:
         """Create an index.
 
         Args:
-            graph: The main graph of a model in normal form; see ``graph.load``.
+            graph: A graph of a model in normal form; see ``graph.load``. With ``inner`` the main graph.
             inner: Whether all look-ups include nodes and constants inside If, Loop and Scan. If so,
                 ``public`` has only the outputs of all graphs.
         """

@@ -26,7 +26,7 @@ def with_inner_tensors(model: Model, tensors: Iterable[str]) -> Model:
 
     Args:
         model: A model in normal form, so that no two tensors have the same name.
-        tensors: Float tensors of any graph. Tensors of the main graph stay as they are.
+        tensors: Names of tensors of any graph. Tensors of the main graph stay as they are.
     """
     if model.everywhere is model.index:
         return model

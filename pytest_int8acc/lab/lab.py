@@ -73,15 +73,6 @@ class Judgement:
         return self.verdict.passed and (self.held_out is None or self.held_out.passed)
 
     @property
-    def missed(self) -> str:
-        """A few words that name the first limit that is missed, with the score."""
-        verdicts = (self.verdict, self.held_out or self.verdict)
-        missed = next((score for verdict in verdicts for score in verdict.scores if not score.passed), None)
-        if missed is None:
-            return "is not comparable"
-        return f"misses {missed.subject} {missed.metric}: {missed.value:.4g}, limit {missed.limit:g}"
-
-    @property
     def holds(self) -> bool:
         """Whether the criteria are met with a safety margin, and in a default session if users deploy one."""
         return self.has_reserve and self.survives
@@ -654,8 +645,8 @@ def open_lab(measured: Measured, int8: Int8Form, *, passes: bool = False) -> Lab
         own = measured.clock.attempt("search", measured.own_samples, None)
         return Lab(measured, int8, own=own)
     try:
-        split_lab = partial(_split_lab, measured, int8, passes=passes)
-        return measured.clock.attempt("speed" if passes else "search", split_lab, None) or whole
+        opened = partial(_split_lab, measured, int8, passes=passes)
+        return measured.clock.attempt("speed" if passes else "search", opened, None) or whole
     except Int8accError:  # the search meets the same error and reports it
         return whole
 

@@ -354,17 +354,16 @@ class EdgeMeter:
         """
         model, constants = self.network.model, self.network.model.constants()
         nodes = model.everywhere.nodes
-        tables = {
-            edge.node: constants[edge.tensor].shape[attribute(nodes[edge.node], "axis", 0)]
-            for edge in self.network.edges
-            if edge.quantization.values is not None and nodes[edge.node].op_type == "Gather"
-        }
-        indices = {name: str(nodes[name].input[1]) for name in tables}
         given = constants.keys() | {info.name for info in model.inputs}
         # A constant index inside a body is no tensor of the main graph.
         seen = given | model.everywhere.producer.keys()
-        tables = {name: rows for name, rows in tables.items() if indices[name] in seen}
-        indices = {name: indices[name] for name in tables}
+        tables, indices = dict[str, int](), dict[str, str]()
+        for edge in self.network.edges:
+            node = nodes[edge.node]
+            if edge.quantization.values is None or node.op_type != "Gather" or node.input[1] not in seen:
+                continue
+            tables[edge.node] = constants[edge.tensor].shape[attribute(node, "axis", 0)]
+            indices[edge.node] = str(node.input[1])
         if not tables:
             return {}
         computed = [tensor for tensor in indices.values() if tensor not in given]

@@ -107,7 +107,8 @@ class Culprit:
     inside: str = ""
     """``If``, ``Loop`` or ``Scan`` if the layer lies in the body of such a node; empty in the main graph."""
     hidden: bool = False
-    """Whether no run shows the layer's values, because it lies in a graph inside the body of a Scan."""
+    """Whether no run shows the layer's values: it lies in a graph inside the body of a Scan, or in a
+    SequenceMap."""
     quantizer: Quantizer | None = None
     """The only Q/DQ pair of a layer that computes nothing; None for layers that compute."""
 
