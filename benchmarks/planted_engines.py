@@ -76,13 +76,13 @@ def chosen() -> list[Entry]:
     for family in (TRANSFORMERS, CONVOLUTIONAL):
         names = sorted(name for name, entry in corpus().items() if entry.network in family)
         rng.shuffle(names)
-        fits = (entry for entry in map(corpus().__getitem__, names) if _can_be_mended(entry))
+        fits = (entry for entry in map(corpus().__getitem__, names) if can_be_mended(entry))
         found += [next(fits) for _ in range(EACH)]
     rng.shuffle(found)
     return found
 
 
-def _can_be_mended(entry: Entry) -> bool:
+def can_be_mended(entry: Entry) -> bool:
     """Whether a criterion fails in INT8, and full INT8 can meet it."""
     if entry.kind == "healthy":
         return False
@@ -103,7 +103,7 @@ def run(entry: Entry, backend: str, gpu: int) -> Outcome:
     search = case.get("search") or {}
     notes = [*(search.get("notes") or ()), *((case.get("diagnosis") or {}).get("notes") or ())]
     return Outcome(
-        *(_score(case), _fix(case), int(case.get("builds") or 0)), seconds, tuple(map(str, notes)), printed
+        *(_score(case), fix_of(case), int(case.get("builds") or 0)), seconds, tuple(map(str, notes)), printed
     )
 
 
@@ -147,7 +147,7 @@ def _decibels(metric: str, value: float, limit: float) -> float:
     return 20 * float(np.log10(max(limit, 1e-12) / max(value, 1e-12)))
 
 
-def _fix(case: dict[str, Any]) -> str:
+def fix_of(case: dict[str, Any]) -> str:
     """Which fix meets the criteria in the session of the case."""
     repairs = (case.get("diagnosis") or {}).get("repairs") or ()
     held = [repair for repair in repairs if all(_is_kept(score) for score in repair["scores"])]
