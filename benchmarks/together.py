@@ -58,25 +58,31 @@ def prepare(entries: Sequence[Entry], folder: Path) -> None:
         spec.rename(own / f"{entry.name}.int8acc.yaml").write_text(yaml.safe_dump(text, sort_keys=False))
 
 
-def run(folder: Path, workers: int, backend: str) -> tuple[float, dict[str, Any]]:
-    """Run all cases of a folder; returns the seconds and the report."""
+def run(folder: Path, workers: int, backend: str, limit: float) -> tuple[float, dict[str, Any]]:
+    """Run all cases of a folder, ``limit`` seconds at most; returns the seconds and the report."""
     installed = any(found.name == "int8acc" for found in entry_points(group="pytest11"))
     plugins = ["-p", "no:cacheprovider", *(() if installed else ("-p", "pytest_int8acc.plugin"))]
     options = ["--int8acc-backend", backend, "--int8acc-report", str(folder / "out")]
     options += ["--int8acc-cache-dir", str(folder / "store"), "-n", str(workers)]
     command = [sys.executable, "-m", "pytest", "--int8acc", f"--rootdir={folder}", *plugins, *options]
     began = time.perf_counter()
-    done = subprocess.run(
-        [*command, str(folder)],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    log = folder / "log.txt"
+    with log.open("w") as stream:
+        child = subprocess.Popen(
+            [*command, str(folder)],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "0"},
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            child.wait(limit)
+        except subprocess.TimeoutExpired:
+            child.terminate()  # the report has the cases that have ended
+            child.wait()
     seconds = time.perf_counter() - began
     report = folder / "out" / "report.json"
     if not report.exists():
-        sys.exit(done.stdout[-4000:] + done.stderr[-4000:])
+        sys.exit(log.read_text()[-4000:])
     return seconds, json.loads(report.read_text(encoding="utf-8"))
 
 
@@ -86,7 +92,7 @@ def rows(entries: Sequence[Entry], cases: Sequence[dict[str, Any]]) -> list[tupl
     for entry in entries:
         case = next((case for case in cases if f"{entry.name}.int8acc" in case["nodeid"]), None)
         if case is None:
-            found.append((entry.name, entry.network, "missing", "", "", ""))
+            found.append((entry.name, entry.network, "not ended", "", "", ""))
             continue
         fix, builds = planted_engines.fix_of(case), str(case.get("builds") or 0)
         found.append((entry.name, entry.network, case["verdict"], fix, builds, f"{case['seconds']:.0f}"))
@@ -100,6 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cases", type=int, default=CASES, help=f"default: {CASES}")
     parser.add_argument("--workers", type=int, default=WORKERS, help=f"default: {WORKERS}")
     parser.add_argument("--backend", choices=planted_engines.BACKENDS, default="tensorrt")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of the run, at most (default: 600)")
     parser.add_argument("--list", action="store_true", help="print the entries and run nothing")
     options = parser.parse_args(arguments)
     entries = chosen(options.cases)
@@ -109,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         prepare(entries, folder)
-        seconds, report = run(folder, options.workers, options.backend)
+        seconds, report = run(folder, options.workers, options.backend, options.seconds)
     if options.out:
         options.out.write_text(json.dumps(report), encoding="utf-8")
     print(table(_HEADER, rows(entries, report["cases"])))
