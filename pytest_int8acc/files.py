@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
+import hashlib
+import logging
 import os
 import shutil
 import stat
@@ -18,6 +20,10 @@ from pathlib import Path
 if sys.platform != "win32":
     import fcntl
 
+logger = logging.getLogger(__name__)
+
+#: Size in bytes of the SHA-256 digest at the beginning of a sealed file.
+_SHA256_BYTES = 32
 _PREFIX, _SUFFIX = ".int8acc-", ".part"
 #: A draft (an unfinished file) that cannot be locked is removed if it is older than this, in seconds. A
 #: killed process has probably left such a draft.
@@ -43,6 +49,24 @@ def replace_file(path: Path, data: bytes, draft: Path | None = None) -> None:
     """
     with _drafted(path, data, draft) as draft:
         os.replace(draft, path)
+
+
+def seal(data: bytes) -> bytes:
+    """The content of a sealed file: the SHA-256 digest of ``data``, then ``data``."""
+    return hashlib.sha256(data).digest() + data
+
+
+def read_sealed(path: Path, what: str) -> bytes | None:
+    """The data of a sealed file; None if the file is missing, or if it is damaged, which is logged."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    digest, data = content[:_SHA256_BYTES], content[_SHA256_BYTES:]
+    if hashlib.sha256(data).digest() == digest:
+        return data
+    logger.warning("%s: the %s is damaged and is not used", path, what)
+    return None
 
 
 def create_file(path: Path, data: bytes) -> None:

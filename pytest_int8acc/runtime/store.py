@@ -29,7 +29,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
 
 from pytest_int8acc.errors import EngineError, error_text
-from pytest_int8acc.files import replace_file
+from pytest_int8acc.files import read_sealed, replace_file, seal
 from pytest_int8acc.names import is_url, safe_url
 from pytest_int8acc.runtime.storage import StorageError, replace, storage
 
@@ -95,8 +95,6 @@ def digest_file(path: Path) -> str:
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 #: Number of seconds between two log messages while this process waits for another process to build an engine.
 _WAIT_SECONDS = 60.0
-#: Size in bytes of the SHA-256 digest at the beginning of a timing cache file, and of a record.
-_SHA256_BYTES = 32
 #: Content of CACHEDIR.TAG, which makes backup programs skip the folder (https://bford.info/cachedir/).
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Engines kept by pytest --int8acc.\n"
 #: Names and contents of files that mark the store's folder as a cache for backup programs and Git.
@@ -188,23 +186,18 @@ class Store:
         return entry
 
     @_clear
-    def timing_cache(self, provenance: str) -> bytes | None:
-        """The timing cache of ``provenance``; None if there is none, or if it is damaged.
+    def timing_cache(self, provenance: str) -> Path:
+        """The sealed file of the timing cache of ``provenance``. The file need not exist yet.
 
         Args:
             provenance: A text with all that timings depend on: TensorRT's version, the GPU.
-        """
-        return _sealed(self._timing_path(provenance), "timing cache")
-
-    @_clear
-    def publish_timing_cache(self, provenance: str, data: bytes) -> None:
-        """Store the timing cache of ``provenance``, in place of an older one.
 
         Raises:
             EngineError: The folder cannot be written, or is full.
         """
         self._prepare()
-        replace_file(self._timing_path(provenance), hashlib.sha256(data).digest() + data)
+        name = hashlib.sha256(provenance.encode()).hexdigest()[:32]
+        return self.folder / "timing" / f"{name}.cache"
 
     @_clear
     def record(self, case: str, name: str) -> bytes | None:
@@ -214,7 +207,7 @@ class Store:
             case: Hex digest of everything that all records of the case depend on.
             name: Hex digest of everything else that the record depends on.
         """
-        return _sealed(self.folder / "records" / case / name, "record of a trial")
+        return read_sealed(self.folder / "records" / case / name, "record of a trial")
 
     @_clear
     def keep_record(self, case: str, name: str, data: bytes) -> None:
@@ -229,7 +222,7 @@ class Store:
             self._forget_old_records()
             folder.mkdir(exist_ok=True)
         draft = folder / f"{name}.{uuid.uuid4().hex}"
-        draft.write_bytes(hashlib.sha256(data).digest() + data)
+        draft.write_bytes(seal(data))
         draft.replace(folder / name)
 
     def forget_records(self, case: str) -> None:
@@ -409,23 +402,6 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             (self.folder / "entries" / key).rename(left)
             _remove(left)
-
-    def _timing_path(self, provenance: str) -> Path:
-        name = hashlib.sha256(provenance.encode()).hexdigest()[:32]
-        return self.folder / "timing" / f"{name}.cache"
-
-
-def _sealed(path: Path, what: str) -> bytes | None:
-    """The content of a file that begins with its SHA-256 digest; None if the file is missing or damaged."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    digest, data = content[:_SHA256_BYTES], content[_SHA256_BYTES:]
-    if hashlib.sha256(data).digest() == digest:
-        return data
-    logger.warning("%s: the %s is damaged and is not used", path, what)
-    return None
 
 
 def default_folder() -> Path:

@@ -23,6 +23,7 @@ from child import in_child
 from kills import steps
 
 from pytest_int8acc import EngineError
+from pytest_int8acc.files import read_sealed, seal
 from pytest_int8acc.runtime.store import Store, open_store
 
 KEYS = [digit * 64 for digit in "abcd"]
@@ -294,18 +295,6 @@ def test_killed_while_making_again_and_evicting_at_any_step(tmp_path):
     assert set(found) == {("a", "b"), ("b",), ("a",)}
 
 
-@forks
-def test_killed_while_replacing_a_timing_cache_at_any_step(store):
-    old, new = b"old" * 10, b"new" * 20
-    seen = []
-    store.publish_timing_cache(H200, old)
-    for _ in steps(lambda: store.publish_timing_cache(H200, new), inside=False):
-        seen.append(store.timing_cache(H200))
-        store.publish_timing_cache(H200, old)
-    assert set(seen) <= {old, new}
-    assert seen[0] == old
-
-
 def test_a_folder_left_by_a_dead_process_is_cleared_and_that_of_a_living_one_is_not(store):
     with running(
         """
@@ -402,21 +391,17 @@ def test_a_full_disk_is_one_clear_error(store, room):
 
 
 def test_timing_caches_are_kept_by_provenance(store):
-    assert store.timing_cache(H200) is None
-    for data in (b"first", b"second"):
-        store.publish_timing_cache(H200, data)
-    assert store.timing_cache(H200) == b"second"
-    assert store.timing_cache("TensorRT 8.6.0, NVIDIA L4") is None
+    path = store.timing_cache(H200)
+    path.write_bytes(seal(b"timings"))
+    assert read_sealed(store.timing_cache(H200), "timing cache") == b"timings"
+    assert read_sealed(store.timing_cache("TensorRT 8.6.0, NVIDIA L4"), "timing cache") is None
 
 
 def test_a_damaged_timing_cache_is_not_used(store, caplog):
-    store.publish_timing_cache(H200, b"first")
-    (path,) = (store.folder / "timing").iterdir()
-    path.write_bytes(path.read_bytes()[:-1])
-    assert store.timing_cache(H200) is None
+    path = store.timing_cache(H200)
+    path.write_bytes(seal(b"timings")[:-1])
+    assert read_sealed(path, "timing cache") is None
     assert "damaged and is not used" in caplog.text
-    store.publish_timing_cache(H200, b"first")
-    assert store.timing_cache(H200) == b"first"
 
 
 def test_the_default_folder_follows_the_user(tmp_path, monkeypatch):

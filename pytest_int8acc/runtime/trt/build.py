@@ -451,11 +451,12 @@ def _make(
     job_folder.mkdir()
     logger.info("%s: building an engine with %s", request, platform.description)
     lock = None if device is None else lock_of(device.bus)
-    job = {**_prepare(request, platform, job_folder), "lock": None if lock is None else str(lock)}
-    provenance = timing_provenance(platform)
-    cached = store.timing_cache(provenance) if store is not None and job["timing"] else None
-    if cached is not None:
-        (job_folder / worker.TIMING).write_bytes(cached)
+    timing = None if store is None or platform.is_rtx else store.timing_cache(timing_provenance(platform))
+    job = {
+        **_prepare(request, platform, job_folder),
+        "lock": None if lock is None else str(lock),
+        "timing": None if timing is None else str(timing.resolve()),
+    }
     limit, name = request.options.timeout, f"building {request}"
     outcome = run_worker(
         job, job_folder, platform, limit, name, device=device, stopped=stopped, workers=workers
@@ -467,8 +468,6 @@ def _make(
     waited = outcome.answer["waited"]
     meta = {**outcome.answer, "seconds": outcome.seconds - waited}
     (job_folder / worker.META).write_text(json.dumps(meta), encoding="utf-8")
-    if store is not None and (job_folder / worker.TIMING).exists():
-        store.publish_timing_cache(provenance, (job_folder / worker.TIMING).read_bytes())
     for kept_name in _KEPT:
         if (job_folder / kept_name).exists():
             (job_folder / kept_name).replace(folder / kept_name)
@@ -493,7 +492,6 @@ def _prepare(request: BuildRequest, platform: Platform, folder: Path) -> dict[st
         "profiles": {name: list(profile) for name, profile in request.profiles.items()},
         "plugins": [str(plugin.resolve()) for plugin in request.options.plugins],
         "builder": dict(request.options.builder),
-        "timing": not platform.is_rtx,
         "algorithm": None if implicit is None else implicit.algorithm,
         "calibration_shapes": None if implicit is None else _prepare_calibration(request, implicit, folder),
     }

@@ -28,7 +28,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from pytest_int8acc.files import replace_file
+from pytest_int8acc.files import read_sealed, replace_file, seal
 from pytest_int8acc.runtime.trt.options import BUILDER_OPTIONS
 
 MODEL, ENGINE, LAYERS, NETWORK = "model.onnx", "engine.plan", "layers.json", "network.json"
@@ -199,19 +199,37 @@ def _built(job: dict[str, Any], *, fed: bool) -> dict[str, Any]:
         _mark(network, set(job["outputs"]))
     absent = _hold_precisions(network, job["precisions"], fed=fed)
     Path(NETWORK).write_text(json.dumps(list(_layers(network))), encoding="utf-8")
-    saved = TIMING if job["timing"] else None
     batches = _Batches(job["calibration_shapes"] or ())
-    made = EngineBytesFromNetwork((builder, network, parser), _config(job, batches), save_timing_cache=saved)
     Path(WAITING).touch()
-    with alone(job["lock"] and Path(job["lock"])) as waited:
+    with alone(job["lock"] and Path(job["lock"])) as waited, _timings(job["timing"]) as saved:
         Path(WAITING).unlink()
         job["waited"] += waited
-        engine = bytes(made())
+        config = _config(job, batches)
+        engine = bytes(EngineBytesFromNetwork((builder, network, parser), config, save_timing_cache=saved)())
     if batches.asked_for and not batches.names:
         raise RuntimeError("TensorRT does not take the calibration cache; it may be of another version")
     Path(ENGINE).write_bytes(engine)
     found = {"absent": absent, "nbytes": len(engine), "waited": job["waited"]}
     return found | {"tensorrt": str(_tensorrt().__version__)}
+
+
+@contextlib.contextmanager
+def _timings(shared: str | None) -> Iterator[str | None]:
+    """Give the build the timing cache that all processes share, and share what the build adds to it.
+
+    The GPU is held within the block, so that the cache has what the builds before this one have timed.
+    Yields the name of the job's own copy of the cache, or None without a shared one.
+    """
+    if shared is None:
+        yield None
+        return
+    known = read_sealed(Path(shared), "timing cache")
+    if known is not None:
+        Path(TIMING).write_bytes(known)
+    yield TIMING
+    if Path(TIMING).exists():
+        with contextlib.suppress(OSError):  # the next build takes longer
+            replace_file(Path(shared), seal(Path(TIMING).read_bytes()))
 
 
 def _network_options(job: dict[str, Any]) -> dict[str, bool]:
@@ -239,7 +257,7 @@ def _config(job: dict[str, Any], batches: _Batches) -> Any:
         options.update(arguments(trt, value))
     if job["precisions"]:
         options["precision_constraints"] = "obey"
-    if job["timing"] and Path(TIMING).exists():
+    if Path(TIMING).exists():
         options["load_timing_cache"] = TIMING
     if job["algorithm"] is None:
         return CreateConfig(**options)
