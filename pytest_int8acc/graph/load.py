@@ -210,13 +210,15 @@ def _hoist_inner_floats(model: Model) -> None:
             refill(graph.initializer, kept)
 
 
-def body_constants(graph: onnx.GraphProto) -> dict[str, Array]:
-    """Name to values of each initializer and Constant node of a graph inside an If, Loop or Scan."""
-    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    for node in graph.node:
-        value = constant_value(node)
-        if value is not None:
-            found[node.output[0]] = numpy_helper.to_array(value)
+def all_constants(model: Model) -> dict[str, Array]:
+    """Name to values of each constant, including Constant nodes inside If, Loop and Scan."""
+    found = model.constants()
+    for body in bodies(model.graph):
+        found.update((tensor.name, numpy_helper.to_array(tensor)) for tensor in body.graph.initializer)
+        for node in body.graph.node:
+            value = constant_value(node)
+            if value is not None:
+                found[node.output[0]] = numpy_helper.to_array(value)
     return found
 
 

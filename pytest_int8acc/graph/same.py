@@ -15,12 +15,11 @@ from pytest_int8acc.graph.index import (
     all_graphs,
     all_nodes,
     attribute,
-    bodies,
     captured,
     needed_nodes,
     refill,
 )
-from pytest_int8acc.graph.load import body_constants
+from pytest_int8acc.graph.load import all_constants
 from pytest_int8acc.graph.model import Editor, Model, is_external, put_constant
 from pytest_int8acc.graph.network import float_constant_name
 from pytest_int8acc.graph.opsets import meaning_since
@@ -149,10 +148,10 @@ class _Rounding:
 
     def __init__(self, model: Model, references: Sequence[Model]) -> None:
         self._references = [
-            (_nodes_by_name(reference), _widened(_all_constants(reference))) for reference in references
+            (_nodes_by_name(reference), _widened(all_constants(reference))) for reference in references
         ]
         self._known = self._references[-1][0] if references else {}
-        arrays = _all_constants(model) if references else {}
+        arrays = all_constants(model) if references else {}
         self._shapes = {name: array.shape for name, array in arrays.items()}
         """Name to shape of each constant, and of each tensor that rounding nodes compute from a constant."""
         self._rounded = {name for name, array in arrays.items() if _is_half(array)}
@@ -193,13 +192,6 @@ class _Rounding:
 def _nodes_by_name(model: Model) -> dict[str, onnx.NodeProto]:
     """Name to node for all nodes, also inside If, Loop and Scan; loading a model makes the names unique."""
     return {node.name: node for node in all_nodes(model.graph)}
-
-
-def _all_constants(model: Model) -> dict[str, Array]:
-    found = model.constants()
-    for body in bodies(model.graph):
-        found |= body_constants(body.graph)
-    return found
 
 
 def _widened(arrays: Mapping[str, Array]) -> dict[str, Array]:
