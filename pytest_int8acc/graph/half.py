@@ -226,7 +226,7 @@ class _Typing:
 
 def _takes_any(node: onnx.NodeProto) -> bool:
     """Whether the input of ``node`` may be FP32, FP16 or BF16 without an effect on the output's type."""
-    return node.op_type in ("Cast", "Shape", "Size") and node.domain in ("", "ai.onnx")
+    return node.op_type in ("Cast", "Shape", "Size") and not node.domain
 
 
 def _shape_tensors(model: Model) -> set[str]:

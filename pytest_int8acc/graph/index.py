@@ -171,7 +171,7 @@ def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
 def schema_of(op_type: str, opset: int, domain: str = "") -> onnx.defs.OpSchema | None:
     """ONNX's schema of an operator in version ``opset`` of its domain; None for an unknown operator."""
     try:
-        return onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)
+        return onnx.defs.get_schema(op_type, opset, domain)
     except (onnx.defs.SchemaError, TypeError):  # TypeError: the version has more than 32 bits
         return None
 

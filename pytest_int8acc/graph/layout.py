@@ -140,7 +140,7 @@ class _Finder:
 
         A weighted node that cannot be quantized gets an entry in ``left_high``.
         """
-        if node.domain not in ("", "ai.onnx"):
+        if node.domain:
             return ()
         if node.op_type in WEIGHTED:
             reason = self.excluded.get(node.name) or self._unfit(node)
@@ -282,7 +282,7 @@ def moves_values(node: onnx.NodeProto) -> bool:
     """Whether a node's output holds only values of its first input, so that both can have one scale."""
     if node.op_type == "Resize":
         return bool(attribute(node, "mode", b"nearest") == b"nearest")
-    return node.op_type in COMMUTING and node.domain in ("", "ai.onnx")
+    return node.op_type in COMMUTING and not node.domain
 
 
 def quantize(model: Model, layout: Layout, scales: Mapping[str, float], low: Format = INT8) -> Network:

@@ -99,7 +99,7 @@ class Model:
     @property
     def opset(self) -> int:
         """The version of ONNX's default operator domain."""
-        return next((int(o.version) for o in self.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
+        return next((int(o.version) for o in self.proto.opset_import if not o.domain), 1)
 
     def values(self) -> dict[str, TensorInfo]:
         """Name to dtype and shape of each tensor that ONNX's shape inference knows.

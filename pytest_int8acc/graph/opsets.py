@@ -45,7 +45,7 @@ def set_opset(proto: onnx.ModelProto, opset: int) -> None:
     The IR version is not raised further, because old runtimes refuse newer ones.
     """
     for entry in proto.opset_import:
-        if entry.domain in ("", "ai.onnx"):
+        if not entry.domain:
             entry.version = opset
     least = helper.find_min_ir_version_for([helper.make_opsetid("", opset)])
     proto.ir_version = max(proto.ir_version, least)
@@ -62,7 +62,7 @@ def _to_opset_13(model: Model) -> Model:
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
             changed, convert = _LIFTS.get(node.op_type, (0, None))
-            if node.domain in ("", "ai.onnx") and convert is not None and model.opset < changed:
+            if not node.domain and convert is not None and model.opset < changed:
                 nodes.extend(convert(lift, node))
             else:
                 nodes.append(node)
@@ -418,7 +418,7 @@ def _same_as_before(
     nodes compute the same without them. ``constants`` are the constants of the model, by name.
     """
     for node in all_nodes(graph):
-        if node.domain not in ("", "ai.onnx") or node.op_type in _CHANGED or subgraphs(node):
+        if node.domain or node.op_type in _CHANGED or subgraphs(node):
             continue
         new, old = (schema_of(node.op_type, version) for version in (opset, older))
         # This node is left to ONNX's version converter. Its operator is the same in both opsets, or one opset

@@ -19,7 +19,7 @@ from pytest_int8acc.graph.index import (
     needed_nodes,
     refill,
 )
-from pytest_int8acc.graph.load import all_constants
+from pytest_int8acc.graph.load import all_constants, constant_value
 from pytest_int8acc.graph.model import Editor, Model, is_external, put_constant
 from pytest_int8acc.graph.network import float_constant_name
 from pytest_int8acc.graph.opsets import meaning_since
@@ -72,9 +72,9 @@ class Computations:
             if rounding.takes(node) or (node.op_type == "Identity" and node.domain == ""):
                 found[node.output[0]] = self._of(found, constants, node.input[0])
                 continue
-            value = _constant_value(node)
+            value = constant_value(node)
             if value is not None:
-                found[node.output[0]] = self._constant(value)
+                found[node.output[0]] = self._constant(numpy_helper.to_array(value))
                 continue
             inputs = []
             for place, name in enumerate(node.input):
@@ -126,14 +126,8 @@ def _operator(node: onnx.NodeProto, opset: int, *, widened: bool) -> tuple[objec
         if widened:
             said = _wide(said)
         attributes.append((said.name, said.SerializeToString(deterministic=True)))
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    since = meaning_since(node, opset) if domain == "" else 0
-    return domain, node.op_type, since, tuple(attributes), len(node.output)
-
-
-def _constant_value(node: onnx.NodeProto) -> Array | None:
-    tensor = attribute(node, "value", None) if node.op_type == "Constant" else None
-    return None if tensor is None else np.asarray(numpy_helper.to_array(tensor))
+    since = 0 if node.domain else meaning_since(node, opset)
+    return node.domain, node.op_type, since, tuple(attributes), len(node.output)
 
 
 def _is_half(array: Array) -> bool:

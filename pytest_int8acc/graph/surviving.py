@@ -1,8 +1,9 @@
 """Rewrites Q/DQ models so that optimizers of ONNX Runtime do not change their results.
 
-An optimizer would rewrite certain patterns of nodes. Each function breaks one pattern, mostly by a Max with minus
-infinity, which changes no value and which no optimizer matches. Precisions, scales and quantized values stay the same. In a session that does not fuse Q/DQ,
-results change only by rounding in the last bit of FP32. Only the main graph is changed.
+An optimizer would rewrite certain patterns of nodes. Each function breaks one pattern, mostly by a Max with
+minus infinity, which changes no value and which no optimizer matches. Precisions, scales and quantized values
+stay the same. In a session that does not fuse Q/DQ, results change only by rounding in the last bit of FP32.
+Only the main graph is changed.
 """
 
 from __future__ import annotations

@@ -92,11 +92,8 @@ class OrtEngine:
         model: The model.
         mode: *exact* or *native*.
         provider: The device. With CUDA, TF32 is off, and nodes without a CUDA kernel run on the CPU.
-        threads: Number of threads inside an operator. None means this worker's share of the cores under
-            pytest-xdist, and otherwise the number that ONNX Runtime chooses.
-        optimized: Whether ONNX Runtime optimizes the graph. Without it a session opens faster, in linear time
-            for any graph, and runs slower.
-        level: The level of the optimizers, if ``optimized`` is set.
+        level: The level of the optimizers. With *none*, a session opens faster, in linear time for any graph,
+            and runs slower.
         disabled: Names of further optimizers that are switched off.
         takes_fp8: Whether mode *native* also opens models in FP8, although ONNX Runtime computes FP8 in FP32.
 
@@ -111,8 +108,6 @@ class OrtEngine:
         mode: Mode = "exact",
         provider: Provider = "cpu",
         *,
-        threads: int | None = None,
-        optimized: bool = True,
         level: Level = "all",
         disabled: Collection[str] = (),
         takes_fp8: bool = False,
@@ -136,9 +131,7 @@ class OrtEngine:
         providers = _providers(runtime, provider)
         self._names = [output.name for output in self.outputs]
         self._layout = read_layout(self.inputs)
-        options = _options(runtime, mode, threads, optimized)
-        if optimized:
-            options.graph_optimization_level = _level(runtime, level)
+        options = _options(runtime, mode, level)
         if mode == "native" and _may_crash(model):
             disabled = (*disabled, CRASHING)
         self._session = _session(runtime, model, mode, options, providers, disabled)
@@ -188,7 +181,7 @@ class Sessions:
 
     def exact(self, model: Model, *, optimized: bool = True) -> OrtEngine:
         """A session in mode *exact*; raises EngineError if the model does not load."""
-        return OrtEngine(model, "exact", self.provider, optimized=optimized)
+        return OrtEngine(model, "exact", self.provider, level="all" if optimized else "none")
 
     def plain(self, model: Model | Path) -> Callable[[Feed], Feed]:
         """A function that runs a model or a file unchanged, without optimization and without emulation.
@@ -197,7 +190,7 @@ class Sessions:
             EngineError: ONNX Runtime does not load the model. The function raises it if a run fails.
         """
         runtime = _runtime()
-        options, providers = _options(runtime, "exact", None, False), _providers(runtime, self.provider)
+        options, providers = _options(runtime, "exact", "none"), _providers(runtime, self.provider)
         session = _session(runtime, model, "exact", options, providers)
         names = [output.name for output in session.get_outputs()]
 
@@ -313,7 +306,7 @@ def keeps_relu() -> bool:
     proto = parser.parse_model(text)
     proto.graph.initializer.append(helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0]))
     runtime = _runtime()
-    options = _options(runtime, "exact", 1, optimized=True)
+    options = _options(runtime, "exact")
     session = _session(
         runtime, make_model(proto, name="Relu check"), "exact", options, _providers(runtime, "cpu")
     )
@@ -332,7 +325,7 @@ def element_types(model: Model, tensors: Iterable[str]) -> dict[str, int]:
     """
     runtime, editor = _runtime(), model.edit()
     refill(editor.graph.output, [onnx.ValueInfoProto(name=name) for name in tensors])
-    options = _options(runtime, "exact", 1, optimized=False)
+    options = _options(runtime, "exact", "none")
     session = _session(runtime, editor.done(), "exact", options, _providers(runtime, "cpu"))
     said = {output.name: re.fullmatch(r"tensor\((\w+)\)", output.type) for output in session.get_outputs()}
     return {name: TensorProto.DataType.Value(found[1].upper()) for name, found in said.items() if found}
@@ -400,13 +393,12 @@ def _providers(runtime: Any, provider: Provider) -> list[tuple[str, dict[str, st
     return [("CUDAExecutionProvider", {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}), cpu]
 
 
-def _options(runtime: Any, mode: Mode, threads: int | None, optimized: bool) -> Any:
+def _options(runtime: Any, mode: Mode, level: Level = "all") -> Any:
     options = runtime.SessionOptions()
     options.log_severity_level = _SEVERITY_FATAL
-    levels = runtime.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
+    options.graph_optimization_level = _level(runtime, level)
     options.use_deterministic_compute = True
-    if not optimized:  # nodes run in the order of the file, so that fewer tensors are in memory at once
+    if level == "none":  # nodes run in the order of the file, so that fewer tensors are in memory at once
         options.execution_order = runtime.ExecutionOrder.PRIORITY_BASED
     # Threads that spin while they wait take cores from other sessions and workers. Spinning costs a sixth to
     # a half of the CPU time of a run, and makes no run shorter.
@@ -414,7 +406,7 @@ def _options(runtime: Any, mode: Mode, threads: int | None, optimized: bool) -> 
         options.add_session_config_entry(f"session.{pool}_op.allow_spinning", "0")
     if mode == "exact":
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-    options.intra_op_num_threads = threads or share_of_cores() or 0
+    options.intra_op_num_threads = share_of_cores() or 0  # 0: ONNX Runtime chooses
     return options
 
 
