@@ -29,7 +29,7 @@ from pytest_int8acc.graph.formats import FP16, INT8, Format, along
 from pytest_int8acc.graph.index import Index, all_nodes, attribute
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, LeftHigh, Network, Quantization
-from pytest_int8acc.tensors import Array, Dim, did_you_mean
+from pytest_int8acc.tensors import Array, Dim, TensorInfo, did_you_mean
 
 #: Weighted operators: operators that multiply by weights, and for which TensorRT has INT8 kernels.
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -129,7 +129,8 @@ class _Finder:
         self.low = low
         self.index = model.index
         self.constants = model.constants()
-        self.values = model.values()
+        arrays = self.constants.items()
+        self.values = model.values() | {n: TensorInfo(n, array.dtype, array.shape) for n, array in arrays}
         self.left_high: dict[str, LeftHigh] = {}
         self.excluded = match_nodes(model, exclude)
         self.in_low: set[str] = set()
@@ -158,12 +159,9 @@ class _Finder:
         """The reason why a weighted node cannot be quantized; None if it can."""
         for name in node.input[:2]:
             info = self.values.get(name)
-            array = self.constants.get(name)
-            dtype = array.dtype if array is not None else (info.dtype if info else np.dtype("f4"))
-            if dtype != np.float32:
-                return LeftHigh("wrong-dtype", (name, str(dtype)))
-            shape = array.shape if array is not None else (info.shape if info else None)
-            if shape == ():
+            if info is not None and info.dtype != np.float32:
+                return LeftHigh("wrong-dtype", (name, str(info.dtype)))
+            if info is not None and info.shape == ():
                 return LeftHigh("scalar", (name,))
         if all(name in self.constants for name in node.input[:2]):
             return LeftHigh("constant")
@@ -413,6 +411,16 @@ def scales_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
     if not node.op_type.startswith("Conv") and rank != 2:
         return None
     return output_axis(node, index, rank)
+
+
+def folded_norm(norm: onnx.NodeProto, parameters: Sequence[Array]) -> tuple[Array, Array]:
+    """A BatchNormalization as a product and a sum: the factor and the offset, float64 [channels].
+
+    ``parameters`` are its scale, bias, mean and variance.
+    """
+    scale, bias, mean, variance = (array.astype(np.float64) for array in parameters)
+    factor = scale / np.sqrt(variance + attribute(norm, "epsilon", 1e-5))
+    return factor, bias - mean * factor
 
 
 def by_input(weight: Array, node: onnx.NodeProto) -> Array:

@@ -25,7 +25,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import FP8, INT4, INT8, TARGETS, UINT4, UINT8, Format
+from pytest_int8acc.graph.formats import FP8, INT4, INT8, TARGETS, UINT4, UINT8, Format, along
 from pytest_int8acc.graph.index import (
     Index,
     all_graphs,
@@ -37,7 +37,7 @@ from pytest_int8acc.graph.index import (
     refill,
     take_name,
 )
-from pytest_int8acc.graph.layout import WEIGHTED, match_nodes, moves_values
+from pytest_int8acc.graph.layout import WEIGHTED, folded_norm, match_nodes, moves_values
 from pytest_int8acc.graph.load import all_constants
 from pytest_int8acc.graph.model import Editor, Model, dtype_of, put_constant
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization, in_floats
@@ -531,13 +531,10 @@ def _with_norm(
     """
     if any(name not in constants for name in norm.input[1:]):
         return ()
-    scale, shift, mean, variance = (constants[name].astype(np.float64) for name in norm.input[1:])
-    factor = scale / np.sqrt(variance + attribute(norm, "epsilon", 1e-5))
-    own = np.zeros_like(mean) if bias is None else bias
-    return (
-        (weight * factor.reshape([-1, *[1] * (weight.ndim - 1)])).astype(weight.dtype),
-        (shift + (own - mean) * factor).astype(weight.dtype),
-    )
+    factor, offset = folded_norm(norm, [constants[name] for name in norm.input[1:]])
+    if bias is not None:
+        offset = offset + bias * factor
+    return (weight * along(factor, 0, weight.ndim)).astype(weight.dtype), offset.astype(weight.dtype)
 
 
 def _read_in(index: Index, constants: dict[str, Array]) -> dict[tuple[str, int], Array]:

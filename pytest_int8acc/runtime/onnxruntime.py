@@ -128,20 +128,12 @@ class OrtEngine:
         self.inputs: tuple[TensorInfo, ...] = model.inputs
         self.outputs: tuple[TensorInfo, ...] = model.outputs
         self.description = f"ONNX Runtime {runtime.__version__}, {provider.upper()}, {mode}"
-        providers = _providers(runtime, provider)
         self._names = [output.name for output in self.outputs]
         self._layout = read_layout(self.inputs)
-        options = _options(runtime, mode, level)
         if mode == "native" and _may_crash(model):
             disabled = (*disabled, CRASHING)
-        self._session = _session(runtime, model, mode, options, providers, disabled)
+        self._session = _session(model, mode, provider, level, disabled)
         self._passed_through = {i.name for i in self.inputs} & set(self._names)
-        if self._session.get_providers()[0] != providers[0][0]:
-            raise EngineError(
-                f"{self.name}: {providers[0][0]} did not start, although this ONNX Runtime has it. "
-                "Install the CUDA and cuDNN libraries that it was built for "
-                "(pip install 'onnxruntime-gpu[cuda,cudnn]'), or set provider: cpu"
-            )
 
     def __call__(self, feed: Feed) -> Feed:
         """Run once.
@@ -189,9 +181,7 @@ class Sessions:
         Raises:
             EngineError: ONNX Runtime does not load the model. The function raises it if a run fails.
         """
-        runtime = _runtime()
-        options, providers = _options(runtime, "exact", "none"), _providers(runtime, self.provider)
-        session = _session(runtime, model, "exact", options, providers)
+        session = _session(model, "exact", self.provider, "none")
         names = [output.name for output in session.get_outputs()]
 
         def run(feed: Feed) -> Feed:
@@ -305,11 +295,7 @@ def keeps_relu() -> bool:
     """
     proto = parser.parse_model(text)
     proto.graph.initializer.append(helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0]))
-    runtime = _runtime()
-    options = _options(runtime, "exact")
-    session = _session(
-        runtime, make_model(proto, name="Relu check"), "exact", options, _providers(runtime, "cpu")
-    )
+    session = _session(make_model(proto, name="Relu check"), "exact", "cpu")
     return float(session.run(None, {"x": np.array([-1], np.float32)})[0].item()) == 0.0
 
 
@@ -323,10 +309,9 @@ def element_types(model: Model, tensors: Iterable[str]) -> dict[str, int]:
     Raises:
         EngineError: ONNX Runtime cannot load the model.
     """
-    runtime, editor = _runtime(), model.edit()
+    editor = model.edit()
     refill(editor.graph.output, [onnx.ValueInfoProto(name=name) for name in tensors])
-    options = _options(runtime, "exact", "none")
-    session = _session(runtime, editor.done(), "exact", options, _providers(runtime, "cpu"))
+    session = _session(editor.done(), "exact", "cpu", "none")
     said = {output.name: re.fullmatch(r"tensor\((\w+)\)", output.type) for output in session.get_outputs()}
     return {name: TensorProto.DataType.Value(found[1].upper()) for name, found in said.items() if found}
 
@@ -393,7 +378,7 @@ def _providers(runtime: Any, provider: Provider) -> list[tuple[str, dict[str, st
     return [("CUDAExecutionProvider", {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}), cpu]
 
 
-def _options(runtime: Any, mode: Mode, level: Level = "all") -> Any:
+def _options(runtime: Any, mode: Mode, level: Level) -> Any:
     options = runtime.SessionOptions()
     options.log_severity_level = _SEVERITY_FATAL
     options.graph_optimization_level = _level(runtime, level)
@@ -425,11 +410,10 @@ def _level(runtime: Any, level: Level) -> Any:
 
 
 def _session(
-    runtime: Any,
     model: Model | Path,
     mode: Mode,
-    options: Any,
-    providers: list[tuple[str, dict[str, str]]],
+    provider: Provider,
+    level: Level = "all",
     others: Collection[str] = (),
 ) -> Any:
     """A session for a model or a file. A model of more than ``INLINE_BYTES`` is written to a file first.
@@ -437,6 +421,9 @@ def _session(
     ``others`` are names of optimizers to switch off. In mode *exact*, the optimizers that give wrong results
     are switched off as well.
     """
+    runtime = _runtime()
+    name = model.name if isinstance(model, Model) else str(model)
+    providers, options = _providers(runtime, provider), _options(runtime, mode, level)
     disabled = [*_WRONG_OPTIMIZERS, *others] if mode == "exact" else list(others)
     if mode == "exact" and isinstance(model, Model) and casts_to_half(model.graph):
         disabled += _UNTYPED_FUSIONS
@@ -450,12 +437,18 @@ def _session(
             source = str(Path(stack.enter_context(folder)) / "model.onnx")
             save_model(model, Path(source), external_weights=True)
         try:
-            return runtime.InferenceSession(
+            session = runtime.InferenceSession(
                 source, options, providers, enable_fallback=0, disabled_optimizers=disabled
             )
         except Exception as error:  # ONNX Runtime's errors have no common base class
-            name = model.name if isinstance(model, Model) else str(model)
             raise EngineError(f"{name}: ONNX Runtime cannot load it: {_brief(error)}") from error
+    if session.get_providers()[0] != providers[0][0]:
+        raise EngineError(
+            f"{name}: {providers[0][0]} did not start, although this ONNX Runtime has it. "
+            "Install the CUDA and cuDNN libraries that it was built for "
+            "(pip install 'onnxruntime-gpu[cuda,cudnn]'), or set provider: cpu"
+        )
+    return session
 
 
 def _brief(error: Exception) -> str:
