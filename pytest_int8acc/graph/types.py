@@ -91,6 +91,13 @@ def value_types(model: Model) -> dict[str, int]:
     return types
 
 
+def inner_types(model: Model) -> dict[str, int]:
+    """The known element types of tensors that nodes of the main graph compute, by name; without outputs."""
+    types, own = value_types(model), {value.name for value in model.graph.output}
+    made = (name for node in model.graph.node for name in node.output)
+    return {name: types[name] for name in made if name in types and name not in own}
+
+
 def computes_in_half(model: Model, types: dict[str, int]) -> bool:
     """Whether a node other than a Cast reads FP16 or BF16, also inside If, Loop and Scan."""
     return any(
