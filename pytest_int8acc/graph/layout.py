@@ -497,54 +497,41 @@ class ChannelAxes:
     def of(self, tensor: str, reader: tuple[onnx.NodeProto, int] | None) -> int | None:
         """The channel axis of a tensor that ``reader`` reads; None if there is none, or for unknown rank.
 
-        If the reader is a convolution or matrix product, it alone decides the axis. For other readers, the
-        node before the tensor that made the channels decides, if it is found.
+        If the reader is a convolution or matrix product, it alone decides the axis. For other readers, and
+        for an output, the node before the tensor that made the channels decides, if it is found. Otherwise it
+        is the last axis of an output of rank 2 or 3.
 
         Args:
             tensor: An activation.
             reader: A node and the input position at which it reads the tensor; None for an output of the
                 model.
         """
-        axis = None
-        if reader is None or reader[0].op_type not in WEIGHTED:
-            axis = self.tracer.channels(tensor)
-        if axis is None and reader is not None:
-            node, index = reader
-            rank = len(self.tracer.shape(tensor) or ())
-            axis = summed_axis(node.op_type, index, rank, node.name in self._mixing)
-        return axis
+        is_weighted = reader is not None and reader[0].op_type in WEIGHTED
+        axis = None if is_weighted else self.tracer.channels(tensor)
+        if axis is not None:
+            return axis
+        rank = len(self.tracer.shape(tensor) or ())
+        if reader is None:
+            return rank - 1 if rank in (2, 3) else None
+        node, index = reader
+        return summed_axis(node.op_type, index, rank, node.name in self._mixing)
 
 
 def channel_axes(model: Model, tensors: Iterable[str]) -> dict[str, tuple[int, int]]:
     """The channel axis and the rank of each tensor.
 
     The first convolution or matrix product that reads the tensor decides the axis. If there is none, the
-    first node that reads the tensor does. For a tensor that no node reads, ``output_channel_axis`` decides.
-    Tensors of unknown rank, and tensors with channels on axis 0, are left out.
+    first node that reads the tensor does; see ``ChannelAxes.of``. Tensors of unknown rank, and tensors with
+    channels on axis 0, are left out.
     """
     axes, found = ChannelAxes(model), dict[str, tuple[int, int]]()
     for tensor in tensors:
         readers = model.everywhere.readers(tensor)
         weighted = [reader for reader in readers if reader[0].op_type in WEIGHTED]
         axis = axes.of(tensor, next(iter(weighted or readers), None))
-        if axis is None and not readers:
-            axis = output_channel_axis(model, tensor)
         if axis:
             found[tensor] = axis, len(axes.tracer.shape(tensor) or ())
     return found
-
-
-def output_channel_axis(model: Model, output: str) -> int | None:
-    """The channel axis of a model output; None if it is not known.
-
-    It is the axis on which a node before the output made channels. If there is no such node, it is the last
-    axis of an output of rank 2 or 3.
-    """
-    tracer = ChannelTracer(model)
-    rank = len(tracer.shape(output) or ())
-    if rank < 2:
-        return None
-    return tracer.channels(output) or (rank - 1 if rank <= 3 else None)
 
 
 def moved_axis(axis: int, rank: int, moves: Iterable[onnx.NodeProto]) -> int | None:

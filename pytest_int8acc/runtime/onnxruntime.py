@@ -92,6 +92,8 @@ class OrtEngine:
         model: The model.
         mode: *exact* or *native*.
         provider: The device. With CUDA, TF32 is off, and nodes without a CUDA kernel run on the CPU.
+        threads: Number of threads inside an operator. None means this worker's share of the cores under
+            pytest-xdist, and otherwise the number that ONNX Runtime chooses.
         level: The level of the optimizers. With *none*, a session opens faster, in linear time for any graph,
             and runs slower.
         disabled: Names of further optimizers that are switched off.
@@ -108,6 +110,7 @@ class OrtEngine:
         mode: Mode = "exact",
         provider: Provider = "cpu",
         *,
+        threads: int | None = None,
         level: Level = "all",
         disabled: Collection[str] = (),
         takes_fp8: bool = False,
@@ -132,7 +135,7 @@ class OrtEngine:
         self._layout = read_layout(self.inputs)
         if mode == "native" and _may_crash(model):
             disabled = (*disabled, CRASHING)
-        self._session = _session(model, mode, provider, level, disabled)
+        self._session = _session(model, mode, provider, level, disabled, threads)
         self._passed_through = {i.name for i in self.inputs} & set(self._names)
 
     def __call__(self, feed: Feed) -> Feed:
@@ -378,7 +381,7 @@ def _providers(runtime: Any, provider: Provider) -> list[tuple[str, dict[str, st
     return [("CUDAExecutionProvider", {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}), cpu]
 
 
-def _options(runtime: Any, mode: Mode, level: Level) -> Any:
+def _options(runtime: Any, mode: Mode, level: Level, threads: int | None) -> Any:
     options = runtime.SessionOptions()
     options.log_severity_level = _SEVERITY_FATAL
     options.graph_optimization_level = _level(runtime, level)
@@ -391,7 +394,7 @@ def _options(runtime: Any, mode: Mode, level: Level) -> Any:
         options.add_session_config_entry(f"session.{pool}_op.allow_spinning", "0")
     if mode == "exact":
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-    options.intra_op_num_threads = share_of_cores() or 0  # 0: ONNX Runtime chooses
+    options.intra_op_num_threads = threads or share_of_cores() or 0
     return options
 
 
@@ -415,6 +418,7 @@ def _session(
     provider: Provider,
     level: Level = "all",
     others: Collection[str] = (),
+    threads: int | None = None,
 ) -> Any:
     """A session for a model or a file. A model of more than ``INLINE_BYTES`` is written to a file first.
 
@@ -423,7 +427,7 @@ def _session(
     """
     runtime = _runtime()
     name = model.name if isinstance(model, Model) else str(model)
-    providers, options = _providers(runtime, provider), _options(runtime, mode, level)
+    providers, options = _providers(runtime, provider), _options(runtime, mode, level, threads)
     disabled = [*_WRONG_OPTIMIZERS, *others] if mode == "exact" else list(others)
     if mode == "exact" and isinstance(model, Model) and casts_to_half(model.graph):
         disabled += _UNTYPED_FUSIONS

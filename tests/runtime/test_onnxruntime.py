@@ -29,7 +29,7 @@ def qdq_conv() -> Model:
 
 
 def test_runs_a_model_and_describes_itself() -> None:
-    engine = OrtEngine(model_of(RELU))
+    engine = OrtEngine(model_of(RELU), threads=1)
     output = engine({"x": np.array([[-1, 0, 2, 3]], np.float32)})
     assert output.keys() == {"y"}
     np.testing.assert_array_equal(output["y"], [[0, 0, 2, 3]])
