@@ -2,10 +2,11 @@
 
 Models of opsets 7 to 12 are converted to opset 13 by the functions of ``_LIFTS``, because per-channel Q/DQ
 needs opset 13. Operators whose inputs, attributes or meaning changed are replaced by nodes of opset 13 that
-compute the same. ONNX's version converter is not used here: it loses the coordinates of a linear Upsample,
-and the flattened axes of a Hardmax (`python -m benchmarks.lifts`). All other operators of these opsets do not
-change, because opset 13 only gave them more types, or attributes whose defaults change nothing (ONNX operator
-changelog).
+compute the same. ONNX's version converter is not used here: it loses the coordinates of an Upsample and of a
+Resize of opset 10, the flattened axes of a Hardmax and the mask of a Dropout, and refuses a
+BatchNormalization with ``spatial: 0`` (ONNX 1.23; `python -m benchmarks.lifts` checks such models). All other
+operators of these opsets do not change, because opset 13 only gave them more types, or attributes whose
+defaults change nothing (ONNX operator changelog).
 
 TensorRT's own FP8 operators become the standard operators. ModelOpt and Transformer Engine export them from
 PyTorch in opsets without FP8.
