@@ -32,14 +32,11 @@ def macs(network: Network, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[
     return {group.name: float(sum(counts[name] for name in group.nodes)) for group in network.groups}
 
 
-def sized_tensors(network: Network) -> list[str]:
-    """Tensors, except constants, whose shapes ``macs`` needs, and those that ``leading_outputs`` returns."""
-    index = network.model.index
-    main = [group for group in network.groups if not group.is_inner]
-    nodes = [index.nodes[name] for group in main for name in group.nodes]
-    counted = [name for node in nodes if node.op_type in _COUNTED for name in _factors(node)]
-    needed = dict.fromkeys([*counted, *leading_outputs(network).values()])
-    return [name for name in needed if name not in index.constants]
+def sized_tensors(model: Model) -> list[str]:
+    """Tensors of the main graph, except constants, whose shapes ``work`` needs for an exact count."""
+    counted = (node for node in model.graph.node if node.op_type in _COUNTED)
+    needed = dict.fromkeys(name for node in counted for name in _factors(node))
+    return [name for name in needed if name not in model.index.constants]
 
 
 def work(model: Model, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str, float]:
@@ -58,13 +55,6 @@ def work(model: Model, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str,
     constants = model.constants()
     known = {**shapes, **{name: array.shape for name, array in constants.items()}}
     return _of_body(model.graph, known, constants, rows)
-
-
-def unsized(model: Model, shapes: Mapping[str, _Shape]) -> list[str]:
-    """Tensors of the main graph whose shapes ``work`` needs for an exact count, but ``shapes`` lacks."""
-    counted = (node for node in model.graph.node if node.op_type in _COUNTED)
-    needed = dict.fromkeys(name for node in counted for name in _factors(node))
-    return [name for name in needed if name not in shapes and name not in model.index.constants]
 
 
 def inferred_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[str, _Shape]:
