@@ -44,5 +44,5 @@ def instrument(network: Network) -> Instrument:
 def groups(case: Case) -> list[GroupInfo]:
     """Groups with their prices in MACs for one sample."""
     feed = {name: array[:1] for name, array in case.data.items()}
-    cost = macs(case.network, tensor_shapes(case.network.model, feed, sized_tensors(case.network)))
+    cost = macs(case.network, tensor_shapes(case.network.model, feed, sized_tensors(case.network.model)))
     return [GroupInfo(group.name, cost[group.name]) for group in case.network.groups]

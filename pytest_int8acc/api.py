@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pytest_int8acc.case.measured import Measured
     from pytest_int8acc.goldens import Goldens
     from pytest_int8acc.results.course import Doing
-    from pytest_int8acc.runtime.trt.children import Workers
+    from pytest_int8acc.runtime.children import Workers
     from pytest_int8acc.settings import Settings
 
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]

@@ -69,7 +69,7 @@ class Prover:
         self._baseline = OrtEngine(to_fp16(planted.model).model, threads=1)(planted.inputs)
         self._known: dict[frozenset[str], bool] = {}
         feed = {name: array[:1] for name, array in planted.inputs.items()}
-        cost = macs(network, tensor_shapes(network.model, feed, sized_tensors(network)))
+        cost = macs(network, tensor_shapes(network.model, feed, sized_tensors(network.model)))
         total = sum(cost.values()) or 1.0
         self.price = {name: cost[name] / total for name in self.names}
 

@@ -97,7 +97,7 @@ def _share(path: Path, kept: Collection[str]) -> float:
     layout = find_groups(model)
     network = quantize(model, layout, dict.fromkeys(layout.activations, 1.0))
     image = {"image": np.zeros((1, 1, 8, 8), np.float32)}
-    counts = macs(network, tensor_shapes(model, image, sized_tensors(network)))
+    counts = macs(network, tensor_shapes(model, image, sized_tensors(model)))
     return sum(counts.get(name, 0.0) for name in kept) / sum(counts.values())
 
 

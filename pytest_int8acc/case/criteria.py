@@ -15,7 +15,7 @@ from pytest_int8acc.data import load_labels
 from pytest_int8acc.data.scripts import UserFunction, load_function
 from pytest_int8acc.errors import CriterionError, DataError
 from pytest_int8acc.graph.flow import holds_scores, joined
-from pytest_int8acc.graph.layout import output_channel_axis
+from pytest_int8acc.graph.layout import ChannelAxes
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results.scores import CONFIDENCE
 from pytest_int8acc.scores.criteria import (
@@ -152,7 +152,8 @@ def _splitter(case: Case, model: Model) -> Splitter:
     whole = {name for name, parts in named.items() if parts is None}
     outputs = [output.name for output in model.outputs if output.name not in whole]
     found = {name: known for name in outputs if (known := joined(model, name)) is not None}
-    found_axes = {name: output_channel_axis(model, name) for name in outputs if not holds_scores(model, name)}
+    finder = ChannelAxes(model)
+    found_axes = {name: finder.of(name, None) for name in outputs if not holds_scores(model, name)}
     axes = {name: axis for name, axis in found_axes.items() if axis is not None}
     return Splitter(found, named, axes)
 

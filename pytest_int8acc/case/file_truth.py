@@ -20,7 +20,7 @@ from pytest_int8acc.graph.model import Model, giving, put_constant
 from pytest_int8acc.graph.opsets import LEAST_OPSET
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.same import Computations, unrounded
-from pytest_int8acc.graph.types import computes_in_half, value_types
+from pytest_int8acc.graph.types import computes_in_half, inner_types, value_types
 from pytest_int8acc.runtime.forms import Form, ModelForm
 from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.spec.models import Case
@@ -175,7 +175,7 @@ class FileTruth:
         The message is empty, and a note is added, if the same outputs of the user's file also change from run
         to run or after tiny perturbations. Then these outputs cannot be compared.
         """
-        theirs, ours = (self._run(_giving_all(each)) for each in (self._file, model))
+        theirs, ours = (self._run(giving(each, inner_types(each))) for each in (self._file, model))
         unsteady = self._unsteady
         made = {name: node for node in self._file.graph.node for name in node.output if name in theirs}
         if inside or not unsteady.issuperset(off):
@@ -198,7 +198,7 @@ class FileTruth:
 
         They hold random numbers, or results of operators that amplify the last bit, like TopK or Round.
         """
-        every = _giving_all(self._file)
+        every = giving(self._file, inner_types(self._file))
         run = self._opened(every)  # a new session would draw the same random numbers again
         values = run(self._feed)
         found = set(_differing(values, run(self._feed)))
@@ -263,13 +263,6 @@ def candidate_truth(
 
 def _called(node: onnx.NodeProto) -> str:
     return f"{node.op_type} '{node.name or node.output[0]}'"
-
-
-def _giving_all(model: Model) -> Model:
-    """The model with further outputs: all tensors of its main graph whose types are known."""
-    types, own = value_types(model), {value.name for value in model.graph.output}
-    made = {name for node in model.graph.node for name in node.output if name in types}
-    return giving(model, {name: types[name] for name in sorted(made - own)})
 
 
 def _with_perturbed_weights(model: Model, rng: np.random.Generator) -> Model:

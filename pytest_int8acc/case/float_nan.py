@@ -10,7 +10,7 @@ from pytest_int8acc.case.runs import Runs
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.model import Model, giving
-from pytest_int8acc.graph.types import value_types
+from pytest_int8acc.graph.types import inner_types
 from pytest_int8acc.results import FloatNan, OutputResult, Role
 from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.tensors import Array
@@ -59,9 +59,7 @@ def _first_node(model: Model, output: str, inputs: Dataset, sessions: Sessions) 
     Raises:
         EngineError: The model does not run with all its tensors as outputs.
     """
-    types, given = value_types(model), {value.name for value in model.graph.output}
-    made = [name for node in model.graph.node for name in node.output if name in types]
-    engine = sessions.plain(giving(model, {name: types[name] for name in made if name not in given}))
+    engine = sessions.plain(giving(model, inner_types(model)))
     feed = next(inputs.first(1).batches()).feed
     values = engine({i.name: feed[i.name].astype(i.dtype) for i in model.inputs})
     broken = {name for name, array in (feed | values).items() if _holds_nan(array)}

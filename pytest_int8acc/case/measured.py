@@ -57,12 +57,12 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.graph.outputs import fitting_metric
 from pytest_int8acc.results import CaseResult, DefaultSession, Finding, Role, Score
+from pytest_int8acc.runtime.children import Workers
 from pytest_int8acc.runtime.forms import Form, ImplicitForm, ModelForm
 from pytest_int8acc.runtime.onnxruntime import CRASH, Sessions, sessions_of
 from pytest_int8acc.runtime.open import open_backend
 from pytest_int8acc.runtime.protocol import Backend, Engine
 from pytest_int8acc.runtime.run import cut, lock_step
-from pytest_int8acc.runtime.trt.children import Workers
 from pytest_int8acc.scores.blind import try_criteria
 from pytest_int8acc.scores.judge import Judge, Verdict
 from pytest_int8acc.settings import Settings

@@ -234,8 +234,8 @@ def _may_go_on(own: onnx.NodeProto, other: onnx.NodeProto) -> bool:
 
 def _opened(measured: Measured, model: Model, names: list[str]) -> Callable[[Feed], Mapping[str, Array]]:
     """A function that runs a model, and returns these tensors and the model's outputs."""
-    types, outputs = value_types(model), {value.name for value in model.graph.output}
-    run = measured.sessions.plain(giving(model, {name: types[name] for name in names if name not in outputs}))
+    types = value_types(model)
+    run = measured.sessions.plain(giving(model, {name: types[name] for name in names}))
     return lambda feed: run({i.name: feed[i.name].astype(i.dtype) for i in model.inputs})
 
 

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.errors import EngineError
-from pytest_int8acc.graph.macs import inferred_shapes, leading_outputs, unsized, work
+from pytest_int8acc.graph.macs import inferred_shapes, leading_outputs, sized_tensors, work
 from pytest_int8acc.graph.model import Model, end_with
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
@@ -66,10 +66,11 @@ def macs_of(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, floa
     """
     given, rows = _input_shapes(model, inputs)
     shapes = inferred_shapes(model, given)
-    if unsized(model, shapes):
+    needed = sized_tensors(model)
+    if any(name not in shapes for name in needed):
         batch = next(inputs.batches())
         with contextlib.suppress(EngineError):
-            shapes |= tensor_shapes(model, batch.feed, unsized(model, {}), sessions)
+            shapes |= tensor_shapes(model, batch.feed, needed, sessions)
             rows = batch.rows + batch.padding
     return work(model, shapes, rows)
 

@@ -195,7 +195,7 @@ class _Sizes:
 
     def _value(self, node: onnx.NodeProto) -> Array | None:
         """The value of a node's output if it can be computed from known values; otherwise None."""
-        if node.domain not in ("", "ai.onnx"):
+        if node.domain:
             return None
         if node.op_type == "Shape":
             shape = self._shape(node.input[0])
@@ -264,7 +264,7 @@ def fold_constants(model: Model) -> Model:
 
 
 def _folds(node: onnx.NodeProto, constants: Mapping[str, Array], weights: Collection[str]) -> bool:
-    if node.domain != "" or any(name not in constants for name in node.input):
+    if node.domain or any(name not in constants for name in node.input):
         return False
     # A ConstantOfShape is folded only if its output is a weight, because an initializer needs more memory.
     if node.op_type == "ConstantOfShape":

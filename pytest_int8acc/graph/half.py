@@ -21,7 +21,7 @@ from onnx import TensorProto, helper
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import BF16, FP16, FP32, Format
 from pytest_int8acc.graph.index import all_nodes, attribute, refill, subgraphs
-from pytest_int8acc.graph.layout import WEIGHTED
+from pytest_int8acc.graph.layout import WEIGHTED, folded_norm
 from pytest_int8acc.graph.load import lift
 from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.graph.opsets import QDQ_OPSET
@@ -226,7 +226,7 @@ class _Typing:
 
 def _takes_any(node: onnx.NodeProto) -> bool:
     """Whether the input of ``node`` may be FP32, FP16 or BF16 without an effect on the output's type."""
-    return node.op_type in ("Cast", "Shape", "Size") and node.domain in ("", "ai.onnx")
+    return node.op_type in ("Cast", "Shape", "Size") and not node.domain
 
 
 def _shape_tensors(model: Model) -> set[str]:
@@ -458,11 +458,9 @@ def combine_norms(model: Model, keep: Collection[str]) -> Model:
     for node in all_nodes(editor.graph):
         if node.name not in combined:
             continue
-        arrays = combined[node.name]
-        scale, bias, mean, variance = (array.astype(np.float64) for array in arrays)
-        factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
-        zeros = np.zeros_like(mean)
-        parts = {"scale": factor, "bias": bias - mean * factor, "mean": zeros, "variance": zeros + 1}
+        factor, offset = folded_norm(node, combined[node.name])
+        zeros = np.zeros_like(factor)
+        parts = {"scale": factor, "bias": offset, "mean": zeros, "variance": zeros + 1}
         for index, (part, array) in enumerate(parts.items(), 1):
             node.input[index] = editor.add_constant(f"{node.name}/{part}", array.astype(np.float32))
         kept = [a for a in node.attribute if a.name != "epsilon"]

@@ -114,17 +114,11 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 class Body:
     """A graph inside a node (If, Loop, Scan) of a main graph, at any depth."""
 
-    graphs: tuple[onnx.GraphProto, ...]
-    """The graph and the graphs that contain it, outermost first, without the main graph."""
+    graph: onnx.GraphProto
     holder: str
     """The name of the main graph's node that contains the graph."""
     path: str
     """The names of the nodes that contain the graph, outermost first, each followed by a slash."""
-
-    @property
-    def graph(self) -> onnx.GraphProto:
-        """The graph itself."""
-        return self.graphs[-1]
 
 
 def bodies(graph: onnx.GraphProto) -> Iterator[Body]:
@@ -133,18 +127,15 @@ def bodies(graph: onnx.GraphProto) -> Iterator[Body]:
     A graph is yielded before the graphs that it contains.
     """
     for node in graph.node:
-        yield from _bodies(node, (), node.name, "")
+        yield from _bodies(node, node.name, "")
 
 
-def _bodies(
-    node: onnx.NodeProto, around: tuple[onnx.GraphProto, ...], holder: str, path: str
-) -> Iterator[Body]:
+def _bodies(node: onnx.NodeProto, holder: str, path: str) -> Iterator[Body]:
     path = f"{path}{node.name}/"
     for graph in subgraphs(node):
-        graphs = (*around, graph)
-        yield Body(graphs, holder, path)
+        yield Body(graph, holder, path)
         for inner in graph.node:
-            yield from _bodies(inner, graphs, holder, path)
+            yield from _bodies(inner, holder, path)
 
 
 def body_names(graph: onnx.GraphProto) -> dict[str, str]:
@@ -180,7 +171,7 @@ def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
 def schema_of(op_type: str, opset: int, domain: str = "") -> onnx.defs.OpSchema | None:
     """ONNX's schema of an operator in version ``opset`` of its domain; None for an unknown operator."""
     try:
-        return onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)
+        return onnx.defs.get_schema(op_type, opset, domain)
     except (onnx.defs.SchemaError, TypeError):  # TypeError: the version has more than 32 bits
         return None
 

@@ -680,9 +680,9 @@ class _Splitter:
             same = tuple(edge for edge in constants if edge.tensor == tensor)
             one = replace(group, edges=same)
             if pieces:  # Only the first constant stays in the old group.
-                one = self._identity(same[0], tensor, same[0].quantization)
+                one, result = self._identity(same[0], tensor, same[0].quantization)
                 for edge in same:
-                    self._nodes[edge.node].input[edge.index] = str(self._before[same[0].node][-1].output[0])
+                    self._nodes[edge.node].input[edge.index] = result
             groups.append(one)
             pieces.append(Piece(tensor, one.name))
         made: dict[tuple[str, int], str] = {}
@@ -691,10 +691,9 @@ class _Splitter:
             if key not in made:
                 axis = self._fixed_axis(edge)
                 channels = 0 if axis is None else self._sizes(edge.tensor)[axis]
-                given = self._identity(edge, edge.tensor, edge.quantization)
-                scaled = str(self._before[edge.node][-1].output[0])
-                other = self._identity(edge, scaled, _placeholder(channels, axis, edge.quantization))
-                made[key] = str(self._before[edge.node][-1].output[0])
+                given, scaled = self._identity(edge, edge.tensor, edge.quantization)
+                placeholder = _placeholder(channels, axis, edge.quantization)
+                other, made[key] = self._identity(edge, scaled, placeholder)
                 groups += given, other
                 pieces.append(Piece(edge.tensor, given.name, other.name, scaled, axis, channels))
             self._nodes[edge.node].input[edge.index] = made[key]
@@ -705,16 +704,17 @@ class _Splitter:
         self.editor.rewrite(lambda node: [*self._before[node.name], node])
         return self.editor.done()
 
-    def _identity(self, edge: Edge, tensor: str, quantization: Quantization) -> Group:
-        """A new group of one Identity node, which is put before the node of ``edge``.
+    def _identity(self, edge: Edge, tensor: str, quantization: Quantization) -> tuple[Group, str]:
+        """A new group of one Identity node, which is put before the node of ``edge``, and the node's output.
 
         The Identity reads ``tensor``, to which the group applies ``quantization``.
         """
         name = self.editor.unique(f"{tensor}/edge")
-        node = helper.make_node("Identity", [tensor], [self.editor.unique(f"{name}/out")], name)
-        self._before[edge.node].append(node)
+        result = self.editor.unique(f"{name}/out")
+        self._before[edge.node].append(helper.make_node("Identity", [tensor], [result], name))
         edges = (Edge(name, 0, tensor, quantization),)
-        return Group(name, "Identity", (name,), edges, is_inner=edge.node not in self.model.index.nodes)
+        is_inner = edge.node not in self.model.index.nodes
+        return Group(name, "Identity", (name,), edges, is_inner=is_inner), result
 
     def _sizes(self, tensor: str) -> dict[int, int]:
         """The known sizes of an activation, by axis.

@@ -7,13 +7,12 @@ would convert its data in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import onnx
 from onnx import helper
 
-from pytest_int8acc.graph.index import all_graphs, all_nodes, refill
+from pytest_int8acc.graph.index import rename_inside
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16
 
@@ -45,25 +44,23 @@ def with_own_interface(model: Model, own: Model) -> Model:
         model: A model that was made from a result of ``with_interface_of``.
         own: The model before its inputs and outputs were converted.
     """
-    types, index = _types(own), model.index
-    editor, dropped = model.edit(), set[str]()
+    types, index, editor = _types(own), model.index, model.edit()
+    dropped: set[str] = set()
     names: dict[str, str] = {}
-    for value in editor.graph.input:
-        cast = index.only_reader(value.name)
-        if _differ(value, types) and cast is not None and _converts(cast, types[value.name]):
-            value.type.tensor_type.elem_type = types[value.name]
+    for value, is_output in _ends(editor.graph):
+        if not _differ(value, types):
+            continue
+        name, own_kind = value.name, types[value.name]
+        cast = index.producer.get(name) if is_output else index.only_reader(name)
+        kind = value.type.tensor_type.elem_type if is_output else own_kind
+        if cast is not None and cast.op_type == "Cast" and cast.attribute[0].i == kind:
+            value.type.tensor_type.elem_type = own_kind
             dropped.add(cast.name)
-            names[cast.output[0]] = value.name
-    for value in editor.graph.output:
-        cast = index.producer.get(value.name)
-        if _differ(value, types) and cast is not None and _converts(cast, value.type.tensor_type.elem_type):
-            value.type.tensor_type.elem_type = types[value.name]
-            dropped.add(cast.name)
-            names[cast.input[0]] = value.name
+            names[cast.input[0] if is_output else cast.output[0]] = name
     if not dropped:
         return model
     editor.set_nodes([node for node in editor.graph.node if node.name not in dropped])
-    _rename(editor.graph, names)
+    rename_inside(editor.graph, names)
     return replace(editor.done(), extra_outputs=model.extra_outputs)
 
 
@@ -78,37 +75,27 @@ def _differ(value: onnx.ValueInfoProto, types: dict[str, int]) -> bool:
     return len(both) > 1 and both <= _FLOATS.keys()
 
 
-def _converts(node: onnx.NodeProto, kind: int) -> bool:
-    return node.op_type == "Cast" and node.attribute[0].i == kind
+def _ends(graph: onnx.GraphProto) -> list[tuple[onnx.ValueInfoProto, bool]]:
+    """The inputs and outputs of a graph, and for each whether it is an output."""
+    return [(value, False) for value in graph.input] + [(value, True) for value in graph.output]
 
 
 def _cast(model: Model, types: dict[str, int]) -> Model:
     editor = model.edit()
     graph = editor.graph
-    ends = [(value, False) for value in graph.input] + [(value, True) for value in graph.output]
-    before, after, names = list[onnx.NodeProto](), list[onnx.NodeProto](), dict[str, str]()
-    for value, is_output in ends:
-        if not _differ(value, types):
-            continue
-        name, kind = value.name, value.type.tensor_type.elem_type
-        inner = names[name] = editor.unique(f"{name}_{_FLOATS[kind]}")
+    changed = [(value, is_output) for value, is_output in _ends(graph) if _differ(value, types)]
+    names = {v.name: editor.unique(f"{v.name}_{_FLOATS[v.type.tensor_type.elem_type]}") for v, _ in changed}
+    rename_inside(graph, names)
+    own = {inner: name for name, inner in names.items()}
+    before, after = list[onnx.NodeProto](), list[onnx.NodeProto]()
+    for value, is_output in changed:
+        inner, kind = value.name, value.type.tensor_type.elem_type
+        name = value.name = own[inner]
+        value.type.tensor_type.elem_type = types[name]
         cast = editor.unique(f"{name}_cast")
         if is_output:
             after.append(helper.make_node("Cast", [inner], [name], cast, to=types[name]))
         else:
             before.append(helper.make_node("Cast", [name], [inner], cast, to=kind))
-        value.type.tensor_type.elem_type = types[name]
-    _rename(graph, names)
     editor.set_nodes([*before, *graph.node, *after])
     return replace(editor.done(), extra_outputs=model.extra_outputs)
-
-
-def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Rename tensors, from keys of ``names`` to its values, in nodes of a graph and of graphs inside it."""
-    for node in all_nodes(graph):
-        refill(node.input, [names.get(name, name) for name in node.input])
-        refill(node.output, [names.get(name, name) for name in node.output])
-    for inner in all_graphs(graph):
-        if inner is not graph:
-            for value in inner.output:
-                value.name = names.get(value.name, value.name)

@@ -29,7 +29,7 @@ from pytest_int8acc.graph.formats import FP16, INT8, Format, along
 from pytest_int8acc.graph.index import Index, all_nodes, attribute
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, LeftHigh, Network, Quantization
-from pytest_int8acc.tensors import Array, Dim, did_you_mean
+from pytest_int8acc.tensors import Array, Dim, TensorInfo, did_you_mean
 
 #: Weighted operators: operators that multiply by weights, and for which TensorRT has INT8 kernels.
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -129,7 +129,8 @@ class _Finder:
         self.low = low
         self.index = model.index
         self.constants = model.constants()
-        self.values = model.values()
+        arrays = self.constants.items()
+        self.values = model.values() | {n: TensorInfo(n, array.dtype, array.shape) for n, array in arrays}
         self.left_high: dict[str, LeftHigh] = {}
         self.excluded = match_nodes(model, exclude)
         self.in_low: set[str] = set()
@@ -140,7 +141,7 @@ class _Finder:
 
         A weighted node that cannot be quantized gets an entry in ``left_high``.
         """
-        if node.domain not in ("", "ai.onnx"):
+        if node.domain:
             return ()
         if node.op_type in WEIGHTED:
             reason = self.excluded.get(node.name) or self._unfit(node)
@@ -158,12 +159,9 @@ class _Finder:
         """The reason why a weighted node cannot be quantized; None if it can."""
         for name in node.input[:2]:
             info = self.values.get(name)
-            array = self.constants.get(name)
-            dtype = array.dtype if array is not None else (info.dtype if info else np.dtype("f4"))
-            if dtype != np.float32:
-                return LeftHigh("wrong-dtype", (name, str(dtype)))
-            shape = array.shape if array is not None else (info.shape if info else None)
-            if shape == ():
+            if info is not None and info.dtype != np.float32:
+                return LeftHigh("wrong-dtype", (name, str(info.dtype)))
+            if info is not None and info.shape == ():
                 return LeftHigh("scalar", (name,))
         if all(name in self.constants for name in node.input[:2]):
             return LeftHigh("constant")
@@ -282,7 +280,7 @@ def moves_values(node: onnx.NodeProto) -> bool:
     """Whether a node's output holds only values of its first input, so that both can have one scale."""
     if node.op_type == "Resize":
         return bool(attribute(node, "mode", b"nearest") == b"nearest")
-    return node.op_type in COMMUTING and node.domain in ("", "ai.onnx")
+    return node.op_type in COMMUTING and not node.domain
 
 
 def quantize(model: Model, layout: Layout, scales: Mapping[str, float], low: Format = INT8) -> Network:
@@ -415,6 +413,16 @@ def scales_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
     return output_axis(node, index, rank)
 
 
+def folded_norm(norm: onnx.NodeProto, parameters: Sequence[Array]) -> tuple[Array, Array]:
+    """A BatchNormalization as a product and a sum: the factor and the offset, float64 [channels].
+
+    ``parameters`` are its scale, bias, mean and variance.
+    """
+    scale, bias, mean, variance = (array.astype(np.float64) for array in parameters)
+    factor = scale / np.sqrt(variance + attribute(norm, "epsilon", 1e-5))
+    return factor, bias - mean * factor
+
+
 def by_input(weight: Array, node: onnx.NodeProto) -> Array:
     """The weight of a node, with the output channels on axis 1 and the input channels on axis 2.
 
@@ -489,54 +497,41 @@ class ChannelAxes:
     def of(self, tensor: str, reader: tuple[onnx.NodeProto, int] | None) -> int | None:
         """The channel axis of a tensor that ``reader`` reads; None if there is none, or for unknown rank.
 
-        If the reader is a convolution or matrix product, it alone decides the axis. For other readers, the
-        node before the tensor that made the channels decides, if it is found.
+        If the reader is a convolution or matrix product, it alone decides the axis. For other readers, and
+        for an output, the node before the tensor that made the channels decides, if it is found. Otherwise it
+        is the last axis of an output of rank 2 or 3.
 
         Args:
             tensor: An activation.
             reader: A node and the input position at which it reads the tensor; None for an output of the
                 model.
         """
-        axis = None
-        if reader is None or reader[0].op_type not in WEIGHTED:
-            axis = self.tracer.channels(tensor)
-        if axis is None and reader is not None:
-            node, index = reader
-            rank = len(self.tracer.shape(tensor) or ())
-            axis = summed_axis(node.op_type, index, rank, node.name in self._mixing)
-        return axis
+        is_weighted = reader is not None and reader[0].op_type in WEIGHTED
+        axis = None if is_weighted else self.tracer.channels(tensor)
+        if axis is not None:
+            return axis
+        rank = len(self.tracer.shape(tensor) or ())
+        if reader is None:
+            return rank - 1 if rank in (2, 3) else None
+        node, index = reader
+        return summed_axis(node.op_type, index, rank, node.name in self._mixing)
 
 
 def channel_axes(model: Model, tensors: Iterable[str]) -> dict[str, tuple[int, int]]:
     """The channel axis and the rank of each tensor.
 
     The first convolution or matrix product that reads the tensor decides the axis. If there is none, the
-    first node that reads the tensor does. For a tensor that no node reads, ``output_channel_axis`` decides.
-    Tensors of unknown rank, and tensors with channels on axis 0, are left out.
+    first node that reads the tensor does; see ``ChannelAxes.of``. Tensors of unknown rank, and tensors with
+    channels on axis 0, are left out.
     """
     axes, found = ChannelAxes(model), dict[str, tuple[int, int]]()
     for tensor in tensors:
         readers = model.everywhere.readers(tensor)
         weighted = [reader for reader in readers if reader[0].op_type in WEIGHTED]
         axis = axes.of(tensor, next(iter(weighted or readers), None))
-        if axis is None and not readers:
-            axis = output_channel_axis(model, tensor)
         if axis:
             found[tensor] = axis, len(axes.tracer.shape(tensor) or ())
     return found
-
-
-def output_channel_axis(model: Model, output: str) -> int | None:
-    """The channel axis of a model output; None if it is not known.
-
-    It is the axis on which a node before the output made channels. If there is no such node, it is the last
-    axis of an output of rank 2 or 3.
-    """
-    tracer = ChannelTracer(model)
-    rank = len(tracer.shape(output) or ())
-    if rank < 2:
-        return None
-    return tracer.channels(output) or (rank - 1 if rank <= 3 else None)
 
 
 def moved_axis(axis: int, rank: int, moves: Iterable[onnx.NodeProto]) -> int | None:

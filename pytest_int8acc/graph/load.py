@@ -10,6 +10,7 @@ Reshape, Identity, Cast or arithmetic with other constants, the result is stored
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,9 +122,7 @@ def lift(model: Model, least: int) -> Model:
 
 
 def _means_the_same(node: onnx.NodeProto, opset: int, newer: int) -> bool:
-    if node.domain not in ("", "ai.onnx"):
-        return True
-    return meaning_since(node, opset) == meaning_since(node, newer)
+    return bool(node.domain) or meaning_since(node, opset) == meaning_since(node, newer)
 
 
 def _read(path: Path) -> onnx.ModelProto:
@@ -171,17 +170,7 @@ def _open_negative_sizes(graph: onnx.GraphProto) -> None:
 
 def _hoist_constants(model: Model) -> None:
     """Replace the main graph's Constant nodes by initializers, in place."""
-    graph = model.graph
-    kept = []
-    for node in graph.node:
-        tensor = constant_value(node)
-        if tensor is None:
-            kept.append(node)
-        else:
-            tensor.name = node.output[0]
-            graph.initializer.append(tensor)
-    if len(kept) < len(graph.node):
-        refill(graph.node, kept)
+    model.graph.initializer.extend(_taken_from_nodes(model.graph, lambda tensor: True))
 
 
 def _hoist_inner_floats(model: Model) -> None:
@@ -190,49 +179,61 @@ def _hoist_inner_floats(model: Model) -> None:
     A plan can then change them like all others. Names of tensors must be unique. A constant that is an output
     of the inner graph stays, because ONNX Runtime allows no output that lies outside of its graph.
     """
+    outputs = {value.name for body in bodies(model.graph) for value in body.graph.output}
+
+    def is_moved(tensor: TensorProto) -> bool:
+        return tensor.data_type in _FLOATS and tensor.name not in outputs
+
     for body in bodies(model.graph):
-        graph, outputs = body.graph, {value.name for value in body.graph.output}
-        tensors, nodes = list[TensorProto](), list[onnx.NodeProto]()
-        for node in graph.node:
-            tensor = constant_value(node)
-            if tensor is None or node.output[0] in outputs or tensor.data_type not in _FLOATS:
-                nodes.append(node)
-            else:
-                tensor.name = node.output[0]
-                tensors.append(tensor)
-        kept = list[TensorProto]()
-        for tensor in graph.initializer:
-            is_moved = tensor.data_type in _FLOATS and tensor.name not in outputs
-            (tensors if is_moved else kept).append(tensor)
-        if tensors:
-            model.graph.initializer.extend(tensors)
-            refill(graph.node, nodes)
-            refill(graph.initializer, kept)
+        graph = body.graph
+        moved = _taken_from_nodes(graph, is_moved) + [t for t in graph.initializer if is_moved(t)]
+        refill(graph.initializer, [tensor for tensor in graph.initializer if not is_moved(tensor)])
+        model.graph.initializer.extend(moved)
 
 
-def body_constants(graph: onnx.GraphProto) -> dict[str, Array]:
-    """Name to values of each initializer and Constant node of a graph inside an If, Loop or Scan."""
-    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+def _taken_from_nodes(graph: onnx.GraphProto, chosen: Callable[[TensorProto], bool]) -> list[TensorProto]:
+    """Remove the Constant nodes of chosen tensors from a graph, in place; returns these tensors."""
+    taken: list[TensorProto] = []
+    nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        value = constant_value(node)
-        if value is not None:
-            found[node.output[0]] = numpy_helper.to_array(value)
+        tensor = constant_value(node)
+        if tensor is None or not chosen(tensor):
+            nodes.append(node)
+        else:
+            taken.append(tensor)
+    if taken:
+        refill(graph.node, nodes)
+    return taken
+
+
+def all_constants(model: Model) -> dict[str, Array]:
+    """Name to values of each constant, including Constant nodes inside If, Loop and Scan."""
+    found = model.constants()
+    for body in bodies(model.graph):
+        found.update((tensor.name, numpy_helper.to_array(tensor)) for tensor in body.graph.initializer)
+        for node in body.graph.node:
+            value = constant_value(node)
+            if value is not None:
+                found[node.output[0]] = numpy_helper.to_array(value)
     return found
 
 
 def constant_value(node: onnx.NodeProto) -> TensorProto | None:
-    """The tensor of a Constant node; None for other nodes, and for strings and sparse tensors."""
+    """The tensor of a Constant node, with its name; None for other nodes, strings and sparse tensors."""
     if node.op_type != "Constant" or node.domain:
         return None
     for said in node.attribute:
         value = onnx.helper.get_attribute_value(said)
+        tensor: TensorProto | None = None
         if said.name == "value":
-            tensor: TensorProto = copy.deepcopy(value)
+            tensor = copy.deepcopy(value)
+        elif said.name in ("value_float", "value_floats"):
+            tensor = numpy_helper.from_array(np.array(value, np.float32))
+        elif said.name in ("value_int", "value_ints"):
+            tensor = numpy_helper.from_array(np.array(value, np.int64))
+        if tensor is not None:
+            tensor.name = node.output[0]
             return tensor
-        if said.name in ("value_float", "value_floats"):
-            return numpy_helper.from_array(np.array(value, np.float32))
-        if said.name in ("value_int", "value_ints"):
-            return numpy_helper.from_array(np.array(value, np.int64))
     return None
 
 
@@ -275,7 +276,7 @@ def _add_kernel_shapes(model: Model) -> None:
         node
         for node in model.graph.node
         if node.op_type in ("Conv", "ConvTranspose")
-        and node.domain == ""
+        and not node.domain
         and attribute(node, "kernel_shape", None) is None
     ]
     shapes = {name: array.shape for name, array in model.constants().items()}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 
 import onnx
 
-from pytest_int8acc.graph.index import Index, all_graphs, attribute, bodies, subgraphs
+from pytest_int8acc.graph.index import all_graphs, attribute, subgraphs
 from pytest_int8acc.graph.layout import WEIGHTED, moves_values
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
@@ -33,14 +32,11 @@ def macs(network: Network, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[
     return {group.name: float(sum(counts[name] for name in group.nodes)) for group in network.groups}
 
 
-def sized_tensors(network: Network) -> list[str]:
-    """Tensors, except constants, whose shapes ``macs`` needs, and those that ``leading_outputs`` returns."""
-    index = network.model.index
-    main = [group for group in network.groups if not group.is_inner]
-    nodes = [index.nodes[name] for group in main for name in group.nodes]
-    counted = [name for node in nodes if node.op_type in _COUNTED for name in _factors(node)]
-    needed = dict.fromkeys([*counted, *leading_outputs(network).values()])
-    return [name for name in needed if name not in index.constants]
+def sized_tensors(model: Model) -> list[str]:
+    """Tensors of the main graph, except constants, whose shapes ``work`` needs for an exact count."""
+    counted = (node for node in model.graph.node if node.op_type in _COUNTED)
+    needed = dict.fromkeys(name for node in counted for name in _factors(node))
+    return [name for name in needed if name not in model.index.constants]
 
 
 def work(model: Model, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str, float]:
@@ -59,13 +55,6 @@ def work(model: Model, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str,
     constants = model.constants()
     known = {**shapes, **{name: array.shape for name, array in constants.items()}}
     return _of_body(model.graph, known, constants, rows)
-
-
-def unsized(model: Model, shapes: Mapping[str, _Shape]) -> list[str]:
-    """Tensors of the main graph whose shapes ``work`` needs for an exact count, but ``shapes`` lacks."""
-    counted = (node for node in model.graph.node if node.op_type in _COUNTED)
-    needed = dict.fromkeys(name for node in counted for name in _factors(node))
-    return [name for name in needed if name not in shapes and name not in model.index.constants]
 
 
 def inferred_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[str, _Shape]:
@@ -170,24 +159,13 @@ def low_products(network: Network) -> frozenset[str]:
     if not network.low.takes_scales:
         return frozenset(name for group in network.groups for name in group.nodes)
     known = {(edge.node, edge.index): True for edge in network.edges}
-    graph, producer = network.model.graph, network.model.index.producer
-    found = _products(graph, producer, known)
-    for body in bodies(graph):
-        around = (Index(each).producer for each in reversed(body.graphs))
-        found += _products(body.graph, ChainMap(*around, producer), known)
-    return frozenset(found)
-
-
-def _products(
-    graph: onnx.GraphProto, producer: Mapping[str, onnx.NodeProto], known: dict[tuple[str, int], bool]
-) -> list[str]:
-    """Names of the convolutions and matrix products of one graph whose two operands are dequantized.
-
-    ``producer`` maps each tensor that the graph can read to the node that computes the tensor. ``known`` has
-    results of ``_is_dequantized``, by node name and input position.
-    """
-    weighted = (node for node in graph.node if node.op_type in WEIGHTED)
-    return [n.name for n in weighted if all(_is_dequantized(n, place, producer, known) for place in (0, 1))]
+    index = network.model.everywhere
+    return frozenset(
+        node.name
+        for node in index.nodes.values()
+        if node.op_type in WEIGHTED
+        and all(_is_dequantized(node, place, index.producer, known) for place in (0, 1))
+    )
 
 
 def _is_dequantized(
@@ -198,9 +176,10 @@ def _is_dequantized(
 ) -> bool:
     """Whether the tensor at input position ``place`` of ``node`` is dequantized.
 
-    Nodes that only move values may lie between the DequantizeLinear and ``node``. Each result is added to
-    ``known``, which has the quantized inputs from the start. This is not a nested function, because a
-    recursive nested function is a reference cycle, which would keep the model in memory.
+    Nodes that only move values may lie between the DequantizeLinear and ``node``. ``producer`` maps each
+    tensor to the node that computes it. Each result is added to ``known``, which has the quantized inputs, by
+    node name and input position, from the start. This is not a nested function, because a recursive nested
+    function is a reference cycle, which would keep the model in memory.
     """
     if (node.name, place) in known:
         return known[node.name, place]

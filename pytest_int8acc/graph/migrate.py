@@ -277,7 +277,7 @@ class _Search:
         None if there is no such node.
         """
         node = self.index.producer.get(way.tensor)
-        if node is None or node.domain not in ("", "ai.onnx"):
+        if node is None or node.domain:
             return None
         if len([o for o in node.output if o]) > 1 and node.op_type != "Split":
             return None

@@ -99,7 +99,7 @@ class Model:
     @property
     def opset(self) -> int:
         """The version of ONNX's default operator domain."""
-        return next((int(o.version) for o in self.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
+        return next((int(o.version) for o in self.proto.opset_import if not o.domain), 1)
 
     def values(self) -> dict[str, TensorInfo]:
         """Name to dtype and shape of each tensor that ONNX's shape inference knows.
@@ -381,15 +381,19 @@ def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:
 
 
 def giving(model: Model, tensors: Mapping[str, int]) -> Model:
-    """The model with tensors between its nodes as additional outputs.
+    """The model with tensors between its nodes as additional outputs. Outputs that it has are skipped.
 
     Args:
         model: Any model.
         tensors: Name of each new output to its ONNX element type, used if type inference finds none.
     """
+    own = {value.name for value in model.graph.output}
+    added = {name: kind for name, kind in tensors.items() if name not in own}
+    if not added:
+        return model
     shaped = {v.name: v for v in model.inferred.value_info if v.type.tensor_type.elem_type}
     editor = model.edit()
-    for name, kind in tensors.items():
+    for name, kind in added.items():
         editor.graph.output.append(shaped.get(name) or helper.make_tensor_value_info(name, kind, None))
     return editor.done()
 
@@ -411,11 +415,11 @@ def with_extra_outputs(model: Model, tensors: Mapping[str, int]) -> Model:
         model: Any model.
         tensors: Name of each additional output to its ONNX element type, used if type inference finds none.
     """
-    own = {output.name for output in model.outputs}
-    added = {name: kind for name, kind in tensors.items() if name not in own}
-    if not added:
+    own = {value.name for value in model.graph.output}
+    extra = model.extra_outputs.union(tensors.keys() - own)
+    if extra == model.extra_outputs:
         return model
-    return replace(giving(model, added), extra_outputs=model.extra_outputs.union(added), file=model.file)
+    return replace(giving(model, tensors), extra_outputs=extra, file=model.file)
 
 
 def without_extra_outputs(model: Model) -> Model:

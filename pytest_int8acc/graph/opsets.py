@@ -2,10 +2,11 @@
 
 Models of opsets 7 to 12 are converted to opset 13 by the functions of ``_LIFTS``, because per-channel Q/DQ
 needs opset 13. Operators whose inputs, attributes or meaning changed are replaced by nodes of opset 13 that
-compute the same. ONNX's version converter is not used here: it loses the coordinates of a linear Upsample,
-and the flattened axes of a Hardmax (`python -m benchmarks.lifts`). All other operators of these opsets do not
-change, because opset 13 only gave them more types, or attributes whose defaults change nothing (ONNX operator
-changelog).
+compute the same. ONNX's version converter is not used here: it loses the coordinates of an Upsample and of a
+Resize of opset 10, the flattened axes of a Hardmax and the mask of a Dropout, and refuses a
+BatchNormalization with ``spatial: 0`` (ONNX 1.23; `python -m benchmarks.lifts` checks such models). All other
+operators of these opsets do not change, because opset 13 only gave them more types, or attributes whose
+defaults change nothing (ONNX operator changelog).
 
 TensorRT's own FP8 operators become the standard operators. ModelOpt and Transformer Engine export them from
 PyTorch in opsets without FP8.
@@ -45,7 +46,7 @@ def set_opset(proto: onnx.ModelProto, opset: int) -> None:
     The IR version is not raised further, because old runtimes refuse newer ones.
     """
     for entry in proto.opset_import:
-        if entry.domain in ("", "ai.onnx"):
+        if not entry.domain:
             entry.version = opset
     least = helper.find_min_ir_version_for([helper.make_opsetid("", opset)])
     proto.ir_version = max(proto.ir_version, least)
@@ -62,7 +63,7 @@ def _to_opset_13(model: Model) -> Model:
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
             changed, convert = _LIFTS.get(node.op_type, (0, None))
-            if node.domain in ("", "ai.onnx") and convert is not None and model.opset < changed:
+            if not node.domain and convert is not None and model.opset < changed:
                 nodes.extend(convert(lift, node))
             else:
                 nodes.append(node)
@@ -418,7 +419,7 @@ def _same_as_before(
     nodes compute the same without them. ``constants`` are the constants of the model, by name.
     """
     for node in all_nodes(graph):
-        if node.domain not in ("", "ai.onnx") or node.op_type in _CHANGED or subgraphs(node):
+        if node.domain or node.op_type in _CHANGED or subgraphs(node):
             continue
         new, old = (schema_of(node.op_type, version) for version in (opset, older))
         # This node is left to ONNX's version converter. Its operator is the same in both opsets, or one opset

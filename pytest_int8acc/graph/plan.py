@@ -32,7 +32,7 @@ from pytest_int8acc.graph.network import (
     in_floats,
     with_edges,
 )
-from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
+from pytest_int8acc.graph.types import FLOAT, FLOAT16, inner_types, value_types
 from pytest_int8acc.tensors import Array, did_you_mean
 
 
@@ -139,9 +139,7 @@ def _key(value: object, *, any_order: bool = False) -> object:
 
 def computed_floats(model: Model) -> dict[str, int]:
     """The element types of float tensors that nodes of the main graph compute, by name; without outputs."""
-    types, own = value_types(model), {output.name for output in model.outputs}
-    made = (name for node in model.graph.node for name in node.output)
-    return {name: types[name] for name in made if types.get(name) in (FLOAT, FLOAT16) and name not in own}
+    return {name: kind for name, kind in inner_types(model).items() if kind in (FLOAT, FLOAT16)}
 
 
 def with_outputs(model: Model, tensors: Iterable[str]) -> Model:
@@ -151,13 +149,11 @@ def with_outputs(model: Model, tensors: Iterable[str]) -> Model:
         ModelError: No node of the main graph computes a tensor.
     """
     own = {output.name for output in model.outputs}
-    inner = [tensor for tensor in dict.fromkeys(tensors) if tensor not in own]
-    if not inner:
-        return model
-    types = value_types(model)
+    inner = [tensor for tensor in tensors if tensor not in own]
     for tensor in inner:
         if tensor not in model.index.producer:
             raise ModelError(f"{model.name}: '{tensor}' cannot be an output: no node computes it")
+    types = value_types(model) if inner else {}
     return giving(model, {tensor: types.get(tensor, FLOAT) for tensor in inner})
 
 

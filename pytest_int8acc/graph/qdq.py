@@ -16,30 +16,30 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import ChainMap, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import FP8, INT4, INT8, TARGETS, UINT4, UINT8, Format
+from pytest_int8acc.graph.formats import FP8, INT4, INT8, TARGETS, UINT4, UINT8, Format, along
 from pytest_int8acc.graph.index import (
     Index,
     all_graphs,
     all_nodes,
     attribute,
     bodies,
+    body_names,
     captured,
     refill,
-    subgraphs,
     take_name,
 )
-from pytest_int8acc.graph.layout import WEIGHTED, match_nodes, moves_values
-from pytest_int8acc.graph.load import body_constants
-from pytest_int8acc.graph.model import Editor, Model, put_constant
+from pytest_int8acc.graph.layout import WEIGHTED, folded_norm, match_nodes, moves_values
+from pytest_int8acc.graph.load import all_constants
+from pytest_int8acc.graph.model import Editor, Model, dtype_of, put_constant
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization, in_floats
 from pytest_int8acc.graph.opsets import TRT_FP8
 from pytest_int8acc.graph.types import value_types
@@ -139,37 +139,20 @@ def read_qdq(
     return Network(stripped, kept, left_high, tuple(notes), tuple(fixed), low)
 
 
-@dataclass(frozen=True, eq=False)
-class _Scope:
-    """The tensors that nodes of a graph can read: tensors of the graph and of the graphs that contain it."""
-
-    path: str
-    """The names of the nodes that contain the graph, each followed by a slash; empty for the main graph."""
-    constants: ChainMap[str, Array] = field(default_factory=ChainMap)
-    producer: ChainMap[str, onnx.NodeProto] = field(default_factory=ChainMap)
-    pairs: ChainMap[str, _Pair] = field(default_factory=ChainMap)
-    """The Q/DQ pair that computes each dequantized tensor, by the tensor's name."""
-
-    def around(self, node: onnx.NodeProto, graph: onnx.GraphProto) -> _Scope:
-        """The scope of ``graph``, which lies inside ``node``.
-
-        Q/DQ pairs of ``graph`` are not yet in the scope.
-        """
-        return _Scope(
-            f"{self.path}{node.name}/",
-            self.constants.new_child(body_constants(graph)),
-            self.producer.new_child({name: inner for inner in graph.node for name in inner.output if name}),
-            self.pairs.new_child(),
-        )
-
-
 class _Reader:
-    """Removes the Q/DQ pairs of a model, also inside If, Loop and Scan."""
+    """Removes the Q/DQ pairs of a model, also inside If, Loop and Scan.
+
+    Names of nodes and tensors are unique in the whole model, so that one look-up serves all its graphs.
+    """
 
     def __init__(self, model: Model, low: Format) -> None:
         self.model = model
         self.formats = frozenset(known.dtype for known in low.codes)
         self.editor = model.edit()
+        self.producer = model.everywhere.producer
+        self.constants = all_constants(model)
+        self.pairs: dict[str, _Pair] = {}
+        """The Q/DQ pair that computes each dequantized tensor, by the tensor's name."""
         self.constants_read = 0
         """The number of quantized constants."""
         self.edges: list[Edge] = []
@@ -179,53 +162,47 @@ class _Reader:
 
     def strip(self) -> tuple[Model, list[Edge]]:
         """The model without Q/DQ pairs, and the edges (quantized inputs) that the pairs become."""
-        graph = self.editor.graph
-        made = {name: node for node in graph.node for name in node.output if name}
-        self._strip(graph, _Scope("", ChainMap(self.model.constants()), ChainMap(made)))
-        self.fixed += _lone_quantizers(graph)
+        paths = body_names(self.model.graph)
+        graphs = list(all_graphs(self.editor.graph))
+        for node in (node for graph in graphs for node in graph.node if node.op_type == "DequantizeLinear"):
+            pair = self._pair(node)
+            if pair is None:
+                self.fixed.append(paths.get(node.name, node.name))
+            else:
+                self.pairs[node.output[0]] = pair
+                self.constants_read += pair[1].values is not None
+        # Graphs inside nodes come first, because replacing the nodes of a graph copies the graphs inside.
+        for graph in reversed(graphs):
+            self._rewire(graph)
+        self.fixed += [paths.get(name, name) for name in _lone_quantizers(self.editor.graph)]
         return self.editor.done(), self.edges
 
-    def _strip(self, graph: onnx.GraphProto, scope: _Scope) -> None:
-        """Remove the Q/DQ pairs of a graph, whose nodes can read ``scope``, and of the graphs inside it."""
-        for node in graph.node:
-            if node.op_type == "DequantizeLinear":
-                pair = self._pair(node, scope)
-                if pair is None:
-                    self.fixed.append(f"{scope.path}{node.name}")
-                else:
-                    scope.pairs[node.output[0]] = pair
-                    self.constants_read += pair[1].values is not None
-        for node in graph.node:
-            for inner in subgraphs(node):
-                self._strip(inner, scope.around(node, inner))
-        self._rewire(graph, scope)
-
-    def _pair(self, node: onnx.NodeProto, scope: _Scope) -> _Pair | None:
+    def _pair(self, node: onnx.NodeProto) -> _Pair | None:
         """The Q/DQ pair that ends with the DequantizeLinear ``node``; None if the node stays in the model."""
-        parameters = self._parameters(node, scope)
+        parameters = self._parameters(node)
         if parameters is None:
             return None
         scale, zero_point, axis = parameters
-        if node.input[0] in scope.constants:
-            codes = scope.constants[node.input[0]]
+        if node.input[0] in self.constants:
+            codes = self.constants[node.input[0]]
             if codes.dtype != zero_point.dtype:
                 return None
             self._check(node, scale, axis, codes)
             quantization = Quantization(scale, zero_point, axis, codes)
             return self._stand_in(node, quantization.dequantize()), quantization
-        quantize = scope.producer.get(node.input[0])
+        quantize = self.producer.get(node.input[0])
         if quantize is None or quantize.op_type != "QuantizeLinear":
             return None
-        before = self._parameters(quantize, scope)
+        before = self._parameters(quantize)
         if before is None or not _same(before, parameters):
             return None
         source = quantize.input[0]
         quantization = Quantization(scale, zero_point, axis)
-        if source in scope.constants:
-            values = scope.constants[source]
+        if source in self.constants:
+            values = self.constants[source]
             self._check(quantize, scale, axis, values)
             quantization = replace(quantization, values=quantization.quantize(values))
-            if source not in scope.constants.maps[-1]:
+            if source not in self.model.index.constants:
                 source = self._stand_in(node, values)
         return source, quantization
 
@@ -233,15 +210,15 @@ class _Reader:
         """Add a constant to the main graph in place of the output of ``node``, and return its name."""
         return self.editor.add_constant(f"{node.output[0]}_float", values)
 
-    def _parameters(self, node: onnx.NodeProto, scope: _Scope) -> tuple[Array, Array, int | None] | None:
+    def _parameters(self, node: onnx.NodeProto) -> tuple[Array, Array, int | None] | None:
         """Scale, zero point and channel axis of a Q/DQ node; None if the node must stay in the model."""
         if any(a.name not in _PLAIN_ATTRIBUTES for a in node.attribute if a.i or a.type != a.INT):
             return None
-        scale = scope.constants.get(node.input[1])
+        scale = self.constants.get(node.input[1])
         if len(node.input) > 2 and node.input[2]:
-            zero_point = scope.constants.get(node.input[2])
+            zero_point = self.constants.get(node.input[2])
         else:
-            zero_point = None if scale is None else np.zeros(scale.shape, _code_type(node, scope))
+            zero_point = None if scale is None else np.zeros(scale.shape, self._code_type(node))
         if scale is None or zero_point is None or zero_point.dtype not in self.formats:
             return None
         if zero_point.dtype == FP8.dtype and (zero_point.any() or not attribute(node, "saturate", 1)):
@@ -266,20 +243,30 @@ class _Reader:
                 f"sizes {list(values.shape)}; expected one for each channel"
             )
 
-    def _rewire(self, graph: onnx.GraphProto, scope: _Scope) -> None:
+    def _code_type(self, node: onnx.NodeProto) -> np.dtype[np.generic]:
+        """The dtype of the codes of a Q/DQ node without a zero point; ONNX's default is uint8."""
+        maker: onnx.NodeProto | None = node
+        if node.op_type == "DequantizeLinear":
+            if node.input[0] in self.constants:
+                return self.constants[node.input[0]].dtype
+            maker = self.producer.get(node.input[0])
+        kind = 0 if maker is None else attribute(maker, "output_dtype", 0)
+        return dtype_of(kind) if kind else UINT8.dtype
+
+    def _rewire(self, graph: onnx.GraphProto) -> None:
         """Remove the Q/DQ pairs of a graph, and record an :class:`Edge` for each input that reads a pair.
 
         The pairs of inner graphs must have been removed before. If a dequantized tensor is an output of the
         graph, or is quantized again, an Identity replaces the pair, and the edge is the input of the
         Identity.
         """
-        own, pairs = scope.pairs.maps[0], scope.pairs
+        pairs = self.pairs
         public = {value.name for value in graph.output}.union(*map(captured, graph.node))
         quantized_again = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
         kept: list[onnx.NodeProto] = []
         for node in graph.node:
             output = node.output[0] if node.output else ""
-            pair = own.get(output) if node.op_type == "DequantizeLinear" else None
+            pair = pairs.get(output) if node.op_type == "DequantizeLinear" else None
             if pair is not None:
                 if output in public or output in quantized_again:
                     name = self.editor.unique(f"{node.name}_identity")
@@ -297,15 +284,6 @@ class _Reader:
         refill(graph.node, [n for n in kept if n.op_type not in droppable or n.output[0] in read])
 
 
-def _code_type(node: onnx.NodeProto, scope: _Scope) -> np.dtype[np.generic]:
-    """The dtype of the codes of a Q/DQ node without a zero point; ONNX's default is uint8."""
-    if node.input[0] in scope.constants and node.op_type == "DequantizeLinear":
-        return scope.constants[node.input[0]].dtype
-    maker = scope.producer.get(node.input[0]) if node.op_type == "DequantizeLinear" else node
-    kind = 0 if maker is None else attribute(maker, "output_dtype", 0)
-    return np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if kind else UINT8.dtype
-
-
 def _lone_quantizers(graph: onnx.GraphProto) -> list[str]:
     """Names of the QuantizeLinear nodes that are not part of a Q/DQ pair.
 
@@ -315,12 +293,10 @@ def _lone_quantizers(graph: onnx.GraphProto) -> list[str]:
     for node in all_nodes(graph):
         if node.op_type != "DequantizeLinear":
             read.update(node.input)
-    paths = [("", graph), *((body.path, body.graph) for body in bodies(graph))]
-    found = []
-    for path, each in paths:
-        left = (node for node in each.node if node.op_type == "QuantizeLinear")
-        found += [f"{path}{node.name}" for node in left if node.output[0] in read]
-    return found
+    quantizers = [
+        node for each in all_graphs(graph) for node in each.node if node.op_type == "QuantizeLinear"
+    ]
+    return [node.name for node in quantizers if node.output[0] in read]
 
 
 def _same(a: tuple[Array, Array, int | None], b: tuple[Array, Array, int | None]) -> bool:
@@ -555,13 +531,10 @@ def _with_norm(
     """
     if any(name not in constants for name in norm.input[1:]):
         return ()
-    scale, shift, mean, variance = (constants[name].astype(np.float64) for name in norm.input[1:])
-    factor = scale / np.sqrt(variance + attribute(norm, "epsilon", 1e-5))
-    own = np.zeros_like(mean) if bias is None else bias
-    return (
-        (weight * factor.reshape([-1, *[1] * (weight.ndim - 1)])).astype(weight.dtype),
-        (shift + (own - mean) * factor).astype(weight.dtype),
-    )
+    factor, offset = folded_norm(norm, [constants[name] for name in norm.input[1:]])
+    if bias is not None:
+        offset = offset + bias * factor
+    return (weight * along(factor, 0, weight.ndim)).astype(weight.dtype), offset.astype(weight.dtype)
 
 
 def _read_in(index: Index, constants: dict[str, Array]) -> dict[tuple[str, int], Array]:

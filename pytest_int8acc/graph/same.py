@@ -15,12 +15,11 @@ from pytest_int8acc.graph.index import (
     all_graphs,
     all_nodes,
     attribute,
-    bodies,
     captured,
     needed_nodes,
     refill,
 )
-from pytest_int8acc.graph.load import body_constants
+from pytest_int8acc.graph.load import all_constants, constant_value
 from pytest_int8acc.graph.model import Editor, Model, is_external, put_constant
 from pytest_int8acc.graph.network import float_constant_name
 from pytest_int8acc.graph.opsets import meaning_since
@@ -73,9 +72,9 @@ class Computations:
             if rounding.takes(node) or (node.op_type == "Identity" and node.domain == ""):
                 found[node.output[0]] = self._of(found, constants, node.input[0])
                 continue
-            value = _constant_value(node)
+            value = constant_value(node)
             if value is not None:
-                found[node.output[0]] = self._constant(value)
+                found[node.output[0]] = self._constant(numpy_helper.to_array(value))
                 continue
             inputs = []
             for place, name in enumerate(node.input):
@@ -127,14 +126,8 @@ def _operator(node: onnx.NodeProto, opset: int, *, widened: bool) -> tuple[objec
         if widened:
             said = _wide(said)
         attributes.append((said.name, said.SerializeToString(deterministic=True)))
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    since = meaning_since(node, opset) if domain == "" else 0
-    return domain, node.op_type, since, tuple(attributes), len(node.output)
-
-
-def _constant_value(node: onnx.NodeProto) -> Array | None:
-    tensor = attribute(node, "value", None) if node.op_type == "Constant" else None
-    return None if tensor is None else np.asarray(numpy_helper.to_array(tensor))
+    since = 0 if node.domain else meaning_since(node, opset)
+    return node.domain, node.op_type, since, tuple(attributes), len(node.output)
 
 
 def _is_half(array: Array) -> bool:
@@ -149,10 +142,10 @@ class _Rounding:
 
     def __init__(self, model: Model, references: Sequence[Model]) -> None:
         self._references = [
-            (_nodes_by_name(reference), _widened(_all_constants(reference))) for reference in references
+            (_nodes_by_name(reference), _widened(all_constants(reference))) for reference in references
         ]
         self._known = self._references[-1][0] if references else {}
-        arrays = _all_constants(model) if references else {}
+        arrays = all_constants(model) if references else {}
         self._shapes = {name: array.shape for name, array in arrays.items()}
         """Name to shape of each constant, and of each tensor that rounding nodes compute from a constant."""
         self._rounded = {name for name, array in arrays.items() if _is_half(array)}
@@ -193,13 +186,6 @@ class _Rounding:
 def _nodes_by_name(model: Model) -> dict[str, onnx.NodeProto]:
     """Name to node for all nodes, also inside If, Loop and Scan; loading a model makes the names unique."""
     return {node.name: node for node in all_nodes(model.graph)}
-
-
-def _all_constants(model: Model) -> dict[str, Array]:
-    found = model.constants()
-    for body in bodies(model.graph):
-        found |= body_constants(body.graph)
-    return found
 
 
 def _widened(arrays: Mapping[str, Array]) -> dict[str, Array]:

@@ -1,14 +1,15 @@
 """Rewrites Q/DQ models so that optimizers of ONNX Runtime do not change their results.
 
-An optimizer would rewrite certain patterns of nodes. Each function replaces one pattern with other nodes that
-compute the same. Precisions, scales and quantized values stay the same. In a session that does not fuse Q/DQ,
-results change only by rounding in the last bit of FP32. Only the main graph is changed.
+An optimizer would rewrite certain patterns of nodes. Each function breaks one pattern, mostly by a Max with
+minus infinity, which changes no value and which no optimizer matches. Precisions, scales and quantized values
+stay the same. In a session that does not fuse Q/DQ, results change only by rounding in the last bit of FP32.
+Only the main graph is changed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import FP16, INT4, INT8, UINT4, UINT8, format_of
-from pytest_int8acc.graph.index import attribute, refill
-from pytest_int8acc.graph.model import Editor, Model
+from pytest_int8acc.graph.formats import FP16
+from pytest_int8acc.graph.index import attribute
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.opsets import lower_opset
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
 from pytest_int8acc.tensors import Array
@@ -42,20 +43,10 @@ def without_quantizers_behind(model: Model) -> Model:
     This optimizer works on a Conv, ConvTranspose or Gemm whose result goes to a QuantizeLinear, directly or
     through Relu and Clip. It quantizes float weights with one scale, and a float bias with the product of the
     scales of input and weight. The code of an FP16 bias overflows if bias / product exceeds 65504. The code
-    of an FP32 bias overflows in channels of tiny weights. A Max with minus infinity between the layer and the
-    QuantizeLinear prevents this, and changes no value.
+    of an FP32 bias overflows in channels of tiny weights.
     """
-    editor, constants, producer = model.edit(), model.constants(), model.index.producer
-    types = value_types(model)
-    nodes: list[onnx.NodeProto] = []
-    for node in editor.graph.node:
-        nodes.append(node)
-        dtype = _FLOATS.get(types.get(node.output[0], 0)) if node.output else None
-        if dtype is None or not _loses_constants(node, constants, producer):
-            continue
-        nodes.append(_max_behind(editor, node, dtype))
-    editor.set_nodes(nodes)
-    return editor.done()
+    constants, producer = model.constants(), model.index.producer
+    return _with_max_behind(model, lambda node: _loses_constants(node, constants, producer))
 
 
 def without_wrong_fusions(model: Model) -> Model:
@@ -86,21 +77,29 @@ def without_wrong_fusions(model: Model) -> Model:
         elif node.op_type == "MatMul" and _is_dequantized_in_blocks(node.input[1], producer):
             node.op_type = "Einsum"
             node.attribute.append(helper.make_attribute("equation", "...i,ij->...j"))
-        elif node.op_type == "Concat" and node.output[0] in halves:
-            nodes.append(_max_behind(editor, node, np.float16))
+    editor.set_nodes(nodes)
+    return _with_max_behind(editor.done(), lambda node: node.op_type == "Concat" and node.output[0] in halves)
+
+
+def _with_max_behind(model: Model, chosen: Callable[[onnx.NodeProto], bool]) -> Model:
+    """Adds a Max with minus infinity after each chosen node with an FP32 or FP16 result.
+
+    The Max changes no value. No optimizer matches it, so that none takes the node together with a
+    QuantizeLinear behind it. The Max gets the name of the node's output, and this output gets a new name.
+    """
+    editor, types = model.edit(), value_types(model)
+    nodes: list[onnx.NodeProto] = []
+    for node in editor.graph.node:
+        nodes.append(node)
+        dtype = _FLOATS.get(types.get(node.output[0], 0)) if node.output else None
+        if dtype is not None and chosen(node):
+            result = node.output[0]
+            node.output[0] = editor.unique(f"{result}_unbounded")
+            least = editor.add_constant(f"{result}_least", np.asarray(-np.inf, dtype))
+            name = editor.unique(f"{node.name}_Max")
+            nodes.append(helper.make_node("Max", [node.output[0], least], [result], name))
     editor.set_nodes(nodes)
     return editor.done()
-
-
-def _max_behind(editor: Editor, node: onnx.NodeProto, dtype: type[np.floating]) -> onnx.NodeProto:
-    """A new Max of a node's output and minus infinity (as ``dtype``), which changes no value.
-
-    The Max gets the name of the node's output, and this output gets a new name.
-    """
-    result = node.output[0]
-    node.output[0] = editor.unique(f"{result}_unbounded")
-    least = editor.add_constant(f"{result}_least", np.asarray(-np.inf, dtype))
-    return helper.make_node("Max", [node.output[0], least], [result], editor.unique(f"{node.name}_Max"))
 
 
 def without_output_types(model: Model) -> Model:
@@ -117,47 +116,31 @@ def without_output_types(model: Model) -> Model:
 
 
 def without_pairs_in_series(model: Model) -> Model:
-    """Writes a Q/DQ pair as float operators if another Q/DQ pair follows it directly.
+    """Adds a Max between two Q/DQ pairs in series.
 
     The optimizer ``DoubleQDQPairsRemover`` merges two such pairs into one pair with another scale.
     """
-    nodes = {name: node for node in model.graph.node for name in node.output}
+    producer = model.index.producer
     first = set()
     for node in model.graph.node:
-        before = nodes.get(node.input[0]) if node.op_type == "QuantizeLinear" else None
+        before = producer.get(node.input[0]) if node.op_type == "QuantizeLinear" else None
         while before is not None and before.op_type == "Identity":  # ONNX Runtime removes an Identity first
-            before = nodes.get(before.input[0])
-        if before is not None and before.op_type == "DequantizeLinear":
+            before = producer.get(before.input[0])
+        if before is not None and before.op_type == "DequantizeLinear" and before.input[0] in producer:
             first.add(before.output[0])
-    return _spelled(model, lambda dequantize: dequantize.output[0] in first)
+    return _with_max_behind(model, lambda node: node.output[0] in first)
 
 
-def with_clamps_renamed(model: Model) -> Model:
-    """Replaces a Relu or Clip in front of a QuantizeLinear by Max and Min.
+def without_clamps_before_quantizers(model: Model) -> Model:
+    """Adds a Max between a Relu or Clip and a QuantizeLinear.
 
     The optimizers ``ReluQuantRewrite`` and ``ClipQuantRewrite`` drop such a Relu or Clip, even if the
     quantization does not clip at the same bounds.
     """
-    editor, constants = model.edit(), model.constants()
-    quantized = {node.input[0] for node in editor.graph.node if node.op_type == "QuantizeLinear"}
-    types = value_types(model)
-    nodes: list[onnx.NodeProto] = []
-    for node in editor.graph.node:
-        bounds = _bounds(node, constants) if quantized.intersection(node.output) else []
-        dtype = _FLOATS.get(types.get(node.input[0], 0)) if node.input else None
-        if not bounds or dtype is None:
-            nodes.append(node)
-            continue
-        tensor = node.input[0]
-        for number, (op_type, bound) in enumerate(bounds, 1):
-            last = number == len(bounds)
-            result = node.output[0] if last else editor.unique(f"{node.output[0]}_bounded")
-            limit = editor.add_constant(f"{node.output[0]}_bound", np.asarray(bound, dtype))
-            name = node.name if last else editor.unique(f"{node.name}_{op_type}")
-            nodes.append(helper.make_node(op_type, [tensor, limit], [result], name))
-            tensor = result
-    editor.set_nodes(nodes)
-    return editor.done()
+    quantized = {node.input[0] for node in model.graph.node if node.op_type == "QuantizeLinear"}
+    return _with_max_behind(
+        model, lambda node: node.op_type in ("Relu", "Clip") and node.output[0] in quantized
+    )
 
 
 _FLOATS: Mapping[int, type[np.floating]] = {FLOAT: np.float32, FLOAT16: np.float16}
@@ -201,99 +184,14 @@ def _loses_constants(
     return not bool((codes <= _GREATEST_BIAS_CODE.get(biases[0].dtype, math.inf)).all())
 
 
-def _bounds(node: onnx.NodeProto, constants: Mapping[str, Array]) -> list[tuple[str, Array]]:
-    """The Max and Min, with their bounds, that compute the same as a Relu or Clip; none for other nodes."""
-    if node.op_type == "Relu":
-        return [("Max", np.zeros(()))]
-    if node.op_type != "Clip":
-        return []
-    found = []
-    for op_type, name in zip(("Max", "Min"), node.input[1:], strict=False):
-        if name and name not in constants:
-            return []
-        if name:
-            found.append((op_type, constants[name]))
-    return found
-
-
-def _spelled(model: Model, chosen: Callable[[onnx.NodeProto], bool]) -> Model:
-    """Writes Q/DQ pairs on activations as Div, Round, Clip and Mul in FP32.
-
-    A pair is a QuantizeLinear and a DequantizeLinear with constant scale and zero point, per tensor, in 4 or
-    8 bits. ``chosen`` gets the DequantizeLinear of a pair, and returns whether the pair is rewritten.
-    """
-    editor, constants, types = model.edit(), model.constants(), value_types(model)
-    quantizers = {n.output[0]: n for n in editor.graph.node if n.op_type == "QuantizeLinear"}
-    nodes: list[onnx.NodeProto] = []
-    for node in editor.graph.node:
-        quantizer = quantizers.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
-        if quantizer is None or not chosen(node) or not _is_plain(quantizer, node, constants):
-            nodes.append(node)
-            continue
-        scale, zero = constants[node.input[1]], constants[node.input[2]]
-        source = types.get(quantizer.input[0], FLOAT)
-        nodes += _float_pair(editor, quantizer.input[0], node.output[0], scale, zero, source)
-    read = {name for node in nodes for name in node.input} | {o.name for o in editor.graph.output}
-    refill(
-        editor.graph.node,
-        [n for n in nodes if n.op_type != "QuantizeLinear" or not read.isdisjoint(n.output)],
-    )
-    return editor.done()
-
-
-def _is_plain(quantizer: onnx.NodeProto, dequantizer: onnx.NodeProto, constants: Mapping[str, Array]) -> bool:
-    if len(quantizer.input) < 3 or list(quantizer.input[1:]) != list(dequantizer.input[1:]):
-        return False
-    scale, zero = (constants.get(name) for name in dequantizer.input[1:])
-    if scale is None or zero is None:
-        return False
-    return scale.size == 1 and zero.dtype in _CODES
-
-
-#: The types of quantized values in 4 or 8 bits.
-_CODES = frozenset(known.dtype for known in (INT8, UINT8, INT4, UINT4))
-
-
-def _float_pair(
-    editor: Editor, tensor: str, result: str, scale: Array, zero: Array, source: int
-) -> Iterator[onnx.NodeProto]:
-    codes = format_of(zero.dtype)
-    offset = float(zero.astype(np.float32).reshape(()))
-    step = editor.add_constant(f"{result}_step", scale.astype(np.float32).reshape(()))
-    bounds = [
-        editor.add_constant(f"{result}_bound", np.array(bound - offset, np.float32))
-        for bound in (codes.lowest, codes.highest)
-    ]
-
-    def node(op_type: str, *inputs: str, to: str = "") -> onnx.NodeProto:
-        output = to or editor.unique(f"{result}_{op_type}")
-        return helper.make_node(op_type, inputs, [output], editor.unique(f"{output}_node"))
-
-    if source != FLOAT:
-        cast = node("Cast", tensor, to=editor.unique(f"{result}_wide"))
-        cast.attribute.append(helper.make_attribute("to", FLOAT))
-        yield cast
-        tensor = cast.output[0]
-    divided = node("Div", tensor, step)
-    rounded = node("Round", divided.output[0])
-    clipped = node("Clip", rounded.output[0], *bounds)
-    half = scale.dtype == np.float16
-    scaled = node("Mul", clipped.output[0], step, to="" if half else result)
-    yield from (divided, rounded, clipped, scaled)
-    if half:
-        cast = node("Cast", scaled.output[0], to=result)
-        cast.attribute.append(helper.make_attribute("to", FLOAT16))
-        yield cast
-
-
 #: For each optimizer of ONNX Runtime, the function that rewrites a model so that the optimizer does not
 #: change the model's results.
 _SURVIVORS: Mapping[str, Callable[[Model], Model]] = {
     "WeightBiasQuantization": without_quantizers_behind,
     "MatMulAddFusion": without_quantizers_behind,
     "DoubleQDQPairsRemover": without_pairs_in_series,
-    "ReluQuantRewrite": with_clamps_renamed,
-    "ClipQuantRewrite": with_clamps_renamed,
+    "ReluQuantRewrite": without_clamps_before_quantizers,
+    "ClipQuantRewrite": without_clamps_before_quantizers,
     "QDQSelectorActionTransformer": without_wrong_fusions,
     "QDQS8ToU8Transformer": without_output_types,
 }

@@ -55,7 +55,7 @@ class Narrow:
 
 def signature(node: onnx.NodeProto, opset: int) -> Signature | None:
     """The types in the schema of a node; None for operators unknown to ONNX and nodes that contain graphs."""
-    if node.domain not in ("", "ai.onnx") or subgraphs(node):
+    if node.domain or subgraphs(node):
         return None
     return _signature(node.op_type, opset, len(node.input), len(node.output))
 
@@ -87,8 +87,15 @@ def value_types(model: Model) -> dict[str, int]:
                 types[value.name] = int(value.type.tensor_type.elem_type)
     for node in all_nodes(model.graph):
         if not all(name in types for name in (*node.input, *node.output) if name):
-            _resolve(node, signature(node, model.opset), types)
+            resolve(node, signature(node, model.opset), types)
     return types
+
+
+def inner_types(model: Model) -> dict[str, int]:
+    """The known element types of tensors that nodes of the main graph compute, by name; without outputs."""
+    types, own = value_types(model), {value.name for value in model.graph.output}
+    made = (name for node in model.graph.node for name in node.output)
+    return {name: types[name] for name in made if name in types and name not in own}
 
 
 def computes_in_half(model: Model, types: dict[str, int]) -> bool:
@@ -108,7 +115,7 @@ def pairs(node: onnx.NodeProto, formals: Signature) -> Iterator[tuple[str, Forma
             yield name, formal
 
 
-def _resolve(node: onnx.NodeProto, formals: Signature | None, types: dict[str, int]) -> None:
+def resolve(node: onnx.NodeProto, formals: Signature | None, types: dict[str, int]) -> None:
     """Add to ``types`` the types of inputs and outputs that follow from ``formals`` and from other types."""
     if formals is None:
         return

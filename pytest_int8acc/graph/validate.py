@@ -70,6 +70,7 @@ def validated(proto: onnx.ModelProto, path: Path) -> Model:
     """
     try:
         _check_text(proto)
+        _name_one_domain(proto)
         _check_versions(proto)
         _check_values(proto.graph)
         weights = _read_tensors(proto, path.parent.resolve())
@@ -104,6 +105,15 @@ def _check_text(message: Message) -> None:
         elif field.type == field.TYPE_MESSAGE:
             for inner in [value] if isinstance(value, Message) else value:
                 _check_text(inner)
+
+
+def _name_one_domain(proto: onnx.ModelProto) -> None:
+    """Rename the domain of ONNX's operators from ``ai.onnx`` to the empty string, its other name."""
+    nodes = [node for holder in _node_holders(proto) for node in holder.node]
+    imports = [entry for holder in (proto, *proto.functions) for entry in holder.opset_import]
+    for named in (*nodes, *imports, *proto.functions):
+        if named.domain == "ai.onnx":
+            named.domain = ""
 
 
 def _read_tensors(proto: onnx.ModelProto, folder: Path) -> dict[str, Array]:
@@ -257,7 +267,7 @@ def _sort_nodes(holder: _NodeHolder) -> None:
 
 def _check_inlined_size(proto: onnx.ModelProto) -> None:
     """Raise ModelError if local functions call themselves, or if inlining them makes too many nodes."""
-    functions = {_function_key(f.domain, f.name, f.overload): f for f in proto.functions}
+    functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
     if len(functions) < len(proto.functions):
         raise ModelError("two local functions have one name; give each its own")
     sizes: dict[_FunctionKey, float] = {}
@@ -265,7 +275,7 @@ def _check_inlined_size(proto: onnx.ModelProto) -> None:
     def inlined_size(nodes: Iterable[onnx.NodeProto]) -> float:
         size = 0.0
         for node in nodes:
-            key = _function_key(node.domain, node.op_type, node.overload)
+            key = (node.domain, node.op_type, node.overload)
             if key in functions and key not in sizes:
                 # If the function calls itself, this value is read while its size is computed.
                 sizes[key] = math.inf
@@ -279,10 +289,6 @@ def _check_inlined_size(proto: onnx.ModelProto) -> None:
             "its local functions call themselves, or come to more than "
             f"{_MAX_INLINED_NODES} nodes when they are inlined"
         )
-
-
-def _function_key(domain: str, name: str, overload: str) -> _FunctionKey:
-    return "" if domain == "ai.onnx" else domain, name, overload
 
 
 def _check_versions(proto: onnx.ModelProto) -> None:
@@ -303,11 +309,9 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     """The version of each operator domain; the domain of ONNX is the empty string."""
     versions = dict[str, int]()
     for entry in imports:
-        domain = "" if entry.domain == "ai.onnx" else entry.domain
-        if versions.setdefault(domain, entry.version) != entry.version:
-            raise ModelError(
-                f"imports two opsets of domain '{domain}': {versions[domain]} and {entry.version}"
-            )
+        known = versions.setdefault(entry.domain, entry.version)
+        if known != entry.version:
+            raise ModelError(f"imports two opsets of domain '{entry.domain}': {known} and {entry.version}")
     return versions
 
 
@@ -353,8 +357,7 @@ def _hide_unknown(
     for node in nodes:
         for graph in subgraphs(node):
             _hide_unknown(graph.node, opsets, functions)
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        schema = schema_of(node.op_type, opsets.get(domain, 0), domain)
+        schema = schema_of(node.op_type, opsets.get(node.domain, 0), node.domain)
         known = (node.domain, node.op_type) in functions or (schema is not None and not schema.deprecated)
         if not known:
             node.domain = _UNCHECKED

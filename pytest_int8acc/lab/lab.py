@@ -24,7 +24,7 @@ from pytest_int8acc.case.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.clock import Budget
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import EngineError, Int8accError
-from pytest_int8acc.graph.macs import inferred_shapes, macs, sized_tensors
+from pytest_int8acc.graph.macs import inferred_shapes, leading_outputs, macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan, TensorScale
 from pytest_int8acc.graph.plan import moved, plan_key
 from pytest_int8acc.graph.surviving import surviving
@@ -196,7 +196,8 @@ class Lab:
         batch = next(self.measured.inputs.batches())
         model, groups = self.network.model, self.network.groups
         edges = (edge for group in groups if not group.is_inner for edge in group.edges)
-        needed = dict.fromkeys([*sized_tensors(self.network), *(edge.tensor for edge in edges)])
+        outputs = leading_outputs(self.network).values()
+        needed = dict.fromkeys([*sized_tensors(model), *outputs, *(edge.tensor for edge in edges)])
         shapes = tensor_shapes(model, batch.feed, needed, self.sessions)
         if any(group.is_inner for group in groups):
             given = {name: array.shape for name, array in batch.feed.items()}

@@ -18,7 +18,7 @@ from pytest_int8acc.settings import SETTINGS, Settings, resolve, stem
 if TYPE_CHECKING:
     from pytest_int8acc.api import Run
     from pytest_int8acc.results import CaseResult
-    from pytest_int8acc.runtime.trt.children import Workers
+    from pytest_int8acc.runtime.children import Workers
     from pytest_int8acc.spec.models import Case
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -107,7 +107,7 @@ def workers_of(config: pytest.Config) -> Workers:
     The processes are reused, because starting one takes longer than most builds.
     """
     if _WORKERS not in config.stash:
-        from pytest_int8acc.runtime.trt.children import Workers
+        from pytest_int8acc.runtime.children import Workers
 
         config.stash[_WORKERS] = Workers()
         config.add_cleanup(config.stash[_WORKERS].close)

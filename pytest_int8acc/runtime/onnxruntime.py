@@ -6,17 +6,12 @@ would deploy it.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import importlib
-import json
 import os
 import re
-import subprocess
-import sys
 import tempfile
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +31,8 @@ from pytest_int8acc.graph.index import all_graphs, refill
 from pytest_int8acc.graph.model import Model, make_model, save_model
 from pytest_int8acc.graph.types import FLOAT16, value_types
 from pytest_int8acc.results import Level, Role
+from pytest_int8acc.runtime import worker
+from pytest_int8acc.runtime.children import Ended, Outcome, shared_workers
 from pytest_int8acc.runtime.forms import EngineForm, Form, ModelForm
 from pytest_int8acc.runtime.protocol import Backend, Engine, check_names
 from pytest_int8acc.settings import Mode, Provider, Settings
@@ -57,36 +54,13 @@ _WRONG_OPTIMIZERS = (*QUANTIZER_RULES, "DoubleQDQPairsRemover")
 #: Fusions that fail on an FP32 normalization behind a Cast, because they treat the normalization as FP16
 #: (ONNX Runtime 1.31).
 _UNTYPED_FUSIONS = ("LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
-#: A program that opens models in default sessions, which log what their optimizers do. Each line of standard
-#: input names a model, its log and the providers. Each line of standard output says that a session has ended.
-_LOGGED_SESSIONS = """
-import json
-import os
-import sys
-sys.path[:] = json.loads(sys.argv[1])
-import onnxruntime
-answers = os.fdopen(os.dup(1), "w")
-options = onnxruntime.SessionOptions()
-options.log_severity_level = 0
-for line in sys.stdin:
-    model, log, providers = json.loads(line)
-    stream = os.open(log, os.O_WRONLY | os.O_CREAT)
-    os.dup2(stream, 1)
-    os.dup2(stream, 2)
-    os.close(stream)
-    try:
-        onnxruntime.InferenceSession(model, options, providers)
-    except Exception:
-        pass
-    print(file=answers, flush=True)
-"""
 #: The optimizer of convolutions that crashes on some models with Transpose, Cast from FP16 and MatMul
 #: (microsoft/onnxruntime#28392, seen in 1.32).
 CRASHING = "NchwcTransformer"
 #: The error text for a model on which the optimizer ``CRASHING`` crashes.
 CRASH = f"loading it crashes the process in {CRASHING} (microsoft/onnxruntime#28392)"
-#: Maximum time in seconds for the process that logs what the optimizers do.
-_MAX_LOG_SECONDS = 120.0
+#: Maximum time in seconds for a child process to load a model.
+_MAX_LOAD_SECONDS = 120.0
 #: Matches the log's line before the optimizers of a level; level 1 is *basic*, 2 is *extended*.
 _LEVEL_BEGINS = re.compile(r"Applying \d+ graph transformer\(s\) for level (\d)")
 _LEVELS: Mapping[str, Level] = {"1": "basic", "2": "extended"}
@@ -120,9 +94,8 @@ class OrtEngine:
         provider: The device. With CUDA, TF32 is off, and nodes without a CUDA kernel run on the CPU.
         threads: Number of threads inside an operator. None means this worker's share of the cores under
             pytest-xdist, and otherwise the number that ONNX Runtime chooses.
-        optimized: Whether ONNX Runtime optimizes the graph. Without it a session opens faster, in linear time
-            for any graph, and runs slower.
-        level: The level of the optimizers, if ``optimized`` is set.
+        level: The level of the optimizers. With *none*, a session opens faster, in linear time for any graph,
+            and runs slower.
         disabled: Names of further optimizers that are switched off.
         takes_fp8: Whether mode *native* also opens models in FP8, although ONNX Runtime computes FP8 in FP32.
 
@@ -138,7 +111,6 @@ class OrtEngine:
         provider: Provider = "cpu",
         *,
         threads: int | None = None,
-        optimized: bool = True,
         level: Level = "all",
         disabled: Collection[str] = (),
         takes_fp8: bool = False,
@@ -159,22 +131,12 @@ class OrtEngine:
         self.inputs: tuple[TensorInfo, ...] = model.inputs
         self.outputs: tuple[TensorInfo, ...] = model.outputs
         self.description = f"ONNX Runtime {runtime.__version__}, {provider.upper()}, {mode}"
-        providers = _providers(runtime, provider)
         self._names = [output.name for output in self.outputs]
         self._layout = read_layout(self.inputs)
-        options = _options(runtime, mode, threads, optimized)
-        if optimized:
-            options.graph_optimization_level = _level(runtime, level)
         if mode == "native" and _may_crash(model):
             disabled = (*disabled, CRASHING)
-        self._session = _session(runtime, model, mode, options, providers, disabled)
+        self._session = _session(model, mode, provider, level, disabled, threads)
         self._passed_through = {i.name for i in self.inputs} & set(self._names)
-        if self._session.get_providers()[0] != providers[0][0]:
-            raise EngineError(
-                f"{self.name}: {providers[0][0]} did not start, although this ONNX Runtime has it. "
-                "Install the CUDA and cuDNN libraries that it was built for "
-                "(pip install 'onnxruntime-gpu[cuda,cudnn]'), or set provider: cpu"
-            )
 
     def __call__(self, feed: Feed) -> Feed:
         """Run once.
@@ -214,7 +176,7 @@ class Sessions:
 
     def exact(self, model: Model, *, optimized: bool = True) -> OrtEngine:
         """A session in mode *exact*; raises EngineError if the model does not load."""
-        return OrtEngine(model, "exact", self.provider, optimized=optimized)
+        return OrtEngine(model, "exact", self.provider, level="all" if optimized else "none")
 
     def plain(self, model: Model | Path) -> Callable[[Feed], Feed]:
         """A function that runs a model or a file unchanged, without optimization and without emulation.
@@ -222,9 +184,7 @@ class Sessions:
         Raises:
             EngineError: ONNX Runtime does not load the model. The function raises it if a run fails.
         """
-        runtime = _runtime()
-        options, providers = _options(runtime, "exact", None, False), _providers(runtime, self.provider)
-        session = _session(runtime, model, "exact", options, providers)
+        session = _session(model, "exact", self.provider, "none")
         names = [output.name for output in session.get_outputs()]
 
         def run(feed: Feed) -> Feed:
@@ -251,7 +211,8 @@ class Sessions:
         """
         found: dict[tuple[Level, str], None] = {}
         level: Level = "basic"
-        for line in self._loaded(model).log.splitlines():
+        outcome = self._loaded(model)
+        for line in outcome.log.splitlines() if outcome.ended is Ended.DONE else ():
             if (said := _LEVEL_BEGINS.search(line)) is not None:
                 level = _LEVELS.get(said[1], "all")
             elif (said := _CHANGED.search(line)) is not None:
@@ -260,99 +221,21 @@ class Sessions:
 
     def crashes(self, model: Model) -> bool:
         """Whether a default session of a model crashes. Another process loads models that may crash."""
-        return _may_crash(model) and self._loaded(model).is_crash
+        return _may_crash(model) and self._loaded(model).ended_by_signal
 
-    def _loaded(self, model: Model) -> _Loaded:
-        """Load a model in a default session of another process; returns whether it crashed, and its log."""
-        providers = [name for name, _ in _providers(_runtime(), self.provider)]
-        with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as folder:
-            path = Path(folder) / "model.onnx"
-            save_model(model, path, external_weights=model.nbytes > INLINE_BYTES)
-            return _LOADER.load(path, providers)
+    def _loaded(self, model: Model) -> Outcome:
+        """The outcome of a child process that loads a model in a default session, with a detailed log."""
+        with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as name:
+            folder = Path(name)
+            save_model(model, folder / worker.MODEL, external_weights=model.nbytes > INLINE_BYTES)
+            providers = [provider for provider, _ in _providers(_runtime(), self.provider)]
+            return shared_workers(os.getpid()).run(
+                {"kind": "load", "providers": providers}, folder, _MAX_LOAD_SECONDS, kind="load"
+            )
 
     def configured(self, model: Model) -> OrtEngine:
         """A session in the mode of the settings; raises EngineError if the model does not load."""
         return OrtEngine(model, self.mode, self.provider)
-
-
-@dataclass(frozen=True)
-class _Loaded:
-    """The result of loading a model in another process."""
-
-    is_crash: bool = False
-    """Whether a signal ended the process."""
-    log: str = ""
-    """The log of ONNX Runtime; empty if the process did not start, crashed or took too long."""
-
-
-class _Loader:
-    """A process that loads one model after another, because importing ONNX Runtime takes a third of a second.
-
-    After a crash the next model gets a new process. Ctrl-C in the terminal does not end the process. The
-    process is ended when the Python process that started it ends.
-    """
-
-    def __init__(self, program: str = _LOGGED_SESSIONS) -> None:
-        self._program = program
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
-        self._owner = 0
-        atexit.register(self.close)
-
-    def load(self, path: Path, providers: list[str]) -> _Loaded:
-        """Load the model file ``path`` with these providers. The log is written beside the file."""
-        log = path.with_suffix(".log")
-        with self._lock:
-            try:
-                process = self._started()
-            except OSError:
-                return _Loaded()
-            timer = threading.Timer(_MAX_LOG_SECONDS, process.kill)
-            timer.start()
-            try:
-                answer = _answer(process, json.dumps([str(path), str(log), providers]))
-            except BaseException:  # Ctrl-C
-                process.kill()
-                raise
-            finally:
-                is_late = not timer.is_alive()
-                timer.cancel()
-            if not answer:
-                process.communicate()
-                return _Loaded(is_crash=process.returncode < 0 and not is_late)
-            return _Loaded(log=log.read_text(encoding="utf-8", errors="replace"))
-
-    def close(self) -> None:
-        """End the process, unless another process started it."""
-        if self._process is not None and self._owner == os.getpid():
-            self._process.kill()
-            self._process.communicate()
-
-    def _started(self) -> subprocess.Popen[str]:
-        """The process that waits for a model. After a fork each process has its own."""
-        if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
-            self._owner = os.getpid()
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", self._program, json.dumps(sys.path)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                start_new_session=True,
-            )
-        return self._process
-
-
-def _answer(process: subprocess.Popen[str], request: str) -> str:
-    """The line with which a process answers the line ``request``; empty if the process has ended."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with contextlib.suppress(BrokenPipeError):
-        print(request, file=process.stdin, flush=True)
-    return process.stdout.readline()
-
-
-_LOADER = _Loader()
 
 
 def _may_crash(model: Model) -> bool:
@@ -415,11 +298,7 @@ def keeps_relu() -> bool:
     """
     proto = parser.parse_model(text)
     proto.graph.initializer.append(helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0]))
-    runtime = _runtime()
-    options = _options(runtime, "exact", 1, optimized=True)
-    session = _session(
-        runtime, make_model(proto, name="Relu check"), "exact", options, _providers(runtime, "cpu")
-    )
+    session = _session(make_model(proto, name="Relu check"), "exact", "cpu")
     return float(session.run(None, {"x": np.array([-1], np.float32)})[0].item()) == 0.0
 
 
@@ -433,10 +312,9 @@ def element_types(model: Model, tensors: Iterable[str]) -> dict[str, int]:
     Raises:
         EngineError: ONNX Runtime cannot load the model.
     """
-    runtime, editor = _runtime(), model.edit()
+    editor = model.edit()
     refill(editor.graph.output, [onnx.ValueInfoProto(name=name) for name in tensors])
-    options = _options(runtime, "exact", 1, optimized=False)
-    session = _session(runtime, editor.done(), "exact", options, _providers(runtime, "cpu"))
+    session = _session(editor.done(), "exact", "cpu", "none")
     said = {output.name: re.fullmatch(r"tensor\((\w+)\)", output.type) for output in session.get_outputs()}
     return {name: TensorProto.DataType.Value(found[1].upper()) for name, found in said.items() if found}
 
@@ -503,13 +381,12 @@ def _providers(runtime: Any, provider: Provider) -> list[tuple[str, dict[str, st
     return [("CUDAExecutionProvider", {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}), cpu]
 
 
-def _options(runtime: Any, mode: Mode, threads: int | None, optimized: bool) -> Any:
+def _options(runtime: Any, mode: Mode, level: Level, threads: int | None) -> Any:
     options = runtime.SessionOptions()
     options.log_severity_level = _SEVERITY_FATAL
-    levels = runtime.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
+    options.graph_optimization_level = _level(runtime, level)
     options.use_deterministic_compute = True
-    if not optimized:  # nodes run in the order of the file, so that fewer tensors are in memory at once
+    if level == "none":  # nodes run in the order of the file, so that fewer tensors are in memory at once
         options.execution_order = runtime.ExecutionOrder.PRIORITY_BASED
     # Threads that spin while they wait take cores from other sessions and workers. Spinning costs a sixth to
     # a half of the CPU time of a run, and makes no run shorter.
@@ -536,18 +413,21 @@ def _level(runtime: Any, level: Level) -> Any:
 
 
 def _session(
-    runtime: Any,
     model: Model | Path,
     mode: Mode,
-    options: Any,
-    providers: list[tuple[str, dict[str, str]]],
+    provider: Provider,
+    level: Level = "all",
     others: Collection[str] = (),
+    threads: int | None = None,
 ) -> Any:
     """A session for a model or a file. A model of more than ``INLINE_BYTES`` is written to a file first.
 
     ``others`` are names of optimizers to switch off. In mode *exact*, the optimizers that give wrong results
     are switched off as well.
     """
+    runtime = _runtime()
+    name = model.name if isinstance(model, Model) else str(model)
+    providers, options = _providers(runtime, provider), _options(runtime, mode, level, threads)
     disabled = [*_WRONG_OPTIMIZERS, *others] if mode == "exact" else list(others)
     if mode == "exact" and isinstance(model, Model) and casts_to_half(model.graph):
         disabled += _UNTYPED_FUSIONS
@@ -561,12 +441,18 @@ def _session(
             source = str(Path(stack.enter_context(folder)) / "model.onnx")
             save_model(model, Path(source), external_weights=True)
         try:
-            return runtime.InferenceSession(
+            session = runtime.InferenceSession(
                 source, options, providers, enable_fallback=0, disabled_optimizers=disabled
             )
         except Exception as error:  # ONNX Runtime's errors have no common base class
-            name = model.name if isinstance(model, Model) else str(model)
             raise EngineError(f"{name}: ONNX Runtime cannot load it: {_brief(error)}") from error
+    if session.get_providers()[0] != providers[0][0]:
+        raise EngineError(
+            f"{name}: {providers[0][0]} did not start, although this ONNX Runtime has it. "
+            "Install the CUDA and cuDNN libraries that it was built for "
+            "(pip install 'onnxruntime-gpu[cuda,cudnn]'), or set provider: cpu"
+        )
+    return session
 
 
 def _brief(error: Exception) -> str:

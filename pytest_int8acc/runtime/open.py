@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pytest_int8acc.errors import MissingBackendError
+from pytest_int8acc.runtime.children import Workers
 from pytest_int8acc.runtime.onnxruntime import OrtBackend
 from pytest_int8acc.runtime.protocol import Backend
-from pytest_int8acc.runtime.trt.children import Workers
 from pytest_int8acc.runtime.trt.platform import find_platform, may_have_gpu
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case

@@ -21,8 +21,9 @@ from benchmarks.unseen import judged
 from pytest_int8acc import Settings, load_spec
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.lab.lab import surviving_form
+from pytest_int8acc.runtime.children import Workers
 from pytest_int8acc.runtime.forms import ModelForm
-from pytest_int8acc.runtime.onnxruntime import CPU, _Loader, saturation
+from pytest_int8acc.runtime.onnxruntime import CPU, saturation
 
 pytestmark = pytest.mark.usefixtures("quick_processes")
 
@@ -183,8 +184,11 @@ def test_a_processor_that_saturates_is_told_and_does_not_decide(
 def test_without_a_log_the_level_is_named(
     program: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_int8acc.runtime.onnxruntime._LOADER", _Loader(program))
-    monkeypatch.setattr("pytest_int8acc.runtime.onnxruntime._MAX_LOG_SECONDS", 0.5)
+    (pytester.path / "some_worker.py").write_text(program)
+    monkeypatch.syspath_prepend(pytester.path)
+    workers = Workers("some_worker")
+    monkeypatch.setattr("pytest_int8acc.runtime.onnxruntime.shared_workers", lambda process: workers)
+    monkeypatch.setattr("pytest_int8acc.runtime.onnxruntime._MAX_LOAD_SECONDS", 0.5)
     PLANTED["bias of a Conv in FP16"].write(pytester.path)
     case, _ = run(pytester)
     assert case["default_session"]["level"] == "basic"

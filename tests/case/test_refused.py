@@ -15,8 +15,8 @@ from projects import Project
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc import ModelError, Settings
+from pytest_int8acc.runtime.children import Ended, Outcome, Workers
 from pytest_int8acc.runtime.trt import platform
-from pytest_int8acc.runtime.trt.children import Ended, Outcome, Workers
 
 SPEC = "int8: {model: int8.onnx}\ncriteria: [{sqnr_db: 5}]\n"
 
@@ -88,7 +88,7 @@ def test_what_the_parser_s_process_says_is_what_is_known(
 ) -> None:
     calls = []
 
-    def run(workers: Workers, job: dict[str, Any], folder: Path, timeout: float) -> Outcome:
+    def run(workers: Workers, job: dict[str, Any], folder: Path, timeout: float, **how: Any) -> Outcome:
         calls.append(job["model"])
         return outcome
 

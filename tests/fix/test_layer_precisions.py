@@ -17,7 +17,7 @@ from fixes import DIGITS, fix_of
 
 from pytest_int8acc.fix import write_fix
 from pytest_int8acc.graph.network import Plan, symmetric
-from pytest_int8acc.runtime.trt import worker
+from pytest_int8acc.runtime import worker
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def feed(name: str) -> Feed:
 
 
 def output(model: Model, given: Feed) -> Array:
-    (found,) = OrtEngine(model, optimized=False)(given).values()
+    (found,) = OrtEngine(model, level="none")(given).values()
     return np.asarray(found)
 
 

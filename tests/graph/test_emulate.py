@@ -105,7 +105,7 @@ def test_a_norm_in_fp32_between_half_layers_is_not_fused_into_one_of_fp16(norm: 
         to_fp16(model, kept, low).model,
         {"x": np.linspace(-2, 2, 32, dtype=np.float32).reshape(4, 8)},
     )
-    plain = OrtEngine(half, optimized=False)(feed)["y"]
+    plain = OrtEngine(half, level="none")(feed)["y"]
     np.testing.assert_allclose(OrtEngine(half)(feed)["y"], plain, atol=1e-2)
 
 

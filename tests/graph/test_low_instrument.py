@@ -36,14 +36,14 @@ def both(model: Model, low: Any, feed: Feed, plans: int = 4) -> Iterator[tuple[F
     """Outputs of the switched and of the typed model: all in the format, none, and some by chance."""
     network = low_network(model, low)
     instrument = build_instrument(network)
-    switched, rng = OrtEngine(instrument.model, optimized=False), np.random.default_rng(0)
+    switched, rng = OrtEngine(instrument.model, level="none"), np.random.default_rng(0)
     for i in range(plans):
         narrow = rng.random(len(instrument.controls.groups)) < (1.0, 0.0, 0.5, 0.1, 0.9)[min(i, 4)]
         high = {name: "fp32" for name, on in zip(instrument.controls.groups, narrow, strict=True) if not on}
         typed = to_fp16(network.model, fp32_nodes(network, Plan(high)), low).model
         yield (
             switched({**feed, **instrument.controls.setting(high).inputs}),
-            OrtEngine(typed, optimized=False)(feed),
+            OrtEngine(typed, level="none")(feed),
         )
 
 

@@ -34,7 +34,7 @@ def kinds(model: Model) -> list[str]:
 
 
 def run(model: Model, feed: Feed) -> Feed:
-    return OrtEngine(model, optimized=False)(feed)
+    return OrtEngine(model, level="none")(feed)
 
 
 @pytest.mark.parametrize("name", EXPORTS)

@@ -42,7 +42,7 @@ FORMATS = {
     "case.plan_file": "numbers as Python writes them",
     "data.files": "what NumPy says of a file",
     "runtime.trt.calibration": "calibration caches",
-    "runtime.trt.children": "facts that a child process tells",
+    "runtime.children": "facts that a child process tells",
     "goldens.record": "Git LFS pointers",
     "init.data": "lists of labels",
     "names": "names and texts of others",

@@ -27,6 +27,7 @@ from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.plan import apply, with_outputs
 from pytest_int8acc.graph.qdq import read_qdq
+from pytest_int8acc.runtime.children import Workers
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.store import Store
 from pytest_int8acc.runtime.trt.build import (
@@ -48,7 +49,6 @@ from pytest_int8acc.runtime.trt.calibration import (
     tensor_names,
     write_cache,
 )
-from pytest_int8acc.runtime.trt.children import Workers
 from pytest_int8acc.runtime.trt.engine import TrtEngine, open_built, open_engine, read_header
 from pytest_int8acc.runtime.trt.inspector import read_layers
 from pytest_int8acc.runtime.trt.latency import layer_times, measure_latency
@@ -460,7 +460,7 @@ def test_a_builder_killed_half_way_leaves_nothing_bad(
     request = BuildRequest(
         role="baseline", profiles=fixed(little_feed), options=options, **typed(little, here, "fp16")
     )
-    head = "import os, signal, sys, threading\nif any('trt.worker' in w for w in sys.orig_argv):\n"
+    head = "import os, signal, sys, threading\nif any('runtime.worker' in w for w in sys.orig_argv):\n"
     die = "os.kill(os.getpid(), signal.SIGKILL)"
     moments = {
         "early": f"    threading.Timer(1.0, lambda: {die}).start()\n",

@@ -22,10 +22,10 @@ from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.runtime.children import Workers
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.store import Store
 from pytest_int8acc.runtime.trt.build import BuildOptions, BuildRequest, Range, build, fit_model
-from pytest_int8acc.runtime.trt.children import Workers
 from pytest_int8acc.runtime.trt.engine import open_built
 from pytest_int8acc.runtime.trt.platform import Platform, find_platform
 from pytest_int8acc.tensors import Array

@@ -28,7 +28,7 @@ from pytest_int8acc.runtime.trt import latency
 from pytest_int8acc.runtime.trt.backend import TrtBackend
 from pytest_int8acc.runtime.trt.build import Built
 from pytest_int8acc.runtime.trt.platform import Device, Platform, find_platform
-from pytest_int8acc.runtime.trt.worker import alone, lock_of
+from pytest_int8acc.runtime.worker import alone, lock_of
 
 SETTINGS = Settings(no_cache=True, backend="tensorrt")
 FIRST, SECOND = Device("0", "0000:01:00.0"), Device("1", "0000:02:00.0")
@@ -251,7 +251,7 @@ def test_cases_of_a_session_share_its_builders(case: Case, tmp_path: Path) -> No
     starts = tmp_path / "starts"
     tell = f"    open({str(starts)!r}, 'a').write(f'{{__import__(\"os\").getpid()}}\\n')\n"
     (tmp_path / "sitecustomize.py").write_text(
-        f"import sys\nif any('trt.worker' in word for word in sys.orig_argv):\n{tell}"
+        f"import sys\nif any('runtime.worker' in word for word in sys.orig_argv):\n{tell}"
     )
     text = case.file.read_text(encoding="utf-8")
     for number in range(3):

@@ -28,9 +28,9 @@ from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.runtime.children import Workers
 from pytest_int8acc.runtime.store import Store
 from pytest_int8acc.runtime.trt.build import BuildOptions, Built, build
-from pytest_int8acc.runtime.trt.children import Workers
 from pytest_int8acc.runtime.trt.engine import open_built, open_engine, read_header
 from pytest_int8acc.runtime.trt.platform import Platform, find_platform
 
@@ -56,7 +56,7 @@ def quantized(name: str) -> Model:
 
 def sabotage(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Run ``code`` at the start of every worker, and of no other Python."""
-    guard = "import sys\nif any('trt.worker' in word for word in sys.orig_argv):\n"
+    guard = "import sys\nif any('runtime.worker' in word for word in sys.orig_argv):\n"
     indented = "".join(f"    {line}\n" for line in code.splitlines())
     (folder / "sitecustomize.py").write_text(guard + indented)
     monkeypatch.syspath_prepend(folder)

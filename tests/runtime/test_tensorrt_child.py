@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 from child import is_alive
 
-from pytest_int8acc.runtime.trt.children import Ended, Outcome, Workers
+from pytest_int8acc.runtime.children import Ended, Outcome, Workers
 
 
 def gone(pid: int) -> bool:

@@ -18,9 +18,10 @@ from pytest_int8acc import EngineError
 from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.results import EngineLayer, Latency
 from pytest_int8acc.results.engines import LayerTime
-from pytest_int8acc.runtime.trt import engine, worker
+from pytest_int8acc.runtime import worker
+from pytest_int8acc.runtime.children import Ended, Outcome
+from pytest_int8acc.runtime.trt import engine
 from pytest_int8acc.runtime.trt.build import explain
-from pytest_int8acc.runtime.trt.children import Ended, Outcome
 from pytest_int8acc.runtime.trt.engine import TrtEngine, open_engine, read_header, speaking_of
 from pytest_int8acc.runtime.trt.inspector import read_layers
 from pytest_int8acc.runtime.trt.latency import summarize, with_nodes

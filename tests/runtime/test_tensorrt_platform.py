@@ -12,8 +12,8 @@ import pytest
 
 from pytest_int8acc import EngineError
 from pytest_int8acc.errors import MissingBackendError
+from pytest_int8acc.runtime import worker
 from pytest_int8acc.runtime.trt import platform as platform_module
-from pytest_int8acc.runtime.trt import worker
 from pytest_int8acc.runtime.trt.platform import Platform, find_platform, require
 
 GPU = {"gpu": "NVIDIA H100", "capability": (9, 0)}

@@ -23,7 +23,7 @@ from pytest_int8acc.graph.lint.rules import find
 from pytest_int8acc.graph.lint.view import DEQUANTIZE, QUANTIZE, Half, View
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import folded
-from pytest_int8acc.graph.types import Signature, signature
+from pytest_int8acc.graph.types import Signature, resolve, signature
 from pytest_int8acc.results import Finding
 from pytest_int8acc.tensors import Array
 
@@ -228,14 +228,8 @@ def _put_types(node: onnx.NodeProto, formals: Signature | None, types: dict[str,
         types[node.output[0]] = attribute(node, "output_dtype", 0) or types.get(node.input[1], 0)
     elif node.op_type == "Cast":
         types[node.output[0]] = attribute(node, "to", 0)
-    elif formals is not None:
-        bound: dict[str, int] = {}
-        for name, formal in zip(node.input, formals.inputs, strict=True):
-            bound.setdefault(formal.variable, types.get(name, 0))
-        for name, formal in zip(node.output, formals.outputs, strict=True):
-            kind = bound.get(formal.variable, 0)
-            if kind:
-                types[name] = kind
+    else:
+        resolve(node, formals, types)
 
 
 #: Operators that TensorRT can fuse with the convolution before them and with the QuantizeLinear after them.
@@ -253,7 +247,7 @@ _RELATED = 0.5
 def check_weighted(view: View) -> Iterator[Finding]:
     """Findings about convolutions and matrix products: inputs, channel axis, bias, and channels per group."""
     for node in view.model.graph.node:
-        if node.op_type not in WEIGHTED or node.domain not in ("", "ai.onnx"):
+        if node.op_type not in WEIGHTED or node.domain:
             continue
         inputs = [view.behind(name) for name in node.input[:2]]
         halves = [half for half, _ in inputs]

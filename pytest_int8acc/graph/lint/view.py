@@ -22,7 +22,7 @@ from pytest_int8acc.tensors import Array
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 #: Operator domains whose QuantizeLinear and DequantizeLinear are defined as in ONNX.
-_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
+_DOMAINS = frozenset({"", "com.microsoft"})
 #: Names of the one-byte types that quantized values have in models for TensorRT, such as ``int8``.
 _BYTES = frozenset(str(known.dtype) for known in FORMATS.values() if known.is_narrow)
 

@@ -24,6 +24,7 @@ from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.graph.qdq import is_qdq
 from pytest_int8acc.results import EngineInfo, Role
 from pytest_int8acc.results.engines import Kind, LayerTime
+from pytest_int8acc.runtime.children import Workers
 from pytest_int8acc.runtime.forms import EngineForm, Form, ImplicitForm, ModelForm
 from pytest_int8acc.runtime.onnxruntime import share_of_cores
 from pytest_int8acc.runtime.protocol import ENGINE, Engine
@@ -50,7 +51,6 @@ from pytest_int8acc.runtime.trt.calibration import (
     tensor_names,
     write_cache,
 )
-from pytest_int8acc.runtime.trt.children import Workers
 from pytest_int8acc.runtime.trt.engine import TrtEngine, open_built, open_engine, read_header
 from pytest_int8acc.runtime.trt.inspector import read_layers, untold_nodes
 from pytest_int8acc.runtime.trt.latency import layer_times, measure_latency, with_nodes

@@ -24,10 +24,8 @@ import numpy as np
 from pytest_int8acc.errors import EngineError, ModelError, assert_never
 from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.graph.opsets import float_weights, lower_opset
-from pytest_int8acc.runtime.store import Store, digest_file
-from pytest_int8acc.runtime.trt import worker
-from pytest_int8acc.runtime.trt.calibration import Implicit, check_header, digest, model_digest
-from pytest_int8acc.runtime.trt.children import (
+from pytest_int8acc.runtime import worker
+from pytest_int8acc.runtime.children import (
     Ended,
     Outcome,
     Workers,
@@ -35,8 +33,10 @@ from pytest_int8acc.runtime.trt.children import (
     ran_out_of_memory,
     read_log,
 )
+from pytest_int8acc.runtime.store import Store, digest_file
+from pytest_int8acc.runtime.trt.calibration import Implicit, check_header, digest, model_digest
 from pytest_int8acc.runtime.trt.platform import Device, Platform, require
-from pytest_int8acc.runtime.trt.worker import lock_of
+from pytest_int8acc.runtime.worker import lock_of
 from pytest_int8acc.tensors import Feed, TensorInfo, did_you_mean
 
 logger = logging.getLogger("pytest_int8acc")

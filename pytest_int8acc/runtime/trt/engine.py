@@ -24,10 +24,10 @@ import numpy as np
 
 from pytest_int8acc.errors import EngineError, listed
 from pytest_int8acc.files import readable
+from pytest_int8acc.runtime import worker
+from pytest_int8acc.runtime.children import last_words, ran_out_of_memory, read_log
 from pytest_int8acc.runtime.protocol import check_names
-from pytest_int8acc.runtime.trt import worker
 from pytest_int8acc.runtime.trt.build import BuildOptions, Built, Range, explain, run_worker, shown, within
-from pytest_int8acc.runtime.trt.children import last_words, ran_out_of_memory, read_log
 from pytest_int8acc.runtime.trt.platform import Flavor, Platform, require
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe
 

@@ -16,7 +16,7 @@ from pytest_int8acc.results import EngineLayer, Latency
 from pytest_int8acc.results.engines import LayerTime
 from pytest_int8acc.runtime.trt.engine import TrtEngine, backend, speaking_of, tensorrt
 from pytest_int8acc.runtime.trt.inspector import is_region
-from pytest_int8acc.runtime.trt.worker import alone, lock_of
+from pytest_int8acc.runtime.worker import alone, lock_of
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")

@@ -6,7 +6,6 @@ if it finds no GPU. A process that asks CUDA for devices can no longer change CU
 
 from __future__ import annotations
 
-import atexit
 import functools
 import importlib.util
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pytest_int8acc.errors import EngineError, MissingBackendError
-from pytest_int8acc.runtime.trt.children import Ended, Outcome, Workers, messages
+from pytest_int8acc.runtime.children import Ended, Outcome, Workers, messages, shared_workers
 from pytest_int8acc.runtime.trt.options import Feature
 
 Flavor = Literal["tensorrt", "rtx"]
@@ -285,7 +284,7 @@ def refusal(model: Path) -> Refusal | None:
 @functools.lru_cache(maxsize=64)
 def _refusal(model: Path, modified: int, nbytes: int) -> Refusal | None:
     """The cached answer of :func:`refusal` for a file with this time of modification and this size."""
-    outcome = _asked({"kind": "parse", "model": str(model)}, _PARSE_SECONDS, _parsers())
+    outcome = _asked({"kind": "parse", "model": str(model)}, _PARSE_SECONDS, shared_workers(os.getpid()))
     if not outcome.facts:  # TensorRT-RTX does not load
         return None
     if outcome.ended is Ended.TIMED_OUT:
@@ -300,18 +299,7 @@ def _refusal(model: Path, modified: int, nbytes: int) -> Refusal | None:
     return Refusal(node, "; ".join(messages(said)) or "no reason told")
 
 
-@functools.cache
-def _parsers() -> Workers:
-    """The child processes that parse models. They are reused, because TensorRT-RTX takes long to load.
-
-    They are ended when this process ends.
-    """
-    workers = Workers()
-    atexit.register(workers.close)
-    return workers
-
-
 def _asked(job: dict[str, Any], timeout: float, workers: Workers) -> Outcome:
     """The outcome of a job that a child of ``workers`` does."""
     with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as folder:
-        return workers.run(job, Path(folder), timeout)
+        return workers.run(job, Path(folder), timeout, kind=job["kind"])

@@ -6,6 +6,8 @@ A child has a process group of its own and a time limit, and all its output goes
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import re
@@ -21,10 +23,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pytest_int8acc.runtime.trt import worker
+from pytest_int8acc.runtime import worker
 
 #: Number of seconds after which a waiting parent checks its child again.
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.02
 #: Maximum number of characters of one log message that an error shows.
 _SHOWN_CHARS = 600
 #: Log messages that have nothing to do with the model. TensorRT-RTX logs error 35 if there is no GPU.
@@ -79,6 +81,11 @@ class Outcome:
             return f"ended by {signal.Signals(-self.code).name}"
         except ValueError:
             return f"ended by signal {-self.code}"
+
+    @property
+    def ended_by_signal(self) -> bool:
+        """Whether a signal ended the child before it answered, such as SIGSEGV."""
+        return self.ended is Ended.CRASHED and self.code is not None and self.code < 0
 
     @property
     def facts(self) -> list[Any]:
@@ -189,6 +196,17 @@ class Workers:
                     del self._waiting[place]
                     return child
         return None
+
+
+@functools.cache
+def shared_workers(process: int) -> Workers:
+    """The workers of the process with the id ``process``, the caller, which end when this process ends.
+
+    They stay for further jobs, because runtimes take long to load. After a fork each process has its own.
+    """
+    workers = Workers()
+    atexit.register(workers.close)
+    return workers
 
 
 def _ended(code: int | None, answer: Mapping[str, Any] | None) -> Ended:

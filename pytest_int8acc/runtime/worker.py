@@ -1,10 +1,10 @@
-"""The program of the child processes of ``children.py``. Its jobs are build, examine, probe and parse.
+"""The program of the child processes of ``children.py``. Its jobs are build, examine, probe, parse and load.
 
-    python -m pytest_int8acc.runtime.trt.worker
+    python -m pytest_int8acc.runtime.worker
 
 The program reads names of folders from standard input, one in each line, as JSON. It does the job in the
 folder's ``job.json``, and writes ``meta.json`` last. So a missing ``meta.json`` means that the child crashed.
-All output of TensorRT and Polygraphy goes to ``build.log``.
+All output of runtimes and Polygraphy goes to ``build.log``.
 """
 
 from __future__ import annotations
@@ -509,8 +509,24 @@ def _parse(job: dict[str, Any]) -> dict[str, Any]:
     return {"refusal": [error.node_name(), error.desc()]}
 
 
+def _load(job: dict[str, Any]) -> dict[str, Any]:
+    """Open a model in a default session of ONNX Runtime, whose log tells what each optimizer does."""
+    runtime: Any = importlib.import_module("onnxruntime")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 0
+    with contextlib.suppress(Exception):  # a model that is refused has a log, too
+        runtime.InferenceSession(MODEL, options, job["providers"])
+    return {}
+
+
 #: The function that does each kind of job.
-_JOBS = {"build": _build_engine, "examine": _examine_engine, "probe": _probe, "parse": _parse}
+_JOBS = {
+    "build": _build_engine,
+    "examine": _examine_engine,
+    "probe": _probe,
+    "parse": _parse,
+    "load": _load,
+}
 
 
 if __name__ == "__main__":
