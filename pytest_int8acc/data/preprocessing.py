@@ -140,6 +140,7 @@ class _Side:
         means: The mean of each sample.
         mean: The mean of all samples.
         spread: The standard deviation of all values.
+        has_negatives: Whether any value is below 0. Raw pixels are not, and normalized ones are.
         log_spreads: The logarithm of each sample's standard deviation.
         variation: The share of the variance of all values that remains if the average of all samples is
             subtracted from each sample; 0 if all samples are equal.
@@ -147,6 +148,7 @@ class _Side:
 
     def __init__(self, array: Array) -> None:
         self.values: F64 = array.astype(np.float64)
+        self.has_negatives = bool((self.values < 0).any())
         self.count = len(array)
         flat = self.values.reshape(self.count, -1)
         self.means: F64 = flat.mean(axis=1)
@@ -221,15 +223,19 @@ def _map(name: str, ours: _Side, theirs: _Side) -> Finding | None:
         f"calibration samples of '{name}' have mean {ours.mean:.3g} and standard deviation "
         f"{ours.spread:.3g}, the inputs {theirs.mean:.3g} and {theirs.spread:.3g}"
     )
+    raw = ""
+    if ours.has_negatives != theirs.has_negatives:
+        side = "inputs" if ours.has_negatives else "calibration samples"
+        raw = f"; the {side} look raw: no value is below 0"
     if scaled and shifted:
-        text = f"{seen}: one side is normalized, the other is not"
+        text = f"{seen}: one side is normalized, the other is not{raw}"
         return _finding("data-normalization", name, text, _ALIKE)
     if scaled:
         times = f"{factor:.4g} times" if factor > 1 else f"1/{1 / factor:.4g} of"
         known = next((t for k, t in _KNOWN.items() if abs(max(factor, 1 / factor) / k - 1) < 0.1), "")
         text = f"{seen}: {times} the inputs" + (f" ({known})" if known else "")
         return _finding("data-factor", name, text, _ALIKE)
-    text = f"{seen}: shifted by {shift:.3g}, as by a mean that one side subtracts"
+    text = f"{seen}: shifted by {shift:.3g}, as by a mean that one side subtracts{raw}"
     return _finding("data-offset", name, text, "subtract the same mean from both")
 
 

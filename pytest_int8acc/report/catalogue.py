@@ -380,7 +380,7 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         family="engine-only",
         clause="the engine is off, its model is not: {short_left}",
         sentence=(
-            "the same Q/DQ model meets the criteria in ONNX Runtime's exact {format}, the engine does "
+            "the same Q/DQ model meets the criteria in ONNX Runtime, with Q/DQ unfused; the engine does "
             "not; its noisiest edge '{tensor}' keeps {sqnr_db:.3g} dB"
         ),
     ),
@@ -971,7 +971,7 @@ class Caution:
         "ONNX Runtime's default session keeps the limits: {score}, and {exact} as judged; {level}"
     )
     DEFAULT_DIFFERS = (
-        "ONNX Runtime's default session differs from the exact one: {score} between both; {level}"
+        "ONNX Runtime's default session differs from one with Q/DQ unfused: {score} between both; {level}"
     )
     DEFAULT_SATURATES = (
         "INT8 kernels of this CPU saturate: ONNX Runtime's default session gives {score}, and without these "

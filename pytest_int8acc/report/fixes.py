@@ -658,9 +658,13 @@ def _changed(repair: Repair) -> Iterator[tuple[ChangeKind, dict[str, str | float
 
 
 def _tensors(rescales: Sequence[Rescale]) -> str:
-    """Returns text like ``2 tensors``; for one tensor its name, and the ratio of the new scale to the old."""
+    """Returns text like ``2 tensors ('a', 'b')``, without the names if they are longer than ``NAME``.
+
+    For one tensor the text is its name, and the ratio of the new scale to the old.
+    """
     if len(rescales) > 1:
-        return count(len(rescales), "tensor")
+        names = ", ".join(f"'{rescale.tensor}'" for rescale in rescales)
+        return count(len(rescales), "tensor") + (f" ({names})" if len(names) <= NAME else "")
     (only,) = rescales
     how = f"{number(only.new / only.old)} times as wide" if only.old else "new"
     return f"'{middle(only.tensor, NAME)}', {how}"

@@ -185,10 +185,12 @@ def _short_left(cause: Cause) -> str:
 
 
 def _many_scales(cause: Cause) -> str:
-    scales = round(cause.numbers["scales"])
+    scales, off = cause.numbers["scales"], cause.numbers["scales_off"]
     if scales == 1:
         return f"the scale of weight '{cause.tensor}' is"
-    return f"{cause.numbers['scales_off']:g} of {scales} scales of weight '{cause.tensor}' are"
+    if not off:  # no scale is far off, but together they lose much
+        return f"the {scales:g} scales of weight '{cause.tensor}' are"
+    return f"{off:g} of {scales:g} scales of weight '{cause.tensor}' are"
 
 
 def _how_far(cause: Cause) -> str:
