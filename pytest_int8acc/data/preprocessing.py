@@ -223,19 +223,19 @@ def _map(name: str, ours: _Side, theirs: _Side) -> Finding | None:
         f"calibration samples of '{name}' have mean {ours.mean:.3g} and standard deviation "
         f"{ours.spread:.3g}, the inputs {theirs.mean:.3g} and {theirs.spread:.3g}"
     )
-    raw = ""
+    normalized, raw = "one side is", "the other is not"
     if ours.has_negatives != theirs.has_negatives:
-        side = "inputs" if ours.has_negatives else "calibration samples"
-        raw = f"; the {side} look raw: no value is below 0"
+        sides = ("calibration samples", "inputs") if ours.has_negatives else ("inputs", "calibration samples")
+        normalized, raw = f"the {sides[0]} look", f"the {sides[1]} raw: none is below 0"
     if scaled and shifted:
-        text = f"{seen}: one side is normalized, the other is not{raw}"
+        text = f"{seen}: {normalized} normalized, {raw}"
         return _finding("data-normalization", name, text, _ALIKE)
     if scaled:
         times = f"{factor:.4g} times" if factor > 1 else f"1/{1 / factor:.4g} of"
         known = next((t for k, t in _KNOWN.items() if abs(max(factor, 1 / factor) / k - 1) < 0.1), "")
         text = f"{seen}: {times} the inputs" + (f" ({known})" if known else "")
         return _finding("data-factor", name, text, _ALIKE)
-    text = f"{seen}: shifted by {shift:.3g}, as by a mean that one side subtracts{raw}"
+    text = f"{seen}: shifted by {shift:.3g}, as by a mean that one side subtracts"
     return _finding("data-offset", name, text, "subtract the same mean from both")
 
 
