@@ -128,9 +128,6 @@ class StageView:
     """A text on the worst missed limit of the stage; empty if all limits are met."""
     text: str
     """What it means if this stage is the first one that fails; empty if the stage passes."""
-    fit_notes: tuple[str, ...]
-    """A text for each output that differs from the earlier stage by a factor or an offset: the fault that the
-    difference suggests."""
 
 
 @dataclass(frozen=True)
@@ -398,15 +395,6 @@ class CaseView(VerdictView):
         return max(places, default=None)
 
     @cached_property
-    def fit_notes(self) -> list[str]:
-        """A text for each output on the fault that a line fitted to its values suggests.
-
-        The text is empty if the slope of the line is near 1 and its offset near 0, or if no line was fitted.
-        """
-        fits = [output.fit for output in self.result.outputs]
-        return ["" if fit is None else fit_note(fit, self.low_format) for fit in fits]
-
-    @cached_property
     def stages(self) -> list[StageView]:
         """The stages, which are forms of the model between the framework and the engine, as texts."""
         return [self._stage(line) for line in self._diagnosis.stages]
@@ -420,7 +408,6 @@ class CaseView(VerdictView):
             relations=tuple(relation(score) for score in judged),
             missed="; ".join(relation(score) for score in judged[:1] if not score.passed),
             text=stage_text(line, self.low_format),
-            fit_notes=tuple(fit_note(fit, self.low_format) for fit in line.fits.values()),
         )
 
     @cached_property
@@ -533,10 +520,11 @@ class CaseView(VerdictView):
         """Returns notes on scores, outputs and the golden; all of them with ``verbosity`` 2."""
         result, whole = self.result, verbosity >= 2
         notes = _notes_of_scores(s for s in result.scores if s.limit is not None or whole)
-        for output, meaning in zip(result.outputs, self.fit_notes, strict=True):
+        for output in result.outputs:
             if output.note:
                 notes.append(f"'{output.name}': {output.note}")
             fit = output.fit
+            meaning = "" if fit is None else fit_note(fit, self.low_format)
             if fit is not None and (meaning or (whole and not output.passed)):
                 sign = "-" if fit.offset < 0 else "+"
                 line = f"{self.low_format} = {number(fit.slope)} * baseline {sign} {number(abs(fit.offset))}"
@@ -548,24 +536,6 @@ class CaseView(VerdictView):
         if found is not None and not found.is_caution:
             notes.append(default_session_text(found))
         return [*notes, *result.notes, *self.acceptances]
-
-    @property
-    def default_session(self) -> str:
-        """A text on how the candidate's results differ in a default session of ONNX Runtime.
-
-        Empty if they do not differ.
-        """
-        found = self.result.default_session
-        return "" if found is None else default_session_text(found)
-
-    @property
-    def fixed_session(self) -> str:
-        """A text on how the results of the recommended fix differ in a default session of ONNX Runtime.
-
-        Empty if they do not differ.
-        """
-        found = self.result.fixed_session
-        return "" if found is None else default_session_text(found)
 
     @cached_property
     def search_notes(self) -> list[str]:
