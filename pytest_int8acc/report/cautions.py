@@ -22,6 +22,7 @@ from pytest_int8acc.report.words import (
     number,
     pairs_text,
     percent,
+    quoted,
     relation,
     worst_first,
 )
@@ -82,7 +83,7 @@ def cautions(result: CaseResult) -> list[str]:
     if result.stopped is not None:
         texts.append(stop_text(result.stopped, result.low_format))
     data = [f for f in result.findings if f.source == "data" and f.severity != "note"]
-    texts += [rule_line(group) for group in by_rule(f for f in data if not is_mismatch(result, f))]
+    texts += [rule_line(group) for group in by_rule(f for f in data if f not in result.mismatches)]
     if result.diagnosis is not None and result.diagnosis.jumps and not is_jumpy(result):
         texts.append(jump_text(result.diagnosis.jumps, NAME))
     search = result.search
@@ -189,12 +190,6 @@ def _unique(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def is_mismatch(result: CaseResult, finding: Finding) -> bool:
-    """Returns whether ``finding`` is the preprocessing mismatch that explains the failure of the case."""
-    mismatch = result.diagnosis.preprocessing_mismatch if result.diagnosis is not None else ""
-    return finding.source == "data" and finding.rule == mismatch
-
-
 def rule_line(group: Sequence[Finding]) -> str:
     """Returns a text with the first of ``group``, the findings of one rule, and the number of the others."""
     more = f" (and {len(group) - 1} more like it)" if len(group) > 1 else ""
@@ -265,7 +260,7 @@ def _hidden(result: CaseResult) -> Iterator[str]:
     Softmax or Sigmoid hides.
     """
     for output in result.outputs:
-        name = f"'{middle(output.name, NAME)}'"
+        name = quoted(output.name)
         if output.nan_share and not output.problem:
             yield Caution.NAN_IN_BOTH.format(output=name, share=output.nan_share)
         if (small := output.small) is not None:
@@ -298,7 +293,7 @@ def _squashed(output: str, found: Preactivation, *, is_simulated: bool) -> str:
         operator=found.operator,
         score=relation(worst_first(found.scores)[0], NAME) + Caution.SIMULATED * is_simulated,
         criterion=f"{{tensor: '{tensor}'{limits}}}",
-        node=f"'{middle(found.node, NAME)}'",
+        node=quoted(found.node),
     )
 
 
@@ -332,7 +327,7 @@ def layers_text(layers: Sequence[LayerShare], count: int) -> str:
     named = []
     for layer in layers[:_NAMED_LAYERS]:
         ran = "" if layer.ran is None else f" in {layer.ran.upper()}"
-        named.append(f"'{middle(layer.name, NAME)}'{ran} ({percent(layer.share)})")
+        named.append(f"{quoted(layer.name)}{ran} ({percent(layer.share)})")
     more = f" and {count - len(named)} more" if count > len(named) else ""
     return ", ".join(named) + more
 
@@ -408,7 +403,7 @@ def _blind_problems(result: CaseResult) -> list[str]:
         return at_chance
     near = blind.too_near
     if near is not None and is_lost(near):
-        output, sqnr_db = f"'{middle(near.subject, NAME)}'", number(near.value)
+        output, sqnr_db = quoted(near.subject), number(near.value)
         return [Caution.LOST.format(output=output, format=result.low_format, sqnr_db=sqnr_db)]
     outputs = " and ".join(_dead_text(dead) for dead in blind.undetected if dead.is_fatal)
     return [Caution.TOO_WEAK.format(outputs=outputs)]
@@ -428,7 +423,7 @@ def blind_whys(result: CaseResult) -> Iterator[str]:
             template = Why.REVERSED if _may_be_reversed(metric) else Why.AT_CHANCE
             yield template.format(
                 samples=samples,
-                metric=middle(metric.metric, NAME),
+                metric=middle(metric.metric),
                 baseline=number(metric.baseline),
                 chance=number(metric.chance),
             )
@@ -467,7 +462,7 @@ def _blind_cautions(result: CaseResult) -> Iterator[str]:
     outputs = few([_dead_text(dead) for dead in missed], 2)
     changed = [dead.output for dead in missed if dead.output]
     if result.blind_reason:
-        yield Caution.ACCEPTED.format(reason=middle(result.blind_reason, NAME), outputs=outputs)
+        yield Caution.ACCEPTED.format(reason=middle(result.blind_reason), outputs=outputs)
     elif changed and not named:
         criterion = limit_in_yaml(changed[0], "sqnr_db", DEFAULT_SQNR_DB)
         yield Caution.UNNOTICED_OUTPUT.format(outputs=outputs, criterion=criterion)
@@ -497,7 +492,7 @@ def _may_be_reversed(metric: ChanceMetric) -> bool:
 
 
 def _dead_text(dead: DeadCandidate) -> str:
-    output = f"'{middle(dead.output, NAME)}'" if dead.output else "every output"
+    output = quoted(dead.output) if dead.output else "every output"
     return DEAD[dead.kind].format(output=output)
 
 
@@ -511,7 +506,7 @@ def _chance_text(metric: ChanceMetric) -> str:
     else:
         caution = Caution.CHANCE_LABELS
     return caution.format(
-        metric=middle(metric.metric, NAME),
+        metric=middle(metric.metric),
         baseline=number(metric.baseline),
         chance=number(metric.chance),
         better="lower" if metric.baseline < metric.chance else "higher",

@@ -20,6 +20,7 @@ from pytest_int8acc.report.plain import to_plain
 from pytest_int8acc.report.search import alone_text
 from pytest_int8acc.report.view import CaseView
 from pytest_int8acc.report.why import cause_advice, cause_text, fit_note, stage_text
+from pytest_int8acc.report.words import proof_word
 from pytest_int8acc.results import (
     CalibrationLine,
     CaseResult,
@@ -332,10 +333,9 @@ def answer_properties(view: CaseView) -> list[tuple[str, object]]:
     result, search = view.result, view.result.search
     facts: list[tuple[str, object]] = []
     if search is not None:
-        fix = "verified" if search.verified else "not proved" if search.holds else "not verified"
         facts += [
             ("int8acc.culprits", " ".join(view.layers)),
-            ("int8acc.fix", fix if search.found else "none"),
+            ("int8acc.fix", proof_word(search) if search.found else "none"),
             ("int8acc.int8_share", round(search.int8_share, 6)),
         ]
     if result.diagnosis is not None:

@@ -433,8 +433,7 @@ class CaseView(VerdictView):
     @cached_property
     def culprits(self) -> list[CulpritView]:
         """The layers that the plan of the search keeps in high precision, with their causes, as texts."""
-        culprits = self.result.search.culprits if self.result.search is not None else ()
-        return [_culprit_view(culprit, self.low_format) for culprit in culprits]
+        return [_culprit_view(culprit, self.low_format) for culprit in self.result.culprits]
 
     @cached_property
     def layers(self) -> list[str]:

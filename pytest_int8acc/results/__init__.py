@@ -194,6 +194,17 @@ class CaseResult:
         return self.diagnosis.repairs[0] if self.diagnosis and self.diagnosis.repairs else None
 
     @property
+    def culprits(self) -> tuple[Culprit, ...]:
+        """The layers that the plan of the search keeps in high precision; empty without a search."""
+        return self.search.culprits if self.search is not None else ()
+
+    @property
+    def mismatches(self) -> tuple[Finding, ...]:
+        """The findings on the preprocessing mismatch that explains the failure; empty if there is none."""
+        rule = self.diagnosis.preprocessing_mismatch if self.diagnosis is not None else ""
+        return tuple(found for found in self.findings if found.source == "data" and found.rule == rule)
+
+    @property
     def fixed(self) -> tuple[Score, ...]:
         """The scores of the recommended remedy.
 
