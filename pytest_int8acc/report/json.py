@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -161,7 +161,8 @@ class Report:
     """The report of all cases of a test run."""
 
     plain: dict[str, Any]
-    """The content of ``report.json``."""
+    """The content of ``report.json``: ``version``, ``tool``, ``finished``, ``merged`` for merged reports, and
+    the lists ``cases``, ``errors`` and ``missing``."""
     views: Mapping[str, CaseView]
     """Node id to all sentences about the case, for each case that was measured. Paths of files in them are
     relative to the report folder."""
@@ -195,29 +196,6 @@ class Report:
     def formats(self) -> str:
         """The low formats of the measured cases, like ``INT8, FP16``; ``Model`` if no case was measured."""
         return ", ".join(dict.fromkeys(view.low_format for view in self.views.values())) or "Model"
-
-
-def report_of(
-    cases: Iterable[dict[str, Any]],
-    errors: Iterable[dict[str, str]],
-    views: Mapping[str, CaseView],
-    *,
-    missing: Iterable[str] = (),
-    texts: Mapping[str, bytes] | None = None,
-    **more: Any,
-) -> Report:
-    """Returns a report of cases.
-
-    Args:
-        cases: The cases as plain types, from ``case_entry``.
-        errors: The specs and reports that could not be read, each as ``nodeid`` and ``message``.
-        views: All sentences about each case that was measured, by node id.
-        missing: The node ids of the cases that were selected to run, but did not end.
-        texts: The texts of cases that were made before, by node id; see :class:`Report`.
-        more: Further keys of ``report.json``: ``tool``, ``finished``, ``merged``.
-    """
-    lists = {"cases": list(cases), "errors": list(errors), "missing": list(missing)}
-    return Report({"version": VERSION, **more, **lists}, views, texts or {})
 
 
 def write_json(folder: Path, report: Report) -> Path:
@@ -348,18 +326,10 @@ def answer_properties(view: CaseView) -> list[tuple[str, object]]:
     return [(name, value) for name, value in facts if value != ""]
 
 
-def one_per_case(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns ``entries`` with one entry per case, in which several entries of one case are merged.
+def later(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Returns one entry for two entries of the same case, with the worse of both verdicts.
 
-    A case that passes and then has an error in teardown has two entries. The merged entry has the verdict
-    ``error``.
+    A case that passes and then has an error in teardown has two entries.
     """
-    found: dict[str, dict[str, Any]] = {}
-    for entry in entries:
-        other = found.get(entry["nodeid"])
-        if other is None:
-            found[entry["nodeid"]] = dict(entry)
-            continue
-        pair = sorted((other, dict(entry)), key=lambda e: RANK.index(e["verdict"]))
-        found[entry["nodeid"]] = {**pair[0], **pair[1]}
-    return list(found.values())
+    better, worse = sorted((before, now), key=lambda entry: RANK.index(entry["verdict"]))
+    return better | worse
