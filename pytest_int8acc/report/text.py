@@ -130,6 +130,11 @@ def _culprit_lines(view: CaseView, most: int) -> list[str]:
     return [*lines, f"  and {more} more"] if more > 0 else lines
 
 
+def _rest(rows: int, most: int, indent: str = "", where: str = "") -> list[str]:
+    """Returns a line on the rows of a table beyond the first ``most``; no line if there are none."""
+    return [f"{indent}... and {rows - most} more{where}"] if rows > most else []
+
+
 def _caution_lines(sentences: Sequence[str], room: int, wraps: bool) -> list[str]:
     """Returns the lines of the first cautions, and the number of further cautions.
 
@@ -216,8 +221,8 @@ def _decision_lines(view: CaseView, width: int | None) -> list[str]:
     header = ("sample", "file", "baseline", view.low_format, "label", "right", "margin")
     for decisions in view.decisions:
         lines += [decisions.title, *indented_table(header, decisions.rows[:_DECISIONS], width)]
-        more = decisions.hidden + len(decisions.rows[_DECISIONS:])
-        lines += [f"  ... and {more} more (report.json has up to 100)"] if more else []
+        every = len(decisions.rows) + decisions.hidden
+        lines += _rest(every, _DECISIONS, "  ", " (report.json has up to 100)")
     return lines
 
 
@@ -259,8 +264,7 @@ def remedies(view: CaseView, verbosity: int = 0, width: int | None = None) -> li
         lines += [row.line for row in view.result.search.table if row.line]
     if verbosity >= 2 and view.trials:
         lines += table(("trial", "verdict", "loss", "cost", "why", "kept high"), view.trials[:_TRIALS], width)
-        more = len(view.trials) - _TRIALS
-        lines += [f"... and {more} more (all in report.json)"] if more > 0 else []
+        lines += _rest(len(view.trials), _TRIALS, where=" (all in report.json)")
     lines += [f"Another way: {way}" for way in view.alternatives]
     if view.calibrations:
         titles = ("method", "verdict", "most critical")
@@ -297,8 +301,7 @@ def _culprit_table(view: CaseView, width: int | None) -> list[str]:
         names = (row.culprit.layer, row.op_type)
         rows.append((*names, row.alone, row.sentence, f"{row.price} of MACs"))
     header = ("layer", "type", f"alone in {low}", "cause", "price")
-    more = len(view.guilty) - len(rows)
-    return [title, *indented_table(header, rows, width), *([f"  ... and {more} more"] if more else [])]
+    return [title, *indented_table(header, rows, width), *_rest(len(view.guilty), len(rows), "  ")]
 
 
 def _layer_table(view: CaseView, width: int | None) -> list[str]:
@@ -323,8 +326,7 @@ def _layer_table(view: CaseView, width: int | None) -> list[str]:
         "Layers (error against the baseline, the worst alone first)",
         *indented_table(header, rows, width),
     ]
-    more = len(view.layer_errors) - len(rows)
-    return [*lines, f"  ... and {more} more (all in report.json)"] if more else lines
+    return lines + _rest(len(view.layer_errors), len(rows), "  ", " (all in report.json)")
 
 
 def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, failed: bool) -> list[str]:

@@ -607,24 +607,23 @@ def _of_pairs(findings: Sequence[Finding], fixed: Sequence[str]) -> str:
 def _of_ranges(ranges: OddRanges) -> str:
     """Returns a text on how many dynamic ranges do not fit the data, by which factors, and why."""
     parts, faults = [], []
-    if ranges.wide:
-        many = _some(ranges.wide, ranges.count)
-        parts.append(Why.WIDE_RANGES.format(many=many, span=_span(ranges.wide)))
-        faults.append("too wide")
-    if ranges.narrow:
-        many = _some(ranges.narrow, ranges.count)
-        parts.append(Why.NARROW_RANGES.format(many=many, span=_span(ranges.narrow)))
-        faults.append("too narrow")
-    said, fault = ", ".join(parts), " and ".join(faults)
+    for factors, template, fault in (
+        (ranges.wide, Why.WIDE_RANGES, "too wide"),
+        (ranges.narrow, Why.NARROW_RANGES, "too narrow"),
+    ):
+        if factors:
+            parts.append(template.format(many=_some(factors, ranges.count), span=_span(factors)))
+            faults.append(fault)
+    said = ", ".join(parts)
     if ranges.calibrated:
         if not ranges.wide and min(ranges.calibrated) > 1 / _SAME_REACH:
             return Why.CLIPPED_RANGES.format(ranges=said, method=ranges.method)
         return Why.OTHER_DATA.format(ranges=said, span=_span(ranges.calibrated))
     if not ranges.by_hand:
-        return Why.RANGES_OF_OTHERS.format(ranges=said, fault=fault)
+        return Why.RANGES_OF_OTHERS.format(ranges=said, fault=" and ".join(faults))
     values = ", ".join(f"{value:g}" for value in ranges.by_hand)
     shared = "a few dynamic ranges" if len(ranges.by_hand) > 1 else "one dynamic range"
-    return Why.RANGES_BY_HAND.format(ranges=said, few=shared, values=values, fault=fault)
+    return Why.RANGES_BY_HAND.format(ranges=said, few=shared, values=values, fault=" and ".join(faults))
 
 
 def _some(part: Sequence[float], count: int) -> str:
