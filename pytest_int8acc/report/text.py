@@ -234,14 +234,14 @@ def finding_lines(findings: Sequence[FindingView], verbosity: int = 0) -> list[s
     lines = []
     hidden = 0
     for finding in findings:
-        if finding.severity == "note" and verbosity < 2:
+        if finding.first.severity == "note" and verbosity < 2:
             hidden += 1
             continue
         lines.append(finding.line)
         if verbosity >= 2:
             lines += [f"    {other}" for other in finding.others]
-        if finding.remedy:
-            lines.append(f"    {finding.remedy}")
+        if finding.first.remedy:
+            lines.append(f"    {finding.first.remedy}")
     return [*lines, f"... and notes of {count(hidden, 'rule')} (all with -vv)"] if hidden else lines
 
 

@@ -155,11 +155,7 @@ class CulpritView:
 class FindingView:
     """The findings of one rule in the model or in the data, as texts."""
 
-    rule: str
-    severity: str
-    subject: str
-    text: str
-    remedy: str
+    first: Finding
     line: str
     """One line on the first finding of the rule, with the number of further findings."""
     others: tuple[str, ...]
@@ -699,7 +695,7 @@ def _finding_view(group: Sequence[Finding]) -> FindingView:
     title = f"data {first.severity}" if first.source == "data" else first.severity
     others = tuple(f"'{finding.subject}': {finding.text}" for finding in group[1:])
     line = f"{title}: {rule_line(group)} [{first.rule}]"
-    return FindingView(first.rule, first.severity, first.subject, first.text, first.remedy, line, others)
+    return FindingView(first, line, others)
 
 
 def _engine_view(engine: EngineInfo, low_format: str, baseline: Latency | None) -> EngineView:

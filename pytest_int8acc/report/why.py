@@ -378,7 +378,7 @@ def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[
     layers = [""]
     if diagnosis.ranges is not None:
         parts.append(_of_ranges(diagnosis.ranges))
-    elif any(culprit.cause is not None or culprit.hidden for culprit in culprits):
+    elif not all(culprit.unexplained for culprit in culprits):
         layers = list(_of_culprits(culprits, result.low_format))
     elif diagnosis.fixed_pairs:
         parts.append(_of_pairs(result.findings, diagnosis.fixed_pairs))
@@ -652,7 +652,7 @@ def _of_culprits(culprits: Sequence[Culprit], low_format: str) -> Iterator[str]:
         parts.append(f"{CAUSES[kind].plural.format(format=low_format)} in {count(n, 'layer')}")
     inside = Counter(culprit.inside for culprit in culprits if culprit.hidden and culprit.cause is None)
     parts += [Why.NO_CAUSES.format(layers=count(n, "layer"), node=node) for node, n in inside.items()]
-    unshown = sum(culprit.cause is None and not culprit.hidden for culprit in culprits)
+    unshown = sum(culprit.unexplained for culprit in culprits)
     parts += [Why.UNSHOWN.format(layers=count(unshown, "layer"))] if unshown else []
     yield "; ".join(parts)
 
