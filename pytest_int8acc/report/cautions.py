@@ -396,16 +396,15 @@ def _rounded_down(share: float) -> float:
 
 def _blind_problems(result: CaseResult) -> list[str]:
     """Returns sentences on why the criteria of a case would pass any model; empty if criteria can fail."""
-    blind = result.blind
-    if blind is None or not result.is_blind:
+    blind = result.fatal_blind
+    if blind is None:
         return []
-    if at_chance := [_chance_text(metric) for metric in blind.at_chance if metric.as_well]:
-        return at_chance
-    near = blind.too_near
-    if near is not None and is_lost(near):
-        output, sqnr_db = quoted(near.subject), number(near.value)
+    if blind.beaten:
+        return list(map(_chance_text, blind.beaten))
+    if blind.lost is not None:
+        output, sqnr_db = quoted(blind.lost.subject), number(blind.lost.value)
         return [Caution.LOST.format(output=output, format=result.low_format, sqnr_db=sqnr_db)]
-    outputs = " and ".join(_dead_text(dead) for dead in blind.undetected if dead.is_fatal)
+    outputs = " and ".join(map(_dead_text, blind.fatal_outputs))
     return [Caution.TOO_WEAK.format(outputs=outputs)]
 
 
@@ -414,29 +413,28 @@ def blind_whys(result: CaseResult) -> Iterator[str]:
 
     Nothing is yielded if the criteria can fail.
     """
-    blind = result.blind
-    if blind is None or not result.is_blind:
+    blind = result.fatal_blind
+    if blind is None:
         return
     samples = count(blind.samples, "sample") if blind.samples else "some samples"
-    for metric in blind.at_chance:
-        if metric.as_well:
-            template = Why.REVERSED if _may_be_reversed(metric) else Why.AT_CHANCE
-            yield template.format(
-                samples=samples,
-                metric=middle(metric.metric),
-                baseline=number(metric.baseline),
-                chance=number(metric.chance),
-            )
-            return
-    if blind.too_near is not None and is_lost(blind.too_near):
+    for metric in blind.beaten[:1]:
+        template = Why.REVERSED if metric.is_reversed else Why.AT_CHANCE
+        yield template.format(
+            samples=samples,
+            metric=middle(metric.metric),
+            baseline=number(metric.baseline),
+            chance=number(metric.chance),
+        )
+        return
+    if blind.lost is not None:
         limits = [relation(score, NAME) for score in worst_first(result.scores)]
         for values in values_texts(result):
             yield from (Why.LET_PASS.format(values=values, scores=few(limits, most)) for most in (3, 1))
         return
     accepted = [
         Why.ACCEPTED.format(dead=_dead_text(dead), score=relation(dead.scores[0], NAME))
-        for dead in blind.undetected
-        if dead.is_fatal and dead.scores
+        for dead in blind.fatal_outputs
+        if dead.scores
     ]
     for kept in filter(None, (accepted, accepted[:1])):
         yield Why.TRIED.format(samples=samples, format=result.low_format, accepted="; ".join(kept))
@@ -455,7 +453,7 @@ def _blind_cautions(result: CaseResult) -> Iterator[str]:
             yield _chance_text(metric)
     # If the case fails because of useless outputs, its first line names them, unless it names a metric that
     # is no better than chance.
-    named = result.is_blind and not any(metric.as_well for metric in blind.at_chance)
+    named = result.is_blind and not blind.beaten
     missed = [dead for dead in blind.undetected if not (named and dead.is_fatal)]
     if not missed:
         return
@@ -470,27 +468,6 @@ def _blind_cautions(result: CaseResult) -> Iterator[str]:
         yield Caution.UNNOTICED.format(outputs=outputs)
 
 
-def is_lost(score: Score) -> bool:
-    """Returns whether an output of the candidate is so bad that even the default limit would reject it.
-
-    ``score`` is the SQNR of the output, with a limit that it misses.
-    """
-    return score.limit is not None and score.limit <= DEFAULT_SQNR_DB
-
-
-def is_users(metric: ChanceMetric) -> bool:
-    """Returns whether the metric is a function or class of the user, named ``file.py:name``."""
-    return ":" in metric.metric
-
-
-def _may_be_reversed(metric: ChanceMetric) -> bool:
-    """Returns whether a user's metric is better for shuffled outputs than for the baseline's outputs.
-
-    The criterion may then be wrong about whether greater or smaller values are better.
-    """
-    return is_users(metric) and metric.as_well and metric.baseline != metric.chance
-
-
 def _dead_text(dead: DeadCandidate) -> str:
     output = quoted(dead.output) if dead.output else "every output"
     return DEAD[dead.kind].format(output=output)
@@ -501,7 +478,7 @@ def _chance_text(metric: ChanceMetric) -> str:
         caution = Caution.CHANCE_SAME
     elif not metric.as_well:
         caution = Caution.CHANCE_NEAR
-    elif _may_be_reversed(metric):
+    elif metric.is_reversed:
         caution = Caution.CHANCE_BETTER
     else:
         caution = Caution.CHANCE_LABELS

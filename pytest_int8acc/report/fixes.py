@@ -16,7 +16,7 @@ from pytest_int8acc.report.catalogue import (
     NoFix,
     Remedy,
 )
-from pytest_int8acc.report.cautions import is_lost, is_users, layers_text, needed_samples
+from pytest_int8acc.report.cautions import layers_text, needed_samples
 from pytest_int8acc.report.search import needed_layers, reason
 from pytest_int8acc.report.why import at_fault, first_line, is_jumpy, is_other_model
 from pytest_int8acc.report.words import (
@@ -124,8 +124,8 @@ def _before_layers(result: CaseResult) -> str:
     share_alone = bool(missed) and all(score.metric == "int8_share" for score in missed)
     if contract is not None and share_alone and all(output.passed for output in result.outputs):
         return _fix_of_share(contract)
-    if result.blind is not None and result.kept and result.is_blind:
-        return _fix_of_criteria(result.blind, result.low_format)
+    if result.fatal_blind is not None and result.kept:
+        return _fix_of_criteria(result.fatal_blind, result.low_format)
     if result.is_undecided:
         needed = needed_samples(result.unsteady)
         return Advice.DECIDE.format(
@@ -164,9 +164,8 @@ def _fix_of_criteria(blind: BlindSpots, low_format: str) -> str:
 
     A limit on the SQNR is recommended only if it was shown to reject the useless outputs.
     """
-    for metric in blind.at_chance:
-        if metric.as_well:
-            return _fix_of_metric(metric)
+    if blind.beaten:
+        return _fix_of_metric(blind.beaten[0])
     near = blind.too_near
     if blind.remedy is not None:
         sqnr_db = number(blind.remedy.value)
@@ -178,7 +177,7 @@ def _fix_of_criteria(blind: BlindSpots, low_format: str) -> str:
     if near is None or near.limit is None:
         metrics = dict.fromkeys([_metric_in_yaml(blind.metric), Advice.OWN_METRIC.format()])
         return Advice.ADD_METRIC.format(metrics=" or ".join(metrics))
-    if is_lost(near):
+    if near is blind.lost:
         return Advice.ADD_LIMIT_OF_LOST.format(criterion=limit_in_yaml(near.subject, "sqnr_db", near.limit))
     return Advice.OTHER_INPUTS.format(
         limit=near.limit,
@@ -210,10 +209,9 @@ def _fix_of_metric(metric: ChanceMetric) -> str:
 
     Useless outputs are zeros, and outputs shuffled between samples.
     """
-    users = is_users(metric)
     if metric.is_constant:
-        advice = Advice.COMPARE_LABELS_OF_USER if users else Advice.COMPARE_LABELS
-    elif not users or metric.baseline == metric.chance:
+        advice = Advice.COMPARE_LABELS_OF_USER if metric.is_users else Advice.COMPARE_LABELS
+    elif not metric.is_reversed:
         advice = Advice.CHECK_LABELS
     else:
         lower = metric.baseline < metric.chance

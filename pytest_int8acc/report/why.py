@@ -290,9 +290,12 @@ def _fit_phrase(output: str, fit: LineFit | None, before: str) -> str:
     """
     if fit is None or not fit.meanings:
         return ""
+    return f"'{output}' comes out {_fit_clauses(fit, before)}"
+
+
+def _fit_clauses(fit: LineFit, before: str) -> str:
     facts = _fit_facts(fit) | {"before": before}
-    clauses = [FITS[meaning].clause.format_map(facts) for meaning in fit.meanings]
-    return f"'{output}' comes out {' and '.join(clauses)}"
+    return " and ".join(FITS[meaning].clause.format_map(facts) for meaning in fit.meanings)
 
 
 def _fit_facts(fit: LineFit) -> dict[str, float | str]:
@@ -549,9 +552,7 @@ def _values_text(result: CaseResult, output: OutputResult, fit: LineFit, most: i
     if "constant" in fit.meanings:
         return Why.CONSTANT.format(**facts, offset=fit.offset)
     if fit.meanings:
-        line = _fit_facts(fit) | {"before": "the baseline"}
-        clauses = " and ".join(FITS[meaning].clause.format_map(line) for meaning in fit.meanings)
-        return Why.OFF.format(**facts, clauses=clauses)
+        return Why.OFF.format(**facts, clauses=_fit_clauses(fit, "the baseline"))
     return (Why.UNRELATED if fit.correlation < _UNRELATED else Why.CLOSE).format(**facts)
 
 

@@ -239,9 +239,17 @@ class CaseResult:
         return self.precision is not None and self.precision.is_broken
 
     @property
+    def fatal_blind(self) -> BlindSpots | None:
+        """The useless outputs that fail the case, because they also meet the limits; None if none do."""
+        blind = self.blind
+        if blind is None or self.blind_reason:
+            return None
+        return blind if blind.fatal_outputs or blind.beaten else None
+
+    @property
     def is_blind(self) -> bool:
         """Whether useless outputs, like zeros, also meet the limits, and the spec does not accept that."""
-        return self.blind is not None and self.blind.fatal and not self.blind_reason
+        return self.fatal_blind is not None
 
     @property
     def _is_met(self) -> bool:

@@ -347,6 +347,19 @@ class ChanceMetric:
         """Whether shuffling the outputs does not change the metric, and its value is not 0."""
         return self.baseline == self.chance != 0
 
+    @property
+    def is_users(self) -> bool:
+        """Whether the metric is a function or class of the user, named ``file.py:name``."""
+        return ":" in self.metric
+
+    @property
+    def is_reversed(self) -> bool:
+        """Whether a user's metric is better for shuffled outputs than for the baseline's outputs.
+
+        The criterion may then be wrong about whether greater or smaller values are better.
+        """
+        return self.is_users and self.as_well and self.baseline != self.chance
+
 
 @dataclass(frozen=True)
 class FittingMetric:
@@ -382,7 +395,17 @@ class BlindSpots:
     """The metric of labels that fits an output; None if the content of the outputs is not known."""
 
     @property
-    def fatal(self) -> bool:
-        """Whether a pass proves nothing: zeros or shuffled outputs also pass, or have as good a metric."""
-        dead = any(candidate.is_fatal for candidate in self.undetected)
-        return dead or any(metric.as_well for metric in self.at_chance)
+    def fatal_outputs(self) -> tuple[DeadCandidate, ...]:
+        """The zeros and shuffled outputs that meet all criteria. A pass then proves nothing."""
+        return tuple(dead for dead in self.undetected if dead.is_fatal)
+
+    @property
+    def beaten(self) -> tuple[ChanceMetric, ...]:
+        """The metrics that are as good for zeros or shuffled outputs. A pass then proves nothing."""
+        return tuple(metric for metric in self.at_chance if metric.as_well)
+
+    @property
+    def lost(self) -> Score | None:
+        """The SQNR of an output of the candidate that even the default limit would reject; None if none."""
+        near = self.too_near
+        return near if near is not None and near.limit is not None and near.limit <= DEFAULT_SQNR_DB else None
