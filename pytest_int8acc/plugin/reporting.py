@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -204,15 +203,14 @@ class Cases:
     def add(self, verdict: str, report: pytest.TestReport) -> None:
         """Add pytest's report of a case with its verdict. A report that was added before changes nothing."""
         from pytest_int8acc.report.json import later, located
-        from pytest_int8acc.report.plain import restore
-        from pytest_int8acc.report.view import CaseView
+        from pytest_int8acc.report.view import CaseView, view_of
 
         if id(report) in self._added:
             return
         self._added[id(report)] = report
-        details, view = dict(report.user_properties).get("int8acc.details"), None
-        if details is not None:
-            view = CaseView(located(restore(json.loads(str(details))), self._folder))
+        view = view_of(dict(report.user_properties))
+        if view is not None:
+            view = CaseView(located(view.result, self._folder))
         entry, before = _entry(verdict, report, view), self._cases.get(nodeid_of(report))
         if before is not None:
             entry, view = later(before.entry, entry), view or before.view
@@ -363,10 +361,11 @@ def attach(pytest_html: Any, report: Any) -> None:
         report: pytest's report of the case, of the call phase.
     """
     from pytest_int8acc.report.html import fragment
+    from pytest_int8acc.report.view import view_of
 
-    details = dict(report.user_properties).get("int8acc.details")
-    if details is not None:
-        extra = pytest_html.extras.html(fragment(json.loads(details)))
+    view = view_of(dict(report.user_properties))
+    if view is not None:
+        extra = pytest_html.extras.html(fragment(view))
         report.extras = [*getattr(report, "extras", []), extra]
 
 

@@ -42,7 +42,6 @@ from pytest_int8acc.report.words import (
 from pytest_int8acc.results import (
     BlindSpots,
     CaseResult,
-    Evidence,
     HeldOut,
     PrecisionContract,
     Repair,
@@ -258,14 +257,12 @@ def recommended(result: CaseResult) -> Iterator[str]:
     Each sentence begins with the share of the multiply-accumulates that stays in the low format. If the share
     is below ``WORTH_SHIPPING``, the sentence first says what to ship in place of the fix.
     """
-    repair, search, low = result.answer, result.search, result.low_format
-    added_ms = None
-    if repair is not None:
-        added_ms = _added_ms(result, repair)
-    elif search is not None and search.found and search.culprits:
-        repair, added_ms = _plan_of_search(search, result), search.price_ms
+    repair, search, low = result.fix, result.search, result.low_format
     if repair is None:
         return
+    added_ms = _added_ms(result, repair)
+    if result.answer is None and search is not None:
+        added_ms = search.price_ms
     spare = _spare(search, repair.layers) if search is not None and repair.kind == "high" else ()
     texts = _changes(repair, low, spare, _pairs(result))
     share = share_that_stays(result, 1 - repair.price)
@@ -283,21 +280,6 @@ def recommended(result: CaseResult) -> Iterator[str]:
             for score in _reached(key_score, samples, more=mends_more):
                 yield from (f"{start}{text}{score}{how}" for how in proofs)
     yield from (f"{starts[-1]}{texts[-1]}{how}" for how in proofs)
-
-
-def _plan_of_search(search: SearchOutcome, result: CaseResult) -> Repair:
-    """Returns the plan of a search as a remedy, for a case whose remedies were not tried."""
-    samples = result.evidence.proved_on
-    return Repair(
-        kind="high",
-        layers=search.kept,
-        rescales=(),
-        evidence=Evidence("plan", result.place, samples, held_out=search.held_out, scores=search.fixed),
-        verified=search.verified,
-        price=1 - search.int8_share,
-        precision=search.precision,
-        holds=search.holds,
-    )
 
 
 def share_that_stays(result: CaseResult, share: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from posixpath import commonpath, dirname
@@ -11,9 +10,8 @@ from typing import Any
 from pytest_int8acc.names import shown, wrapped
 from pytest_int8acc.report.catalogue import MISSING
 from pytest_int8acc.report.json import BAD, RANK, Report
-from pytest_int8acc.report.plain import restore
 from pytest_int8acc.report.verdict import FAILURE, status_line
-from pytest_int8acc.report.view import CaseView, FindingView
+from pytest_int8acc.report.view import CaseView, FindingView, view_of
 from pytest_int8acc.report.words import (
     NAME,
     WIDTH,
@@ -335,12 +333,12 @@ def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, f
     If the case ``failed``, only the settings are returned, because pytest shows the rest as the failure.
     Lines have at most ``width`` characters. ``properties`` are the ``user_properties`` of the case's report.
     """
-    if verbosity < 1 or "int8acc.details" not in properties:
+    view = view_of(properties) if verbosity > 0 else None
+    if view is None:
         return []
     settings = f"settings: {properties['int8acc.settings']}"
     if failed:
         return wrapped(settings, width)
-    view = CaseView(restore(json.loads(properties["int8acc.details"])))
     lines = [view.headline, *details(view, verbosity, width), *remedies(view, verbosity, width)]
     sentences = [*filter(None, lines), settings]
     return [part for line in sentences for part in wrapped(line, width)]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePosixPath
+from typing import Any
 from urllib.parse import quote
 
 from pytest_int8acc.report import charts
@@ -36,6 +37,7 @@ from pytest_int8acc.report.fixes import (
     share_that_stays,
     speed_note,
 )
+from pytest_int8acc.report.plain import restore
 from pytest_int8acc.report.search import (
     TradeoffView,
     alone_text,
@@ -317,8 +319,7 @@ class CaseView(VerdictView):
     @property
     def is_verified(self) -> bool:
         """Whether the fix meets the limits with a reserve, also on samples that did not choose it."""
-        answer, search = self.result.answer, self.result.search
-        return answer.verified if answer is not None else search is not None and search.verified
+        return self.result.fix is not None and self.result.fix.verified
 
     @cached_property
     def fix_cautions(self) -> list[str]:
@@ -376,7 +377,8 @@ class CaseView(VerdictView):
 
     @cached_property
     def _fixed(self) -> Mapping[tuple[str, str], Score]:
-        return {(score.subject, score.metric): score for score in self.result.fixed}
+        fix = self.result.fix
+        return {} if fix is None else {(score.subject, score.metric): score for score in fix.scores}
 
     @property
     def normalized_loss(self) -> float:
@@ -630,6 +632,15 @@ class CaseView(VerdictView):
             file = FileView(str(name), _href(str(path)), about, texts.get(str(path), ""))
             uses.get(use, uses["others"]).append(file)
         return uses
+
+
+def view_of(properties: Mapping[str, Any]) -> CaseView | None:
+    """Returns the view of the result in ``user_properties``, those of pytest's report of a case.
+
+    The result is None if the case was not measured.
+    """
+    details = properties.get("int8acc.details")
+    return None if details is None else CaseView(restore(json.loads(str(details))))
 
 
 def _culprit_view(culprit: Culprit, low_format: str) -> CulpritView:

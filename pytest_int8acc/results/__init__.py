@@ -205,14 +205,22 @@ class CaseResult:
         return tuple(found for found in self.findings if found.source == "data" and found.rule == rule)
 
     @property
-    def fixed(self) -> tuple[Score, ...]:
-        """The scores of the recommended remedy.
-
-        Without a remedy, the scores of the plan that the search found.
-        """
-        if self.answer is not None:
-            return self.answer.scores
-        return self.search.fixed if self.search else ()
+    def fix(self) -> Repair | None:
+        """The recommended remedy; if no remedy was tried, the plan that the search found; otherwise None."""
+        search = self.search
+        if self.answer is not None or search is None or not search.found or not search.culprits:
+            return self.answer
+        samples = self.evidence.proved_on
+        return Repair(
+            kind="high",
+            layers=search.kept,
+            rescales=(),
+            evidence=Evidence("plan", self.place, samples, held_out=search.held_out, scores=search.fixed),
+            verified=search.verified,
+            price=1 - search.int8_share,
+            precision=search.precision,
+            holds=search.holds,
+        )
 
     @property
     def scores(self) -> tuple[Score, ...]:
