@@ -619,7 +619,10 @@ def decided(name: str, draws: int, seed: int) -> list[float]:
     def outcome(samples: int) -> tuple[str, int | None]:
         draw = planned.draw(samples)(rng)
         score, found = interval_of(case, draw._replace(truth=draw.truth - planned.margin))
-        return replace(score, interval=found).outcome, found.needed if found else None
+        said = "passed" if score.passed else "failed"
+        if not replace(score, interval=found).steady:
+            said = "undecided"
+        return said, found.needed if found else None
 
     first = [outcome(planned.samples) for _ in range(draws)]
     needed = [number for said, number in first if said == "undecided"]

@@ -24,7 +24,7 @@ from pytest_int8acc.scores.criteria import (
     check_patterns,
 )
 from pytest_int8acc.scores.judge import Judge
-from pytest_int8acc.scores.rows import Tolerance
+from pytest_int8acc.scores.rows import Options, Tolerance
 from pytest_int8acc.scores.split import NamedParts, Splitter, axis_of
 from pytest_int8acc.scores.statistics import Groups, least_detectable, samples_to_detect
 from pytest_int8acc.scores.tasks import LOWER_IS_BETTER, Labels, Task
@@ -221,11 +221,12 @@ def check_outputs(case: Case, model: Model) -> None:
 
 def _output_limits(criterion: OutputCriterion, inner: Collection[str] = ()) -> OutputLimits:
     given = {name: value for name in criterion.limits() if (value := getattr(criterion, name)) is not None}
-    tolerance = None
+    options = Options(criterion.axis, criterion.rel_floor)
     if criterion.tolerance is not None:
-        given["tolerance"], tolerance = 1.0, Tolerance(**criterion.tolerance.model_dump())
+        given["tolerance"] = 1.0
+        options = options._replace(tolerance=Tolerance(**criterion.tolerance.model_dump()))
     name = criterion.output if criterion.tensor is None else glob.escape(criterion.tensor)
-    limits = OutputLimits(name, criterion.axis, given, criterion.rel_floor, tolerance=tolerance)
+    limits = OutputLimits(name, given, options)
     spared = None if criterion.per is None else criterion.quantile
     return replace(limits, inner=criterion.tensor in inner, spared=spared)
 

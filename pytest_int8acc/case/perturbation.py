@@ -84,7 +84,7 @@ def with_perturbed_inputs(
     same = fix and any(math.isinf(score.value) and score.passed for score in judged)
     near = same or any(_NEAR < score.normalized_loss < 1 / _NEAR for score in judged)
     samples, scattered = inputs.samples or 0, same or any(map(_is_scattered, judged))
-    trusted = all(score.steady or score.likely for score in judged)
+    trusted = all(score.steady or score.holds_at() for score in judged)
     if not near or not trusted or not 0 < samples <= _MAX_SAMPLES * (4 if scattered else 1):
         return verdict
     first = next(inputs.batches())

@@ -140,6 +140,7 @@ class _Side:
         means: The mean of each sample.
         mean: The mean of all samples.
         spread: The standard deviation of all values.
+        has_negatives: Whether any value is below 0. Raw pixels are not, and normalized ones are.
         log_spreads: The logarithm of each sample's standard deviation.
         variation: The share of the variance of all values that remains if the average of all samples is
             subtracted from each sample; 0 if all samples are equal.
@@ -147,6 +148,7 @@ class _Side:
 
     def __init__(self, array: Array) -> None:
         self.values: F64 = array.astype(np.float64)
+        self.has_negatives = bool((self.values < 0).any())
         self.count = len(array)
         flat = self.values.reshape(self.count, -1)
         self.means: F64 = flat.mean(axis=1)
@@ -221,8 +223,12 @@ def _map(name: str, ours: _Side, theirs: _Side) -> Finding | None:
         f"calibration samples of '{name}' have mean {ours.mean:.3g} and standard deviation "
         f"{ours.spread:.3g}, the inputs {theirs.mean:.3g} and {theirs.spread:.3g}"
     )
+    normalized, raw = "one side is", "the other is not"
+    if ours.has_negatives != theirs.has_negatives:
+        sides = ("calibration samples", "inputs") if ours.has_negatives else ("inputs", "calibration samples")
+        normalized, raw = f"the {sides[0]} look", f"the {sides[1]} raw: none is below 0"
     if scaled and shifted:
-        text = f"{seen}: one side is normalized, the other is not"
+        text = f"{seen}: {normalized} normalized, {raw}"
         return _finding("data-normalization", name, text, _ALIKE)
     if scaled:
         times = f"{factor:.4g} times" if factor > 1 else f"1/{1 / factor:.4g} of"

@@ -306,8 +306,6 @@ def _random(random: RandomSource, layout: Layout, size: int, where: str) -> Sour
     A sample's values depend on the seed, the input's position and the sample's index, not on ``size``. Raises
     DataError if the model leaves a size other than the batch size open, or if a dtype cannot be drawn.
     """
-    if random.samples < 1 or random.seed < 0:
-        raise DataError(f"{where}: expected samples of at least 1 and a seed of at least 0")
     for tensor in layout.inputs:
         if tensor.shape is None:
             raise DataError(f"{where}: the shape of '{tensor.name}' is unknown; give real data")

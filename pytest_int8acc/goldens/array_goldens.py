@@ -21,6 +21,7 @@ from pytest_int8acc.runtime.storage import write_bytes_atomic
 from pytest_int8acc.scores.criteria import OutputLimits, kind_of
 from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.rows import Options
 from pytest_int8acc.spec.criteria import OutputCriterion
 from pytest_int8acc.tensors import Array, did_you_mean
 
@@ -145,7 +146,7 @@ def _compare(
 ) -> tuple[OutputResult, ...]:
     common = [name for name in stored if name in current]
     fitting_limits = [
-        OutputLimits(glob.escape(name), axis, _fitting(stored[name], limits)) for name in common
+        OutputLimits(glob.escape(name), _fitting(stored[name], limits), Options(axis)) for name in common
     ]
     kept, live = {n: [stored[n]] for n in common}, {n: [current[n]] for n in common}
     return Judge(fitting_limits).compare(kept, live).results()

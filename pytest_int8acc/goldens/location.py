@@ -92,8 +92,6 @@ class Location:
                 return unpack(data, record.kept.outputs)
             except ValueError as error:
                 damage = str(error)
-        elif data.startswith(b"version https://git-lfs"):
-            raise GoldenError(f"{shown(where)}: a Git LFS pointer, not the golden; run `git lfs pull`")
         raise GoldenError(f"{shown(where)}: the golden is damaged ({damage}); {self.mend}")
 
     def write(self, record: Record, data: bytes | None, *, replace: bool) -> bool:
@@ -197,13 +195,17 @@ def read_golden(where: str, mend: str) -> bytes | None:
     """Return the bytes of a file of a golden; None if there is no file.
 
     Raises:
-        GoldenError: The file cannot be read. The message ends with the advice ``mend``.
+        GoldenError: The file cannot be read, or Git LFS has not fetched it. The message on a file that cannot
+            be read ends with the advice ``mend``.
     """
     try:
-        return _content(where)
+        data = _content(where)
     except OSError as error:
         why = error.strerror or error
         raise GoldenError(f"{shown(where)}: the golden cannot be read: {why}; {mend}") from error
+    if data is not None and data.startswith(b"version https://git-lfs"):
+        raise GoldenError(f"{shown(where)}: a Git LFS pointer, not the golden; run `git lfs pull`")
+    return data
 
 
 #: The outputs in a golden, by name: one array of all samples, or one array per batch if the batches of the

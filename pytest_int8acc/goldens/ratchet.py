@@ -189,12 +189,10 @@ def _all_scores(
     """
     for metric in METRICS.values():
         like = next((c for c in own if metric.name in c.limits), own[0] if own else OutputLimits(name))
-        if metric.name == "tolerance" and like.tolerance is None:
+        if metric.name == "tolerance" and metric.name not in like.limits:
             continue  # this metric needs a criterion that says which errors are tolerated
         unlimited = -math.inf if metric.bound == "min" else math.inf
-        wish = OutputLimits(
-            name, like.axis, {metric.name: unlimited}, like.rel_floor, tolerance=like.tolerance
-        )
+        wish = OutputLimits(name, {metric.name: unlimited}, like.options)
         try:
             comparison = Judge([wish]).compare({name: [*baseline]}, {name: [*candidate]}, judged_only=True)
             yield from comparison.results()[0].scores

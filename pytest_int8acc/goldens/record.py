@@ -119,8 +119,6 @@ def read_record(text: bytes, where: str, again: str) -> Record:
     try:
         return Record.model_validate_json(text)
     except ValidationError as error:
-        if text.startswith(b"version https://git-lfs"):
-            raise GoldenError(f"{where}: a Git LFS pointer, not the golden; run `git lfs pull`") from None
         details = error.errors(include_url=False)
         if any(detail["loc"] == ("format",) for detail in details):
             raise GoldenError(

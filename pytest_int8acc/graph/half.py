@@ -84,9 +84,7 @@ def to_fp16(model: Model, keep_fp32: Collection[str] = (), low: Format = FP16) -
         types = value_types(model)
     typing = _Typing(model, types, keep_fp32, FLOAT if typed else low.element_type)
     if typing.foreign and not typed:
-        notes.append(
-            f"operators that stay in FP32, with all inside them: {', '.join(sorted(typing.foreign))}"
-        )
+        notes.append(f"operators that stay in FP32: {', '.join(sorted(typing.foreign))}")
     rewrite = _Rewrite(model, typing)
     return Fp16Model(rewrite.done(), model, tuple(rewrite.overflows), (*notes, *rewrite.notes))
 

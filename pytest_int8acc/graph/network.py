@@ -131,7 +131,7 @@ _LEFT_HIGH: Mapping[LeftHighKind, str] = {
     "constant": "both inputs are constants",
     "computed-weights": "its weights are computed at run time",
     "no-kernel": "by ModelOpt's rules, {1} does not take {0}",
-    "odd-channels": "{0} to {1} channels per group; INT8 needs multiples of 4, or depthwise",
+    "odd-channels": "{0} to {1} channels per group; a quantized Conv needs multiples of 4, or depthwise",
 }
 
 

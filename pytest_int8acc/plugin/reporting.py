@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,6 +172,19 @@ def _named(lines: Sequence[str]) -> list[Line]:
     return [(f"int8acc: {line}", False) for line in lines]
 
 
+@dataclass
+class _Case:
+    """A case that has ended."""
+
+    entry: dict[str, Any]
+    """The case as ``report.json`` holds it."""
+    place: tuple[str, int]
+    """The spec's path, and the line of the case in it."""
+    view: CaseView | None
+    text: bytes = b""
+    """The text of the case in ``report.json``; empty until it is first written."""
+
+
 class Cases:
     """Collects the cases of this session that have ended, and makes the report of them.
 
@@ -184,51 +197,46 @@ class Cases:
         """The node ids of the cases that this session is to run. The report lists cases without a result as
         missing."""
         self._folder = folder
-        self._entries: dict[str, dict[str, Any]] = {}
-        self._places: dict[str, tuple[str, int]] = {}
-        self._views: dict[str, CaseView] = {}
-        self._texts: dict[str, bytes] = {}
+        self._cases: dict[str, _Case] = {}
         self._added: dict[int, pytest.TestReport] = {}
 
     def add(self, verdict: str, report: pytest.TestReport) -> None:
         """Add pytest's report of a case with its verdict. A report that was added before changes nothing."""
-        from pytest_int8acc.report.json import located, one_per_case
-        from pytest_int8acc.report.plain import restore
-        from pytest_int8acc.report.view import CaseView
+        from pytest_int8acc.report.json import later, located
+        from pytest_int8acc.report.view import CaseView, view_of
 
         if id(report) in self._added:
             return
-        nodeid, view = nodeid_of(report), None
-        details = dict(report.user_properties).get("int8acc.details")
-        if details is not None:
-            view = CaseView(located(restore(json.loads(str(details))), self._folder))
-            self._views[nodeid] = view
-        known = [self._entries[nodeid]] if nodeid in self._entries else []
-        (self._entries[nodeid],) = one_per_case([*known, _entry(verdict, report, view)])
-        self._places.setdefault(nodeid, (report.location[0], report.location[1] or 0))
-        self._texts.pop(nodeid, None)
         self._added[id(report)] = report
+        view = view_of(dict(report.user_properties))
+        if view is not None:
+            view = CaseView(located(view.result, self._folder))
+        entry, before = _entry(verdict, report, view), self._cases.get(nodeid_of(report))
+        if before is not None:
+            entry, view = later(before.entry, entry), view or before.view
+        place = report.location[0], report.location[1] or 0
+        self._cases[nodeid_of(report)] = _Case(entry, place, view)
 
     def report(self, errors: Mapping[str, str]) -> Report:
         """Returns the report of the cases that were added so far.
 
         ``errors`` are the messages on specs that could not be read, by the node id of the spec.
         """
-        from pytest_int8acc.report.json import entry_text, report_of
+        from pytest_int8acc.report.json import VERSION, Report, entry_text
 
-        ordered = sorted(self._entries, key=self._places.__getitem__)
-        for nodeid in ordered:
-            if nodeid not in self._texts:
-                self._texts[nodeid] = entry_text(self._entries[nodeid])
-        return report_of(
-            [self._entries[nodeid] for nodeid in ordered],
-            [{"nodeid": nodeid, "message": text} for nodeid, text in sorted(errors.items())],
-            self._views,
-            missing=[nodeid for nodeid in self.selected if nodeid not in self._entries],
-            texts=self._texts,
-            tool=tool(),
-            finished=_iso(None),
-        )
+        cases = dict(sorted(self._cases.items(), key=lambda item: item[1].place))
+        for case in cases.values():
+            case.text = case.text or entry_text(case.entry)
+        plain = {
+            "version": VERSION,
+            "tool": tool(),
+            "finished": _iso(None),
+            "cases": [case.entry for case in cases.values()],
+            "errors": [{"nodeid": nodeid, "message": text} for nodeid, text in sorted(errors.items())],
+            "missing": [nodeid for nodeid in self.selected if nodeid not in cases],
+        }
+        views = {nodeid: case.view for nodeid, case in cases.items() if case.view is not None}
+        return Report(plain, views, {nodeid: case.text for nodeid, case in cases.items()})
 
 
 class LiveReport:
@@ -353,10 +361,11 @@ def attach(pytest_html: Any, report: Any) -> None:
         report: pytest's report of the case, of the call phase.
     """
     from pytest_int8acc.report.html import fragment
+    from pytest_int8acc.report.view import view_of
 
-    details = dict(report.user_properties).get("int8acc.details")
-    if details is not None:
-        extra = pytest_html.extras.html(fragment(json.loads(details)))
+    view = view_of(dict(report.user_properties))
+    if view is not None:
+        extra = pytest_html.extras.html(fragment(view))
         report.extras = [*getattr(report, "extras", []), extra]
 
 

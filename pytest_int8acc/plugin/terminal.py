@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -88,14 +87,13 @@ def summed_up(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
 def _failure(report: pytest.TestReport, text: str, config: pytest.Config, width: int) -> Failure:
     """Return the failure of a case in lines of at most ``width`` characters, from its original ``text``."""
     verbosity = config.get_verbosity()
-    properties = dict(report.user_properties)
-    if not missed(report) or "int8acc.details" not in properties:
+    if not missed(report):
         return Failure(text, _wrapped_lines(text, width), reprcrash=Crash(first_line(report)))
-    from pytest_int8acc.report.plain import restore
     from pytest_int8acc.report.text import failure
-    from pytest_int8acc.report.view import CaseView
+    from pytest_int8acc.report.view import view_of
 
-    view = CaseView(restore(json.loads(str(properties["int8acc.details"]))))
+    view = view_of(dict(report.user_properties))
+    assert view is not None  # a case that misses limits was measured
     room = width - len(f"FAILED {_from_here(nodeid_of(report), config)} - ")
     messages = list(view.brief_misses())
     message = next((m for m in messages if len(m) <= room), messages[0])

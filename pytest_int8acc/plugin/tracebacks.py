@@ -30,15 +30,8 @@ def ending_at_users_line(error: BaseException) -> Iterator[None]:
     if count == 0 or isinstance(error, InternalError) or not (own_error or raised_here):
         yield
         return
-    last, cause, suppressed = entries[count - 1], error.__cause__, error.__suppress_context__
-    rest, last.tb_next = last.tb_next, None
-    if own_error:
-        error.__cause__ = None  # setting a cause also hides the context
-    try:
+    with _cut_after(entries[count - 1], error, drops_causes=own_error):
         yield
-    finally:
-        last.tb_next = rest
-        error.__cause__, error.__suppress_context__ = cause, suppressed
 
 
 @contextmanager
@@ -48,11 +41,22 @@ def without_frames(error: BaseException) -> Iterator[None]:
     pytest shows the arguments of frames. An argument of a user's class may raise an exception when it is
     shown.
     """
-    entry, cause, suppressed = error.__traceback__, error.__cause__, error.__suppress_context__
+    with _cut_after(error.__traceback__, error, drops_causes=True):
+        yield
+
+
+@contextmanager
+def _cut_after(entry: TracebackType | None, error: BaseException, *, drops_causes: bool) -> Iterator[None]:
+    """Returns a context in which the traceback of ``error`` ends with ``entry``, one of its entries.
+
+    With ``drops_causes``, the error has no causes either.
+    """
     rest = None if entry is None else entry.tb_next
+    cause, suppressed = error.__cause__, error.__suppress_context__
     if entry is not None:
         entry.tb_next = None
-    error.__cause__ = None  # setting a cause also hides the context
+    if drops_causes:
+        error.__cause__ = None  # setting a cause also hides the context
     try:
         yield
     finally:

@@ -28,15 +28,13 @@ from pytest_int8acc.results.search import EndingKind
 class SymptomWords:
     """The texts of reports about one symptom, a sign of lost accuracy in a tensor or in the graph."""
 
-    family: CauseKind
-    """The kind of cause that the symptom shows."""
     clause: str
     """The symptom in a few words, without the name of a tensor. It follows the name of a layer in the same
     line."""
     sentence: str
     """A sentence about the symptom, with the names of tensors and with numbers."""
     advice: str = ""
-    """The advice to the user. If empty, the advice on ``family``, the kind of cause, is shown."""
+    """The advice to the user. If empty, the advice on the kind of cause is shown."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,6 @@ HINT = "a hint, not shown by a trial"
 #: Words for the symptoms of a tensor, of its scale, or of the nodes around it.
 SYMPTOMS: Mapping[Symptom, SymptomWords] = {
     "range-too-wide": SymptomWords(
-        family="scale-too-wide",
         clause=("scale {factor:.3g}x too wide, SQNR {sqnr_db:.3g} dB where {best_sqnr_db:.3g} is possible"),
         sentence=(
             "scale {factor:.3g}x too wide: '{tensor}' reaches {amax:.3g}, its range {reach:.3g}, so "
@@ -126,7 +123,6 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "cut-off": SymptomWords(
-        family="saturation",
         clause="values up to {amax:.3g} are cut off at {reach:.3g}, {clipped:%} of them",
         sentence=(
             "'{tensor}' is cut off at {reach:.3g} while it reaches {amax:.3g}: {clipped:%} of the "
@@ -135,7 +131,6 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "one-sided": SymptomWords(
-        family="zero-point",
         clause="{zero_point_type} with zero point {zero_point:g} cuts off {clipped:%} of the values",
         sentence=(
             "'{tensor}' is {zero_point_type} with zero point {zero_point:g}, which holds only {low:.3g} "
@@ -144,24 +139,20 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "vanishing-scale": SymptomWords(
-        family="zero-scale",
         clause="scale {scale:.3g} is below {least_scale:.3g}, the least that {precision} holds",
         sentence=(
             "'{tensor}' has the scale {scale:.3g}, below {least_scale:.3g}, the least that {precision} holds"
         ),
     ),
     "vanishing-weight-scale": SymptomWords(
-        family="zero-scale",
         clause="weights with the scale {scale:.3g}",
         sentence="weight '{tensor}' has the scale {scale:.3g}",
     ),
     "no-scale": SymptomWords(
-        family="missing-scale",
         clause="no scale, so it is not in {format}",
         sentence="no scale for {named_others}: the layer is not in {format}",
     ),
     "large-channels": SymptomWords(
-        family="activation-outliers",
         clause="{many_channels} {channel_ratio:.3g}x the usual, 127 codes shrink to {codes_left:g}",
         sentence=(
             "{named_channels} {channel_amax:.3g}, {channel_ratio:.3g}x the usual channel: the others "
@@ -169,13 +160,11 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "large-values": SymptomWords(
-        family="activation-outliers",
         clause="a few values reach {amax:.3g}{times_usual}",
         sentence="a few values of '{tensor}' reach {amax:.3g}{times}, and its range must hold them",
         advice="keep the layer in FP16, or train with quantization (QAT)",
     ),
     "needless-values": SymptomWords(
-        family="activation-outliers",
         clause="values up to {amax:.3g}, of which its readers need those up to {amax_in_use:.3g}",
         sentence=(
             "'{tensor}' reaches {amax:.3g}, and what reads it needs no value beyond {amax_in_use:.3g}, as a "
@@ -184,7 +173,6 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         advice="end its range where its readers need no more",
     ),
     "stretched-range": SymptomWords(
-        family="activation-outliers",
         clause=("a few values reach {amax:.3g}, SQNR {sqnr_db:.3g} dB where {best_sqnr_db:.3g} is possible"),
         sentence=(
             "a few values of '{tensor}' reach {amax:.3g}{times}, and its range must hold them; keeps "
@@ -193,7 +181,6 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         advice="clip the few large values: calibrate this tensor by percentile or mse",
     ),
     "uneven-parts": SymptomWords(
-        family="mismatched-scales",
         clause="parts with ranges up to {channel_amax:.3g} and {other_amax:.3g} share one scale",
         sentence=(
             "parts with ranges up to {channel_amax:.3g} and {other_amax:.3g} share one scale in "
@@ -201,7 +188,6 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "uneven-channels": SymptomWords(
-        family="mismatched-scales",
         clause="channels with ranges up to {channel_amax:.3g} and {other_amax:.3g} share one scale",
         sentence=(
             "channels with ranges up to {channel_amax:.3g} and {other_amax:.3g} share one scale in '{tensor}'"
@@ -209,7 +195,6 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         advice="keep the layer in FP16, or scale the channels alike in the model",
     ),
     "range-of-partner": SymptomWords(
-        family="mismatched-scales",
         clause="its values reach {amax:.3g}, its scale is for {partner_amax:.3g}",
         sentence=(
             "'{tensor}' reaches {amax:.3g} but has the scale of {named_others}, which reaches "
@@ -218,19 +203,16 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "few-codes": SymptomWords(
-        family="weight-scale",
         clause="weights use {codes_used:%} of their {format} codes",
         sentence="weight '{tensor}' uses {codes_used:%} of its {format} codes",
     ),
     "weight-scales-off": SymptomWords(
-        family="weight-scale",
         clause="weight scales {how_far}",
         sentence=(
             "{many_scales} {how_far}: it keeps {sqnr_db:.3g} dB, scales from its channels {best_sqnr_db:.3g}"
         ),
     ),
     "coarse-channels": SymptomWords(
-        family="weight-scale",
         clause="the weight's small output channels keep {channel_db:.3g} dB, {scales_off:g} of {scales:g}",
         sentence=(
             "{scales_off:g} of {scales:g} output channels of weight '{tensor}' are too small for their "
@@ -238,7 +220,6 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "scales-of-other-axis": SymptomWords(
-        family="wrong-axis",
         clause="scales along axis {axis_of_scales:g}, but sizes differ along axis {axis:g}",
         sentence=(
             "'{tensor}' has its scales along axis {axis_of_scales:g}, and its sizes differ along axis "
@@ -247,7 +228,6 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "one-scale-for-channels": SymptomWords(
-        family="weight-outliers",
         clause="one scale for all weights, but the largest channel is {channel_ratio:.3g}x the usual",
         sentence=(
             "'{tensor}' has one scale, and its largest channel along axis {axis:g} is {channel_ratio:.3g}x "
@@ -256,7 +236,6 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "large-weights": SymptomWords(
-        family="weight-outliers",
         clause="a few weights reach {amax:.3g}{times_usual}",
         sentence=(
             "a few values of weight '{tensor}' reach {amax:.3g}{times}: even scales from its channels "
@@ -264,7 +243,6 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "large-idle-weights": SymptomWords(
-        family="weight-outliers",
         clause="weights reach {amax:.3g}, those in use {amax_in_use:.3g}",
         sentence=(
             "'{tensor}' reaches {amax:.3g} in values without an effect on the outputs, {amax_in_use:.3g} "
@@ -272,7 +250,6 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "coarse-bias": SymptomWords(
-        family="int8-bias",
         clause="its bias is in {format}, which keeps {usual_channel_db:.3g} dB of the usual element",
         sentence=(
             "bias '{tensor}' is in {format}, which keeps {usual_channel_db:.3g} dB of its usual element: the "
@@ -280,13 +257,11 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "corrected-bias": SymptomWords(
-        family="bias-shift",
         clause="the quantizer changed its bias by {share:%}",
         sentence="the quantizer changed bias '{tensor}' by {share:%} of its size, as a bias correction does",
         advice="take the bias of the float model, or correct it again with data like the real inputs",
     ),
     "shifted-bias": SymptomWords(
-        family="bias-shift",
         clause="all values of its bias are shifted: {shift_share:%} of their error",
         sentence=(
             "the values of bias '{tensor}' are shifted to one side, which is {shift_share:%} of their error: "
@@ -295,7 +270,6 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         advice="quantize the bias again, to the nearest codes",
     ),
     "shifted-mean": SymptomWords(
-        family="bias-shift",
         clause="its weights are rounded to one side, {shift_share:%} of their error is a shift",
         sentence=(
             "weight '{tensor}' is rounded to one side: {shift_share:%} of its error shifts whole channels of "
@@ -303,7 +277,6 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "other-order": SymptomWords(
-        family="other-values",
         clause="a constant has the float values in another order along axis {axis:g}",
         sentence=(
             "the values of '{tensor}' stand in another order along axis {axis:g} than in the float model: it "
@@ -312,7 +285,6 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         advice="quantize the constant again, in the float model's order; RGB and BGR are often confused",
     ),
     "other-codes": SymptomWords(
-        family="other-values",
         clause="a constant holds other values than the float model: {sqnr_db:.3g} dB are kept",
         sentence=(
             "'{tensor}' holds other values than the float model: it keeps {sqnr_db:.3g} dB, rounded to the "
@@ -320,14 +292,12 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "ignored-channels": SymptomWords(
-        family="ignored-channel",
         clause="{many_channels} that nothing needs up to {channel_amax:.3g}, the others {amax_in_use:.3g}",
         sentence=(
             "{named_channels} {channel_amax:.3g}, and what reads it ignores all beyond {amax_in_use:.3g}"
         ),
     ),
     "masked-values": SymptomWords(
-        family="masked-range",
         clause="a mask reaches {amax:.3g} in its range, all other values {unmasked_amax:.3g}",
         sentence=(
             "the range of '{tensor}' holds a mask that reaches {amax:.3g}, all other values reach "
@@ -335,32 +305,26 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "quantized-inputs": SymptomWords(
-        family="sensitive-op",
         clause="{short_op} loses much by quantized inputs: {short_left}",
         sentence="{op_type} loses much by quantized inputs; {left}",
     ),
     "after-softmax": SymptomWords(
-        family="sensitive-op",
         clause="made by {short_op}: {short_left}",
         sentence="{named_others} is made by {op_type} '{node}'; {left}",
     ),
     "after-gelu": SymptomWords(
-        family="sensitive-op",
         clause="comes from a GELU: {short_left}",
         sentence="{named_others} comes from a GELU; {left}",
     ),
     "product-of-activations": SymptomWords(
-        family="sensitive-op",
         clause="product of two activations: {short_left}",
         sentence="it is a product of two activations, as in attention; {left}",
     ),
     "decoding": SymptomWords(
-        family="sensitive-op",
         clause="decodes outputs of very different size: {short_left}",
         sentence="{op_type} decodes the outputs at the end: its values differ widely in size; {left}",
     ),
     "noise-adds-up": SymptomWords(
-        family="accumulated-noise",
         clause="rounding adds up, {short_left}",
         sentence=(
             "nothing stands out: '{tensor}' keeps {sqnr_db:.3g} dB, {below_best:.2g} dB from the best "
@@ -368,7 +332,6 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "too-coarse": SymptomWords(
-        family="rounding",
         clause="what follows needs finer steps than {format} has, though {short_left}",
         sentence=(
             "no scale is off: '{tensor}' keeps {sqnr_db:.3g} dB, {below_best:.2g} dB from the best that "
@@ -377,15 +340,13 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         advice="keep the layer in FP16, or train with quantization (QAT)",
     ),
     "engine-differs": SymptomWords(
-        family="engine-only",
         clause="the engine is off, its model is not: {short_left}",
         sentence=(
-            "the same Q/DQ model meets the criteria in ONNX Runtime's exact {format}, the engine does "
+            "the same Q/DQ model meets the criteria in ONNX Runtime, with Q/DQ unfused; the engine does "
             "not; its noisiest edge '{tensor}' keeps {sqnr_db:.3g} dB"
         ),
     ),
     "engine-rounds": SymptomWords(
-        family="engine-only",
         clause="the engine is off, the same model in ONNX Runtime is not",
         sentence=(
             "the same model in {precision} meets the criteria in ONNX Runtime, where each result is "
@@ -393,44 +354,36 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "within-noise": SymptomWords(
-        family="non-determinism",
         clause="the limit lies within the noise from run to run",
         sentence=(
             "the limit lies within the noise between two runs of the baseline, and no scale is at fault"
         ),
     ),
     "fp16-around": SymptomWords(
-        family="fp16-around",
         clause="FP16 around it holds less than {format} needs",
         sentence="FP16 around it holds less than {format} needs; '{tensor}' keeps {sqnr_db:.3g} dB",
     ),
     "beyond-range": SymptomWords(
-        family="overflow",
         clause="reaches {amax:.4g}, {precision} ends at {reach:g}",
         sentence="'{tensor}' reaches {amax:.4g}, {precision} ends at {reach:g}",
     ),
     "reads-beyond-range": SymptomWords(
-        family="overflow",
         clause="reads {amax:.4g}, {precision} ends at {reach:g}",
         sentence="it reads '{tensor}', which reaches {amax:.4g}; {precision} ends at {reach:g}",
     ),
     "constant-beyond-range": SymptomWords(
-        family="overflow",
         clause="a constant is {amax:.4g}, {precision} ends at {reach:g}",
         sentence="its constant '{tensor}' holds {amax:.4g}, {precision} ends at {reach:g}",
     ),
     "vanishing-values": SymptomWords(
-        family="underflow",
         clause="{lost:g} values become 0 in {precision}",
         sentence="{lost:g} values of '{tensor}' become 0 in {precision}, which ends at {smallest:.2g}",
     ),
     "vanishing-constant": SymptomWords(
-        family="underflow",
         clause="a constant of {amax:.3g} is 0 in {precision}",
         sentence="its constant '{tensor}' is {amax:.3g}, which is 0 in {precision}",
     ),
     "cancelling": SymptomWords(
-        family="cancellation",
         clause="a difference changes by {share:%} when rounded to {precision}",
         sentence=(
             "'{tensor}' is a small difference of large values: rounding them to {precision} changes it "
@@ -438,7 +391,6 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "needs-digits": SymptomWords(
-        family="rounding",
         clause="{precision} keeps too few digits of it",
         sentence="{precision} keeps too few digits of '{tensor}'; none of its values overflows or vanishes",
     ),
@@ -971,7 +923,7 @@ class Caution:
         "ONNX Runtime's default session keeps the limits: {score}, and {exact} as judged; {level}"
     )
     DEFAULT_DIFFERS = (
-        "ONNX Runtime's default session differs from the exact one: {score} between both; {level}"
+        "ONNX Runtime's default session differs from one with Q/DQ unfused: {score} between both; {level}"
     )
     DEFAULT_SATURATES = (
         "INT8 kernels of this CPU saturate: ONNX Runtime's default session gives {score}, and without these "

@@ -22,6 +22,7 @@ from pytest_int8acc.report.words import (
     number,
     pairs_text,
     percent,
+    quoted,
     relation,
     worst_first,
 )
@@ -82,7 +83,7 @@ def cautions(result: CaseResult) -> list[str]:
     if result.stopped is not None:
         texts.append(stop_text(result.stopped, result.low_format))
     data = [f for f in result.findings if f.source == "data" and f.severity != "note"]
-    texts += [rule_line(group) for group in by_rule(f for f in data if not is_mismatch(result, f))]
+    texts += [rule_line(group) for group in by_rule(f for f in data if f not in result.mismatches)]
     if result.diagnosis is not None and result.diagnosis.jumps and not is_jumpy(result):
         texts.append(jump_text(result.diagnosis.jumps, NAME))
     search = result.search
@@ -189,12 +190,6 @@ def _unique(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def is_mismatch(result: CaseResult, finding: Finding) -> bool:
-    """Returns whether ``finding`` is the preprocessing mismatch that explains the failure of the case."""
-    mismatch = result.diagnosis.preprocessing_mismatch if result.diagnosis is not None else ""
-    return finding.source == "data" and finding.rule == mismatch
-
-
 def rule_line(group: Sequence[Finding]) -> str:
     """Returns a text with the first of ``group``, the findings of one rule, and the number of the others."""
     more = f" (and {len(group) - 1} more like it)" if len(group) > 1 else ""
@@ -265,7 +260,7 @@ def _hidden(result: CaseResult) -> Iterator[str]:
     Softmax or Sigmoid hides.
     """
     for output in result.outputs:
-        name = f"'{middle(output.name, NAME)}'"
+        name = quoted(output.name)
         if output.nan_share and not output.problem:
             yield Caution.NAN_IN_BOTH.format(output=name, share=output.nan_share)
         if (small := output.small) is not None:
@@ -298,7 +293,7 @@ def _squashed(output: str, found: Preactivation, *, is_simulated: bool) -> str:
         operator=found.operator,
         score=relation(worst_first(found.scores)[0], NAME) + Caution.SIMULATED * is_simulated,
         criterion=f"{{tensor: '{tensor}'{limits}}}",
-        node=f"'{middle(found.node, NAME)}'",
+        node=quoted(found.node),
     )
 
 
@@ -332,7 +327,7 @@ def layers_text(layers: Sequence[LayerShare], count: int) -> str:
     named = []
     for layer in layers[:_NAMED_LAYERS]:
         ran = "" if layer.ran is None else f" in {layer.ran.upper()}"
-        named.append(f"'{middle(layer.name, NAME)}'{ran} ({percent(layer.share)})")
+        named.append(f"{quoted(layer.name)}{ran} ({percent(layer.share)})")
     more = f" and {count - len(named)} more" if count > len(named) else ""
     return ", ".join(named) + more
 
@@ -401,16 +396,15 @@ def _rounded_down(share: float) -> float:
 
 def _blind_problems(result: CaseResult) -> list[str]:
     """Returns sentences on why the criteria of a case would pass any model; empty if criteria can fail."""
-    blind = result.blind
-    if blind is None or not result.is_blind:
+    blind = result.fatal_blind
+    if blind is None:
         return []
-    if at_chance := [_chance_text(metric) for metric in blind.at_chance if metric.as_well]:
-        return at_chance
-    near = blind.too_near
-    if near is not None and is_lost(near):
-        output, sqnr_db = f"'{middle(near.subject, NAME)}'", number(near.value)
+    if blind.beaten:
+        return list(map(_chance_text, blind.beaten))
+    if blind.lost is not None:
+        output, sqnr_db = quoted(blind.lost.subject), number(blind.lost.value)
         return [Caution.LOST.format(output=output, format=result.low_format, sqnr_db=sqnr_db)]
-    outputs = " and ".join(_dead_text(dead) for dead in blind.undetected if dead.is_fatal)
+    outputs = " and ".join(map(_dead_text, blind.fatal_outputs))
     return [Caution.TOO_WEAK.format(outputs=outputs)]
 
 
@@ -419,29 +413,28 @@ def blind_whys(result: CaseResult) -> Iterator[str]:
 
     Nothing is yielded if the criteria can fail.
     """
-    blind = result.blind
-    if blind is None or not result.is_blind:
+    blind = result.fatal_blind
+    if blind is None:
         return
     samples = count(blind.samples, "sample") if blind.samples else "some samples"
-    for metric in blind.at_chance:
-        if metric.as_well:
-            template = Why.REVERSED if _may_be_reversed(metric) else Why.AT_CHANCE
-            yield template.format(
-                samples=samples,
-                metric=middle(metric.metric, NAME),
-                baseline=number(metric.baseline),
-                chance=number(metric.chance),
-            )
-            return
-    if blind.too_near is not None and is_lost(blind.too_near):
+    for metric in blind.beaten[:1]:
+        template = Why.REVERSED if metric.is_reversed else Why.AT_CHANCE
+        yield template.format(
+            samples=samples,
+            metric=middle(metric.metric),
+            baseline=number(metric.baseline),
+            chance=number(metric.chance),
+        )
+        return
+    if blind.lost is not None:
         limits = [relation(score, NAME) for score in worst_first(result.scores)]
         for values in values_texts(result):
             yield from (Why.LET_PASS.format(values=values, scores=few(limits, most)) for most in (3, 1))
         return
     accepted = [
         Why.ACCEPTED.format(dead=_dead_text(dead), score=relation(dead.scores[0], NAME))
-        for dead in blind.undetected
-        if dead.is_fatal and dead.scores
+        for dead in blind.fatal_outputs
+        if dead.scores
     ]
     for kept in filter(None, (accepted, accepted[:1])):
         yield Why.TRIED.format(samples=samples, format=result.low_format, accepted="; ".join(kept))
@@ -460,14 +453,14 @@ def _blind_cautions(result: CaseResult) -> Iterator[str]:
             yield _chance_text(metric)
     # If the case fails because of useless outputs, its first line names them, unless it names a metric that
     # is no better than chance.
-    named = result.is_blind and not any(metric.as_well for metric in blind.at_chance)
+    named = result.is_blind and not blind.beaten
     missed = [dead for dead in blind.undetected if not (named and dead.is_fatal)]
     if not missed:
         return
     outputs = few([_dead_text(dead) for dead in missed], 2)
     changed = [dead.output for dead in missed if dead.output]
     if result.blind_reason:
-        yield Caution.ACCEPTED.format(reason=middle(result.blind_reason, NAME), outputs=outputs)
+        yield Caution.ACCEPTED.format(reason=middle(result.blind_reason), outputs=outputs)
     elif changed and not named:
         criterion = limit_in_yaml(changed[0], "sqnr_db", DEFAULT_SQNR_DB)
         yield Caution.UNNOTICED_OUTPUT.format(outputs=outputs, criterion=criterion)
@@ -475,29 +468,8 @@ def _blind_cautions(result: CaseResult) -> Iterator[str]:
         yield Caution.UNNOTICED.format(outputs=outputs)
 
 
-def is_lost(score: Score) -> bool:
-    """Returns whether an output of the candidate is so bad that even the default limit would reject it.
-
-    ``score`` is the SQNR of the output, with a limit that it misses.
-    """
-    return score.limit is not None and score.limit <= DEFAULT_SQNR_DB
-
-
-def is_users(metric: ChanceMetric) -> bool:
-    """Returns whether the metric is a function or class of the user, named ``file.py:name``."""
-    return ":" in metric.metric
-
-
-def _may_be_reversed(metric: ChanceMetric) -> bool:
-    """Returns whether a user's metric is better for shuffled outputs than for the baseline's outputs.
-
-    The criterion may then be wrong about whether greater or smaller values are better.
-    """
-    return is_users(metric) and metric.as_well and metric.baseline != metric.chance
-
-
 def _dead_text(dead: DeadCandidate) -> str:
-    output = f"'{middle(dead.output, NAME)}'" if dead.output else "every output"
+    output = quoted(dead.output) if dead.output else "every output"
     return DEAD[dead.kind].format(output=output)
 
 
@@ -506,12 +478,12 @@ def _chance_text(metric: ChanceMetric) -> str:
         caution = Caution.CHANCE_SAME
     elif not metric.as_well:
         caution = Caution.CHANCE_NEAR
-    elif _may_be_reversed(metric):
+    elif metric.is_reversed:
         caution = Caution.CHANCE_BETTER
     else:
         caution = Caution.CHANCE_LABELS
     return caution.format(
-        metric=middle(metric.metric, NAME),
+        metric=middle(metric.metric),
         baseline=number(metric.baseline),
         chance=number(metric.chance),
         better="lower" if metric.baseline < metric.chance else "higher",

@@ -79,15 +79,21 @@ def drawing(culprit: Culprit, culprits: Sequence[str]) -> Drawing | None:
     if around is None:
         return None
     rows = max(len(around.inputs), len(around.outputs), 1)
-    middle_y = (rows * _ROW - (_ROW - _BOX[1])) / 2
+    height = _height(rows)
+    middle_y = height / 2
     lines = (culprit.op_type, middle(culprit.layer, _NAME))
     boxes = [Box((WIDTH - _BOX[0]) / 2, middle_y - _BOX[1] / 2, lines, culprit.layer, "culprit")]
     for wires, left in ((around.inputs, True), (around.outputs, False)):
-        top = middle_y - (len(wires) * _ROW - (_ROW - _BOX[1])) / 2
+        top = middle_y - _height(len(wires)) / 2
         boxes += [_box(wire, top + i * _ROW, middle_y, culprits, left=left) for i, wire in enumerate(wires)]
     reads, read_by = ("; ".join(map(_said, wires)) or "nothing" for wires in (around.inputs, around.outputs))
     said = f"{culprit.op_type} {culprit.layer} reads {reads}; read by {read_by}"
-    return Drawing(rows * _ROW - (_ROW - _BOX[1]), tuple(boxes), said, around.more)
+    return Drawing(height, tuple(boxes), said, around.more)
+
+
+def _height(rows: int) -> float:
+    """Returns the height of ``rows`` boxes, one below the other."""
+    return (rows - 1) * _ROW + _BOX[1]
 
 
 def _box(wire: Wire, y: float, middle_y: float, culprits: Sequence[str], *, left: bool) -> Box:

@@ -16,7 +16,7 @@ from pytest_int8acc.report.catalogue import (
     NoFix,
     Remedy,
 )
-from pytest_int8acc.report.cautions import is_lost, is_mismatch, is_users, layers_text, needed_samples
+from pytest_int8acc.report.cautions import layers_text, needed_samples
 from pytest_int8acc.report.search import needed_layers, reason
 from pytest_int8acc.report.why import at_fault, first_line, is_jumpy, is_other_model
 from pytest_int8acc.report.words import (
@@ -27,12 +27,15 @@ from pytest_int8acc.report.words import (
     first_fitting,
     fitted,
     interval_text,
+    joined,
     limit_in_yaml,
     middle,
     name_in_yaml,
     name_of,
     number,
     percent,
+    proof_word,
+    quoted,
     relation,
     worst_first,
 )
@@ -86,14 +89,12 @@ def fixes(result: CaseResult) -> list[Fix]:
     if first := _before_layers(result):
         return [Fix("Fix", first)]
     room = WIDTH - len("Fix: ")
-    remedies = [f.remedy for f in result.findings if is_mismatch(result, f) and f.remedy]
-    if not remedies and (other := elsewhere(result)):
+    if not result.mismatches and (other := elsewhere(result)):
         return [Fix("Fix", fitted(other, _LINES * (WIDTH - _FREE)))]
-    found = [Fix("Fix", fitted(f"{text}, and run again (not tried)", room)) for text in remedies[:1]]
+    mends = [f"{mismatch.remedy}, and run again (not tried)" for mismatch in result.mismatches[:1]]
+    found = [Fix("Fix", fitted(text, room)) for text in mends]
     label = "Or" if found else "Fix"
-    sentences = list(recommended(result))
-    if hides_fault(result):
-        sentences = []
+    sentences = [] if hides_fault(result) else list(recommended(result))
     if not sentences and not found:
         sentences = list(_no_fix(result))
     if sentences:
@@ -106,7 +107,7 @@ def hides_fault(result: CaseResult) -> bool:
 
     Such a fix keeps layers in high precision, although only the preprocessing of the data is at fault.
     """
-    if at_fault(result) or not any(is_mismatch(result, found) and found.remedy for found in result.findings):
+    if at_fault(result) or not result.mismatches:
         return False
     return result.answer is None or bool(result.answer.layers)
 
@@ -122,8 +123,8 @@ def _before_layers(result: CaseResult) -> str:
     share_alone = bool(missed) and all(score.metric == "int8_share" for score in missed)
     if contract is not None and share_alone and all(output.passed for output in result.outputs):
         return _fix_of_share(contract)
-    if result.blind is not None and result.kept and result.is_blind:
-        return _fix_of_criteria(result.blind, result.low_format)
+    if result.fatal_blind is not None and result.kept:
+        return _fix_of_criteria(result.fatal_blind, result.low_format)
     if result.is_undecided:
         needed = needed_samples(result.unsteady)
         return Advice.DECIDE.format(
@@ -138,7 +139,7 @@ def _fix_of_nan(found: FloatNan) -> str:
     if found.in_fp32 is False:
         first = Advice.IN_FP32
     elif found.node:
-        first = Advice.MEND_NODE.format(op_type=middle(found.op_type, NAME), node=middle(found.node, NAME))
+        first = Advice.MEND_NODE.format(op_type=middle(found.op_type), node=middle(found.node))
     return Advice.FLOAT_NAN.format(first=first, output=name_in_yaml(found.output))
 
 
@@ -162,9 +163,8 @@ def _fix_of_criteria(blind: BlindSpots, low_format: str) -> str:
 
     A limit on the SQNR is recommended only if it was shown to reject the useless outputs.
     """
-    for metric in blind.at_chance:
-        if metric.as_well:
-            return _fix_of_metric(metric)
+    if blind.beaten:
+        return _fix_of_metric(blind.beaten[0])
     near = blind.too_near
     if blind.remedy is not None:
         sqnr_db = number(blind.remedy.value)
@@ -176,7 +176,7 @@ def _fix_of_criteria(blind: BlindSpots, low_format: str) -> str:
     if near is None or near.limit is None:
         metrics = dict.fromkeys([_metric_in_yaml(blind.metric), Advice.OWN_METRIC.format()])
         return Advice.ADD_METRIC.format(metrics=" or ".join(metrics))
-    if is_lost(near):
+    if near is blind.lost:
         return Advice.ADD_LIMIT_OF_LOST.format(criterion=limit_in_yaml(near.subject, "sqnr_db", near.limit))
     return Advice.OTHER_INPUTS.format(
         limit=near.limit,
@@ -208,15 +208,14 @@ def _fix_of_metric(metric: ChanceMetric) -> str:
 
     Useless outputs are zeros, and outputs shuffled between samples.
     """
-    users = is_users(metric)
     if metric.is_constant:
-        advice = Advice.COMPARE_LABELS_OF_USER if users else Advice.COMPARE_LABELS
-    elif not users or metric.baseline == metric.chance:
+        advice = Advice.COMPARE_LABELS_OF_USER if metric.is_users else Advice.COMPARE_LABELS
+    elif not metric.is_reversed:
         advice = Advice.CHECK_LABELS
     else:
         lower = metric.baseline < metric.chance
         advice = Advice.LOWER_IS_BETTER if lower else Advice.HIGHER_IS_BETTER
-    return advice.format(metric=middle(metric.metric, NAME))
+    return advice.format(metric=middle(metric.metric))
 
 
 def elsewhere(result: CaseResult) -> str:
@@ -246,7 +245,7 @@ def _judging_before(result: CaseResult, jumps: Sequence[Jump]) -> str:
     if not tensors:
         return first_fitting([Advice.UNJUDGED.format(outputs=outputs), Advice.UNJUDGED_BRIEFLY], room)
     criteria = ", ".join(f"{{tensor: '{name}', sqnr_db: {DEFAULT_SQNR_DB:g}}}" for name in tensors)
-    named = few([f"'{middle(name, NAME)}'" for name in tensors], 2)
+    named = few(list(map(quoted, tensors)), 2)
     whole = Advice.JUDGE_BEFORE.format(criteria=criteria, outputs=outputs)
     brief = Advice.JUDGE_BEFORE_BRIEFLY.format(tensors=named, limit=DEFAULT_SQNR_DB)
     return first_fitting([whole, brief], room)
@@ -258,30 +257,27 @@ def recommended(result: CaseResult) -> Iterator[str]:
     Each sentence begins with the share of the multiply-accumulates that stays in the low format. If the share
     is below ``WORTH_SHIPPING``, the sentence first says what to ship in place of the fix.
     """
-    repair, search, low = result.answer, result.search, result.low_format
-    if repair is not None:
-        spare = _spare(search, repair.layers) if search is not None and repair.kind == "high" else ()
-        texts = _changes(repair, low, spare, _pairs(search))
-        proof = _Proof(repair.scores, repair.evidence.held_out or HeldOut(), repair.holds)
-        share, added_ms, precision = 1 - repair.price, _added_ms(result, repair), repair.precision
-    elif search is not None and search.found and search.culprits:
-        texts = _kept(search.kept, search.precision, _spare(search, search.kept), _pairs(search))
-        proof = _Proof(search.fixed, search.held_out, search.holds)
-        share, added_ms, precision = search.int8_share, search.price_ms, search.precision
-    else:
+    repair, search, low = result.fix, result.search, result.low_format
+    if repair is None:
         return
-    share = share_that_stays(result, share)
-    starts = [_priced(share, added_ms, precision, low, written=False)]
+    added_ms = _added_ms(result, repair)
+    if result.answer is None and search is not None:
+        added_ms = search.price_ms
+    spare = _spare(search, repair.layers) if search is not None and repair.kind == "high" else ()
+    texts = _changes(repair, low, spare, _pairs(result))
+    share = share_that_stays(result, 1 - repair.price)
+    starts = [_priced(share, added_ms, repair.precision, low, written=False)]
     if result.written:
-        starts.insert(0, _priced(share, added_ms, precision, low, written=True))
-    quoted = _quoted(result, proof.scores)
-    proofs = proof.texts(result, quoted)
-    mends_more = sum(not score.passed for score in result.scores) > 1 and all(s.passed for s in proof.scores)
-    is_proved = quoted is not None and name_of(quoted) in map(name_of, proof.held_out.scores)
-    samples = result.samples if is_proved and proof.holds and proof.held_out.count else 0
+        starts.insert(0, _priced(share, added_ms, repair.precision, low, written=True))
+    held_out = repair.evidence.held_out or HeldOut()
+    key_score = _key_score(result, repair.scores)
+    proofs = _proof_texts(result, repair, held_out, key_score)
+    mends_more = sum(not score.passed for score in result.scores) > 1 and all(s.passed for s in repair.scores)
+    is_proved = key_score is not None and name_of(key_score) in map(name_of, held_out.scores)
+    samples = result.samples if is_proved and repair.holds and held_out.count else 0
     for start in starts:
         for text in texts:
-            for score in _reached(quoted, samples, more=mends_more):
+            for score in _reached(key_score, samples, more=mends_more):
                 yield from (f"{start}{text}{score}{how}" for how in proofs)
     yield from (f"{starts[-1]}{texts[-1]}{how}" for how in proofs)
 
@@ -350,7 +346,7 @@ def _spare(search: SearchOutcome, layers: Sequence[str]) -> tuple[str, ...]:
     return tuple(layer for layer in layers if layer not in culprits)
 
 
-def _quoted(result: CaseResult, scores: Sequence[Score]) -> Score | None:
+def _key_score(result: CaseResult, scores: Sequence[Score]) -> Score | None:
     """Returns the one of ``scores``, those of a fix, by the criterion that the candidate misses most.
 
     If the fix has no such score, the result is its worst score; None if it has no scores with a limit.
@@ -364,71 +360,59 @@ def _quoted(result: CaseResult, scores: Sequence[Score]) -> Score | None:
     return judged[0] if judged else None
 
 
-def _reached(quoted: Score | None, samples: int, *, more: bool = False) -> list[str]:
+def _reached(key_score: Score | None, samples: int, *, more: bool = False) -> list[str]:
     """Returns texts with a fix's score and its limit, the longest first; one empty text without a score.
 
     Args:
-        quoted: The score.
+        key_score: The score.
         samples: The number of all samples; 0 if the score was not measured on the held-out samples, too.
         more: Whether the candidate misses other limits, too. Then a text says that the fix keeps all.
     """
-    if quoted is None:
+    if key_score is None:
         return [""]
-    texts = [f"; {relation(quoted, most)}" for most in (NAME, 16)]
+    texts = [f"; {relation(key_score, most)}" for most in (NAME, 16)]
     if samples:
         texts.insert(0, texts[0] + Remedy.ON_ALL.format(samples=samples))
     if more:
         texts.insert(0, f"{texts[0]}, and all other limits kept")
-    if quoted.name != quoted.subject:
-        texts.append(f"; {quoted.metric}{relation(quoted).removeprefix(name_of(quoted))}")
+    if key_score.name != key_score.subject:
+        texts.append(f"; {key_score.metric}{relation(key_score).removeprefix(name_of(key_score))}")
     return texts
 
 
-@dataclass(frozen=True)
-class _Proof:
-    """How a fix was proved: its scores on all samples, and on samples that were not used to choose it."""
+def _proof_texts(result: CaseResult, repair: Repair, held_out: HeldOut, key_score: Score | None) -> list[str]:
+    """Returns texts on how a fix was proved, the longest first.
 
-    scores: Sequence[Score]
-    """The scores of the fix on all samples."""
-    held_out: HeldOut
-    """The samples that were not used to choose the fix, with the scores of the fix on them."""
-    holds: bool
-    """Whether the fix meets the criteria with a reserve."""
-
-    def texts(self, result: CaseResult, quoted: Score | None) -> list[str]:
-        """Returns texts on how the fix was proved, the longest first.
-
-        Args:
-            result: The case.
-            quoted: The score of the fix that the sentence contains already, before these texts.
-        """
-        held_out = self.held_out
-        if self.holds and held_out.count:
-            same = _quoted(result, held_out.scores)
-            score = "" if same is None else _value(same)
-            facts = {"samples": held_out.count, "score": score}
-            proofs = [] if same is None else [Remedy.VERIFIED_SCORE]
-            proofs += [Remedy.VERIFIED, Remedy.VERIFIED_BRIEFLY]
-            return [proof.format(**facts) for proof in proofs]
-        if self.holds:
-            missing = held_out.missing
-            if not missing:
-                return [Remedy.NOT_PROVED]
-            more = [Remedy.NOT_PROVED_MORE_OWN, Remedy.NOT_PROVED_MORE_OWN_BRIEFLY]
-            if held_out.key == "inputs":
-                more = [Remedy.NOT_PROVED_MORE, Remedy.NOT_PROVED_MORE_BRIEFLY]
-            return [text.format(more=missing) for text in more]
-        missed = [score for score in worst_first(held_out.scores) if not score.passed]
-        if missed and all(score.passed for score in self.scores):
-            facts = {"samples": held_out.count, "score": relation(missed[0], NAME)}
-            return [text.format(**facts) for text in (Remedy.FAILS_PROOF_SCORE, Remedy.FAILS_PROOF)]
-        scores = worst_first([*held_out.scores, *self.scores])
-        unsteady = [score for score in scores if not score.steady]
-        if not unsteady or not all(score.passed for score in scores):
-            return [Remedy.NOT_VERIFIED]
-        name = "it" if unsteady[0] == quoted else name_of(unsteady[0], NAME)
-        resampled = Remedy.UNSTEADY_SCORE.format(name=name, interval=interval_text(unsteady[0]))
-        return [resampled, Remedy.UNSTEADY, Remedy.NOT_VERIFIED]
+    Args:
+        result: The case.
+        repair: The fix, with its scores on all samples.
+        held_out: The samples that were not used to choose the fix, with the scores of the fix on them.
+        key_score: The score of the fix that the sentence contains already, before these texts.
+    """
+    if repair.holds and held_out.count:
+        same = _key_score(result, held_out.scores)
+        facts = {"samples": held_out.count, "score": "" if same is None else _value(same)}
+        proofs = [] if same is None else [Remedy.VERIFIED_SCORE]
+        proofs += [Remedy.VERIFIED, Remedy.VERIFIED_BRIEFLY]
+        return [proof.format(**facts) for proof in proofs]
+    if repair.holds:
+        if not held_out.missing:
+            return [Remedy.NOT_PROVED]
+        more = [Remedy.NOT_PROVED_MORE_OWN, Remedy.NOT_PROVED_MORE_OWN_BRIEFLY]
+        if held_out.key == "inputs":
+            more = [Remedy.NOT_PROVED_MORE, Remedy.NOT_PROVED_MORE_BRIEFLY]
+        return [text.format(more=held_out.missing) for text in more]
+    missed = [score for score in worst_first(held_out.scores) if not score.passed]
+    if missed and all(score.passed for score in repair.scores):
+        facts = {"samples": held_out.count, "score": relation(missed[0], NAME)}
+        return [text.format(**facts) for text in (Remedy.FAILS_PROOF_SCORE, Remedy.FAILS_PROOF)]
+    scores = worst_first([*held_out.scores, *repair.scores])
+    unsteady = [score for score in scores if not score.steady]
+    if not unsteady or not all(score.passed for score in scores):
+        return [Remedy.NOT_VERIFIED]
+    name = "it" if unsteady[0] == key_score else name_of(unsteady[0], NAME)
+    resampled = Remedy.UNSTEADY_SCORE.format(name=name, interval=interval_text(unsteady[0]))
+    return [resampled, Remedy.UNSTEADY, Remedy.NOT_VERIFIED]
 
 
 def _value(score: Score) -> str:
@@ -440,24 +424,19 @@ def _value(score: Score) -> str:
     return f"{value} ({percent(score.interval.confidence)}: {interval})"
 
 
-def _kept(
-    layers: Sequence[str],
-    precision: str,
-    spare: Sequence[str],
-    pairs: Mapping[str, Quantizer] | None = None,
-) -> list[str]:
-    """Returns texts on layers that are kept in high precision, the longest first.
+def _kept(repair: Repair, spare: Sequence[str], pairs: Mapping[str, Quantizer]) -> list[str]:
+    """Returns texts on layers that a fix keeps in high precision, the longest first.
 
     Args:
-        layers: The names of the layers, including the reserve.
-        precision: The format in which they are kept, like ``fp16``.
+        repair: The fix.
         spare: The layers that are only a reserve: the criteria are also met without them.
         pairs: The only Q/DQ pair of each layer that computes nothing, by layer name.
     """
-    kept = Remedy.KEEP.format(layers=count(len(layers), "layer"), precision=precision.upper())
+    layers, precision = repair.layers, repair.precision.upper()
+    kept = Remedy.KEEP.format(layers=count(len(layers), "layer"), precision=precision)
     if not spare:
-        return [*_kept_by_name(layers, precision, pairs or {}), kept]
-    names = few([f"'{middle(name, NAME)}'" for name in spare], 2)
+        return [*_kept_by_name(layers, precision, pairs), kept]
+    names = few(list(map(quoted, spare)), 2)
     reserve = Remedy.SPARE.format(spare=len(spare), names=names)
     return [kept + reserve, kept + Remedy.SPARE_BRIEFLY.format(spare=len(spare))]
 
@@ -470,8 +449,8 @@ def _kept_by_name(layers: Sequence[str], precision: str, pairs: Mapping[str, Qua
     if len(layers) > _NAMED_LAYERS:
         return
     texts = []
-    if computing := [f"'{middle(name, NAME)}'" for name in layers if name not in pairs]:
-        texts.append(Remedy.KEEP.format(layers=" and ".join(computing), precision=precision.upper()))
+    if computing := [quoted(name) for name in layers if name not in pairs]:
+        texts.append(Remedy.KEEP.format(layers=" and ".join(computing), precision=precision))
     if tensors := [_tensor_of(pairs[name]) for name in layers if name in pairs]:
         texts.append(Remedy.UNQUANTIZED.format(tensors=" and ".join(tensors)))
     yield " and ".join(texts)
@@ -479,13 +458,12 @@ def _kept_by_name(layers: Sequence[str], precision: str, pairs: Mapping[str, Qua
 
 def _tensor_of(pair: Quantizer) -> str:
     """Returns text like ``output 'boxes'`` for the tensor that a Q/DQ pair quantizes."""
-    return f"output '{middle(pair.output, NAME)}'" if pair.output else f"'{middle(pair.tensor, NAME)}'"
+    return f"output {quoted(pair.output)}" if pair.output else quoted(pair.tensor)
 
 
-def _pairs(search: SearchOutcome | None) -> dict[str, Quantizer]:
+def _pairs(result: CaseResult) -> dict[str, Quantizer]:
     """Returns a mapping of layer name to Q/DQ pair, for each layer at fault that is only a Q/DQ pair."""
-    culprits = () if search is None else search.culprits
-    return {culprit.layer: culprit.quantizer for culprit in culprits if culprit.quantizer is not None}
+    return {culprit.layer: culprit.quantizer for culprit in result.culprits if culprit.quantizer is not None}
 
 
 def alternatives(result: CaseResult) -> list[str]:
@@ -494,11 +472,10 @@ def alternatives(result: CaseResult) -> list[str]:
     lines = []
     for repair in repairs:
         scores = [relation(score) for score in worst_first(repair.scores)[:1]]
-        verified = "verified" if repair.verified else "not proved" if repair.holds else "not verified"
         share = share_that_stays(result, 1 - repair.price)
         start = _staying(share, _added_ms(result, repair), result.low_format)
-        change = _changes(repair, result.low_format, (), _pairs(result.search))[0]
-        lines.append("; ".join([start + change, *scores, verified]))
+        change = _changes(repair, result.low_format, (), _pairs(result))[0]
+        lines.append(joined(start + change, *scores, proof_word(repair)))
     return lines
 
 
@@ -618,7 +595,7 @@ def _changes(
     clauses = [CHANGES[kind].clause.format_map(facts) for kind, facts in _changed(repair)]
     if repair.kind == "high" or not clauses:
         if repair.layers:
-            return _kept(repair.layers, repair.precision, spare, pairs)
+            return _kept(repair, spare, pairs)
         return [Remedy.SYMMETRIC.format(format=low_format)]
     done = " and ".join(clauses)
     if not repair.layers:
@@ -658,12 +635,16 @@ def _changed(repair: Repair) -> Iterator[tuple[ChangeKind, dict[str, str | float
 
 
 def _tensors(rescales: Sequence[Rescale]) -> str:
-    """Returns text like ``2 tensors``; for one tensor its name, and the ratio of the new scale to the old."""
+    """Returns text like ``2 tensors ('a', 'b')``, without the names if they are longer than ``NAME``.
+
+    For one tensor the text is its name, and the ratio of the new scale to the old.
+    """
     if len(rescales) > 1:
-        return count(len(rescales), "tensor")
+        names = ", ".join(f"'{rescale.tensor}'" for rescale in rescales)
+        return count(len(rescales), "tensor") + (f" ({names})" if len(names) <= NAME else "")
     (only,) = rescales
     how = f"{number(only.new / only.old)} times as wide" if only.old else "new"
-    return f"'{middle(only.tensor, NAME)}', {how}"
+    return f"{quoted(only.tensor)}, {how}"
 
 
 def repair_text(repair: Repair, low_format: str) -> str:

@@ -24,7 +24,6 @@ from pytest_int8acc.report.json import (
     Report,
     Verdict,
     plain_result,
-    report_of,
     write_json,
     write_text,
 )
@@ -237,15 +236,16 @@ def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]
     for source, target in _copies(shards, winners, out):
         with replacing_files(target.parent, out) as drafts:
             shutil.copyfile(source, drafts / target.name)
-    return report_of(
-        sorted(winners.values(), key=_place),
-        [*_errors(shards), *left_out],
-        views,
-        missing=sorted({nodeid for _, report in shards for nodeid in report.missing} - winners.keys()),
-        tool=dict(tool),
-        finished=_finished(shards[-1][1].plain),
-        merged=[folder.name for folder, _ in read],
-    )
+    merged = {
+        "version": VERSION,
+        "tool": dict(tool),
+        "finished": _finished(shards[-1][1].plain),
+        "merged": [folder.name for folder, _ in read],
+        "cases": sorted(winners.values(), key=_place),
+        "errors": [*_errors(shards), *left_out],
+        "missing": sorted({nodeid for _, report in shards for nodeid in report.missing} - winners.keys()),
+    }
+    return Report(merged, views)
 
 
 def _read(folders: Sequence[Path]) -> tuple[list[_Shard], list[dict[str, str]]]:

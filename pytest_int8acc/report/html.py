@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from pytest_int8acc.names import shown_lines
 from pytest_int8acc.report import charts
 from pytest_int8acc.report.json import BAD, Report
-from pytest_int8acc.report.plain import restore
 from pytest_int8acc.report.text import entry_text, is_failure, tallies
 from pytest_int8acc.report.view import CaseView, FileView
 from pytest_int8acc.report.words import number
@@ -92,12 +91,8 @@ def _section(anchor: str, entry: Mapping[str, Any], report: Report, texts: Mappi
     return Section(anchor, entry, view, said, message, {} if view is None else view.files(texts))
 
 
-def fragment(details: Mapping[str, Any]) -> str:
-    """Returns HTML with the scores and the layers at fault of one case, for the page of pytest-html.
-
-    ``details`` is the result of the case as JSON types.
-    """
-    view = CaseView(restore(details))
+def fragment(view: CaseView) -> str:
+    """Returns HTML with the scores and the layers at fault of one case, for the page of pytest-html."""
     said = view.status if view.result.passed else view.failure_line
     return _environment().get_template("fragment.html").render(view=view, said=said)
 

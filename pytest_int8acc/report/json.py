@@ -7,17 +7,36 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
 
 from pytest_int8acc.files import replace_file
-from pytest_int8acc.report.fixes import cheaper_fix
+from pytest_int8acc.report.cautions import default_session_text, precision_text
+from pytest_int8acc.report.fixes import cheaper_fix, repair_text
 from pytest_int8acc.report.plain import to_plain
+from pytest_int8acc.report.search import alone_text
 from pytest_int8acc.report.view import CaseView
-from pytest_int8acc.results import CaseResult
+from pytest_int8acc.report.why import cause_advice, cause_text, fit_note, stage_text
+from pytest_int8acc.report.words import proof_word
+from pytest_int8acc.results import (
+    CalibrationLine,
+    CaseResult,
+    Certificate,
+    Culprit,
+    DefaultSession,
+    Diagnosis,
+    LineFit,
+    PrecisionContract,
+    Repair,
+    SearchOutcome,
+    StageLine,
+    Stop,
+    Tradeoff,
+)
+from pytest_int8acc.results.causes import Cause
 
 #: The version of the format of ``report.json``. It is raised if a key changes its meaning or is removed. New
 #: keys may be added at any time.
@@ -31,11 +50,119 @@ BAD = ("failed", "error")
 
 
 @dataclass(frozen=True)
+class Added:
+    """A key that an object of a class of results has in ``report.json`` in addition to its fields."""
+
+    about: str
+    """The description of the key in ``schema.json``."""
+    of: Callable[[Any, CaseView], Any]
+    """Computes the value of the key from the object and from the view of its case."""
+    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
+    """The JSON Schema of the value."""
+
+
+_OF_EVIDENCE = Added(
+    "The scores of the evidence.",
+    lambda proved, view: proved.scores,
+    {"type": "array", "items": {"$ref": "#/definitions/Score"}},
+)
+#: The added keys of each class of results.
+ADDED: Mapping[type, Mapping[str, Added]] = {
+    PrecisionContract: {
+        "text": Added(
+            "Shares of the multiply-accumulates by format, as asked for and as run.",
+            lambda contract, view: precision_text(contract),
+        )
+    },
+    Cause: {
+        "text": Added(
+            "What was measured, in a sentence with its numbers.",
+            lambda cause, view: cause_text(cause, view.low_format),
+        ),
+        "advice": Added("What to do.", lambda cause, view: cause_advice(cause, view.low_format)),
+    },
+    LineFit: {
+        "note": Added(
+            "What a slope far from 1, or a shift, suggests; empty near the baseline.",
+            lambda fit, view: fit_note(fit, view.low_format),
+        )
+    },
+    Repair: {
+        "text": Added(
+            "What the remedy does, what matters most first.",
+            lambda repair, view: repair_text(repair, view.low_format),
+        ),
+        "scores": _OF_EVIDENCE,
+    },
+    StageLine: {
+        "text": Added(
+            "What it means where this is the first stage that fails; else empty.",
+            lambda stage, view: stage_text(stage, view.low_format),
+        ),
+        "scores": _OF_EVIDENCE,
+    },
+    CalibrationLine: {"scores": _OF_EVIDENCE},
+    Culprit: {
+        "alone": Added(
+            "The worst score with this group alone in the low format, like ``logits cosine 0.93``; may be "
+            "empty.",
+            lambda culprit, view: alone_text(culprit),
+        )
+    },
+    DefaultSession: {
+        "text": Added(
+            "How the default session differs, and what to do, in one sentence.",
+            lambda session, view: default_session_text(session),
+        )
+    },
+    Stop: {
+        "text": Added(
+            "What ended the case after its verdict, and what was left out.", lambda stop, view: view.stopped
+        )
+    },
+    SearchOutcome: {
+        "reason": Added("Why the search ended.", lambda search, view: view.ending),
+        "remarks": Added(
+            "What came of certifying, and advice.",
+            lambda search, view: view.search_notes,
+            {"type": "array", "items": {"type": "string"}},
+        ),
+        "interrupted": Added(
+            "Ctrl-C ended it; what stands here was known by then.",
+            lambda search, view: search.ending.kind == "interrupted",
+            {"type": "boolean"},
+        ),
+    },
+    Certificate: {
+        "builds": Added(
+            "The number of models that were built.",
+            lambda certificate, view: certificate.builds,
+            {"type": "integer"},
+        )
+    },
+    Tradeoff: {
+        "samples": Added(
+            "The number of samples on which each plan was tried.",
+            lambda tradeoff, view: tradeoff.samples,
+            {"type": "integer"},
+        )
+    },
+    Diagnosis: {
+        "summary": Added(
+            "What was wrong, in one sentence; empty without a diagnosis.",
+            lambda diagnosis, view: view.summary,
+        )
+    },
+}
+
+
+@dataclass(frozen=True)
 class Report:
     """The report of all cases of a test run."""
 
     plain: dict[str, Any]
-    """The content of ``report.json``."""
+    """The content of ``report.json``: ``version``, ``tool``, ``finished``, ``merged`` for merged reports, and
+    the lists ``cases``, ``errors`` and ``missing``."""
     views: Mapping[str, CaseView]
     """Node id to all sentences about the case, for each case that was measured. Paths of files in them are
     relative to the report folder."""
@@ -69,29 +196,6 @@ class Report:
     def formats(self) -> str:
         """The low formats of the measured cases, like ``INT8, FP16``; ``Model`` if no case was measured."""
         return ", ".join(dict.fromkeys(view.low_format for view in self.views.values())) or "Model"
-
-
-def report_of(
-    cases: Iterable[dict[str, Any]],
-    errors: Iterable[dict[str, str]],
-    views: Mapping[str, CaseView],
-    *,
-    missing: Iterable[str] = (),
-    texts: Mapping[str, bytes] | None = None,
-    **more: Any,
-) -> Report:
-    """Returns a report of cases.
-
-    Args:
-        cases: The cases as plain types, from ``case_entry``.
-        errors: The specs and reports that could not be read, each as ``nodeid`` and ``message``.
-        views: All sentences about each case that was measured, by node id.
-        missing: The node ids of the cases that were selected to run, but did not end.
-        texts: The texts of cases that were made before, by node id; see :class:`Report`.
-        more: Further keys of ``report.json``: ``tool``, ``finished``, ``merged``.
-    """
-    lists = {"cases": list(cases), "errors": list(errors), "missing": list(missing)}
-    return Report({"version": VERSION, **more, **lists}, views, texts or {})
 
 
 def write_json(folder: Path, report: Report) -> Path:
@@ -189,63 +293,14 @@ def case_entry(
 
 
 def plain_result(view: CaseView) -> dict[str, Any]:
-    """Returns the result of a case as JSON types, with sentences about it added."""
-    plain: dict[str, Any] = to_plain(view.result)
-    if plain["precision"] is not None:
-        plain["precision"]["text"] = view.precision
-    for output, note in zip(plain["outputs"], view.fit_notes, strict=True):
-        if output["fit"] is not None:
-            output["fit"]["note"] = note
-    if plain["default_session"] is not None:
-        plain["default_session"]["text"] = view.default_session
-    if plain["fixed_session"] is not None:
-        plain["fixed_session"]["text"] = view.fixed_session
-    if plain["stopped"] is not None:
-        plain["stopped"]["text"] = view.stopped
-    if plain["search"] is not None:
-        _add_to_search(plain["search"], view)
-    if plain["diagnosis"] is not None:
-        _add_to_diagnosis(plain["diagnosis"], view)
+    """Returns the result of a case as JSON types, with the keys of ``ADDED``."""
+
+    def added(value: object) -> dict[str, Any]:
+        keys = ADDED.get(type(value), {})
+        return {key: key_added.of(value, view) for key, key_added in keys.items()}
+
+    plain: dict[str, Any] = to_plain(view.result, added)
     return plain
-
-
-def _add_to_search(search: dict[str, Any], view: CaseView) -> None:
-    search["reason"] = view.ending
-    search["remarks"] = view.search_notes
-    search["interrupted"] = search["ending"]["kind"] == "interrupted"
-    for culprit, shown in zip(search["culprits"], view.culprits, strict=True):
-        culprit["alone"] = shown.alone
-        if culprit["cause"] is not None:
-            culprit["cause"] |= {"text": shown.sentence, "advice": shown.advice}
-            _add_to_evidence(culprit["cause"]["evidence"], view)
-    certificate, tradeoff = search["certificate"], search["tradeoff"]
-    if certificate is not None:
-        certificate["builds"] = certificate["evidence"]["cost"]["builds"]
-    if tradeoff is not None:
-        tradeoff["samples"] = tradeoff["evidence"]["proved_on"]["count"]
-
-
-def _add_to_diagnosis(diagnosis: dict[str, Any], view: CaseView) -> None:
-    diagnosis["summary"] = view.summary
-    for stage, shown in zip(diagnosis["stages"], view.stages, strict=True):
-        stage |= {"text": shown.text, "scores": stage["evidence"]["scores"]}
-        _add_to_evidence(stage["evidence"], view)
-        for fit, note in zip(stage["fits"].values(), shown.fit_notes, strict=True):
-            fit["note"] = note
-    for repair, text in zip(diagnosis["repairs"], view.repairs, strict=True):
-        repair |= {"text": text, "scores": repair["evidence"]["scores"]}
-    for calibration in diagnosis["calibrations"]:
-        calibration["scores"] = calibration["evidence"]["scores"]
-        _add_to_evidence(calibration["evidence"], view)
-
-
-def _add_to_evidence(evidence: dict[str, Any] | None, view: CaseView) -> None:
-    """Adds the sentence on the formats in which layers ran to ``evidence``, if it has these formats.
-
-    They are the formats of the case's own verdict.
-    """
-    if evidence is not None and evidence["realized"] is not None:
-        evidence["realized"]["text"] = view.precision
 
 
 def answer_properties(view: CaseView) -> list[tuple[str, object]]:
@@ -256,10 +311,9 @@ def answer_properties(view: CaseView) -> list[tuple[str, object]]:
     result, search = view.result, view.result.search
     facts: list[tuple[str, object]] = []
     if search is not None:
-        fix = "verified" if search.verified else "not proved" if search.holds else "not verified"
         facts += [
             ("int8acc.culprits", " ".join(view.layers)),
-            ("int8acc.fix", fix if search.found else "none"),
+            ("int8acc.fix", proof_word(search) if search.found else "none"),
             ("int8acc.int8_share", round(search.int8_share, 6)),
         ]
     if result.diagnosis is not None:
@@ -272,18 +326,10 @@ def answer_properties(view: CaseView) -> list[tuple[str, object]]:
     return [(name, value) for name, value in facts if value != ""]
 
 
-def one_per_case(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns ``entries`` with one entry per case, in which several entries of one case are merged.
+def later(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Returns one entry for two entries of the same case, with the worse of both verdicts.
 
-    A case that passes and then has an error in teardown has two entries. The merged entry has the verdict
-    ``error``.
+    A case that passes and then has an error in teardown has two entries.
     """
-    found: dict[str, dict[str, Any]] = {}
-    for entry in entries:
-        other = found.get(entry["nodeid"])
-        if other is None:
-            found[entry["nodeid"]] = dict(entry)
-            continue
-        pair = sorted((other, dict(entry)), key=lambda e: RANK.index(e["verdict"]))
-        found[entry["nodeid"]] = {**pair[0], **pair[1]}
-    return list(found.values())
+    better, worse = sorted((before, now), key=lambda entry: RANK.index(entry["verdict"]))
+    return better | worse

@@ -16,17 +16,19 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 
-def to_plain(value: Any) -> Any:
+def to_plain(value: Any, added: Callable[[Any], Mapping[str, Any]] = lambda value: {}) -> Any:
     """Returns ``value`` as JSON types: dataclasses as dicts, inf and nan as text, NumPy scalars as numbers.
 
-    An object of any other type is converted by ``str``.
+    An object of any other type is converted by ``str``. ``added`` returns keys and values that follow the
+    fields of a dataclass.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return to_plain({**fields, **added(value)}, added)
     if isinstance(value, dict):
-        return {str(k): to_plain(v) for k, v in value.items()}
+        return {str(k): to_plain(v, added) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [to_plain(v) for v in value]
+        return [to_plain(v, added) for v in value]
     if hasattr(value, "item") and not isinstance(value, str | bytes):
         value = value.item()
     if isinstance(value, Enum):

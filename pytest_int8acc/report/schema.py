@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pytest_int8acc.report.json import RANK, VERSION
+from pytest_int8acc.report.json import ADDED, RANK, VERSION
 from pytest_int8acc.results import CaseResult
 
 FILE = Path(__file__).parent / "schema.json"
@@ -41,43 +41,6 @@ _CASE: dict[str, Any] = {
     "trials": _kind("integer", "How many plans the search tried."),
     "builds": _kind("integer", "How many models the search built."),
     "written": _kind("array", "Files of the case, from the report folder on.", items=_TEXT),
-}
-#: For each class of results, the keys with sentences that ``plain_result`` adds to its fields, and a
-#: description of each sentence.
-_SENTENCES = {
-    "PrecisionContract": {"text": "Shares of the multiply-accumulates by format, as asked for and as run."},
-    "Cause": {
-        "text": "What was measured, in a sentence with its numbers.",
-        "advice": "What to do.",
-    },
-    "LineFit": {"note": "What a slope far from 1, or a shift, suggests; empty near the baseline."},
-    "Repair": {"text": "What the remedy does, what matters most first."},
-    "StageLine": {"text": "What it means where this is the first stage that fails; else empty."},
-    "Culprit": {
-        "alone": (
-            "The worst score with this group alone in the low format, like ``logits cosine 0.93``; may be "
-            "empty."
-        )
-    },
-    "DefaultSession": {"text": "How the default session differs, and what to do, in one sentence."},
-    "Stop": {"text": "What ended the case after its verdict, and what was left out."},
-    "SearchOutcome": {"reason": "Why the search ended."},
-    "Diagnosis": {"summary": "What was wrong, in one sentence; empty without a diagnosis."},
-}
-#: The schemas of further keys of a search in ``report.json`` that are no fields of ``SearchOutcome``.
-_SEARCH: dict[str, Any] = {
-    "interrupted": _kind("boolean", "Ctrl-C ended it; what stands here was known by then."),
-    "remarks": _kind("array", "What came of certifying, and advice.", items=_TEXT),
-}
-_SCORES = {"scores": _kind("array", "The scores of the evidence.", items={"$ref": "#/definitions/Score"})}
-#: For some classes of results with a field ``evidence``, the schemas of the keys that ``plain_result`` copies
-#: from the evidence into the object itself.
-_OF_EVIDENCE: dict[str, dict[str, Any]] = {
-    "Repair": _SCORES,
-    "StageLine": _SCORES,
-    "CalibrationLine": _SCORES,
-    "Certificate": {"builds": _kind("integer", "The number of models that were built.")},
-    "Tradeoff": {"samples": _kind("integer", "The number of samples on which each plan was tried.")},
 }
 
 
@@ -119,14 +82,10 @@ def _definitions() -> dict[str, Any]:
     definitions: dict[str, Any] = _plain(
         Measured.model_json_schema(ref_template="#/definitions/{model}")["$defs"]
     )
-    for name, sentences in _SENTENCES.items():
-        keys = {key: _kind("string", about) for key, about in sentences.items()}
-        definitions[name]["properties"] |= keys
-        definitions[name]["required"] += keys
-    definitions["SearchOutcome"]["properties"] |= _SEARCH
-    for name, keys in _OF_EVIDENCE.items():
-        definitions[name]["properties"] |= keys
-        definitions[name]["required"] += keys
+    for result, keys in ADDED.items():
+        properties = {key: {**added.schema, "description": added.about} for key, added in keys.items()}
+        definitions[result.__name__]["properties"] |= properties
+        definitions[result.__name__]["required"] += properties
     definitions["number"] = {
         "oneOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}],
         "description": "A number; what JSON cannot say stands as text.",

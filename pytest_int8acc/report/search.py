@@ -74,7 +74,7 @@ def search_notes(outcome: SearchOutcome, low_format: str, repairs: Sequence[Repa
     if hints:
         which = "the causes" if hints == len(causes) else f"{hints} of {len(causes)} causes"
         notes.append(f"{which} are hints, told by what tensors hold: no trial was left, or showed a loss")
-    unknown = sum(culprit.cause is None and not culprit.hidden for culprit in outcome.culprits)
+    unknown = sum(culprit.unexplained for culprit in outcome.culprits)
     if causes and unknown:
         notes.append(f"{unknown} of {len(outcome.culprits)} layers have no cause here: no trial showed one")
     if outcome.joined:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from posixpath import commonpath, dirname
@@ -11,9 +10,8 @@ from typing import Any
 from pytest_int8acc.names import shown, wrapped
 from pytest_int8acc.report.catalogue import MISSING
 from pytest_int8acc.report.json import BAD, RANK, Report
-from pytest_int8acc.report.plain import restore
 from pytest_int8acc.report.verdict import FAILURE, status_line
-from pytest_int8acc.report.view import CaseView, FindingView
+from pytest_int8acc.report.view import CaseView, FindingView, view_of
 from pytest_int8acc.report.words import (
     NAME,
     WIDTH,
@@ -130,6 +128,11 @@ def _culprit_lines(view: CaseView, most: int) -> list[str]:
     return [*lines, f"  and {more} more"] if more > 0 else lines
 
 
+def _rest(rows: int, most: int, indent: str = "", where: str = "") -> list[str]:
+    """Returns a line on the rows of a table beyond the first ``most``; no line if there are none."""
+    return [f"{indent}... and {rows - most} more{where}"] if rows > most else []
+
+
 def _caution_lines(sentences: Sequence[str], room: int, wraps: bool) -> list[str]:
     """Returns the lines of the first cautions, and the number of further cautions.
 
@@ -216,8 +219,8 @@ def _decision_lines(view: CaseView, width: int | None) -> list[str]:
     header = ("sample", "file", "baseline", view.low_format, "label", "right", "margin")
     for decisions in view.decisions:
         lines += [decisions.title, *indented_table(header, decisions.rows[:_DECISIONS], width)]
-        more = decisions.hidden + len(decisions.rows[_DECISIONS:])
-        lines += [f"  ... and {more} more (report.json has up to 100)"] if more else []
+        every = len(decisions.rows) + decisions.hidden
+        lines += _rest(every, _DECISIONS, "  ", " (report.json has up to 100)")
     return lines
 
 
@@ -229,14 +232,14 @@ def finding_lines(findings: Sequence[FindingView], verbosity: int = 0) -> list[s
     lines = []
     hidden = 0
     for finding in findings:
-        if finding.severity == "note" and verbosity < 2:
+        if finding.first.severity == "note" and verbosity < 2:
             hidden += 1
             continue
         lines.append(finding.line)
         if verbosity >= 2:
             lines += [f"    {other}" for other in finding.others]
-        if finding.remedy:
-            lines.append(f"    {finding.remedy}")
+        if finding.first.remedy:
+            lines.append(f"    {finding.first.remedy}")
     return [*lines, f"... and notes of {count(hidden, 'rule')} (all with -vv)"] if hidden else lines
 
 
@@ -259,8 +262,7 @@ def remedies(view: CaseView, verbosity: int = 0, width: int | None = None) -> li
         lines += [row.line for row in view.result.search.table if row.line]
     if verbosity >= 2 and view.trials:
         lines += table(("trial", "verdict", "loss", "cost", "why", "kept high"), view.trials[:_TRIALS], width)
-        more = len(view.trials) - _TRIALS
-        lines += [f"... and {more} more (all in report.json)"] if more > 0 else []
+        lines += _rest(len(view.trials), _TRIALS, where=" (all in report.json)")
     lines += [f"Another way: {way}" for way in view.alternatives]
     if view.calibrations:
         titles = ("method", "verdict", "most critical")
@@ -297,8 +299,7 @@ def _culprit_table(view: CaseView, width: int | None) -> list[str]:
         names = (row.culprit.layer, row.op_type)
         rows.append((*names, row.alone, row.sentence, f"{row.price} of MACs"))
     header = ("layer", "type", f"alone in {low}", "cause", "price")
-    more = len(view.guilty) - len(rows)
-    return [title, *indented_table(header, rows, width), *([f"  ... and {more} more"] if more else [])]
+    return [title, *indented_table(header, rows, width), *_rest(len(view.guilty), len(rows), "  ")]
 
 
 def _layer_table(view: CaseView, width: int | None) -> list[str]:
@@ -323,8 +324,7 @@ def _layer_table(view: CaseView, width: int | None) -> list[str]:
         "Layers (error against the baseline, the worst alone first)",
         *indented_table(header, rows, width),
     ]
-    more = len(view.layer_errors) - len(rows)
-    return [*lines, f"  ... and {more} more (all in report.json)"] if more else lines
+    return lines + _rest(len(view.layer_errors), len(rows), "  ", " (all in report.json)")
 
 
 def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, failed: bool) -> list[str]:
@@ -333,12 +333,12 @@ def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, f
     If the case ``failed``, only the settings are returned, because pytest shows the rest as the failure.
     Lines have at most ``width`` characters. ``properties`` are the ``user_properties`` of the case's report.
     """
-    if verbosity < 1 or "int8acc.details" not in properties:
+    view = view_of(properties) if verbosity > 0 else None
+    if view is None:
         return []
     settings = f"settings: {properties['int8acc.settings']}"
     if failed:
         return wrapped(settings, width)
-    view = CaseView(restore(json.loads(properties["int8acc.details"])))
     lines = [view.headline, *details(view, verbosity, width), *remedies(view, verbosity, width)]
     sentences = [*filter(None, lines), settings]
     return [part for line in sentences for part in wrapped(line, width)]

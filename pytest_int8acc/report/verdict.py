@@ -20,9 +20,9 @@ from pytest_int8acc.report.words import (
     WIDTH,
     count,
     fitted,
-    middle,
     name_of,
     number,
+    quoted,
     relation,
     worst_first,
 )
@@ -60,7 +60,7 @@ class VerdictView:
         texts = problems(self.result)
         for output in self.result.outputs:
             if output.problem:
-                texts.append(f"'{middle(output.name, most or len(output.name))}': {output.problem}")
+                texts.append(f"{quoted(output.name, most)}: {output.problem}")
         return texts + [relation(score, most) for score in self.judged if not score.passed]
 
     @cached_property

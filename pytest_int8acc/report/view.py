@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePosixPath
+from typing import Any
 from urllib.parse import quote
 
 from pytest_int8acc.report import charts
@@ -36,6 +37,7 @@ from pytest_int8acc.report.fixes import (
     share_that_stays,
     speed_note,
 )
+from pytest_int8acc.report.plain import restore
 from pytest_int8acc.report.search import (
     TradeoffView,
     alone_text,
@@ -128,9 +130,6 @@ class StageView:
     """A text on the worst missed limit of the stage; empty if all limits are met."""
     text: str
     """What it means if this stage is the first one that fails; empty if the stage passes."""
-    fit_notes: tuple[str, ...]
-    """A text for each output that differs from the earlier stage by a factor or an offset: the fault that the
-    difference suggests."""
 
 
 @dataclass(frozen=True)
@@ -158,11 +157,7 @@ class CulpritView:
 class FindingView:
     """The findings of one rule in the model or in the data, as texts."""
 
-    rule: str
-    severity: str
-    subject: str
-    text: str
-    remedy: str
+    first: Finding
     line: str
     """One line on the first finding of the rule, with the number of further findings."""
     others: tuple[str, ...]
@@ -324,8 +319,7 @@ class CaseView(VerdictView):
     @property
     def is_verified(self) -> bool:
         """Whether the fix meets the limits with a reserve, also on samples that did not choose it."""
-        answer, search = self.result.answer, self.result.search
-        return answer.verified if answer is not None else search is not None and search.verified
+        return self.result.fix is not None and self.result.fix.verified
 
     @cached_property
     def fix_cautions(self) -> list[str]:
@@ -383,7 +377,8 @@ class CaseView(VerdictView):
 
     @cached_property
     def _fixed(self) -> Mapping[tuple[str, str], Score]:
-        return {(score.subject, score.metric): score for score in self.result.fixed}
+        fix = self.result.fix
+        return {} if fix is None else {(score.subject, score.metric): score for score in fix.scores}
 
     @property
     def normalized_loss(self) -> float:
@@ -396,15 +391,6 @@ class CaseView(VerdictView):
         """The position of the worst score: 0 is perfect, 50 its limit, 100 infinitely bad; None if none."""
         places = [row.place for row in self.scores if row.place is not None]
         return max(places, default=None)
-
-    @cached_property
-    def fit_notes(self) -> list[str]:
-        """A text for each output on the fault that a line fitted to its values suggests.
-
-        The text is empty if the slope of the line is near 1 and its offset near 0, or if no line was fitted.
-        """
-        fits = [output.fit for output in self.result.outputs]
-        return ["" if fit is None else fit_note(fit, self.low_format) for fit in fits]
 
     @cached_property
     def stages(self) -> list[StageView]:
@@ -420,7 +406,6 @@ class CaseView(VerdictView):
             relations=tuple(relation(score) for score in judged),
             missed="; ".join(relation(score) for score in judged[:1] if not score.passed),
             text=stage_text(line, self.low_format),
-            fit_notes=tuple(fit_note(fit, self.low_format) for fit in line.fits.values()),
         )
 
     @cached_property
@@ -446,8 +431,7 @@ class CaseView(VerdictView):
     @cached_property
     def culprits(self) -> list[CulpritView]:
         """The layers that the plan of the search keeps in high precision, with their causes, as texts."""
-        culprits = self.result.search.culprits if self.result.search is not None else ()
-        return [_culprit_view(culprit, self.low_format) for culprit in culprits]
+        return [_culprit_view(culprit, self.low_format) for culprit in self.result.culprits]
 
     @cached_property
     def layers(self) -> list[str]:
@@ -533,10 +517,11 @@ class CaseView(VerdictView):
         """Returns notes on scores, outputs and the golden; all of them with ``verbosity`` 2."""
         result, whole = self.result, verbosity >= 2
         notes = _notes_of_scores(s for s in result.scores if s.limit is not None or whole)
-        for output, meaning in zip(result.outputs, self.fit_notes, strict=True):
+        for output in result.outputs:
             if output.note:
                 notes.append(f"'{output.name}': {output.note}")
             fit = output.fit
+            meaning = "" if fit is None else fit_note(fit, self.low_format)
             if fit is not None and (meaning or (whole and not output.passed)):
                 sign = "-" if fit.offset < 0 else "+"
                 line = f"{self.low_format} = {number(fit.slope)} * baseline {sign} {number(abs(fit.offset))}"
@@ -548,24 +533,6 @@ class CaseView(VerdictView):
         if found is not None and not found.is_caution:
             notes.append(default_session_text(found))
         return [*notes, *result.notes, *self.acceptances]
-
-    @property
-    def default_session(self) -> str:
-        """A text on how the candidate's results differ in a default session of ONNX Runtime.
-
-        Empty if they do not differ.
-        """
-        found = self.result.default_session
-        return "" if found is None else default_session_text(found)
-
-    @property
-    def fixed_session(self) -> str:
-        """A text on how the results of the recommended fix differ in a default session of ONNX Runtime.
-
-        Empty if they do not differ.
-        """
-        found = self.result.fixed_session
-        return "" if found is None else default_session_text(found)
 
     @cached_property
     def search_notes(self) -> list[str]:
@@ -667,6 +634,15 @@ class CaseView(VerdictView):
         return uses
 
 
+def view_of(properties: Mapping[str, Any]) -> CaseView | None:
+    """Returns the view of the result in ``user_properties``, those of pytest's report of a case.
+
+    The result is None if the case was not measured.
+    """
+    details = properties.get("int8acc.details")
+    return None if details is None else CaseView(restore(json.loads(str(details))))
+
+
 def _culprit_view(culprit: Culprit, low_format: str) -> CulpritView:
     cause = culprit.cause
     view = CulpritView(
@@ -730,7 +706,7 @@ def _finding_view(group: Sequence[Finding]) -> FindingView:
     title = f"data {first.severity}" if first.source == "data" else first.severity
     others = tuple(f"'{finding.subject}': {finding.text}" for finding in group[1:])
     line = f"{title}: {rule_line(group)} [{first.rule}]"
-    return FindingView(first.rule, first.severity, first.subject, first.text, first.remedy, line, others)
+    return FindingView(first, line, others)
 
 
 def _engine_view(engine: EngineInfo, low_format: str, baseline: Latency | None) -> EngineView:

@@ -8,7 +8,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_int8acc.report.catalogue import ABLATIONS, CAUSES, FITS, HINT, STAGES, SYMPTOMS, Why
-from pytest_int8acc.report.words import NAME, count, few, middle, number, pairs_text, percent, worst_first
+from pytest_int8acc.report.words import (
+    NAME,
+    count,
+    few,
+    joined,
+    middle,
+    number,
+    pairs_text,
+    percent,
+    quoted,
+    worst_first,
+)
 from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LineFit, OutputResult, StageLine
 from pytest_int8acc.results.causes import (
     Ablation,
@@ -89,7 +100,7 @@ def cause_text(cause: Cause, low_format: str) -> str:
     """Returns a sentence on the cause, with the share of the loss that a trial without the cause removed."""
     sentence = SYMPTOMS[cause.symptom].sentence.format_map(_Facts(cause, low_format))
     shown = HINT if cause.evidence is None else _ablation_text(cause)
-    return "; ".join(filter(None, [sentence, shown]))
+    return joined(sentence, shown)
 
 
 def cause_clause(cause: Cause, low_format: str) -> str:
@@ -99,7 +110,7 @@ def cause_clause(cause: Cause, low_format: str) -> str:
 
 def cause_brief(cause: Cause, low_format: str) -> str:
     """Returns a few words on the cause, with the share of the loss that a trial without the cause removed."""
-    return "; ".join(filter(None, [cause_clause(cause, low_format), _ablation_text(cause, named=True)]))
+    return joined(cause_clause(cause, low_format), _ablation_text(cause, named=True))
 
 
 def cause_advice(cause: Cause, low_format: str) -> str:
@@ -120,7 +131,7 @@ def _ablation_text(cause: Cause, *, named: bool = False) -> str:
     ablation = cause.ablation
     if ablation is None:
         return ""
-    name = f"'{middle(ablation.tensor, NAME)}'" if named else ""
+    name = quoted(ablation.tensor) if named else ""
     facts = {
         "it": name or "it",
         "of_it": f" of {name}" if name else "",
@@ -185,10 +196,12 @@ def _short_left(cause: Cause) -> str:
 
 
 def _many_scales(cause: Cause) -> str:
-    scales = round(cause.numbers["scales"])
+    scales, off = cause.numbers["scales"], cause.numbers["scales_off"]
     if scales == 1:
         return f"the scale of weight '{cause.tensor}' is"
-    return f"{cause.numbers['scales_off']:g} of {scales} scales of weight '{cause.tensor}' are"
+    if not off:  # no scale is far off, but together they lose much
+        return f"the {scales:g} scales of weight '{cause.tensor}' are"
+    return f"{off:g} of {scales:g} scales of weight '{cause.tensor}' are"
 
 
 def _how_far(cause: Cause) -> str:
@@ -243,7 +256,7 @@ def stage_text(line: StageLine, low_format: str, scales: str = "") -> str:
     parts += [f"'{name}': {problem}" for name, problem in line.problems.items()]
     before = stage_title(line.against, low_format)
     parts += [_fit_phrase(name, fit, before) for name, fit in line.fits.items()]
-    return "; ".join(filter(None, parts))
+    return joined(*parts)
 
 
 def stage_meaning(diagnosis: Diagnosis, low_format: str) -> str:
@@ -277,9 +290,12 @@ def _fit_phrase(output: str, fit: LineFit | None, before: str) -> str:
     """
     if fit is None or not fit.meanings:
         return ""
+    return f"'{output}' comes out {_fit_clauses(fit, before)}"
+
+
+def _fit_clauses(fit: LineFit, before: str) -> str:
     facts = _fit_facts(fit) | {"before": before}
-    clauses = [FITS[meaning].clause.format_map(facts) for meaning in fit.meanings]
-    return f"'{output}' comes out {' and '.join(clauses)}"
+    return " and ".join(FITS[meaning].clause.format_map(facts) for meaning in fit.meanings)
 
 
 def _fit_facts(fit: LineFit) -> dict[str, float | str]:
@@ -335,8 +351,8 @@ def _of_speed(result: CaseResult, speed: SpeedSearch) -> Iterator[str]:
         return
     layers = count(len(speed.losses), "layer")
     most = max(speed.losses, key=lambda name: speed.losses[name])
-    for room in (len(most), NAME):
-        yield Why.SLOW.format(**facts, layers=layers, most=f"'{middle(most, room)}'")
+    for room in (None, NAME):
+        yield Why.SLOW.format(**facts, layers=layers, most=quoted(most, room))
 
 
 def at_fault(result: CaseResult) -> tuple[Culprit, ...]:
@@ -344,7 +360,7 @@ def at_fault(result: CaseResult) -> tuple[Culprit, ...]:
 
     A loss may also be explained by a node like TopK, or by wrong preprocessing of the calibration data.
     """
-    diagnosis, culprits = result.diagnosis, result.search.culprits if result.search is not None else ()
+    diagnosis, culprits = result.diagnosis, result.culprits
     if diagnosis is None:
         return culprits
     if is_jumpy(result):
@@ -360,14 +376,12 @@ def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[
     The longest text is the first. ``meaning`` is a text on the first stage that fails, which is used if none
     of these is at fault.
     """
-    mismatches = [
-        f.text for f in result.findings if f.source == "data" and f.rule == diagnosis.preprocessing_mismatch
-    ]
+    mismatches = [finding.text for finding in result.mismatches]
     parts, culprits = mismatches[:1], at_fault(result)
     layers = [""]
     if diagnosis.ranges is not None:
         parts.append(_of_ranges(diagnosis.ranges))
-    elif any(culprit.cause is not None or culprit.hidden for culprit in culprits):
+    elif not all(culprit.unexplained for culprit in culprits):
         layers = list(_of_culprits(culprits, result.low_format))
     elif diagnosis.fixed_pairs:
         parts.append(_of_pairs(result.findings, diagnosis.fixed_pairs))
@@ -382,8 +396,8 @@ def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[
     fit = next(filter(None, fits), "")
     unknown = "" if result.stopped else Why.UNKNOWN
     for layer in layers:
-        yield "; ".join(filter(None, [*parts, layer, fit])) or unknown
-        yield "; ".join(filter(None, [*parts, layer])) or unknown
+        yield joined(*parts, layer, fit) or unknown
+        yield joined(*parts, layer) or unknown
     if mismatches:
         yield mismatches[0]
 
@@ -441,7 +455,7 @@ def nan_texts(found: FloatNan, low_format: str) -> Iterator[str]:
         return
     text = Why.FLOAT_NAN_IN_BOTH if found.half else Why.FLOAT_NAN
     if found.node:
-        first = Why.FIRST_NAN.format(op_type=middle(found.op_type, NAME), node=middle(found.node, NAME))
+        first = Why.FIRST_NAN.format(op_type=middle(found.op_type), node=middle(found.node))
         yield text.format(format=low_format, where=first)
     yield text.format(format=low_format, where="")
 
@@ -453,16 +467,16 @@ def _of_other_model(other: OtherModel, low_format: str) -> Iterator[str]:
         "file": other.file,
         "model": other.model,
         "weights": count(other.weights, "weight"),
-        "tensor": middle(other.tensor, NAME),
-        "op_type": middle(other.op_type, NAME),
+        "tensor": middle(other.tensor),
+        "op_type": middle(other.op_type),
         "off": percent(other.off) if math.isfinite(other.off) else "more than all",
         "operators": ", ".join(_operators_of(other)),
     }
     tensor = Why.OTHER_TENSOR.format(**facts) if other.tensor else ""
-    made_by = {"file": other.file, "op_type": middle(other.made_by, NAME)}
+    made_by = {"file": other.file, "op_type": middle(other.made_by)}
     if other.attributes:
         first = other.attributes[0]
-        own, theirs = (middle(value, NAME) for value in (first.own, first.other))
+        own, theirs = (middle(value) for value in (first.own, first.other))
         template = Why.OTHER_MAKER_WITH if other.made_by else Why.OTHER_ATTRIBUTE
         tensor += template.format(**made_by, name=first.name, own=own, theirs=theirs, model=other.model)
     elif other.made_by:
@@ -472,20 +486,20 @@ def _of_other_model(other: OtherModel, low_format: str) -> Iterator[str]:
     weights = Why.SAME_WEIGHTS.format(**facts) if other.weights else ""
     if other.differing:
         weights = Why.OTHER_WEIGHTS.format(
-            **facts, differing=len(other.differing), first=middle(other.differing[0], NAME)
+            **facts, differing=len(other.differing), first=middle(other.differing[0])
         )
     if not other.differs:
         yield (Why.NOT_LOW + Why.NOT_THE_CAUSE).format(**facts)
         return
     start = f"{Why.NOT_LOW}: {Why.OTHER_MODEL}".format(**facts)
     in_fp32 = tensor and Why.IN_FP32 + tensor
-    yield "; ".join(filter(None, [start, weights, placed, in_fp32]))
-    yield "; ".join(filter(None, [start, placed, in_fp32]))
-    yield "; ".join(filter(None, [start, weights, operators, in_fp32]))
-    yield "; ".join(filter(None, [start, weights, in_fp32 or operators]))
+    yield joined(start, weights, placed, in_fp32)
+    yield joined(start, placed, in_fp32)
+    yield joined(start, weights, operators, in_fp32)
+    yield joined(start, weights, in_fp32 or operators)
     for where in (in_fp32, tensor):
-        yield "; ".join(filter(None, [start, where or operators or weights]))
-        yield "; ".join(filter(None, [Why.OTHER_MODEL.format(**facts), where or operators or weights]))
+        yield joined(start, where or operators or weights)
+        yield joined(Why.OTHER_MODEL.format(**facts), where or operators or weights)
 
 
 def _added_text(added: AddedNode | None) -> str:
@@ -497,9 +511,9 @@ def _added_text(added: AddedNode | None) -> str:
         return ""
     template = Why.ADDED_CAST if added.to else Why.ADDED
     text = template.format(
-        op_type=middle(added.op_type, NAME),
-        node=middle(added.node, NAME),
-        tensor=middle(added.tensor, NAME),
+        op_type=middle(added.op_type),
+        node=middle(added.node),
+        tensor=middle(added.tensor),
         to=added.to,
     )
     return text + (Why.CHANGES.format(share=percent(added.changed)) if added.changed else "")
@@ -520,27 +534,25 @@ def values_texts(result: CaseResult) -> Iterator[str]:
     if output is None or output.fit is None:
         yield ""
         return
-    for most in (len(output.name), NAME):
+    for most in (None, NAME):
         text = _values_text(result, output, output.fit, most)
         if output.part_of:
             yield f"{text}; {Why.PART.format(whole=middle(output.part_of, most))}"
         yield text
 
 
-def _values_text(result: CaseResult, output: OutputResult, fit: LineFit, most: int) -> str:
+def _values_text(result: CaseResult, output: OutputResult, fit: LineFit, most: int | None) -> str:
     facts = {
         "format": result.low_format,
         "baseline": "the baseline",
-        "output": f"'{middle(output.name, most)}'",
+        "output": quoted(output.name, most),
         "correlation": number(fit.correlation, 3),
         "samples": count(output.samples or result.samples, "sample"),
     }
     if "constant" in fit.meanings:
         return Why.CONSTANT.format(**facts, offset=fit.offset)
     if fit.meanings:
-        line = _fit_facts(fit) | {"before": "the baseline"}
-        clauses = " and ".join(FITS[meaning].clause.format_map(line) for meaning in fit.meanings)
-        return Why.OFF.format(**facts, clauses=clauses)
+        return Why.OFF.format(**facts, clauses=_fit_clauses(fit, "the baseline"))
     return (Why.UNRELATED if fit.correlation < _UNRELATED else Why.CLOSE).format(**facts)
 
 
@@ -578,8 +590,7 @@ def jump_text(jumps: Sequence[Jump], most: int | None = None) -> str:
     """
     first = jumps[0]
     more = f" (and {count(len(jumps) - 1, 'more node')})" if len(jumps) > 1 else ""
-    node = middle(first.node, most or len(first.node))
-    return Why.CHOICE.format(op_type=first.op_type, node=node, more=more)
+    return Why.CHOICE.format(op_type=first.op_type, node=middle(first.node, most), more=more)
 
 
 def _of_pairs(findings: Sequence[Finding], fixed: Sequence[str]) -> str:
@@ -597,24 +608,23 @@ def _of_pairs(findings: Sequence[Finding], fixed: Sequence[str]) -> str:
 def _of_ranges(ranges: OddRanges) -> str:
     """Returns a text on how many dynamic ranges do not fit the data, by which factors, and why."""
     parts, faults = [], []
-    if ranges.wide:
-        many = _some(ranges.wide, ranges.count)
-        parts.append(Why.WIDE_RANGES.format(many=many, span=_span(ranges.wide)))
-        faults.append("too wide")
-    if ranges.narrow:
-        many = _some(ranges.narrow, ranges.count)
-        parts.append(Why.NARROW_RANGES.format(many=many, span=_span(ranges.narrow)))
-        faults.append("too narrow")
-    said, fault = ", ".join(parts), " and ".join(faults)
+    for factors, template, fault in (
+        (ranges.wide, Why.WIDE_RANGES, "too wide"),
+        (ranges.narrow, Why.NARROW_RANGES, "too narrow"),
+    ):
+        if factors:
+            parts.append(template.format(many=_some(factors, ranges.count), span=_span(factors)))
+            faults.append(fault)
+    said = ", ".join(parts)
     if ranges.calibrated:
         if not ranges.wide and min(ranges.calibrated) > 1 / _SAME_REACH:
             return Why.CLIPPED_RANGES.format(ranges=said, method=ranges.method)
         return Why.OTHER_DATA.format(ranges=said, span=_span(ranges.calibrated))
     if not ranges.by_hand:
-        return Why.RANGES_OF_OTHERS.format(ranges=said, fault=fault)
+        return Why.RANGES_OF_OTHERS.format(ranges=said, fault=" and ".join(faults))
     values = ", ".join(f"{value:g}" for value in ranges.by_hand)
     shared = "a few dynamic ranges" if len(ranges.by_hand) > 1 else "one dynamic range"
-    return Why.RANGES_BY_HAND.format(ranges=said, few=shared, values=values, fault=fault)
+    return Why.RANGES_BY_HAND.format(ranges=said, few=shared, values=values, fault=" and ".join(faults))
 
 
 def _some(part: Sequence[float], count: int) -> str:
@@ -643,7 +653,7 @@ def _of_culprits(culprits: Sequence[Culprit], low_format: str) -> Iterator[str]:
         parts.append(f"{CAUSES[kind].plural.format(format=low_format)} in {count(n, 'layer')}")
     inside = Counter(culprit.inside for culprit in culprits if culprit.hidden and culprit.cause is None)
     parts += [Why.NO_CAUSES.format(layers=count(n, "layer"), node=node) for node, n in inside.items()]
-    unshown = sum(culprit.cause is None and not culprit.hidden for culprit in culprits)
+    unshown = sum(culprit.unexplained for culprit in culprits)
     parts += [Why.UNSHOWN.format(layers=count(unshown, "layer"))] if unshown else []
     yield "; ".join(parts)
 
@@ -654,14 +664,13 @@ def pair_text(quantizer: Quantizer, most: int | None = None) -> str:
     The name in it has at most ``most`` characters.
     """
     template = Why.AT_OUTPUT if quantizer.output else Why.AT_TENSOR
-    name = quantizer.output or quantizer.tensor
-    return template.format(tensor=middle(name, most or len(name)))
+    return template.format(tensor=middle(quantizer.output or quantizer.tensor, most))
 
 
 def _of_culprit(culprit: Culprit, low_format: str) -> Iterator[str]:
     cause, pair = culprit.cause, culprit.quantizer
     full = Why.LAYER.format(op_type=culprit.op_type, layer=culprit.layer)
-    brief = Why.LAYER.format(op_type=middle(culprit.op_type, NAME), layer=middle(culprit.layer, NAME))
+    brief = Why.LAYER.format(op_type=middle(culprit.op_type), layer=middle(culprit.layer))
     if pair is not None:
         behind = Why.BEHIND.format(op_type=pair.op_type, node=pair.node) if pair.node else ""
         full = Why.PAIR.format(at=pair_text(pair) + behind)
@@ -672,10 +681,10 @@ def _of_culprit(culprit: Culprit, low_format: str) -> Iterator[str]:
     yield f"{full}: {cause_text(cause, low_format)}"
     short = replace(
         cause,
-        tensor=middle(cause.tensor, NAME),
-        node=middle(cause.node, NAME),
-        op_type=middle(cause.op_type, NAME),
-        others=tuple(middle(name, NAME) for name in cause.others[:2]),
+        tensor=middle(cause.tensor),
+        node=middle(cause.node),
+        op_type=middle(cause.op_type),
+        others=tuple(middle(name) for name in cause.others[:2]),
     )
     yield f"{brief}: {cause_text(short, low_format)}"
     yield f"{brief}: {cause_brief(short, low_format)}"

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from pytest_int8acc.results import Score
+from pytest_int8acc.results import Repair, Score, SearchOutcome
 
 #: The maximum number of characters of a line of a report in the terminal or a log.
 WIDTH = 110
@@ -138,13 +138,13 @@ def name_of(score: Score, most: int | None = None) -> str:
 
     Each name in it has at most ``most`` characters.
     """
-    subject, metric = (middle(name, most or len(name)) for name in (score.subject, score.metric))
-    return f"'{subject}'" if score.name == score.subject else f"'{subject}' {metric}"
+    subject = quoted(score.subject, most)
+    return subject if score.name == score.subject else f"{subject} {middle(score.metric, most)}"
 
 
 def name_in_yaml(output: str) -> str:
     """Returns the name of an output as the YAML of a spec needs it, in quotes if it has a bracket."""
-    name = middle(output, NAME)
+    name = middle(output)
     return f"'{name}'" if "[" in name else name  # YAML reads a bracket as the start of a list
 
 
@@ -171,10 +171,25 @@ def shorten(text: str, most: int) -> str:
     return cut[: cut.rfind(" ") if " " in cut[most // 2 :] else None].rstrip(" ,;:") + "..."
 
 
-def middle(text: str, most: int) -> str:
-    """Returns ``text``; if it is longer than ``most`` characters, dots replace its middle."""
+def quoted(name: str, most: int | None = NAME) -> str:
+    """Returns a name in quotes. If it is longer than ``most`` characters, dots replace its middle."""
+    return f"'{middle(name, most)}'"
+
+
+def joined(*clauses: str) -> str:
+    """Returns the clauses that are not empty in one text, with semicolons between them."""
+    return "; ".join(filter(None, clauses))
+
+
+def middle(text: str, most: int | None = NAME) -> str:
+    """Returns ``text``; if it is longer than ``most`` characters, dots replace its middle.
+
+    With None it is never shortened.
+    """
+    if most is None or len(text) <= most:
+        return text
     end = (most - 3) * 2 // 3  # more of the end is kept, because the end of a path identifies a file better
-    return text if len(text) <= most else f"{text[: most - 3 - end]}...{text[len(text) - end :]}"
+    return f"{text[: most - 3 - end]}...{text[len(text) - end :]}"
 
 
 def fitted(text: str, most: int = WIDTH) -> str:
@@ -194,6 +209,16 @@ def fitted(text: str, most: int = WIDTH) -> str:
 def first_fitting(texts: Sequence[str], most: int = WIDTH) -> str:
     """Returns the first of ``texts`` with at most ``most`` characters; if none, the last one, shortened."""
     return next((text for text in texts if len(text) <= most), fitted(texts[-1], most))
+
+
+def proof_word(found: Repair | SearchOutcome) -> str:
+    """Returns whether a fix meets the criteria with a reserve also on samples that it has not seen.
+
+    The text is ``verified``, ``not proved`` if it has not run on such samples, or ``not verified``.
+    """
+    if found.verified:
+        return "verified"
+    return "not proved" if found.holds else "not verified"
 
 
 def percent(share: float) -> str:

@@ -194,14 +194,33 @@ class CaseResult:
         return self.diagnosis.repairs[0] if self.diagnosis and self.diagnosis.repairs else None
 
     @property
-    def fixed(self) -> tuple[Score, ...]:
-        """The scores of the recommended remedy.
+    def culprits(self) -> tuple[Culprit, ...]:
+        """The layers that the plan of the search keeps in high precision; empty without a search."""
+        return self.search.culprits if self.search is not None else ()
 
-        Without a remedy, the scores of the plan that the search found.
-        """
-        if self.answer is not None:
-            return self.answer.scores
-        return self.search.fixed if self.search else ()
+    @property
+    def mismatches(self) -> tuple[Finding, ...]:
+        """The findings on the preprocessing mismatch that explains the failure; empty if there is none."""
+        rule = self.diagnosis.preprocessing_mismatch if self.diagnosis is not None else ""
+        return tuple(found for found in self.findings if found.source == "data" and found.rule == rule)
+
+    @property
+    def fix(self) -> Repair | None:
+        """The recommended remedy; if no remedy was tried, the plan that the search found; otherwise None."""
+        search = self.search
+        if self.answer is not None or search is None or not search.found or not search.culprits:
+            return self.answer
+        samples = self.evidence.proved_on
+        return Repair(
+            kind="high",
+            layers=search.kept,
+            rescales=(),
+            evidence=Evidence("plan", self.place, samples, held_out=search.held_out, scores=search.fixed),
+            verified=search.verified,
+            price=1 - search.int8_share,
+            precision=search.precision,
+            holds=search.holds,
+        )
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -228,9 +247,17 @@ class CaseResult:
         return self.precision is not None and self.precision.is_broken
 
     @property
+    def fatal_blind(self) -> BlindSpots | None:
+        """The useless outputs that fail the case, because they also meet the limits; None if none do."""
+        blind = self.blind
+        if blind is None or self.blind_reason:
+            return None
+        return blind if blind.fatal_outputs or blind.beaten else None
+
+    @property
     def is_blind(self) -> bool:
         """Whether useless outputs, like zeros, also meet the limits, and the spec does not accept that."""
-        return self.blind is not None and self.blind.fatal and not self.blind_reason
+        return self.fatal_blind is not None
 
     @property
     def _is_met(self) -> bool:

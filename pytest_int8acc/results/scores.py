@@ -9,9 +9,6 @@ from typing import Literal
 from pytest_int8acc.results.samples import ChangedDecisions
 
 Bound = Literal["min", "max"]
-#: Whether the samples show that a limit is met. ``undecided``: other samples of the same kind may reverse the
-#: verdict.
-Outcome = Literal["passed", "failed", "undecided"]
 #: How an output of the candidate differs from the baseline's, by a line fitted to its values. ``constant``:
 #: the output has one value everywhere. ``small``, ``large``: it is too small or too large by a factor.
 #: ``shifted``: an offset is added to it.
@@ -86,11 +83,6 @@ class Score:
     @property
     def passed(self) -> bool:
         """Whether the value meets the limit. True without a limit; False if the value is nan."""
-        return self.kept_by_value
-
-    @property
-    def kept_by_value(self) -> bool:
-        """Whether the value meets the limit, whatever its interval."""
         return self._keeps(self.value)
 
     def _keeps(self, value: float) -> bool:
@@ -106,27 +98,16 @@ class Score:
         return self.value - self.limit if self.bound == "min" else self.limit - self.value
 
     @property
-    def outcome(self) -> Outcome:
-        """``undecided`` if the interval contains the limit; otherwise whether the interval meets the limit.
+    def steady(self) -> bool:
+        """Whether the samples decide if the limit is met: the interval does not contain the limit.
 
-        Without an interval the value decides.
+        If it does, other samples of the same kind may reverse the verdict. Without an interval the value
+        decides.
         """
         ends = () if self.interval is None else (self.interval.low, self.interval.high)
-        if any(self._keeps(end) != self.kept_by_value for end in ends):
-            return "undecided"
-        return "passed" if self.kept_by_value else "failed"
+        return all(self._keeps(end) == self.passed for end in ends)
 
-    @property
-    def steady(self) -> bool:
-        """Whether the samples decide if the limit is met: the interval does not contain the limit."""
-        return self.outcome != "undecided"
-
-    @property
-    def likely(self) -> bool:
-        """Whether the value meets the limit, and so do at least a share ``LIKELY`` of bootstrap resamples."""
-        return self.holds_at(LIKELY)
-
-    def holds_at(self, level: float) -> bool:
+    def holds_at(self, level: float = LIKELY) -> bool:
         """Whether the value meets the limit, and so does at least a share ``level`` of bootstrap resamples.
 
         ``level`` is from 0 to 1. Without an interval only the value is tested.
@@ -366,6 +347,19 @@ class ChanceMetric:
         """Whether shuffling the outputs does not change the metric, and its value is not 0."""
         return self.baseline == self.chance != 0
 
+    @property
+    def is_users(self) -> bool:
+        """Whether the metric is a function or class of the user, named ``file.py:name``."""
+        return ":" in self.metric
+
+    @property
+    def is_reversed(self) -> bool:
+        """Whether a user's metric is better for shuffled outputs than for the baseline's outputs.
+
+        The criterion may then be wrong about whether greater or smaller values are better.
+        """
+        return self.is_users and self.as_well and self.baseline != self.chance
+
 
 @dataclass(frozen=True)
 class FittingMetric:
@@ -401,7 +395,17 @@ class BlindSpots:
     """The metric of labels that fits an output; None if the content of the outputs is not known."""
 
     @property
-    def fatal(self) -> bool:
-        """Whether a pass proves nothing: zeros or shuffled outputs also pass, or have as good a metric."""
-        dead = any(candidate.is_fatal for candidate in self.undetected)
-        return dead or any(metric.as_well for metric in self.at_chance)
+    def fatal_outputs(self) -> tuple[DeadCandidate, ...]:
+        """The zeros and shuffled outputs that meet all criteria. A pass then proves nothing."""
+        return tuple(dead for dead in self.undetected if dead.is_fatal)
+
+    @property
+    def beaten(self) -> tuple[ChanceMetric, ...]:
+        """The metrics that are as good for zeros or shuffled outputs. A pass then proves nothing."""
+        return tuple(metric for metric in self.at_chance if metric.as_well)
+
+    @property
+    def lost(self) -> Score | None:
+        """The SQNR of an output of the candidate that even the default limit would reject; None if none."""
+        near = self.too_near
+        return near if near is not None and near.limit is not None and near.limit <= DEFAULT_SQNR_DB else None

@@ -112,6 +112,11 @@ class Culprit:
     quantizer: Quantizer | None = None
     """The only Q/DQ pair of a layer that computes nothing; None for layers that compute."""
 
+    @property
+    def unexplained(self) -> bool:
+        """Whether no trial and no value of a tensor shows a cause, although runs show the layer's values."""
+        return self.cause is None and not self.hidden
+
 
 @dataclass(frozen=True)
 class TrialLine:

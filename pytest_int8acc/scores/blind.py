@@ -215,7 +215,7 @@ class _Trial:
         part = self._part(name)
         for limits in limits_for(name if part is None else part.output, self.judge.limits):
             if any(METRICS[metric].min_classes for metric in limits.limits):
-                return limits.axis
+                return limits.options.axis
         first = self._arrays(name)[0]
         return 1 if first.ndim == 2 and first.shape[1] > 1 and first.dtype.kind == "f" else None
 

@@ -11,7 +11,7 @@ from pytest_int8acc.graph.flow import SCORES
 from pytest_int8acc.results import Bound, Score
 from pytest_int8acc.results.scores import CONFIDENCE, DEFAULT_SQNR_DB
 from pytest_int8acc.scores.metrics import METRICS, Metric, per_sample
-from pytest_int8acc.scores.rows import REL_FLOOR, Options, Tolerance
+from pytest_int8acc.scores.rows import Options
 from pytest_int8acc.scores.shares import Pool
 from pytest_int8acc.tensors import Array, Part, did_you_mean
 
@@ -52,17 +52,13 @@ class OutputLimits:
 
     output: str
     """An output's name, or a pattern as in ``fnmatch``."""
-    axis: int = -1
-    """The class axis, for the metrics ``kl`` and top-k agreement."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """The limit of each metric, by the metric's name. ``Metric.bound`` says whether a limit is a minimum or a
     maximum."""
-    rel_floor: float = REL_FLOOR
-    """The minimum denominator of relative errors, as a ratio to the baseline's greatest magnitude."""
+    options: Options = field(default_factory=Options)
+    """The options, such as the class axis, with which metrics are computed for these limits."""
     note: str = ""
     """A note that is shown with every score that these limits judge."""
-    tolerance: Tolerance | None = None
-    """The tolerance of the metric ``tolerance``; None means Polygraphy's default tolerance."""
     unjudged: bool = False
     """Whether the spec says that the outputs are not judged at all."""
     inner: bool = False
@@ -74,11 +70,6 @@ class OutputLimits:
     spared: float | None = None
     """If each sample is judged by itself: the ratio of samples that may miss the limits, 0 to 1. None if all
     samples are judged together."""
-
-    @property
-    def options(self) -> Options:
-        """The options, such as the class axis, with which metrics are computed for these limits."""
-        return Options(self.axis, self.rel_floor, self.tolerance or Tolerance())
 
     def metric(self, name: str) -> Metric:
         """Returns the metric ``name``: over all samples, or of each sample by itself if ``spared`` is set."""
@@ -152,7 +143,7 @@ def limits_of_part(
     found = []
     own = [c for c in criteria if not c.accepted or fnmatchcase(part.name, c.output)]
     for criterion in _limits_for_any((part.name, part.place, part.output), own):
-        along = criterion.axis % len(shape) == part.axis if shape else False
+        along = criterion.options.axis % len(shape) == part.axis if shape else False
         kept = dict(criterion.limits)
         for metric in criterion.limits if along else ():
             if METRICS[metric].min_classes and (no_classes or shape[part.axis] < METRICS[metric].min_classes):
@@ -184,7 +175,7 @@ def limits_of_small_channels(
     found = []
     for criterion in _limits_for_any((part.name, part.place, part.output), criteria):
         by_class = any(METRICS[metric].min_classes for metric in criterion.limits)
-        if by_class and criterion.axis % rank == part.axis:
+        if by_class and criterion.options.axis % rank == part.axis:
             return None
         if criterion.accepted and not fnmatchcase(part.name, criterion.output):
             continue

@@ -129,7 +129,7 @@ class Decisions:
         """
         task = next((t for t in self._tasks() if (t.output or first_output) == name), None)
         axes = [
-            limits.axis
+            limits.options.axis
             for limits in limits_for(name, self._judge.limits)
             if any(METRICS[metric].measure in (TOP1, TOP5) for metric in limits.limits)
         ]

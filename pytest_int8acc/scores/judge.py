@@ -99,9 +99,9 @@ class Verdict(NamedTuple):
     @property
     def holds(self) -> bool:
         """Whether the candidate passes, and would pass on nearly any other samples of the same kind."""
-        return self.holds_at(LIKELY)
+        return self.holds_at()
 
-    def holds_at(self, level: float) -> bool:
+    def holds_at(self, level: float = LIKELY) -> bool:
         """Whether the candidate passes, and each score meets its limit on most bootstrap resamples.
 
         Args:
@@ -444,7 +444,7 @@ class OutputRows:
                 self._begin(b)
             for limits in self.limits:
                 for metric in limits.limits:
-                    check_fits(METRICS[metric], self.name, b, limits.axis)
+                    check_fits(METRICS[metric], self.name, b, limits.options.axis)
         count = samples_in(b) if samples is None else samples
         difference = _difference(self.arrays, b, c)
         self.difference = self.difference or difference

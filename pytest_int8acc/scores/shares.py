@@ -279,7 +279,24 @@ class Differing(Share):
         return np.asarray(b != c, np.float64).reshape(samples, -1) / max(self.budget, TINY)
 
 
-class Divergence(Share):
+class _OfClasses(Share):
+    """Base class for limits on metrics that compare class rows, which are vectors of class scores."""
+
+    def _class_errors(self, b: Array, c: Array, samples: int) -> tuple[F64, F64]:
+        """Returns the baseline and the candidate's finite error, [samples, class rows, classes]."""
+        y, z = (class_rows(a, self.options.axis, samples) for a in (b, c))
+        return y, np.nan_to_num(z - y, nan=0.0, posinf=0.0, neginf=0.0)
+
+    def _of_compared(self, y: F64, vectors: F64) -> F64:
+        """Returns ``vectors`` as [samples, elements], with 0 for class rows that are not compared.
+
+        A class row is not compared if its greatest value in the baseline ``y`` is not finite.
+        """
+        compared = np.isfinite(y.max(axis=-1))[..., None]
+        return flat(np.where(compared, vectors, 0.0), len(y))
+
+
+class Divergence(_OfClasses):
     """Computes which share of a limit on the KL divergence each sample uses up.
 
     To second order, the KL divergence is half the variance of the logits' error under the softmax of the
@@ -295,15 +312,13 @@ class Divergence(Share):
         return np.maximum(rows[:, 0], 0.0)
 
     def _vectors(self, b: Array, c: Array, samples: int) -> F64:
-        y, z = (class_rows(a, self.options.axis, samples) for a in (b, c))
+        y, e = self._class_errors(b, c, samples)
         p = np.exp(log_softmax(y))
-        e = _finite(z - y)
-        e = np.sqrt(p) * (e - (p * e).sum(axis=-1, keepdims=True))
-        counted = np.isfinite(y.max(axis=-1))[..., None]
-        return flat(np.where(counted, e, 0.0), samples) / math.sqrt(max(2 * self.budget, TINY))
+        vectors = np.sqrt(p) * (e - (p * e).sum(axis=-1, keepdims=True))
+        return self._of_compared(y, vectors) / math.sqrt(max(2 * self.budget, TINY))
 
 
-class Flips(Share):
+class Flips(_OfClasses):
     """Computes which share of a limit on top-1 agreement each sample uses up.
 
     A class row is one vector of class scores. If each sample is one class row, its share measures how near
@@ -339,12 +354,10 @@ class Flips(Share):
         return rows[:, 0] if self.pool == "rank" else super()._shares(rows)
 
     def _vectors(self, b: Array, c: Array, samples: int) -> F64:
-        y, z = (class_rows(a, self.options.axis, samples) for a in (b, c))
+        y, e = self._class_errors(b, c, samples)
         margin = y.max(axis=-1, keepdims=True) - y
         floor = _MIN_MARGIN * float(np.mean(margin[np.isfinite(margin)])) if margin.size else 0.0
-        gains = class_gains(y, _finite(z - y), max(floor, TINY))
-        counted = np.isfinite(y.max(axis=-1))[..., None]
-        return flat(np.where(counted, gains, 0.0), samples)
+        return self._of_compared(y, class_gains(y, e, max(floor, TINY)))
 
 
 class Flips5(Flips):
@@ -365,7 +378,3 @@ def error(b: Array, c: Array, samples: int) -> F64:
     e = difference(b, c, b.astype(np.float64), c.astype(np.float64)).reshape(samples, -1)
     finite = np.isfinite(b)
     return e if finite.all() else np.where(finite.reshape(samples, -1), e, 0.0)
-
-
-def _finite(error: F64) -> F64:
-    return np.nan_to_num(error, nan=0.0, posinf=0.0, neginf=0.0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -173,13 +174,22 @@ class Splitter:
         axis = axis_of(output, named, array.shape)
         known_axis, segments = self.joined.get(output, (axis, ()))
         kinds = _kinds(segments) if known_axis == axis else []
-        parts, start = list[Part](), 0
-        for size in named.sizes:
-            here = set(kinds[start : start + size])
-            stop = None if start + size == array.shape[axis] else start + size
-            parts.append(Part(output, axis, start, stop, here.pop() if len(here) == 1 else ""))
-            start += size
-        return parts
+        starts = accumulate(named.sizes, initial=0)
+        labels = [set(kinds[start : start + size]) for start, size in zip(starts, named.sizes, strict=False)]
+        return _in_order(output, axis, named.sizes, labels)
+
+
+def _in_order(output: str, axis: int, sizes: Sequence[int], labels: Sequence[set[str]]) -> list[Part]:
+    """Returns neighbouring parts that cover an output along an axis.
+
+    ``labels`` has the kinds of content in each part. If there is one, it is the part's kind.
+    """
+    parts, start = list[Part](), 0
+    for size, kinds in zip(sizes, labels, strict=True):
+        kind = next(iter(kinds)) if len(kinds) == 1 else ""
+        parts.append(Part(output, axis, start, start + size, kind))
+        start += size
+    return [*parts[:-1], replace(parts[-1], stop=None)]
 
 
 def axis_of(output: str, named: NamedParts, shape: Sequence[object]) -> int:
@@ -244,14 +254,8 @@ def _unlike(output: str, axis: int, segments: Sequence[Segment], array: Array) -
             ends.append((most or np.inf, most))
     if not 1 < len(groups) <= _MAX_PARTS:
         return []
-    parts, start = list[Part](), 0
-    for group in groups:
-        stop = start + sum(segment.size for segment in group)
-        labels = {segment.label for segment in group}
-        kind = labels.pop() if len(labels) == 1 else ""
-        parts.append(Part(output, axis, start, stop, kind))
-        start = stop
-    return [*parts[:-1], replace(parts[-1], stop=None)]
+    sizes = [sum(segment.size for segment in group) for group in groups]
+    return _in_order(output, axis, sizes, [{segment.label for segment in group} for group in groups])
 
 
 def _part_of(output: str, axis: int, chosen: Array) -> Part:

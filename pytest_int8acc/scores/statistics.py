@@ -2,8 +2,8 @@
 
 Baseline and candidate run on the same samples, so each row compares both on one sample. The functions take
 such rows and return an ``Interval``. It contains the score on all samples of the same kind, with the given
-confidence. ``Score.outcome`` compares the interval with the limit. The outcome is passed, failed, or
-undecided with the number of samples that would decide. The method depends on the kind of score:
+confidence. ``Score.steady`` says whether the interval contains the limit. If it does, ``Interval.needed`` is
+the number of samples that would decide. The method depends on the kind of score:
 
 - A ratio of samples that are right: exact, by the binomial distribution (Clopper and Pearson, 1934). The drop
   of this ratio against the baseline: from the samples lost and gained (McNemar, 1947; Newcombe, 1998).
@@ -593,7 +593,7 @@ def _of_quantile(score: Score, metric: Metric, losses: F64, units: int, confiden
     most = next(k for k in ranks if binomial_cdf(k, units, spared) >= 1 - error)
     worst = ranked[fewest * samples // units - 1] if fewest else math.inf
     best = ranked[-(-most * samples // units)] if most < units else 0.0
-    missing = sum(not replace(score, value=metric.at_loss(loss)).kept_by_value for loss in ranked.tolist())
+    missing = sum(not replace(score, value=metric.at_loss(loss)).passed for loss in ranked.tolist())
     kept = binomial_cdf(int(spared * samples), samples, missing / samples)
     needed = needed_for_share(missing, samples, spared, confidence)
     ends = [metric.at_loss(float(loss)) for loss in (best, worst)]

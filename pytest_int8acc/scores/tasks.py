@@ -229,6 +229,8 @@ class Task:
 class TaskRun:
     """Computes a metric of labels for the outputs of one model. It keeps a record of each sample."""
 
+    labelled = joins = True
+
     def __init__(self, task: Task, labels: Labels) -> None:
         """Starts without outputs.
 
@@ -255,9 +257,9 @@ class TaskRun:
         return len(self._records)
 
     @property
-    def is_quick(self) -> bool:
-        """Whether the value can be computed for dozens of subsets of the samples in a short time."""
-        return not TASKS[self._task.name].slow
+    def drawable(self) -> TaskRun | None:
+        """This metric, if it can be computed for dozens of subsets of the samples in a short time."""
+        return None if TASKS[self._task.name].slow else self
 
     @property
     def right(self) -> F64 | None:

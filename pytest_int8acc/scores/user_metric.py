@@ -178,12 +178,12 @@ class MetricRun:
     @property
     def labelled(self) -> bool:
         """Whether the metric reads the labels. A user's metric may read the outputs alone."""
-        return isinstance(self._metric, TaskRun) or self._metric.labelled
+        return self._metric.labelled
 
     @property
     def joins(self) -> bool:
         """Whether ``add`` may get the samples in other batches than those in which the models ran."""
-        return isinstance(self._metric, TaskRun)
+        return self._metric.joins
 
     @property
     def drawable(self) -> TaskRun | None:
@@ -191,10 +191,7 @@ class MetricRun:
 
         None for a user's own metric, for a metric that is too slow, and after an error.
         """
-        metric = self._metric
-        if isinstance(metric, TaskRun) and metric.is_quick and self._failure is None:
-            return metric
-        return None
+        return self._metric.drawable if self._failure is None else None
 
     def reference(self, whose: str) -> float:
         """Returns the metric's value for a run of the baseline, in which all outputs have been added.
@@ -246,6 +243,9 @@ class _UserRun:
     outputs. The first one must have the name ``baseline``. For the metric's value on the baseline, both
     arguments are the baseline's outputs.
     """
+
+    joins = False
+    drawable = None
 
     def __init__(self, limit: MetricLimit, function: _Function, labels: Labels) -> None:
         self._ref, self._labels, self._function = limit.ref, labels, function

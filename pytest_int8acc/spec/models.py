@@ -303,10 +303,10 @@ class Case(Closed):
         if "realized" in given and "engine" in sources:
             text = "has no effect on 'int8: {engine: ...}', which does not tell what was asked for"
             yield "realized", f"'realized' {text}: use the criterion {{int8_share: 0.9}}"
-        if "plan" in given and "engine" in sources:
-            yield "plan", "'plan' has no effect on 'int8: {engine: ...}': name the model it was made from"
-        if "prove" in given and "engine" in sources:
-            yield "prove", "'prove' has no effect on 'int8: {engine: ...}': name the model it was made from"
+        for key in ("plan", "prove"):
+            if key in given and "engine" in sources:
+                text = f"'{key}' has no effect on 'int8: {{engine: ...}}'"
+                yield key, f"{text}: name the model it was made from"
         yield from _conflicts_of_prove(given)
         if "plan" in given and "implicit" in sources:
             yield "plan", "'plan' has no effect on 'int8: {implicit: ...}': use 'int8: {calibrate: {}}'"

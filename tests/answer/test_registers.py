@@ -7,7 +7,6 @@ from report_cases import SCHEMA
 from pytest_int8acc.answer.ablations import TRIALS
 from pytest_int8acc.answer.causes import DIAGNOSTICS
 from pytest_int8acc.answer.remedies import REMEDIES
-from pytest_int8acc.report import catalogue
 
 
 def enumerated(of: str, key: str) -> set[str]:
@@ -29,9 +28,3 @@ def test_every_trial_is_run_and_is_reached() -> None:
     kinds = enumerated("Ablation", "kind")
     assert set(TRIALS) == kinds
     assert {row.trial for row in DIAGNOSTICS} - {None} == kinds - {"activation"}
-
-
-def test_the_words_of_a_symptom_are_of_its_cause() -> None:
-    assert {(row.symptom, row.kind) for row in DIAGNOSTICS} == {
-        (s, w.family) for s, w in catalogue.SYMPTOMS.items()
-    }

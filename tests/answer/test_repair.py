@@ -76,8 +76,8 @@ def test_a_plan_without_reserve_is_not_called_verified(
     monkeypatch.setattr(repairing, "MAX_TRIALS", 12)
     outcome, repaired = mended(measured_kind(tmp_path, "high"))
     first, bare = repaired.repairs[0], repaired.repairs[-1]
-    assert all(score.likely and score.interval is not None for score in first.scores if score.limit)
-    assert all(score.passed and not score.likely for score in bare.scores if score.limit)
+    assert all(score.holds_at() and score.interval is not None for score in first.scores if score.limit)
+    assert all(score.passed and not score.holds_at() for score in bare.scores if score.limit)
     assert outcome.holds
     assert not outcome.verified  # all samples chose it
     assert set(first.layers) <= set(outcome.with_reserve)

@@ -105,7 +105,7 @@ def looked_at(limit: float, monkeypatch: pytest.MonkeyPatch, luck: float = 0.0) 
     rng, ran = np.random.default_rng(0), Counter[str]()
     x = rng.normal(size=(6, 40)).astype(np.float32)
     off = 0.01 * rng.normal(size=x.shape).astype(np.float32)
-    inputs, judge = Inputs({"x": x}, 6), Judge([OutputLimits("y", -1, {"sqnr_db": limit})])
+    inputs, judge = Inputs({"x": x}, 6), Judge([OutputLimits("y", {"sqnr_db": limit})])
 
     def opened(role: Role) -> Any:
         def run(feed: Feed) -> Feed:
@@ -165,7 +165,7 @@ def moved(x: Array, off: Array, limit: float, at_moved: Callable[[Array], Array]
         at_moved: The error of INT8 at other inputs.
         fix: Whether INT8 is a fix.
     """
-    inputs, judge = Inputs({"x": x}, len(x)), Judge([OutputLimits("y", -1, {"sqnr_db": limit})])
+    inputs, judge = Inputs({"x": x}, len(x)), Judge([OutputLimits("y", {"sqnr_db": limit})])
 
     def opened(role: Role) -> Any:
         def run(feed: Feed) -> Feed:
@@ -191,7 +191,7 @@ def test_of_many_samples_rounding_is_looked_at_where_few_make_the_score(heavy: i
     off = size * rng.normal(size=x.shape).astype(np.float32)
     fine = 10 * math.log10(float((x**2).sum() / (off**2).sum()))
     _, _, score = moved(x, off, fine - 9, lambda off: 10 * off)
-    assert score.likely != looked
+    assert score.holds_at() != looked
 
 
 def test_a_score_that_is_likely_kept_is_looked_at_as_one_that_is_kept_always(
@@ -210,9 +210,9 @@ def test_the_draws_of_each_moved_run_count() -> None:
     heavy = np.sqrt(np.where(np.arange(24) == 3, 24.0, 0.5))[:, None].astype(np.float32)
     fine = 10 * math.log10(float((x**2).sum() / (off**2).sum()))
     _, before, after = moved(x, off, fine - 3.5, lambda off: heavy * off)
-    assert before.likely
+    assert before.holds_at()
     assert after.passed
-    assert not after.likely
+    assert not after.holds_at()
 
 
 @pytest.mark.parametrize(
@@ -251,6 +251,6 @@ def test_a_fix_that_is_the_same_to_the_last_bit_is_looked_at() -> None:
     same, _, _ = moved(x, off, 20, np.ones_like)
     assert same
     _, before, after = moved(x, off, 20, np.ones_like, fix=True)
-    assert before.likely
-    assert not after.likely
+    assert before.holds_at()
+    assert not after.holds_at()
     assert not after.steady

@@ -260,12 +260,6 @@ def test_loaders_that_misbehave(tmp_path: Path, case: str) -> None:
     assert_said(str(caught.value), said)
 
 
-@pytest.mark.parametrize("random", [RandomSource(0), RandomSource(3, -1)])
-def test_random_out_of_range(tmp_path: Path, random: RandomSource) -> None:
-    with pytest.raises(DataError, match="at least"):
-        read_all(tmp_path, random, ONE)
-
-
 def test_a_model_without_inputs(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="takes no inputs"):
         read_all(tmp_path, RandomSource(1), [])

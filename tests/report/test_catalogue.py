@@ -82,12 +82,11 @@ def test_every_number_of_a_cause_has_a_label() -> None:
 
 @pytest.mark.parametrize("symptom", catalogue.SYMPTOMS)
 def test_the_clause_of_a_symptom_fits_in_a_line(symptom: Any) -> None:
-    words = catalogue.SYMPTOMS[symptom]
     name = "/model/layer.11/attention/self/" * 4
     numbers = dict.fromkeys(catalogue.NUMBERS, -1.2345e-5) | {"scales": 4096.0}
     channels = dict.fromkeys(range(99), 1e-5)
-    cause = Cause(words.family, symptom, name, numbers, None, 1.2345e-5, 1.2345e-5, channels)
-    cause = cause.showing(words.family, symptom, others=(name,) * 3, node=name, op_type=name, format="bf16")
+    cause = Cause("rounding", symptom, name, numbers, None, 1.2345e-5, 1.2345e-5, channels)
+    cause = cause.showing("rounding", symptom, others=(name,) * 3, node=name, op_type=name, format="bf16")
     assert len(why.cause_clause(cause, "BF16")) <= CLAUSE
 
 

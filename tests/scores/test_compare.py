@@ -12,6 +12,7 @@ from pytest_int8acc import CriterionError
 from pytest_int8acc.report.plain import to_plain
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
 from pytest_int8acc.scores.judge import Judge
+from pytest_int8acc.scores.rows import Options
 
 RNG = np.random.default_rng(5)
 LOGITS = RNG.normal(0, 3, (30, 10)).astype(np.float32)
@@ -25,7 +26,7 @@ def batches(array):
 
 
 def limits(output="*", axis=-1, **values):
-    return OutputLimits(output, axis=axis, limits=values)
+    return OutputLimits(output, values, Options(axis))
 
 
 def one(baseline, candidate, *criteria, noise=None):
@@ -87,7 +88,12 @@ def test_axis_and_floor_of_a_criterion_reach_its_metrics():
     expected = np.mean(image.argmax(1) == other.argmax(1))
     assert by_channel.scores[0].value == pytest.approx(expected)
     loose, strict = (
-        compare_output("seg", [image], [other], [OutputLimits("*", limits={"max_rel": 1}, rel_floor=floor)])
+        compare_output(
+            "seg",
+            [image],
+            [other],
+            [OutputLimits("*", limits={"max_rel": 1}, options=Options(rel_floor=floor))],
+        )
         for floor in (1.0, 1e-6)
     )
     assert loose.scores[0].value < strict.scores[0].value

@@ -40,7 +40,7 @@ def outputs(samples: int, noise: float, seed: int = 0) -> tuple[Array, Array]:
 
 
 def compared(b: Array, c: Array, metric: str, limit: float) -> OutputResult:
-    return rows_of([b], [c], OutputLimits("y", -1, {metric: limit})).result(intervals=True)
+    return rows_of([b], [c], OutputLimits("y", {metric: limit})).result(intervals=True)
 
 
 def score(b: Array, c: Array, metric: str = "sqnr_db", limit: float = 20.0) -> Score:
@@ -61,7 +61,7 @@ def test_other_samples_of_a_kind_give_scores_within_the_interval(metric: Any, sa
     for _ in range(100):
         rows = rng.integers(0, samples, samples)
         rows[0] = np.abs(b).max(axis=1).argmax()  # the floor of relative errors is that of all samples
-        again = compare_output("y", [b[rows]], [c[rows]], [OutputLimits("y", -1, {metric.name: near})])
+        again = compare_output("y", [b[rows]], [c[rows]], [OutputLimits("y", {metric.name: near})])
         within += interval.low <= again.scores[0].value <= interval.high
     assert within >= (100 if interval.confidence > 0.99 else 80)
 
@@ -69,7 +69,7 @@ def test_other_samples_of_a_kind_give_scores_within_the_interval(metric: Any, sa
 def test_a_tolerance_without_a_relative_part_has_an_interval() -> None:
     b, c = outputs(32, 0.5)
     tolerance = Tolerance(abs=0.5, rel=0.0, check="mean")
-    limits = OutputLimits("y", limits={"tolerance": 1.0}, tolerance=tolerance)
+    limits = OutputLimits("y", limits={"tolerance": 1.0}, options=Options(tolerance=tolerance))
     interval = rows_of([b], [c], limits).result(intervals=True).scores[0].interval
     assert interval is not None
     assert math.isfinite(interval.high)
@@ -204,23 +204,24 @@ def test_without_a_disagreement_the_rule_of_three_bounds_the_share() -> None:
     found = score(b, b, "top1_agreement", 0.99)
     assert found.interval is not None
     assert found.interval.low == pytest.approx(0.025 ** (1 / 100))
-    assert found.outcome == "undecided"
+    assert not found.steady
     needed = found.interval.needed
     assert needed == math.ceil(math.log(0.025) / math.log(0.99))
     enough = np.eye(4, dtype=np.float32)[np.arange(needed) % 4]
-    assert score(enough, enough, "top1_agreement", 0.99).outcome == "passed"
+    sure = score(enough, enough, "top1_agreement", 0.99)
+    assert (sure.steady, sure.passed) == (True, True)
 
 
 def test_so_many_samples_as_needed_decide() -> None:
     first = score(*outputs(64, 0.1), limit=20.0)
     assert first.interval is not None
     near = score(*outputs(64, 0.1), limit=first.value - 0.3)
-    assert near.outcome == "undecided"
+    assert not near.steady
     assert near.interval is not None
     assert near.interval.needed is not None
     assert near.interval.needed > 64
     many = score(*outputs(4 * near.interval.needed, 0.1))
-    assert replace(many, limit=many.value - 0.3).outcome == "passed"
+    assert replace(many, limit=many.value - 0.3).steady
 
 
 @pytest.mark.parametrize("metric", ["sqnr_db", "cosine", "mean_abs", "top1_agreement", "max_abs"])
@@ -251,9 +252,9 @@ def test_samples_that_belong_together_count_once(metric: str) -> None:
 def test_few_samples_say_nothing_of_the_worst_of_others() -> None:
     found = score(*outputs(10, 0.5), metric="max_abs", limit=4.0)
     assert found.interval is not None
-    assert (found.outcome, found.interval.high, found.interval.needed) == ("undecided", math.inf, 20)
+    assert (found.steady, found.interval.high, found.interval.needed) == (False, math.inf, 20)
     missed = score(*outputs(10, 0.5), metric="max_abs", limit=0.1)
-    assert missed.outcome == "failed"
+    assert (missed.steady, missed.passed) == (True, False)
 
 
 @pytest.mark.parametrize("drop", [0.005, 0.02, 0.2])

@@ -9,6 +9,7 @@ from pytest_int8acc import OutputResult, Score
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
 from pytest_int8acc.scores.judge import Judge, OutputRows
 from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.rows import Options
 from pytest_int8acc.tensors import Array
 
 #: Batches of each output.
@@ -60,8 +61,8 @@ def score(
     samples: Sequence[int] | None = None,
     **options: Any,
 ) -> float:
-    """A metric of batches, or of one array: of all samples, or some; ``options`` as of ``OutputLimits``."""
-    limits = OutputLimits("y", limits={metric: 0.0}, **options)
+    """A metric of batches, or of one array: of all samples, or some; ``options`` as of ``Options``."""
+    limits = OutputLimits("y", limits={metric: 0.0}, options=Options(**options))
     batches = (each if isinstance(each, list) else [each] for each in (baseline, candidate))
     return rows_of(*batches, limits).value(METRICS[metric], limits.options, samples)
 
