@@ -13,6 +13,7 @@ from typing import Any
 
 import body_models
 import case_networks
+import joined
 import numpy as np
 import onnx
 import pytest
@@ -41,8 +42,10 @@ KEYS = {
     "qdq",
     "quantize static",
     "bodies",
+    "joined",
     "in body",
     "outputs",
+    "labels",
     "files",
     "spec",
     "options",
@@ -53,7 +56,7 @@ KEYS = {
     "variants",
 }
 #: Facts that hold texts: each pattern that is expected must be found in one of them.
-TEXTS = ("says", "ends", "warns", "notes", "candidate", "backend", "golden")
+TEXTS = ("says", "why", "ends", "warns", "notes", "candidate", "backend", "golden")
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ def write(folder: Path, said: Mapping[str, Any]) -> None:
     """Write the project of a case: model, data, ranges or Q/DQ model, other files; not the spec."""
     if "bodies" in said:
         body_models.write(folder, **said["bodies"])
+    elif "joined" in said:
+        joined.write(folder, **said["joined"])
     else:
         _write_network(folder, said)
     for name, content in said.get("files", {}).items():
@@ -136,8 +141,18 @@ def _write_network(folder: Path, said: Mapping[str, Any]) -> None:
     for name in ("model.onnx", "q.onnx") if "in body" in said else ():
         if (folder / name).exists():
             onnx.save(wrapped(onnx.load(folder / name), said["in body"]), folder / name)
+    if {"labels", "outputs"} & said.keys():
+        _write_outputs(folder, said, proto, case_networks.held(proto, feed))
+
+
+def _write_outputs(
+    folder: Path, said: Mapping[str, Any], proto: onnx.ModelProto, found: Mapping[str, Any]
+) -> None:
+    """Write files of labels, which are the greatest classes, and files of outputs."""
+    for name, change in said.get("labels", {}).items():
+        classes = found[change["of"]]
+        np.save(folder / name, (classes.argmax(1) + change.get("plus", 0)) % classes.shape[1])
     for name, change in said.get("outputs", {}).items():
-        found = case_networks.held(proto, feed)
         kept = [output.name for output in proto.graph.output]
         arrays = {n: found[n] * change.get("times", 1.0) + change.get("plus", 0.0) for n in kept}
         np.savez(folder / name, **{change.get("as", {}).get(n, n): a for n, a in arrays.items()})
@@ -164,7 +179,7 @@ def spec_of(said: Mapping[str, Any]) -> str:
         form: dict[str, Any] = {"calibrate": {"method": "minmax"}}
         if "qdq" in said:
             form = {"model": "q.onnx"}
-        elif "quantize static" in said or "bodies" in said:
+        elif {"quantize static", "bodies"} & said.keys() or joined.is_quantized(said.get("joined", {})):
             form = {"model": "int8.onnx"}
         elif said.get("ranges") is not None:
             form = {"scales": "ranges.json"}
@@ -185,7 +200,7 @@ def run(
     workers = [f"-n{said['workers']}"] if "workers" in said else []
     options = [*LOAD, *workers, *said.get("options", [])]
     pytester.runpytest(*options, "--int8acc", f"--int8acc-report={report}", f"--rootdir={folder}")
-    (entry,) = json.loads((folder / report / "report.json").read_text())["cases"]
+    (entry,) = _entries(folder / report)
     return entry
 
 
@@ -201,13 +216,19 @@ def run_together(
         specs[-1].write_text(spec_of(case.said), encoding="utf-8")
     report = f"report_{cases[0].folder}"
     options = cases[0].said.get("options", [])
-    pytester.runpytest(*LOAD, *options, "--int8acc", f"--int8acc-report={report}", *specs)
-    entries = json.loads((pytester.path / report / "report.json").read_text())["cases"]
-    by_folder = {entry["nodeid"].partition("/")[0]: entry for entry in entries}
+    arguments = ("--int8acc", "--continue-on-collection-errors", f"--int8acc-report={report}")
+    pytester.runpytest(*LOAD, *options, *arguments, *specs)
+    by_folder = {entry["nodeid"].partition("/")[0]: entry for entry in _entries(pytester.path / report)}
     for case in cases:
         entry = by_folder[case.folder]
         entry["written"] = [path.removeprefix(f"{case.folder}/") for path in entry.get("written", [])]
         yield case, entry
+
+
+def _entries(folder: Path) -> list[dict[str, Any]]:
+    """The cases of a report; a spec that cannot be read is an entry with the verdict error."""
+    report = json.loads((folder / "report.json").read_text())
+    return report["cases"] + [{**unread, "verdict": "error"} for unread in report["errors"]]
 
 
 def written_and_run(pytester: pytest.Pytester, **said: Any) -> dict[str, Any]:
@@ -219,9 +240,12 @@ def written_and_run(pytester: pytest.Pytester, **said: Any) -> dict[str, Any]:
 def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
     """What an entry of report.json says, in names and enumerations, with its numbers."""
     search, diagnosis = entry.get("search") or {}, entry.get("diagnosis") or {}
-    culprits = entry.get("culprits", [])
+    culprits, outputs = entry.get("culprits", []), entry.get("outputs", [])
     causes = {c["layer"]: c["cause"] for c in culprits if c["cause"]}
     scores = {f"{s['subject']} {s['metric']}": s for s in entry.get("scores", [])}
+    blind = entry.get("blind") or {}
+    caught_by = blind.get("remedy")
+    hidden = {o["name"]: o["preactivation"] for o in outputs if o.get("preactivation")}
     repairs = diagnosis.get("repairs", [])
     first = repairs[0] if repairs else {}
     proved = first.get("evidence")
@@ -236,16 +260,35 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "low": entry.get("low", ""),
         "samples": entry.get("samples"),
         "share": entry.get("int8_macs"),
+        "asked": (entry.get("precision") or {}).get("asked", {}),
         "groups": entry.get("int8_groups"),
         "groups kept high": entry.get("high_groups"),
-        "outputs": [output["name"] for output in entry.get("outputs", [])],
-        "types": {output["name"]: output["dtype"] for output in entry.get("outputs", [])},
+        "outputs": [output["name"] for output in outputs],
+        "parts of": {output["name"]: output["part_of"] for output in outputs if output["part_of"]},
+        "hidden tensors": {output: found["tensor"] for output, found in hidden.items()},
+        "hides errors of": {output: found["fails"] for output, found in hidden.items() if found["fails"]},
+        "can be judged": sorted(output for output, found in hidden.items() if found["is_known"]),
+        "hidden scores": {
+            f"{found['tensor']} {score['metric']}": _number(score["value"])
+            for found in hidden.values()
+            for score in found["scores"]
+        },
+        "types": {output["name"]: output["dtype"] for output in outputs},
         "scores": {name: _number(s["value"]) for name, s in scores.items()},
         "limits": {name: s["limit"] for name, s in scores.items() if s["limit"] is not None},
+        "limited": sorted(name for name, s in scores.items() if s["limit"] is not None),
+        "undetected": sorted({dead["kind"] for dead in blind.get("undetected", [])}),
+        "would be caught by": f"{caught_by['subject']} {caught_by['metric']}" if caught_by else "",
+        "at chance": sorted(metric["metric"] for metric in blind.get("at_chance", [])),
+        "nan share": {o["name"]: o["nan_share"] for o in outputs if o["nan_share"]},
+        "small samples": {o["name"]: o["small"]["count"] for o in outputs if o["small"]},
         "noise": {name: _number(s["noise"]) for name, s in scores.items() if s["noise"] is not None},
+        "at least": {name: s["interval"]["low"] for name, s in scores.items() if s.get("interval")},
         "in doubt": sorted(name for name, s in scores.items() if _in_doubt(s)),
         "missed": sorted(f"{s['subject']} {s['metric']}" for s in entry.get("scores", []) if _misses(s)),
         "culprits": sorted(c["layer"] for c in culprits),
+        "inside": {c["layer"]: c["inside"] for c in culprits if c["inside"]},
+        "pairs that stay": len(search.get("fixed_pairs", [])),
         "cause kinds": sorted({cause["kind"] for cause in causes.values()}),
         "causes": {layer: cause["kind"] for layer, cause in causes.items()},
         "symptoms": {layer: cause["symptom"] for layer, cause in causes.items()},
@@ -302,6 +345,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "left out": (entry.get("stopped") or {}).get("left_out", []),
         "files": sorted("/".join(Path(path).parts[1:]) for path in entry.get("written", [])),
         "says": [entry.get("message", "")],
+        "why": [diagnosis.get("summary", "")],
         "ends": [search.get("reason", "")],
         "warns": entry.get("warnings", []),
         "notes": entry.get("notes", []) + diagnosis.get("notes", []) + search.get("notes", []),
@@ -358,6 +402,8 @@ def _texts(key: str, found: list[str], wanted: list[str] | str) -> list[str]:
 
 
 def _unlike(key: str, found: Any, wanted: Any) -> list[str]:
+    if wanted == {}:
+        return [f"{key}: expected none, found {found}"] if found else []
     if isinstance(wanted, Mapping):
         missing = [f"{key}: no {name!r} among {list(found)}" for name in wanted if name not in found]
         return missing + [

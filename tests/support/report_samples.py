@@ -1,4 +1,4 @@
-"""Seventy results with fixed numbers, which together show every sentence that a report has."""
+"""Results with fixed numbers, which together show every sentence that a report has."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from report_cases import CASE, COSINE, REPORTED, SCHEMA, SQNR, TOP1, Plain, engi
 
 FINDINGS, SEARCH = CASE["findings"], CASE["search"]
 STAGES = SCHEMA["definitions"]["StageLine"]["properties"]["name"]["enum"]
+DEAD = SCHEMA["definitions"]["DeadCandidate"]["properties"]["kind"]["enum"]
 PARTS = SCHEMA["definitions"]["Stop"]["properties"]["left_out"]["items"]["enum"]
 
 
@@ -323,6 +324,15 @@ def unexplained(**facts: Any) -> Plain:
     )
 
 
+def hiding(**facts: Any) -> Plain:
+    """A case whose outputs hide errors: of a tensor, of one that no criterion can name, and of a pair."""
+    known = {"tensor": "logits", "operator": "Sigmoid", "node": "last"}
+    found = {**known, "scores": [score("logits", "sqnr_db", 12.34, limit=20.0)], "fails": "tensor"}
+    ends = {"probs": found, "others": replace(found, is_known=False), "rest": replace(found, fails="pair")}
+    outputs = [{**LOGITS, "name": n, "scores": [KEPT], "preactivation": end} for n, end in ends.items()]
+    return case(outputs=outputs, **facts)
+
+
 def float_nan(*, half: bool = True, **facts: Any) -> Plain:
     """A case whose baseline holds NaN, so that nothing can be compared."""
     problem = "NaN in 83.33% of the elements, in the baseline as well: nothing to judge"
@@ -516,6 +526,8 @@ RESULTS: dict[str, Plain] = {
     "quantized-in-vain": unexplained(scales=TRIED_SCALES),
     "quantized-by-scales": unexplained(scales=replace(TRIED_SCALES, given_back=0.72)),
     "quantized-untried": unexplained(),
+    "errors-hidden": hiding(),
+    "errors-hidden-in-a-simulation": hiding(place="engine"),
     "by-the-last-digit": case(
         score("logits", "top1_agreement", 0.6999999999999997, limit=0.7),
         score("logits", "agreement", 0.7, limit=0.6999999999999997),
@@ -601,6 +613,16 @@ RESULTS: dict[str, Plain] = {
             ],
             "samples": 64,
         },
+    ),
+    "too-weak-in-every-way": case(
+        KEPT, blind={"undetected": [{"kind": kind, "output": "logits"} for kind in DEAD], "samples": 64}
+    ),
+    "too-weak-and-accepted": replace(weak(), blind_reason="to see the report"),
+    "small-samples-and-nan": output(
+        case(KEPT),
+        nan_share=0.005,
+        small={"count": 32, "ratio": 400.0, "alone": score("logits", "sqnr_db", 1.5, limit=20.0)},
+        samples=64,
     ),
     "too-weak-for-boxes": weak(metric={"metric": "coco_map", "decode": "yolov8"}),
     "too-weak-for-boxes-to-decode": weak(metric={"metric": "coco_map"}),
