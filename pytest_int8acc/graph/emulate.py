@@ -27,7 +27,7 @@ from pytest_int8acc.graph.formats import FP8
 from pytest_int8acc.graph.index import all_graphs, all_initializers, all_nodes, attribute, refill
 from pytest_int8acc.graph.layout import moves_values
 from pytest_int8acc.graph.model import Model, is_external, put_constant
-from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16, signature, value_types
+from pytest_int8acc.graph.types import FLOAT, HALVES, signature, value_types
 from pytest_int8acc.tensors import Array
 
 #: Operators whose outputs hold values of their inputs, perhaps negated, or 0. Rounding their inputs has the
@@ -38,7 +38,6 @@ _SELECTING = frozenset(
 
 #: Attributes that set the result type of an operator other than Cast.
 _TYPE_ATTRIBUTES = frozenset({"dtype", "output_dtype"})
-_HALVES = frozenset({FLOAT16, BFLOAT16})
 
 
 def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
@@ -54,7 +53,7 @@ def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
     if _is_spelled_out(model):
         return model
     types = value_types(model)
-    if _HALVES.isdisjoint(types.values()):
+    if HALVES.isdisjoint(types.values()):
         return model
     return _Emulation(model, types, rounded_before).done()
 
@@ -63,23 +62,21 @@ def _is_spelled_out(model: Model) -> bool:
     """Whether every 16-bit tensor lies between two Casts, as in an emulated model."""
     graphs = list(all_graphs(model.graph))
     nodes = [node for graph in graphs for node in graph.node]
-    if any(t.data_type in _HALVES for graph in graphs for t in graph.initializer):
+    if any(t.data_type in HALVES for graph in graphs for t in graph.initializer):
         return False
-    if any(
-        v.type.tensor_type.elem_type in _HALVES for graph in graphs for v in (*graph.input, *graph.output)
-    ):
+    if any(v.type.tensor_type.elem_type in HALVES for graph in graphs for v in (*graph.input, *graph.output)):
         return False
     for a in (a for node in nodes if node.op_type != "Cast" for a in node.attribute):
-        if a.t.data_type in _HALVES or (a.name in _TYPE_ATTRIBUTES and a.i in _HALVES):
+        if a.t.data_type in HALVES or (a.name in _TYPE_ATTRIBUTES and a.i in HALVES):
             return False
-    narrow = {n.output[0] for n in nodes if n.op_type == "Cast" and attribute(n, "to", 0) in _HALVES}
+    narrow = {n.output[0] for n in nodes if n.op_type == "Cast" and attribute(n, "to", 0) in HALVES}
     read = {name for node in nodes if node.op_type != "Cast" for name in node.input}
     return narrow.isdisjoint(read) and narrow.isdisjoint(v.name for graph in graphs for v in graph.output)
 
 
 def casts_to_half(graph: onnx.GraphProto) -> bool:
     """Whether a graph, or a graph inside one of its nodes, has a Cast to FP16 or BF16."""
-    return any(n.op_type == "Cast" and attribute(n, "to", 0) in _HALVES for n in all_nodes(graph))
+    return any(n.op_type == "Cast" and attribute(n, "to", 0) in HALVES for n in all_nodes(graph))
 
 
 class _Emulation:
@@ -90,7 +87,7 @@ class _Emulation:
         self.model, self.index = model, model.everywhere
         self.editor = model.edit()
         self.opset = model.opset
-        self.half = {name: data_type for name, data_type in types.items() if data_type in _HALVES}
+        self.half = {name: data_type for name, data_type in types.items() if data_type in HALVES}
         graphs = list(all_graphs(model.graph))
         self.public = {value.name for graph in graphs for value in graph.input} | self.index.public
         """Tensors that keep their name and 16-bit type. For each, an FP32 tensor with its values is added."""

@@ -22,7 +22,7 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.index import GRAPHS, attribute, needed_nodes, schema_of
 from pytest_int8acc.graph.layout import WEIGHTED
-from pytest_int8acc.graph.model import Model, put_constant
+from pytest_int8acc.graph.model import Model, dtype_of, put_constant
 from pytest_int8acc.tensors import Array
 
 #: Numbers less than or equal to this one are placeholders for sizes that depend on the model's inputs. Each
@@ -216,7 +216,7 @@ class _Sizes:
             picked = node.op_type in ("Concat", "Where") or not any(map(_is_open, data[1:]))
             return computed(node, data, self._opset) if picked else None
         if node.op_type == "Cast":
-            dtype = helper.tensor_dtype_to_np_dtype(attribute(node, "to", 0))
+            dtype = dtype_of(attribute(node, "to", 0))
             fits = dtype == np.int64 or (dtype.kind in "ifb" and not some_open)
             return data[0].astype(dtype) if fits else None
         if node.op_type not in _ARITHMETIC or attribute(node, "fmod", 0):

@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike
 from onnx import TensorProto, helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import BF16, FP16, FP32, Format
+from pytest_int8acc.graph.formats import BF16, FP16, Format
 from pytest_int8acc.graph.index import all_nodes, attribute, refill, subgraphs
 from pytest_int8acc.graph.layout import WEIGHTED, folded_norm
 from pytest_int8acc.graph.load import lift
@@ -30,6 +30,7 @@ from pytest_int8acc.graph.types import (
     BFLOAT16,
     FLOAT,
     FLOAT16,
+    FLOATS,
     Narrow,
     Signature,
     computes_in_half,
@@ -45,8 +46,6 @@ COARSE = 0.01
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 #: Operators with an attribute for the type of their output. They stay in FP32.
 _SELF_TYPED = frozenset({"RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli", "BitCast"})
-#: For each floating-point element type, the suffix of the names of tensors that are cast to this type.
-_SUFFIX = {known.element_type: known.name for known in (FP32, FP16, BF16)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +150,7 @@ class _Typing:
             if formals is None and not subgraphs(node):
                 self.foreign.add(f"{node.domain}.{node.op_type}".lstrip("."))
         for name in self.public & types.keys():
-            if self.made[name] in _SUFFIX and types[name] not in _SUFFIX:
+            if self.made[name] in FLOATS and types[name] not in FLOATS:
                 kind = TensorProto.DataType.Name(types[name])
                 raise ModelError(f"{model.name}: '{name}' is declared {kind}, and the model makes floats")
             self.needed.setdefault(name, set()).add(types[name])
@@ -298,15 +297,15 @@ class _Rewrite:
         """
         typing = self._typing
         made, before = typing.made.get(name, 0), typing.types.get(name, 0)
-        if made not in _SUFFIX:
+        if made not in FLOATS:
             return
         bearer = before if keeps_name else made
         for target in {made, *typing.needed.get(name, ())}:
             own = target == bearer
-            self._names[name, target] = name if own else self._editor.unique(f"{name}_{_SUFFIX[target]}")
+            self._names[name, target] = name if own else self._editor.unique(f"{name}_{FLOATS[target]}")
         for target in sorted(typing.needed.get(name, set()) - {made}):
             source, result = self._names[name, made], self._names[name, target]
-            label = self._editor.unique(f"Cast_{name}_{_SUFFIX[target]}")
+            label = self._editor.unique(f"Cast_{name}_{FLOATS[target]}")
             yield helper.make_node("Cast", [source], [result], name=label, to=target)
 
     def _convert_constant(self, tensor: onnx.TensorProto) -> None:
@@ -315,7 +314,7 @@ class _Rewrite:
         for target in needed - {before}:
             values = self._convert(name, target)
             if before in needed:
-                copy = self._editor.add_constant(f"{name}_{_SUFFIX[target]}", values)
+                copy = self._editor.add_constant(f"{name}_{FLOATS[target]}", values)
                 self._names[name, target] = copy
             else:
                 self._editor.weights.pop(name, None)

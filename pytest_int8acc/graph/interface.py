@@ -14,10 +14,7 @@ from onnx import helper
 
 from pytest_int8acc.graph.index import rename_inside
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16
-
-#: For each float element type, the suffix of the names of tensors that have this type.
-_FLOATS = {FLOAT: "fp32", FLOAT16: "fp16", BFLOAT16: "bf16"}
+from pytest_int8acc.graph.types import FLOATS
 
 
 def with_interface_of(model: Model, other: Model) -> Model:
@@ -72,7 +69,7 @@ def _types(model: Model) -> dict[str, int]:
 def _differ(value: onnx.ValueInfoProto, types: dict[str, int]) -> bool:
     """Whether ``value`` has another float type than the input or output of the same name in ``types``."""
     both = {value.type.tensor_type.elem_type, types.get(value.name)}
-    return len(both) > 1 and both <= _FLOATS.keys()
+    return len(both) > 1 and both <= FLOATS.keys()
 
 
 def _ends(graph: onnx.GraphProto) -> list[tuple[onnx.ValueInfoProto, bool]]:
@@ -84,7 +81,7 @@ def _cast(model: Model, types: dict[str, int]) -> Model:
     editor = model.edit()
     graph = editor.graph
     changed = [(value, is_output) for value, is_output in _ends(graph) if _differ(value, types)]
-    names = {v.name: editor.unique(f"{v.name}_{_FLOATS[v.type.tensor_type.elem_type]}") for v, _ in changed}
+    names = {v.name: editor.unique(f"{v.name}_{FLOATS[v.type.tensor_type.elem_type]}") for v, _ in changed}
     rename_inside(graph, names)
     own = {inner: name for name, inner in names.items()}
     before, after = list[onnx.NodeProto](), list[onnx.NodeProto]()

@@ -42,12 +42,12 @@ from pytest_int8acc.graph.opsets import (
     set_opset,
     standard_fp8,
 )
+from pytest_int8acc.graph.types import FLOATS
 from pytest_int8acc.graph.validate import validated
 from pytest_int8acc.tensors import Array
 
 #: A model file of this number of bytes or more is refused, because a protobuf message cannot be larger.
 _PROTOBUF_BYTES = 1 << 31
-_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 #: The first IR version in which initializers need not be listed as inputs of the graph.
 _IR_OF_UNLISTED_INITIALIZERS = 4
 
@@ -182,7 +182,7 @@ def _hoist_inner_floats(model: Model) -> None:
     outputs = {value.name for body in bodies(model.graph) for value in body.graph.output}
 
     def is_moved(tensor: TensorProto) -> bool:
-        return tensor.data_type in _FLOATS and tensor.name not in outputs
+        return tensor.data_type in FLOATS and tensor.name not in outputs
 
     for body in bodies(model.graph):
         graph = body.graph

@@ -28,7 +28,7 @@ from onnx import TensorProto, helper
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP8, INT8, UINT8
 from pytest_int8acc.graph.index import all_graphs, all_nodes, attribute, refill, schema_of, subgraphs
-from pytest_int8acc.graph.model import Editor, Model, make_model
+from pytest_int8acc.graph.model import Editor, Model, dtype_of, make_model
 from pytest_int8acc.graph.network import Quantization
 from pytest_int8acc.tensors import Array
 
@@ -105,7 +105,7 @@ class _Lift:
     def dtype(self, tensor: str) -> np.dtype[Any]:
         """The dtype of a tensor; float32 if ONNX's type inference does not find it."""
         kind = self._type(tensor).elem_type
-        return np.dtype(helper.tensor_dtype_to_np_dtype(kind or TensorProto.FLOAT))
+        return dtype_of(kind or TensorProto.FLOAT)
 
     def shape(self, tensor: str) -> list[int | None] | None:
         """The sizes of a tensor, with None for sizes that are not fixed; None if the rank is unknown."""

@@ -23,10 +23,9 @@ from pytest_int8acc.graph.load import all_constants, constant_value
 from pytest_int8acc.graph.model import Editor, Model, is_external, put_constant
 from pytest_int8acc.graph.network import float_constant_name
 from pytest_int8acc.graph.opsets import meaning_since
-from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16
+from pytest_int8acc.graph.types import FLOAT, HALVES
 from pytest_int8acc.tensors import Array
 
-_HALVES = frozenset({FLOAT16, BFLOAT16})
 _ROUNDING = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear"})
 _HALF_DTYPES = frozenset({FP16.dtype, BF16.dtype})
 #: Attributes that choose the element type of an operator's output.
@@ -154,7 +153,7 @@ class _Rounding:
         """Whether ``node`` was added to round values: a Cast to a float type, or a Q/DQ node."""
         if node.op_type not in _ROUNDING or not self._references or node.name in self._known:
             return False
-        if node.op_type == "Cast" and attribute(node, "to", 0) not in (FLOAT, *_HALVES):
+        if node.op_type == "Cast" and attribute(node, "to", 0) not in (FLOAT, *HALVES):
             return False
         if node.input[0] in self._shapes:
             self._shapes[node.output[0]] = self._shapes[node.input[0]]
@@ -240,11 +239,11 @@ class _Unrounded:
             nodes.append(node)
         refill(graph.node, needed_nodes(nodes, public))
         for value in (*graph.input, *graph.output):
-            if value.type.tensor_type.elem_type in _HALVES:
+            if value.type.tensor_type.elem_type in HALVES:
                 value.type.tensor_type.elem_type = FLOAT
         weights = self.editor.weights
         for tensor in graph.initializer:
-            if tensor.data_type in _HALVES:
+            if tensor.data_type in HALVES:
                 half = weights.pop(tensor.name) if is_external(tensor) else numpy_helper.to_array(tensor)
                 put_constant(tensor, tensor.name, half.astype(np.float32), weights)
 
@@ -256,9 +255,9 @@ class _Unrounded:
 
 def _wide(said: onnx.AttributeProto) -> onnx.AttributeProto:
     """The attribute with FP32 in place of FP16 or BF16, if it is an element type or a tensor."""
-    if said.name in _TYPE_ATTRIBUTES and said.i in _HALVES:
+    if said.name in _TYPE_ATTRIBUTES and said.i in HALVES:
         return helper.make_attribute(said.name, FLOAT)
-    if said.type == onnx.AttributeProto.TENSOR and said.t.data_type in _HALVES:
+    if said.type == onnx.AttributeProto.TENSOR and said.t.data_type in HALVES:
         array = numpy_helper.to_array(said.t).astype(np.float32)
         return helper.make_attribute(said.name, numpy_helper.from_array(array))
     return said

@@ -17,8 +17,11 @@ FLOAT, FLOAT16, BFLOAT16 = (
     int(TensorProto.FLOAT16),
     int(TensorProto.BFLOAT16),
 )
+#: The element types of floats, and the name of each as a suffix of the names of tensors.
+FLOATS = {FLOAT: "fp32", FLOAT16: "fp16", BFLOAT16: "bf16"}
+HALVES = frozenset({FLOAT16, BFLOAT16})
 #: The 16-bit types by their names in ONNX's schemas.
-_HALVES = {"tensor(float16)": FLOAT16, "tensor(bfloat16)": BFLOAT16}
+_HALF_NAMES = {"tensor(float16)": FLOAT16, "tensor(bfloat16)": BFLOAT16}
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def inner_types(model: Model) -> dict[str, int]:
 def computes_in_half(model: Model, types: dict[str, int]) -> bool:
     """Whether a node other than a Cast reads FP16 or BF16, also inside If, Loop and Scan."""
     return any(
-        types.get(name) in (FLOAT16, BFLOAT16)
+        types.get(name) in HALVES
         for node in all_nodes(model.graph)
         if node.op_type != "Cast"
         for name in node.input
@@ -129,6 +132,8 @@ def _spread(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int
     """The type in the schema for each of ``count`` arguments; a variadic last parameter is repeated."""
     actual = (parameters[min(i, len(parameters) - 1)] for i in range(count))
     return tuple(
-        Formal(parameter.type_str, frozenset(_HALVES[kind] for kind in _HALVES.keys() & parameter.types))
+        Formal(
+            parameter.type_str, frozenset(_HALF_NAMES[kind] for kind in _HALF_NAMES.keys() & parameter.types)
+        )
         for parameter in actual
     )

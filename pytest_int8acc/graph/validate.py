@@ -113,7 +113,7 @@ def _name_one_domain(proto: onnx.ModelProto) -> None:
     imports = [entry for holder in (proto, *proto.functions) for entry in holder.opset_import]
     for named in (*nodes, *imports, *proto.functions):
         if named.domain == "ai.onnx":
-            named.domain = ""
+            named.ClearField("domain")
 
 
 def _read_tensors(proto: onnx.ModelProto, folder: Path) -> dict[str, Array]:

@@ -220,3 +220,14 @@ def test_only_what_changes_its_meaning_is_converted(monkeypatch: pytest.MonkeyPa
     assert not asked
     assert lift(normalize(make_model(ZOO["layernorm_parts"]())), 19).opset == 19
     assert asked
+
+
+def test_the_long_name_of_the_domain_of_onnx_is_read_as_the_short_one(tmp_path: Path) -> None:
+    proto = plain()
+    for named in (*proto.graph.node, *proto.opset_import):
+        named.domain = "ai.onnx"
+    write(tmp_path / "long.onnx", proto)
+    write(tmp_path / "short.onnx", plain())
+    long, short = (load_model(tmp_path / f"{name}.onnx") for name in ("long", "short"))
+    assert long.proto.graph == short.proto.graph
+    assert long.opset == short.opset > 1

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import onnx
 
 from pytest_int8acc.errors import ModelError
@@ -16,7 +15,7 @@ from pytest_int8acc.graph.formats import FORMATS, UINT8
 from pytest_int8acc.graph.index import attribute, captured
 from pytest_int8acc.graph.layout import moves_values
 from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.model import Model, dtype_of
 from pytest_int8acc.graph.opsets import QDQ_OPSET, holds_trt_fp8
 from pytest_int8acc.tensors import Array
 
@@ -183,7 +182,7 @@ def _kind(node: onnx.NodeProto, zero_point: Array | None, constant: Array | None
     if len(node.input) > 2 and node.input[2]:
         return ""
     given = attribute(node, "output_dtype", 0)
-    return str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(given))) if given else UINT8.name
+    return str(dtype_of(given)) if given else UINT8.name
 
 
 def _axis(node: onnx.NodeProto) -> int | None:
