@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import yaml
 from onnx import TensorProto, helper, numpy_helper
 
 WIDTH, STEPS = 16, 3
@@ -202,12 +201,3 @@ def write(folder: Path, network: str, wrong: Mapping[str, float] | None = None, 
     low = Models(network, **more, ranges=ranges, strange=strange)
     onnx.save(low.model(), folder / "int8.onnx")
     np.savez(folder / "data.npz", x=samples(network))
-
-
-def write_case(folder: Path, network: str, wrong: Mapping[str, float], **more: Any) -> None:
-    """Write the files of ``write`` and a spec."""
-    spec = more.pop("spec", {})
-    write(folder, network, wrong, **more)
-    said = {"model": "model.onnx", "inputs": "data.npz", "int8": {"model": "int8.onnx"}}
-    said |= {"criteria": [{"output": "y", "sqnr_db": 12}], **spec}
-    (folder / "case.int8acc.yaml").write_text(yaml.safe_dump(said), encoding="utf-8")

@@ -53,7 +53,7 @@ KEYS = {
     "variants",
 }
 #: Facts that hold texts: each pattern that is expected must be found in one of them.
-TEXTS = ("says", "ends", "warns", "notes", "candidate", "backend", "golden")
+TEXTS = ("says", "why", "ends", "warns", "notes", "candidate", "backend", "golden")
 
 
 @dataclass(frozen=True)
@@ -236,6 +236,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "low": entry.get("low", ""),
         "samples": entry.get("samples"),
         "share": entry.get("int8_macs"),
+        "asked": (entry.get("precision") or {}).get("asked", {}),
         "groups": entry.get("int8_groups"),
         "groups kept high": entry.get("high_groups"),
         "outputs": [output["name"] for output in entry.get("outputs", [])],
@@ -246,6 +247,8 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "in doubt": sorted(name for name, s in scores.items() if _in_doubt(s)),
         "missed": sorted(f"{s['subject']} {s['metric']}" for s in entry.get("scores", []) if _misses(s)),
         "culprits": sorted(c["layer"] for c in culprits),
+        "inside": {c["layer"]: c["inside"] for c in culprits if c["inside"]},
+        "pairs that stay": len(search.get("fixed_pairs", [])),
         "cause kinds": sorted({cause["kind"] for cause in causes.values()}),
         "causes": {layer: cause["kind"] for layer, cause in causes.items()},
         "symptoms": {layer: cause["symptom"] for layer, cause in causes.items()},
@@ -301,6 +304,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "left out": (entry.get("stopped") or {}).get("left_out", []),
         "files": sorted("/".join(Path(path).parts[1:]) for path in entry.get("written", [])),
         "says": [entry.get("message", "")],
+        "why": [diagnosis.get("summary", "")],
         "ends": [search.get("reason", "")],
         "warns": entry.get("warnings", []),
         "notes": entry.get("notes", []) + diagnosis.get("notes", []) + search.get("notes", []),
