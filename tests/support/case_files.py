@@ -13,6 +13,7 @@ from typing import Any
 
 import body_models
 import case_networks
+import joined
 import numpy as np
 import onnx
 import pytest
@@ -41,6 +42,7 @@ KEYS = {
     "qdq",
     "quantize static",
     "bodies",
+    "joined",
     "in body",
     "outputs",
     "files",
@@ -99,6 +101,8 @@ def write(folder: Path, said: Mapping[str, Any]) -> None:
     """Write the project of a case: model, data, ranges or Q/DQ model, other files; not the spec."""
     if "bodies" in said:
         body_models.write(folder, **said["bodies"])
+    elif "joined" in said:
+        joined.write(folder, **said["joined"])
     else:
         _write_network(folder, said)
     for name, content in said.get("files", {}).items():
@@ -164,7 +168,7 @@ def spec_of(said: Mapping[str, Any]) -> str:
         form: dict[str, Any] = {"calibrate": {"method": "minmax"}}
         if "qdq" in said:
             form = {"model": "q.onnx"}
-        elif "quantize static" in said or "bodies" in said:
+        elif {"quantize static", "bodies"} & said.keys() or joined.is_quantized(said.get("joined", {})):
             form = {"model": "int8.onnx"}
         elif said.get("ranges") is not None:
             form = {"scales": "ranges.json"}
@@ -185,7 +189,7 @@ def run(
     workers = [f"-n{said['workers']}"] if "workers" in said else []
     options = [*LOAD, *workers, *said.get("options", [])]
     pytester.runpytest(*options, "--int8acc", f"--int8acc-report={report}", f"--rootdir={folder}")
-    (entry,) = json.loads((folder / report / "report.json").read_text())["cases"]
+    (entry,) = _entries(folder / report)
     return entry
 
 
@@ -201,13 +205,19 @@ def run_together(
         specs[-1].write_text(spec_of(case.said), encoding="utf-8")
     report = f"report_{cases[0].folder}"
     options = cases[0].said.get("options", [])
-    pytester.runpytest(*LOAD, *options, "--int8acc", f"--int8acc-report={report}", *specs)
-    entries = json.loads((pytester.path / report / "report.json").read_text())["cases"]
-    by_folder = {entry["nodeid"].partition("/")[0]: entry for entry in entries}
+    arguments = ("--int8acc", "--continue-on-collection-errors", f"--int8acc-report={report}")
+    pytester.runpytest(*LOAD, *options, *arguments, *specs)
+    by_folder = {entry["nodeid"].partition("/")[0]: entry for entry in _entries(pytester.path / report)}
     for case in cases:
         entry = by_folder[case.folder]
         entry["written"] = [path.removeprefix(f"{case.folder}/") for path in entry.get("written", [])]
         yield case, entry
+
+
+def _entries(folder: Path) -> list[dict[str, Any]]:
+    """The cases of a report; a spec that cannot be read is an entry with the verdict error."""
+    report = json.loads((folder / "report.json").read_text())
+    return report["cases"] + [{**unread, "verdict": "error"} for unread in report["errors"]]
 
 
 def written_and_run(pytester: pytest.Pytester, **said: Any) -> dict[str, Any]:
@@ -219,7 +229,7 @@ def written_and_run(pytester: pytest.Pytester, **said: Any) -> dict[str, Any]:
 def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
     """What an entry of report.json says, in names and enumerations, with its numbers."""
     search, diagnosis = entry.get("search") or {}, entry.get("diagnosis") or {}
-    culprits = entry.get("culprits", [])
+    culprits, outputs = entry.get("culprits", []), entry.get("outputs", [])
     causes = {c["layer"]: c["cause"] for c in culprits if c["cause"]}
     scores = {f"{s['subject']} {s['metric']}": s for s in entry.get("scores", [])}
     repairs = diagnosis.get("repairs", [])
@@ -239,10 +249,12 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "asked": (entry.get("precision") or {}).get("asked", {}),
         "groups": entry.get("int8_groups"),
         "groups kept high": entry.get("high_groups"),
-        "outputs": [output["name"] for output in entry.get("outputs", [])],
-        "types": {output["name"]: output["dtype"] for output in entry.get("outputs", [])},
+        "outputs": [output["name"] for output in outputs],
+        "parts of": {output["name"]: output["part_of"] for output in outputs if output["part_of"]},
+        "types": {output["name"]: output["dtype"] for output in outputs},
         "scores": {name: _number(s["value"]) for name, s in scores.items()},
         "limits": {name: s["limit"] for name, s in scores.items() if s["limit"] is not None},
+        "limited": sorted(name for name, s in scores.items() if s["limit"] is not None),
         "noise": {name: _number(s["noise"]) for name, s in scores.items() if s["noise"] is not None},
         "in doubt": sorted(name for name, s in scores.items() if _in_doubt(s)),
         "missed": sorted(f"{s['subject']} {s['metric']}" for s in entry.get("scores", []) if _misses(s)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,37 +70,27 @@ def images(samples: int = 24) -> np.ndarray:
     return np.random.default_rng(1).normal(size=(samples, 3, 4, 4)).astype(np.float32)
 
 
-def write_project(
+def write(
     folder: Path,
     layout: str = "channels",
     *,
     broken: bool = False,
     weights: Mapping[str, Mapping[str, Any]] | None = None,
-    **said: object,
-) -> Path:
-    """A spec of one of the layouts.
+) -> None:
+    """Write model.onnx, data.npz and, where there is one, the quantized model int8.onnx.
 
-    ``broken``: of a model that quantizes the output, too, to one scale. ``weights``: of a model with faults
-    in weights, as ``qdq_by_hand.quantized`` has them.
+    ``broken``: a model that quantizes the output, too, to one scale. ``weights``: a model with faults in
+    weights, as ``qdq_by_hand.quantized`` has them.
     """
     proto = network(layout)
-    onnx.save(proto, folder / f"{layout}.onnx")
-    np.savez(folder / "images.npz", image=images())
-    spec: dict[str, object] = {"model": f"{layout}.onnx", "inputs": "images.npz", "baseline": "fp32"}
-    spec["int8"] = {"calibrate": {"method": "minmax"}}
+    onnx.save(proto, folder / "model.onnx")
+    np.savez(folder / "data.npz", image=images())
     if broken:
-        onnx.save(with_one_scale(quantized(proto, RANGES), 800.0), folder / f"{layout}_int8.onnx")
-        spec["int8"] = {"model": f"{layout}_int8.onnx"}
+        onnx.save(with_one_scale(quantized(proto, RANGES), 800.0), folder / "int8.onnx")
     if weights is not None:
-        onnx.save(quantized(proto, RANGES, weights=weights), folder / f"{layout}_int8.onnx")
-        spec["int8"] = {"model": f"{layout}_int8.onnx"}
-    path = folder / f"{layout}.int8acc.yaml"
-    path.write_text(yaml.safe_dump({**spec, **said}, sort_keys=False))
-    return path
+        onnx.save(quantized(proto, RANGES, weights=weights), folder / "int8.onnx")
 
 
-def names(entry: dict[str, object]) -> Sequence[str]:
-    """What a case of a report.json judged."""
-    outputs = entry["outputs"]
-    assert isinstance(outputs, list)
-    return [output["name"] for output in outputs]
+def is_quantized(said: Mapping[str, Any]) -> bool:
+    """Whether ``write`` with these arguments writes a quantized model."""
+    return bool(said.get("broken") or said.get("weights"))
