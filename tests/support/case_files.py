@@ -232,6 +232,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
     culprits, outputs = entry.get("culprits", []), entry.get("outputs", [])
     causes = {c["layer"]: c["cause"] for c in culprits if c["cause"]}
     scores = {f"{s['subject']} {s['metric']}": s for s in entry.get("scores", [])}
+    hidden = {o["name"]: o["preactivation"] for o in outputs if o.get("preactivation")}
     repairs = diagnosis.get("repairs", [])
     first = repairs[0] if repairs else {}
     proved = first.get("evidence")
@@ -251,6 +252,14 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "groups kept high": entry.get("high_groups"),
         "outputs": [output["name"] for output in outputs],
         "parts of": {output["name"]: output["part_of"] for output in outputs if output["part_of"]},
+        "hidden tensors": {output: found["tensor"] for output, found in hidden.items()},
+        "hides errors of": {output: found["fails"] for output, found in hidden.items() if found["fails"]},
+        "can be judged": sorted(output for output, found in hidden.items() if found["is_known"]),
+        "hidden scores": {
+            f"{found['tensor']} {score['metric']}": _number(score["value"])
+            for found in hidden.values()
+            for score in found["scores"]
+        },
         "types": {output["name"]: output["dtype"] for output in outputs},
         "scores": {name: _number(s["value"]) for name, s in scores.items()},
         "limits": {name: s["limit"] for name, s in scores.items() if s["limit"] is not None},
@@ -373,6 +382,8 @@ def _texts(key: str, found: list[str], wanted: list[str] | str) -> list[str]:
 
 
 def _unlike(key: str, found: Any, wanted: Any) -> list[str]:
+    if wanted == {}:
+        return [f"{key}: expected none, found {found}"] if found else []
     if isinstance(wanted, Mapping):
         missing = [f"{key}: no {name!r} among {list(found)}" for name in wanted if name not in found]
         return missing + [

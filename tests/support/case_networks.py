@@ -64,6 +64,25 @@ def convs(outlier: float = 1.0, channel: int = 3, width: int = 8, uneven: float 
     return proto
 
 
+def squashed(
+    end: str = "sigmoid", noise: float = 1.0, bias: float = 0.0, gain: float = 1.0
+) -> onnx.ModelProto:
+    """Two layers and an operator that hides errors: an ``end`` of networks.yaml.
+
+    One hidden channel is ``noise`` times as large as the others, and contributes no more than they do. So
+    with one scale for all channels the others get a step that is ``noise`` times as coarse. ``bias`` is added
+    to all logits, which are ``gain`` times as large.
+    """
+    said = _WRITTEN["squashed"]
+    weights = {**said["weights"], "bias": [bias] * 8}
+    weights["w2"] = {**weights["w2"], "times": gain}
+    if end == "reshaped":
+        weights["rows"] = {"integers": [-1, 8]}
+    proto = network(said["text"].replace("END", said["ends"][end]), weights)
+    scale_channel(proto, ["w1:1"], ["w2:0"], 0, noise)
+    return proto
+
+
 def block(outlier: float = 1.0, channel: int = 3) -> onnx.ModelProto:
     """A channel of the first norm is ``outlier`` times as large."""
     proto = network(**_WRITTEN["block"])
@@ -123,7 +142,8 @@ def half(part: str, name: str = "mlp", then: str = "") -> onnx.ModelProto:
 
 
 BUILDERS: Mapping[str, Callable[..., onnx.ModelProto]] = {
-    function.__name__: function for function in (convs, block, attention, products, detector, zoo, half)
+    function.__name__: function
+    for function in (convs, squashed, block, attention, products, detector, zoo, half)
 }
 
 

@@ -31,6 +31,7 @@ def quantized(
     added: Mapping[str, float] | None = None,
     fp8: bool = False,
     half: bool = False,
+    renamed: Mapping[str, str] | None = None,
 ) -> onnx.ModelProto:
     """Pairs before weighted nodes but those to ``leave``, and before nodes that are named in ``also``.
 
@@ -45,7 +46,7 @@ def quantized(
     ``biases``: biases in INT8 with one scale. ``added``: what a tool has added to all elements of a bias.
     ``fp8``: in FP8 by TensorRT's operators, as ModelOpt 0.47 exports from PyTorch: the domain ``trt``, one
     scale for each weight, no zero point at DequantizeLinear.
-    ``half``: all that is FP32 becomes FP16, inputs and outputs too.
+    ``half``: all that is FP32 becomes FP16, inputs and outputs too. ``renamed``: other names of tensors.
     """
     made = onnx.ModelProto.FromString(proto.SerializeToString())
     constants = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
@@ -91,6 +92,9 @@ def quantized(
         _in_fp8(made)
     if half:
         _halved(made)
+    for node in made.graph.node if renamed else ():
+        for names in (node.input, node.output):
+            names[:] = [(renamed or {}).get(name, name) for name in names]
     return made
 
 

@@ -1,4 +1,4 @@
-"""Seventy results with fixed numbers, which together show every sentence that a report has."""
+"""Results with fixed numbers, which together show every sentence that a report has."""
 
 from __future__ import annotations
 
@@ -323,6 +323,15 @@ def unexplained(**facts: Any) -> Plain:
     )
 
 
+def hiding(**facts: Any) -> Plain:
+    """A case whose outputs hide errors: of a tensor, of one that no criterion can name, and of a pair."""
+    known = {"tensor": "logits", "operator": "Sigmoid", "node": "last"}
+    found = {**known, "scores": [score("logits", "sqnr_db", 12.34, limit=20.0)], "fails": "tensor"}
+    ends = {"probs": found, "others": replace(found, is_known=False), "rest": replace(found, fails="pair")}
+    outputs = [{**LOGITS, "name": n, "scores": [KEPT], "preactivation": end} for n, end in ends.items()]
+    return case(outputs=outputs, **facts)
+
+
 def float_nan(*, half: bool = True, **facts: Any) -> Plain:
     """A case whose baseline holds NaN, so that nothing can be compared."""
     problem = "NaN in 83.33% of the elements, in the baseline as well: nothing to judge"
@@ -516,6 +525,8 @@ RESULTS: dict[str, Plain] = {
     "quantized-in-vain": unexplained(scales=TRIED_SCALES),
     "quantized-by-scales": unexplained(scales=replace(TRIED_SCALES, given_back=0.72)),
     "quantized-untried": unexplained(),
+    "errors-hidden": hiding(),
+    "errors-hidden-in-a-simulation": hiding(place="engine"),
     "by-the-last-digit": case(
         score("logits", "top1_agreement", 0.6999999999999997, limit=0.7),
         score("logits", "agreement", 0.7, limit=0.6999999999999997),
