@@ -1,4 +1,4 @@
-"""Noise that a Softmax or Sigmoid hides, where engines run and in a first spec; else in tests/cases/hidden."""
+"""Noise that a Softmax or Sigmoid hides, on engines and in a first spec; more is in tests/cases/hidden."""
 
 from __future__ import annotations
 

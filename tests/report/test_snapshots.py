@@ -60,6 +60,8 @@ class Page(HTMLParser):
         known = dict(attrs)
         if (tag == "tr" and "data-case" in known) or (tag == "details" and "data-verdict" in known):
             self.case = known.get("data-case") or known["id"] or ""
+        elif tag == "script":
+            self.case = ""
         self.handle_endtag(tag)
 
     def handle_endtag(self, tag: str) -> None:

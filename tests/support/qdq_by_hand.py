@@ -92,10 +92,14 @@ def quantized(
         _in_fp8(made)
     if half:
         _halved(made)
-    for node in made.graph.node if renamed else ():
-        for names in (node.input, node.output):
-            names[:] = [(renamed or {}).get(name, name) for name in names]
+    _rename(made, renamed or {})
     return made
+
+
+def _rename(model: onnx.ModelProto, renamed: Mapping[str, str]) -> None:
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [renamed.get(name, name) for name in names]
 
 
 def _add(model: onnx.ModelProto, added: Mapping[str, float]) -> None:
