@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 
 import pytest
-from hostile import HOSTILE, NAMES, NOT_IN_ONNX, acts, obeyed
+from hostile import HOSTILE, NAMES, NOT_IN_ONNX, acts, obeyed, told
 from hypothesis import given
 
-from pytest_int8acc import Int8accError
-from pytest_int8acc.errors import blaming
-from pytest_int8acc.names import file_name, in_code, in_markdown
-
 ALL = (*HOSTILE, *NOT_IN_ONNX)
-
-
-def told(text: str) -> str:
-    """The message as a user sees it."""
-    return str(Int8accError(text))
 
 
 def check(name: str) -> None:
@@ -68,34 +57,3 @@ def test_long_names_stay_apart() -> None:
     one, other = told("n" * 65_536), told("n" * 65_535)
     assert one != other
     assert re.fullmatch(r"n+\.\.\.\[[0-9a-f]{8}, 65536 characters\]\.\.\.n+", one)
-
-
-@given(NAMES)
-def test_a_file_of_any_name_can_be_made_where_it_is_wanted(name: str) -> None:
-    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", file_name(name))
-
-
-def test_a_file_of_a_hostile_name_is_in_its_folder(tmp_path: Path) -> None:
-    for name in ALL:
-        (tmp_path / file_name(name)).mkdir(exist_ok=True)
-        assert Path(os.path.normpath(tmp_path / file_name(name))).parent == tmp_path
-
-
-@pytest.mark.parametrize("name", ALL, ids=range(len(ALL)))
-def test_a_hostile_name_is_text_in_markdown(name: str) -> None:
-    cell = in_markdown(name)
-    assert cell.isprintable()
-    assert not re.search(r"(?<!\\)[|`*_\[\]#@$]", cell)
-    assert not re.search("[<>]", cell)
-    code = in_code(name)
-    assert code == cell or re.fullmatch("`[^`|]+`", code)
-
-
-def test_the_innermost_place_is_the_one_that_is_told() -> None:
-    with (
-        pytest.raises(Int8accError, match=r"^b:1:1: wrong$"),
-        blaming(""),
-        blaming("a:3:5"),
-        blaming("b:1:1"),
-    ):
-        raise Int8accError("wrong")

@@ -8,11 +8,11 @@ import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 
+import onnx
 import pytest
-from hostile import HOSTILE, NOT_IN_ONNX, acts, obeyed
+from case_files import run, write
+from hostile import HOSTILE, NOT_IN_ONNX, acts, obeyed, told
 from plugin_support import CONFTEST, LOAD, spec
-
-from pytest_int8acc.names import shown
 
 pytestmark = pytest.mark.usefixtures("quick_processes")
 
@@ -46,6 +46,31 @@ def named(case, settings, goldens=None, clock=None, builders=None):
 
 stand_in("case.measured", measure=named)
 """
+
+
+#: A name that leads out of a folder, one that ends a table's cell, and one that is long and holds a command.
+OF_LAYERS = ("../../../away", "a|b `c`<i>", "x" * 400 + "::error::owned")
+
+
+@pytest.mark.parametrize("name", OF_LAYERS, ids=range(len(OF_LAYERS)))
+def test_a_layer_s_name_in_a_reproducer(pytester: pytest.Pytester, name: str) -> None:
+    criteria = [{"sqnr_db": 30}]
+    said = {"network": "convs()", "ranges": {"relu1": 60}, "spec": {"criteria": criteria}}
+    said["options"] = ["--int8acc-reduce"]
+    write(pytester.path, said)
+    model = onnx.load(pytester.path / "model.onnx")
+    (layer,) = (node for node in model.graph.node if node.name == "conv2")
+    layer.name = name
+    onnx.save(model, pytester.path / "model.onnx")
+    assert [culprit["layer"] for culprit in run(pytester, said)["culprits"]] == [told(name)]
+    (readme,) = (pytester.path / "report").rglob("README.md")
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", readme.parent.name)
+    assert readme.parent.parent == pytester.path / "report" / "case" / "reduced"
+    text = readme.read_text(encoding="utf-8")
+    assert (acts(text), obeyed(text)) == ([], [])
+    assert "<" not in text
+    rows = [line for line in text.splitlines() if line.startswith("| `relu1`")]
+    assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [6]
 
 
 class Elements(HTMLParser):
@@ -82,7 +107,7 @@ def test_every_name_comes_out_harmless_and_readable(
     assert "INTERNALERROR" not in log
     judged = [name for number, name in enumerate(ALL) if number % 3]
     for name in judged:
-        assert shown(name) in log
+        assert told(name) in log
     _check_junit(pytester.path / "junit.xml", judged)
     _check_summary(summary.read_text(encoding="utf-8"))
     text = (pytester.path / "out" / "report.json").read_bytes().decode()
@@ -99,8 +124,8 @@ def _check_junit(path: Path, judged: list[str]) -> None:
         properties = {
             p.get("name"): p.get("value") for p in found[f"case-{ALL.index(name)}"].iter("property")
         }
-        assert f"int8acc.{shown(name)}.{shown(name)}" in properties
-        assert json.loads(properties["int8acc.details"])["name"] == shown(name)
+        assert f"int8acc.{told(name)}.{told(name)}" in properties
+        assert json.loads(properties["int8acc.details"])["name"] == told(name)
 
 
 def _check_summary(text: str) -> None:
@@ -117,4 +142,4 @@ def _check_page(text: str, judged: list[str]) -> None:
     assert not acts(text)
     assert [tag for tag, _ in page.found].count("script") == 1
     assert not [names for _, names in page.found if any(name.startswith("on") for name in names)]
-    assert all(shown(name) in texts for name in judged)
+    assert all(told(name) in texts for name in judged)

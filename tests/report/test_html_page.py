@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hostile import renamed
+from hostile import renamed, told
 from report_cases import (
     CASE,
     Plain,
@@ -30,8 +30,6 @@ from report_cases import (
 from report_readers import Reader
 from report_samples import RESULTS
 from spec_texts import OUTPUT_METRICS, TASKS
-
-from pytest_int8acc.names import shown
 
 pytest.importorskip("jinja2", reason="pip install jinja2")
 
@@ -77,7 +75,7 @@ def test_no_name_becomes_markup(pytester: pytest.Pytester) -> None:
     keys = [{key for _, a in read.elements for key in a} - {"download"} for read in (found, expected)]
     assert keys[0] == keys[1]
     for name in HOSTILE:
-        assert any(shown(name) in text for text in found.texts)
+        assert any(told(name) in text for text in found.texts)
 
 
 def test_links_lead_into_the_folder_or_nowhere(pytester: pytest.Pytester) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from report_cases import SCHEMA, case, entry, enumerated
 
+from pytest_int8acc import Int8accError
 from pytest_int8acc.report.plain import restore, to_plain
 
 HOSTILE = (
@@ -96,3 +97,8 @@ def renamed(name: str) -> dict[str, Any]:
         "nodeid": name,
         "settings": name,
     }
+
+
+def told(text: str) -> str:
+    """A text as a user sees it in a message."""
+    return str(Int8accError(text))
