@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 from case_files import run, write
-from hostile import HOSTILE, NOT_IN_ONNX, acts, obeyed, told
+from hostile import HOSTILE, NOT_IN_ONNX, acts, in_a_line, obeyed
 from plugin_support import CONFTEST, LOAD, spec
 
 pytestmark = pytest.mark.usefixtures("quick_processes")
@@ -62,7 +62,7 @@ def test_a_layer_s_name_in_a_reproducer(pytester: pytest.Pytester, name: str) ->
     (layer,) = (node for node in model.graph.node if node.name == "conv2")
     layer.name = name
     onnx.save(model, pytester.path / "model.onnx")
-    assert [culprit["layer"] for culprit in run(pytester, said)["culprits"]] == [told(name)]
+    assert [culprit["layer"] for culprit in run(pytester, said)["culprits"]] == [in_a_line(name)]
     (readme,) = (pytester.path / "report").rglob("README.md")
     assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", readme.parent.name)
     assert readme.parent.parent == pytester.path / "report" / "case" / "reduced"
@@ -107,7 +107,7 @@ def test_every_name_comes_out_harmless_and_readable(
     assert "INTERNALERROR" not in log
     judged = [name for number, name in enumerate(ALL) if number % 3]
     for name in judged:
-        assert told(name) in log
+        assert in_a_line(name) in log
     _check_junit(pytester.path / "junit.xml", judged)
     _check_summary(summary.read_text(encoding="utf-8"))
     text = (pytester.path / "out" / "report.json").read_bytes().decode()
@@ -124,8 +124,8 @@ def _check_junit(path: Path, judged: list[str]) -> None:
         properties = {
             p.get("name"): p.get("value") for p in found[f"case-{ALL.index(name)}"].iter("property")
         }
-        assert f"int8acc.{told(name)}.{told(name)}" in properties
-        assert json.loads(properties["int8acc.details"])["name"] == told(name)
+        assert f"int8acc.{in_a_line(name)}.{in_a_line(name)}" in properties
+        assert json.loads(properties["int8acc.details"])["name"] == in_a_line(name)
 
 
 def _check_summary(text: str) -> None:
@@ -142,4 +142,4 @@ def _check_page(text: str, judged: list[str]) -> None:
     assert not acts(text)
     assert [tag for tag, _ in page.found].count("script") == 1
     assert not [names for _, names in page.found if any(name.startswith("on") for name in names)]
-    assert all(told(name) in texts for name in judged)
+    assert all(in_a_line(name) in texts for name in judged)

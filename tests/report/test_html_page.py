@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hostile import renamed, told
+from hostile import in_a_line, renamed
 from report_cases import (
     CASE,
     Plain,
@@ -75,7 +75,7 @@ def test_no_name_becomes_markup(pytester: pytest.Pytester) -> None:
     keys = [{key for _, a in read.elements for key in a} - {"download"} for read in (found, expected)]
     assert keys[0] == keys[1]
     for name in HOSTILE:
-        assert any(told(name) in text for text in found.texts)
+        assert any(in_a_line(name) in text for text in found.texts)
 
 
 def test_links_lead_into_the_folder_or_nowhere(pytester: pytest.Pytester) -> None:

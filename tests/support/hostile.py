@@ -102,3 +102,8 @@ def renamed(name: str) -> dict[str, Any]:
 def told(text: str) -> str:
     """A text as a user sees it in a message."""
     return str(Int8accError(text))
+
+
+def in_a_line(name: str) -> str:
+    """A name as a user sees it, where it has one line."""
+    return told(name.replace("\n", r"\n").replace("\t", r"\t"))
