@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from plugin_support import LOAD
 
 from benchmarks.optimizers import SAMPLES, Planted
+from pytest_int8acc.scores.rows import Options, changed_classes, top_k
 
 CLASSES, STEP = 12, 0.6
 PAIR = "xq = QuantizeLinear(x, sx, z) xd = DequantizeLinear(xq, sx, z)"
@@ -196,3 +200,17 @@ def test_class_ids_are_compared_as_they_are(pytester: pytest.Pytester) -> None:
     found = case["outputs"][0]["decisions"]
     assert sorted((d["sample"], d["baseline"], d["candidate"]) for d in found["largest"]) == sorted(wanted)
     assert {d["margin"] for d in found["largest"]} == {None}
+
+
+#: Few different values, so that classes often tie.
+SCORES = arrays(np.float32, (5, 3), elements=st.sampled_from([0.0, 1.0, 2.0, float("nan"), float("inf")]))
+
+
+@given(b=SCORES, c=SCORES)
+def test_what_counts_as_changed_is_what_top1_agreement_counts(b: NDArray[Any], c: NDArray[Any]) -> None:
+    with np.errstate(all="ignore"):
+        found = changed_classes(b, c, -1)
+        rows = top_k(1)(b, c, len(b), Options(), 0.0)
+    assert found[:, 0].tolist() == np.flatnonzero(rows[:, 0] < rows[:, 1]).tolist()
+    assert (found[:, 1] != found[:, 2]).all()
+    assert (found[:, 3] >= 0).all()

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from case_files import spec_of
+from case_files import write as write_project
 from gpu_support import gpus
-from low_cases import put
 from narrow import planted
 from plugin_support import LOAD
 
@@ -81,7 +82,10 @@ def write(folder: Path, low: str) -> None:
         text = "model: model.onnx\ninputs: data.npz\nfp8: {scales: ranges.json}\ncriteria: [{sqnr_db: 15}]\n"
         (folder / "case.int8acc.yaml").write_text(text)
     else:
-        put(folder, "layernorm_1000", low, limit=30 if low == "fp16" else 45)
+        criteria = [{"sqnr_db": 30 if low == "fp16" else 45}]
+        said = {"network": 'half("layernorm_1000")', "spec": {"candidate": low, "criteria": criteria}}
+        write_project(folder, said)
+        (folder / "case.int8acc.yaml").write_text(spec_of(said))
 
 
 def test_every_option_has_a_row(pytester: pytest.Pytester) -> None:
