@@ -45,6 +45,7 @@ KEYS = {
     "joined",
     "in body",
     "outputs",
+    "labels",
     "files",
     "spec",
     "options",
@@ -140,6 +141,9 @@ def _write_network(folder: Path, said: Mapping[str, Any]) -> None:
     for name in ("model.onnx", "q.onnx") if "in body" in said else ():
         if (folder / name).exists():
             onnx.save(wrapped(onnx.load(folder / name), said["in body"]), folder / name)
+    for name, change in said.get("labels", {}).items():
+        classes = case_networks.held(proto, feed)[change["of"]]
+        np.save(folder / name, (classes.argmax(1) + change.get("plus", 0)) % classes.shape[1])
     for name, change in said.get("outputs", {}).items():
         found = case_networks.held(proto, feed)
         kept = [output.name for output in proto.graph.output]
@@ -232,6 +236,8 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
     culprits, outputs = entry.get("culprits", []), entry.get("outputs", [])
     causes = {c["layer"]: c["cause"] for c in culprits if c["cause"]}
     scores = {f"{s['subject']} {s['metric']}": s for s in entry.get("scores", [])}
+    blind = entry.get("blind") or {}
+    caught_by = blind.get("remedy")
     hidden = {o["name"]: o["preactivation"] for o in outputs if o.get("preactivation")}
     repairs = diagnosis.get("repairs", [])
     first = repairs[0] if repairs else {}
@@ -264,7 +270,13 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "scores": {name: _number(s["value"]) for name, s in scores.items()},
         "limits": {name: s["limit"] for name, s in scores.items() if s["limit"] is not None},
         "limited": sorted(name for name, s in scores.items() if s["limit"] is not None),
+        "undetected": sorted({dead["kind"] for dead in blind.get("undetected", [])}),
+        "would be caught by": f"{caught_by['subject']} {caught_by['metric']}" if caught_by else "",
+        "at chance": sorted(metric["metric"] for metric in blind.get("at_chance", [])),
+        "nan share": {o["name"]: o["nan_share"] for o in outputs if o["nan_share"]},
+        "small samples": {o["name"]: o["small"]["count"] for o in outputs if o["small"]},
         "noise": {name: _number(s["noise"]) for name, s in scores.items() if s["noise"] is not None},
+        "at least": {name: s["interval"]["low"] for name, s in scores.items() if s.get("interval")},
         "in doubt": sorted(name for name, s in scores.items() if _in_doubt(s)),
         "missed": sorted(f"{s['subject']} {s['metric']}" for s in entry.get("scores", []) if _misses(s)),
         "culprits": sorted(c["layer"] for c in culprits),

@@ -162,7 +162,7 @@ def samples(proto: onnx.ModelProto, said: Mapping[str, Any], seed: int) -> dict[
     """Inputs for a network, standard normal.
 
     ``samples``: how many; ``times``: their size; ``rows``: a factor by sample; ``channel``: a place in each
-    sample and its factor; ``signs``: this value with random signs.
+    sample and its factor; ``signs``: this value with random signs; ``even``: a factor of every other sample.
     """
     rng = np.random.default_rng(said.get("seed", seed))
     count = said.get("samples", 24)
@@ -181,6 +181,7 @@ def samples(proto: onnx.ModelProto, said: Mapping[str, Any], seed: int) -> dict[
             if "channel" in said:
                 place, factor = said["channel"]
                 array[(slice(None), *place)] *= factor
+            array[::2] *= said.get("even", 1.0)
             for row, factor in said.get("rows", {}).items():
                 array[row] *= factor
             feed[info.name] = array.astype(dtype)

@@ -8,6 +8,7 @@ from report_cases import CASE, COSINE, REPORTED, SCHEMA, SQNR, TOP1, Plain, engi
 
 FINDINGS, SEARCH = CASE["findings"], CASE["search"]
 STAGES = SCHEMA["definitions"]["StageLine"]["properties"]["name"]["enum"]
+DEAD = SCHEMA["definitions"]["DeadCandidate"]["properties"]["kind"]["enum"]
 PARTS = SCHEMA["definitions"]["Stop"]["properties"]["left_out"]["items"]["enum"]
 
 
@@ -613,6 +614,16 @@ RESULTS: dict[str, Plain] = {
             "samples": 64,
         },
     ),
+    "too-weak-in-every-way": case(
+        KEPT, blind={"undetected": [{"kind": kind, "output": "logits"} for kind in DEAD], "samples": 64}
+    ),
+    "too-weak-and-accepted": replace(weak(), blind_reason="to see the report"),
+    "small-samples": output(
+        case(KEPT),
+        small={"count": 32, "ratio": 400.0, "alone": score("logits", "sqnr_db", 1.5, limit=20.0)},
+        samples=64,
+    ),
+    "nan-in-both": output(case(KEPT), nan_share=0.005),
     "too-weak-for-boxes": weak(metric={"metric": "coco_map", "decode": "yolov8"}),
     "too-weak-for-boxes-to-decode": weak(metric={"metric": "coco_map"}),
     "too-weak-for-maps": weak(metric={"metric": "miou", "output": "masks[0]", "axis": 1}),
