@@ -22,5 +22,5 @@ def test_a_missing_library_is_an_error_at_the_metric(
     result = digits.runpytest(*LOAD, "--int8acc")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
-        ["digits.int8acc.yaml:5:20: metric wer needs jiwer, which is not installed: pip install jiwer"]
+        ["digits.int8acc.yaml:5:21: metric wer needs jiwer, which is not installed: pip install jiwer"]
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import string
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -14,7 +13,7 @@ from spec_texts import OUTPUT_METRICS, TASKS
 
 from pytest_int8acc import Case, load_spec
 from pytest_int8acc.report import catalogue, why
-from pytest_int8acc.results.causes import Cause, NumberName
+from pytest_int8acc.results.causes import Cause
 
 #: Characters of a clause at most, so that a layer's name of 25 fits before it in a line of 110.
 CLAUSE = 83
@@ -23,21 +22,6 @@ TABLES = {
     name: (get_args(hint)[0], getattr(catalogue, name))
     for name, hint in get_type_hints(catalogue).items()
     if get_origin(hint) is Mapping and get_origin(get_args(hint)[0]) is Literal
-}
-#: Names of the facts that the templates of each table may use.
-FACTS = {
-    "SYMPTOMS": {"format", "amax", "reach", *why.FACTS, *catalogue.NUMBERS},
-    "CAUSES": {"format"},
-    "ABLATIONS": {"it", "of_it", "channels", "explain", "scales"},
-    "STAGES": {"format"},
-    "ENDINGS": {"format", "high", "groups", "layers", "max_trials", "max_seconds", "cause"},
-    "STOPS": {"seconds", "left"},
-    "FITS": {"format", "slope", "offset", "shift", "deviations", "before"},
-    "CHANGES": {"norms", "names", "outputs", "tensors", "method", "methods", "weights", "alpha", "places"}
-    | {"biases"},
-    "DEAD": {"output"},
-    "PARTS": {"format"},
-    "PHASES": set[str](),
 }
 #: Stages that never fail first, or whose failure the search explains.
 WITHOUT_ADVICE = {"framework", "Q/DQ in ONNX Runtime", "implicit INT8"}
@@ -66,18 +50,6 @@ def test_every_kind_has_all_of_its_words(name: str) -> None:
     for kind, row in table.items():
         if name != "STAGES" or kind not in WITHOUT_ADVICE:
             assert all(texts(row)), kind
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_templates_use_known_facts(name: str) -> None:
-    for kind, row in TABLES[name][1].items():
-        for text in texts(row):
-            used = {fact for _, fact, _, _ in string.Formatter().parse(text) if fact is not None}
-            assert used <= FACTS[name], kind
-
-
-def test_every_number_of_a_cause_has_a_label() -> None:
-    assert set(catalogue.NUMBERS) == values(NumberName)
 
 
 @pytest.mark.parametrize("symptom", catalogue.SYMPTOMS)

@@ -141,11 +141,18 @@ def _write_network(folder: Path, said: Mapping[str, Any]) -> None:
     for name in ("model.onnx", "q.onnx") if "in body" in said else ():
         if (folder / name).exists():
             onnx.save(wrapped(onnx.load(folder / name), said["in body"]), folder / name)
+    if {"labels", "outputs"} & said.keys():
+        _write_outputs(folder, said, proto, case_networks.held(proto, feed))
+
+
+def _write_outputs(
+    folder: Path, said: Mapping[str, Any], proto: onnx.ModelProto, found: Mapping[str, Any]
+) -> None:
+    """Write files of labels, which are the greatest classes, and files of outputs."""
     for name, change in said.get("labels", {}).items():
-        classes = case_networks.held(proto, feed)[change["of"]]
+        classes = found[change["of"]]
         np.save(folder / name, (classes.argmax(1) + change.get("plus", 0)) % classes.shape[1])
     for name, change in said.get("outputs", {}).items():
-        found = case_networks.held(proto, feed)
         kept = [output.name for output in proto.graph.output]
         arrays = {n: found[n] * change.get("times", 1.0) + change.get("plus", 0.0) for n in kept}
         np.savez(folder / name, **{change.get("as", {}).get(n, n): a for n, a in arrays.items()})

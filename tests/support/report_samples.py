@@ -618,12 +618,12 @@ RESULTS: dict[str, Plain] = {
         KEPT, blind={"undetected": [{"kind": kind, "output": "logits"} for kind in DEAD], "samples": 64}
     ),
     "too-weak-and-accepted": replace(weak(), blind_reason="to see the report"),
-    "small-samples": output(
+    "small-samples-and-nan": output(
         case(KEPT),
+        nan_share=0.005,
         small={"count": 32, "ratio": 400.0, "alone": score("logits", "sqnr_db", 1.5, limit=20.0)},
         samples=64,
     ),
-    "nan-in-both": output(case(KEPT), nan_share=0.005),
     "too-weak-for-boxes": weak(metric={"metric": "coco_map", "decode": "yolov8"}),
     "too-weak-for-boxes-to-decode": weak(metric={"metric": "coco_map"}),
     "too-weak-for-maps": weak(metric={"metric": "miou", "output": "masks[0]", "axis": 1}),
