@@ -30,7 +30,7 @@ from golden_support import (
 from gpu_support import needs_gpu, tactics
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kills import killed_at
+from kills import at_once, killed_at
 
 from pytest_int8acc import Int8accError
 from pytest_int8acc.goldens.location import Cutter, Location, pack, unpack
@@ -342,21 +342,14 @@ def test_killed_at_any_write_the_old_pair_or_the_new_one_is_there(
 def test_two_processes_that_update_at_once_lose_nothing(tmp_path: Path) -> None:
     """Each writes its own case, and both write a third one."""
     folder = str(tmp_path / "g")
-    children = []
-    for number in (1.0, 2.0):
-        child = os.fork()
-        if not child:
-            try:
-                for round_ in range(8):
-                    Location(folder, f"own{number:g}").write(
-                        *pair(float(round_), f"own{number:g}"), replace=True
-                    )
-                    Location(folder, "shared").write(*pair(number + round_ % 2, "shared"), replace=True)
-                os._exit(0)
-            except BaseException:
-                os._exit(1)
-        children.append(child)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+
+    def update(number: float) -> None:
+        own = f"own{number:g}"
+        for round_ in range(8):
+            Location(folder, own).write(*pair(float(round_), own), replace=True)
+            Location(folder, "shared").write(*pair(number + round_ % 2, "shared"), replace=True)
+
+    at_once(lambda: update(1.0), lambda: update(2.0))
     assert value_of(Location(folder, "shared")) in (1.0, 2.0, 3.0)
     assert [value_of(Location(folder, f"own{n}")) for n in (1, 2)] == [7.0, 7.0]
     assert len(os.listdir(folder)) == 6  # no draft, and no .npz that was replaced
@@ -367,24 +360,23 @@ def test_who_replaces_a_golden_waits_for_who_is_about_to_tidy_up(tmp_path: Path)
     """Else the outputs that the one names again are those that the other removes."""
     location = Location(str(tmp_path / "g"), "case")
     location.write(*pair(1.0), replace=True)
-    child = os.fork()
-    if not child:
+    removing = tmp_path / "removing"
 
-        def hook(event: str, arguments: tuple[object, ...]) -> None:
-            if event == "os.remove" and str(arguments[0]).endswith(".npz"):
-                (tmp_path / "removing").touch()
-                time.sleep(0.1)
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "os.remove" and str(arguments[0]).endswith(".npz"):
+            removing.touch()
+            time.sleep(0.1)
 
-        try:
-            sys.addaudithook(hook)
-            location.write(*pair(2.0), replace=True)
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    while not (tmp_path / "removing").exists():
-        time.sleep(0.01)
-    location.write(*pair(1.0), replace=True)
-    assert os.waitpid(child, 0)[1] == 0
+    def replaced_slowly() -> None:
+        sys.addaudithook(hook)
+        location.write(*pair(2.0), replace=True)
+
+    def replaced_meanwhile() -> None:
+        while not removing.exists():
+            time.sleep(0.01)
+        location.write(*pair(1.0), replace=True)
+
+    at_once(replaced_slowly, replaced_meanwhile)
     assert value_of(location) == 1.0
 
 

@@ -173,27 +173,25 @@ def test_long_messages_are_cut() -> None:
     assert len(engines._brief(RuntimeError("x" * 5000))) < 600
 
 
-def test_missing_onnxruntime_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> ModuleType:
-        raise ModuleNotFoundError(name)
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (ModuleNotFoundError("onnxruntime"), r"pip install onnxruntime "),
+        (ImportError("libcudart.so.13: cannot open shared object file"), r"does not load \(libcudart.so.13"),
+        (ModuleType("onnxruntime"), "pip uninstall -y onnxruntime onnxruntime-gpu"),
+    ],
+    ids=["missing", "broken", "remains of one that was removed"],
+)
+def test_without_an_onnxruntime_that_works_the_error_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, found: ModuleType | Exception, said: str
+) -> None:
+    def imported(name: str) -> ModuleType:
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    monkeypatch.setattr(engines.importlib, "import_module", missing)
-    with pytest.raises(EngineError, match=r"pip install onnxruntime "):
-        OrtEngine(model_of(RELU))
-
-
-def test_onnxruntime_that_does_not_load_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(name: str) -> ModuleType:
-        raise ImportError("libcudart.so.13: cannot open shared object file")
-
-    monkeypatch.setattr(engines.importlib, "import_module", broken)
-    with pytest.raises(EngineError, match=r"does not load \(libcudart.so.13"):
-        OrtEngine(model_of(RELU))
-
-
-def test_the_remains_of_a_removed_onnxruntime_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines.importlib, "import_module", lambda name: ModuleType(name))
-    with pytest.raises(EngineError, match="pip uninstall -y onnxruntime onnxruntime-gpu"):
+    monkeypatch.setattr(engines.importlib, "import_module", imported)
+    with pytest.raises(EngineError, match=said):
         OrtEngine(model_of(RELU))
 
 

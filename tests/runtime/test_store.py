@@ -115,33 +115,13 @@ def test_a_disk_filled_by_make_is_one_clear_error(store):
         store.fetch(KEY, fail)
 
 
+def manifest(**content: object) -> Callable[[Path], object]:
+    """Writes another manifest."""
+    return lambda folder: (folder / MANIFEST).write_text(json.dumps(content))
+
+
 def truncate(folder: Path) -> None:
     os.truncate(folder / "model.engine", 3)
-
-
-def change(folder: Path) -> None:
-    (folder / "model.engine").write_bytes(b"x" + ENGINE[1:])
-
-
-def lose(folder: Path) -> None:
-    (folder / "inspector" / "layers.json").unlink()
-
-
-def lose_manifest(folder: Path) -> None:
-    (folder / MANIFEST).unlink()
-
-
-def garble(folder: Path) -> None:
-    (folder / MANIFEST).write_text("{")
-
-
-def age(folder: Path) -> None:
-    (folder / MANIFEST).write_text(json.dumps({"format": 0, "files": {}}))
-
-
-def lead_out(folder: Path) -> None:
-    files = {"../../x": {"sha256": "", "nbytes": 0}}
-    (folder / MANIFEST).write_text(json.dumps({"format": 1, "files": files}))
 
 
 def replace_by_file(folder: Path) -> None:
@@ -149,9 +129,20 @@ def replace_by_file(folder: Path) -> None:
     folder.touch()
 
 
-@pytest.mark.parametrize(
-    "damage", [truncate, change, lose, lose_manifest, garble, age, lead_out, replace_by_file]
-)
+#: What may have become of an entry.
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "cut": truncate,
+    "changed": lambda folder: (folder / "model.engine").write_bytes(b"x" + ENGINE[1:]),
+    "a file lost": lambda folder: (folder / "inspector" / "layers.json").unlink(),
+    "manifest lost": lambda folder: (folder / MANIFEST).unlink(),
+    "manifest garbled": lambda folder: (folder / MANIFEST).write_text("{"),
+    "manifest of another format": manifest(format=0, files={}),
+    "manifest that leads out": manifest(format=1, files={"../../x": {"sha256": "", "nbytes": 0}}),
+    "a file in its place": replace_by_file,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_entry_is_made_again(store, caplog, damage):
     folder = store.fetch(KEY, fill).folder
     damage(folder)
