@@ -1,4 +1,4 @@
-"""Killed at every write of goldens, the store, fixes, reports, caches: each file is the old or the new."""
+"""Killed at every write of goldens, fixes, reports, caches: each file is the old or the new."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -21,12 +20,11 @@ from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.init import write_spec
 from pytest_int8acc.report.folder import merge_folders, write_folder
 from pytest_int8acc.report.json import Report
-from pytest_int8acc.runtime.store import Store
 from pytest_int8acc.runtime.trt.calibration import Provenance, write_cache
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 #: How many kills each test counts at least; docs/reliability.md has the sum.
-LEAST = {"fix": 35, "report": 12, "merge": 22, "golden": 24, "store": 30, "cache": 10}
+LEAST = {"fix": 35, "report": 12, "merge": 22, "golden": 24, "cache": 10}
 
 
 def states(folder: Path, write: Callable[[int], object], least: int) -> Iterator[dict[str, bytes]]:
@@ -99,25 +97,6 @@ def test_a_calibration_cache_and_what_it_came_from(tmp_path: Path) -> None:
         write_cache(tmp_path / "x.cache", content * (number + 1), origin)
 
     assert len(list(states(tmp_path, write, LEAST["cache"]))) >= LEAST["cache"]
-
-
-def test_the_store(tmp_path: Path) -> None:
-    """An entry is whole or not there; whatever was left is cleared by the next fetch."""
-    seen: list[Path] = []
-
-    def fetch(folder: Path) -> Any:
-        return Store(folder).fetch("a" * 64, make)
-
-    def make(folder: Path) -> None:
-        (folder / "engine").write_bytes(b"engine" * 10)
-        (folder / "layers.json").write_text("{}")
-
-    for _ in steps(lambda: fetch(tmp_path / str(len(seen))), least=LEAST["store"]):
-        seen.append(tmp_path / str(len(seen)))
-        again = fetch(seen[-1])
-        assert (again.folder / "engine").read_bytes() == b"engine" * 10
-        again.close()
-        assert not list((seen[-1] / "temporary").iterdir())
 
 
 def test_a_first_spec_is_whole_or_not_there(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from plans import plain, takes_in
 from rtx import build
 from zoo import ZOO
 
-from pytest_int8acc import Int8accError, SpecError
+from pytest_int8acc import Int8accError
 from pytest_int8acc.case.plan_file import plan_text, read_plan
 from pytest_int8acc.fix import write_fix
 from pytest_int8acc.graph.load import load_model
@@ -98,12 +98,6 @@ def run_ort_quantize(folder: Path, output: Path, calibration: Path = CALIBRATION
     assert done.returncode == 0, done.stderr
     assert "not quantized" not in done.stderr
     return onnx.load(output)
-
-
-def test_all_files_are_named(odd: Path) -> None:
-    expected = {"fixed.onnx", "plan.yaml", "exclude_nodes.txt", "modelopt.sh", "ort_quantize.py"}
-    expected |= {"layer_precisions.txt", "postprocess.py", "commands.txt"}
-    assert {path.name for path in odd.iterdir()} == expected
 
 
 def test_excluded_nodes_are_the_plans_in_the_models_order(odd: Path) -> None:
@@ -351,58 +345,13 @@ def test_every_name_is_read_back(
     assert plain(read_plan(path, network)) == plain(plan)
 
 
-def test_an_absent_plan_is_one_error(tmp_path: Path, digits: Network) -> None:
-    with pytest.raises(SpecError, match=r"plan\.yaml:1:1: cannot read the plan: No such file"):
-        read_plan(tmp_path / "plan.yaml", digits)
-
-
-def changed(digits: Network, what: str) -> Network:
-    editor = digits.model.edit()
-    if what == "weights":
-        name = next(iter(editor.weights))
-        editor.weights[name] = editor.weights[name] + np.float32(1e-3)
-        return replace(digits, model=editor.done())
-    if what == "notes":
-        noted = (editor.graph, editor.graph.node[0], editor.graph.node[0].attribute[0])
-        for proto in noted:
-            proto.doc_string = "exported on Monday"
-        return replace(digits, model=editor.done())
-    for node in editor.graph.node:
-        node.name = node.name.replace("/head/", "/fc/")
-    return network_of(editor.done())
-
-
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ("weights", "the weights of digits.onnx changed since; to make a new plan, take 'plan:' out"),
-        (
-            "graph",
-            "the graph of digits.onnx changed since; 1 of the plan's 2 layers are not in it: '/head/Gemm';",
-        ),
-    ],
-)
-def test_a_stale_plan_says_what_changed(tmp_path: Path, digits: Network, what: str, message: str) -> None:
-    path = tmp_path / "plan.yaml"
-    plan = Plan({"/head/Gemm": "fp16", "/stem/conv/Conv": "fp16"})
-    path.write_text(plan_text(plan, digits, "digits.onnx"))
-    line = path.read_text().splitlines().index("model:") + 1
-    with pytest.raises(SpecError, match=re.escape(message)) as caught:
-        read_plan(path, changed(digits, what))
-    assert str(caught.value).startswith(f"{path}:{line}:1: the plan was found for another model")
-    assert "run the failing case again with pytest --int8acc --int8acc-report DIR" in str(caught.value)
-
-
-def test_without_its_model_section_a_plan_is_never_stale(tmp_path: Path, digits: Network) -> None:
-    path = tmp_path / "plan.yaml"
-    path.write_text("version: 4\nhigh: {/head/Gemm: fp16}\n")
-    assert plain(read_plan(path, changed(digits, "weights"))) == plain(Plan({"/head/Gemm": "fp16"}))
-
-
 def test_notes_of_an_exporter_make_no_plan_stale(tmp_path: Path, digits: Network) -> None:
     path, plan = tmp_path / "plan.yaml", Plan({"/head/Gemm": "fp16"})
     path.write_text(plan_text(plan, digits, "digits.onnx"))
-    assert plain(read_plan(path, changed(digits, "notes"))) == plain(plan)
+    editor = digits.model.edit()
+    for proto in (editor.graph, editor.graph.node[0], editor.graph.node[0].attribute[0]):
+        proto.doc_string = "exported on Monday"
+    assert plain(read_plan(path, replace(digits, model=editor.done()))) == plain(plan)
 
 
 # From a failure to a guarded fix.
