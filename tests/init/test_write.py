@@ -179,11 +179,15 @@ def test_a_run_tells_each_model_of_its_own(pytester: pytest.Pytester) -> None:
     (pytester.path / "text.onnx").write_text("hello, this is no model")
     result = pytester.runpytest(*LOAD, "--int8acc-init", "absent.onnx", "model.onnx", "text.onnx")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    lines = result.outlines
-    assert lines[0] == "int8acc: absent.onnx: no such model file"
-    assert lines[1].startswith("int8acc: wrote model.int8acc.yaml; ")
-    assert lines[2].startswith("int8acc: text.onnx: not an ONNX model")
-    assert len(lines) == 3
+    result.stdout.fnmatch_lines(
+        [
+            "int8acc: *absent.onnx: no such model file",
+            "int8acc: wrote model.int8acc.yaml; *",
+            "int8acc: *text.onnx: not an ONNX model*",
+        ],
+        consecutive=True,
+    )
+    assert len(result.outlines) == 3
 
 
 def test_a_folder_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
