@@ -2,10 +2,15 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from pytest_int8acc import CriterionError, DataError
-from pytest_int8acc.data.scripts import iterate_user, load_function, run_user
+from pytest_int8acc.data import open_dataset
+from pytest_int8acc.data.scripts import load_function, run_user
+from pytest_int8acc.tensors import TensorInfo
+
+X = TensorInfo("x", np.dtype("float32"), ("N",))
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -74,13 +79,14 @@ def test_a_helper_keeps_its_state_between_calls(tmp_path: Path) -> None:
 def test_a_generator_may_import_late_and_use_dataclasses(tmp_path: Path) -> None:
     write(tmp_path, "helper.py", "value = 7\n")
     script = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
-    script += "@dataclass\nclass A:\n    x: int\ndef load():\n    yield A(1).x\n    import helper\n"
-    write(tmp_path, "m.py", script + "    yield helper.value\n")
-    items = iterate_user("m.py:load", load_function("m.py:load", tmp_path))
+    script += "@dataclass\nclass A:\n    x: float\n"
+    script += "def load():\n    yield {'x': [A(1.0).x]}\n    import helper\n"
+    write(tmp_path, "m.py", script + "    yield {'x': [float(helper.value)]}\n")
+    batches = open_dataset("m.py:load", [X], base=tmp_path).batches()
     path = list(sys.path)
-    assert next(items) == 1
+    assert next(batches).feed["x"].tolist() == [1]
     assert sys.path == path
-    assert list(items) == [7]
+    assert [batch.feed["x"].tolist() for batch in batches] == [[7]]
 
 
 def test_a_folder_that_is_importable_anyway_is_left_alone(
@@ -162,6 +168,7 @@ def test_any_callable_can_be_run() -> None:
 
 
 def test_an_indexed_loader_is_iterated(tmp_path: Path) -> None:
-    script = "class L:\n  def __getitem__(self, i):\n    return [0, 1, 2][i]\n"
+    script = "class L:\n  def __getitem__(self, i):\n    return [{'x': [0.0]}, {'x': [1.0]}][i]\n"
     write(tmp_path, "m.py", script + "def load():\n    return L()\n")
-    assert list(iterate_user("m.py:load", load_function("m.py:load", tmp_path))) == [0, 1, 2]
+    batches = open_dataset("m.py:load", [X], base=tmp_path).batches()
+    assert [batch.feed["x"].tolist() for batch in batches] == [[0], [1]]

@@ -32,8 +32,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kills import at_once, killed_at
 
-from pytest_int8acc import Int8accError
-from pytest_int8acc.goldens.location import Cutter, Location, pack, unpack
+from pytest_int8acc.goldens.location import Location, pack, unpack
 from pytest_int8acc.goldens.record import Record
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -270,26 +269,18 @@ def test_outputs_come_back_as_they_were(run: tuple[dict[str, list[np.ndarray]], 
     outputs, samples = run
     data, kept = pack(outputs, samples, dtype)
     assert pack(outputs, samples, dtype)[0] == data
-    back = Cutter(unpack(data, kept), "case.json", "record it again").cut(outputs)
+    back = unpack(data, kept)
     for name, arrays in outputs.items():
-        for a, b in zip(arrays, back[name], strict=True):
+        stored = back[name]
+        if not isinstance(stored, list):
+            stored = np.split(stored, np.cumsum([len(array) for array in arrays])[:-1])
+        for a, b in zip(arrays, stored, strict=True):
             assert (a.dtype, a.shape) == (b.dtype, b.shape)
             if a.dtype.kind != "f":
                 assert (a == b).all()
             else:
                 tolerance = {"float32": 1e-7, "float16": 1e-3}[dtype] if a.dtype.itemsize > 2 else 0
                 np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
-
-
-def test_what_does_not_fit_is_said() -> None:
-    y = {"y": [np.zeros((2, 3))]}
-    for stored, said in (
-        ({}, "holds no output 'y'"),
-        ({"y": np.zeros((3, 3))}, "kept with 3 rows, and this run has 2"),
-        ({"y": [np.zeros(1)] * 2}, "kept in 2 batches, and this run has 1"),
-    ):
-        with pytest.raises(Int8accError, match=said):
-            Cutter(stored, "case.json", "record it again").cut(y)
 
 
 # --- written at one stroke

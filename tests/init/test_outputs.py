@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
 from builder import Builder
 from init_projects import dense, detector, only_case, recurrent, saved
+from plugin_support import LOAD
 from zoo import ZOO
 
 from pytest_int8acc import Settings
 from pytest_int8acc.api import check
 from pytest_int8acc.case.measured import measure
-from pytest_int8acc.init import run, write_spec
+from pytest_int8acc.init import write_spec
 
 CLASSES = [
     pytest.param(dense(1000), id="gemm"),
@@ -86,14 +86,11 @@ def test_a_state_is_told_from_a_result(tmp_path: Path) -> None:
     assert "probabilities, each for itself (the last operator is Sigmoid)" in told
 
 
-def test_a_detector_is_judged_by_what_it_chooses_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = saved(tmp_path, detector())
-    stream = io.StringIO()
-    run([path], stream)
-    said = "the model chooses by NonMaxSuppression; model.int8acc.yaml judges what it chooses by"
-    assert said in stream.getvalue()
-    case = only_case(tmp_path / "model.int8acc.yaml")
+def test_a_detector_is_judged_by_what_it_chooses_by(pytester: pytest.Pytester) -> None:
+    saved(pytester.path, detector())
+    said = "*the model chooses by NonMaxSuppression; model.int8acc.yaml judges what it chooses by*"
+    pytester.runpytest(*LOAD, "--int8acc-init", "model.onnx").stdout.fnmatch_lines([said])
+    case = only_case(pytester.path / "model.int8acc.yaml")
     assert [c.tensor for c in case.criteria] == ["all_boxes", "all_scores"]  # type: ignore[union-attr]
     assert case.unjudged == ("kept",)
     result = check(case, Settings(samples=8))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,10 @@ import pytest
 from builder import Builder
 from init_projects import feeds, judged, one_row, only_case, only_square, recurrent, saved, spectral
 from onnx import TensorProto
+from plugin_support import LOAD
 
 from pytest_int8acc import EngineError
-from pytest_int8acc.init import run, write_spec
+from pytest_int8acc.init import write_spec
 from pytest_int8acc.tensors import Feed
 
 pytestmark = pytest.mark.filterwarnings("ignore:the inputs are made up")
@@ -68,32 +68,34 @@ def test_a_rate_and_a_state_are_given(tmp_path: Path) -> None:
     assert not first_feed(write_spec(saved(tmp_path, recurrent(), "state.onnx")))["state"].any()
 
 
-def test_a_model_that_takes_no_size_tried_says_what_it_needs(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_model_that_takes_no_size_tried_says_what_it_needs(pytester: pytest.Pytester) -> None:
+    tmp_path = pytester.path
     saved(tmp_path, only_square(72))
-    stream = io.StringIO()
-    assert run(["model.onnx"], stream) == 0
-    wrote, needs = stream.getvalue().splitlines()
+    result = pytester.runpytest(*LOAD, "--int8acc-init", "model.onnx")
+    assert result.ret == 0
+    wrote, needs = result.outlines
     assert wrote.startswith(
         "int8acc: wrote model.int8acc.yaml and model_inputs.py; edit the lines marked TODO"
     )
     assert needs.startswith(
         "int8acc: model.int8acc.yaml does not run yet: set its sizes and values in model_inputs.py: "
-        "it did not run with any tried (model.onnx: does not run in ONNX Runtime: "
+        "it did not run with any tried ("
     )
+    assert "model.onnx: does not run in ONNX Runtime: " in needs
     spec, loader = tmp_path / "model.int8acc.yaml", tmp_path / "model_inputs.py"
     assert "# TODO   set its sizes and values in model_inputs.py: it did not run" in spec.read_text()
     loader.write_text(loader.read_text().replace("224, 224", "72, 72"))
     assert judged(spec).samples == 32
 
 
-def test_outputs_that_are_not_finite_are_told(tmp_path: Path) -> None:
+def test_outputs_that_are_not_finite_are_told(pytester: pytest.Pytester) -> None:
     b = Builder(17)
     x = b.node("Log", b.node("Neg", b.linear(b.input("x", [4, 8]), 8, 8)))
-    path = saved(tmp_path, b.model({b.linear(b.node("Sub", x, x), 8, 8): [4, 8]}))
-    stream = io.StringIO()
-    assert run([path], stream) == 0
-    assert "does not run yet: set other values: outputs are not finite on those made up" in stream.getvalue()
+    saved(pytester.path, b.model({b.linear(b.node("Sub", x, x), 8, 8): [4, 8]}))
+    result = pytester.runpytest(*LOAD, "--int8acc-init", "model.onnx")
+    assert result.ret == 0
+    said = "*does not run yet: set other values: outputs are not finite on those made up*"
+    result.stdout.fnmatch_lines([said])
 
 
 def test_without_onnx_runtime_a_spec_is_written_all_the_same(tmp_path: Path, monkeypatch) -> None:

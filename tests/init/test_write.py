@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 from pathlib import Path
 
@@ -11,13 +10,14 @@ import onnx
 import pytest
 from init_projects import feeds, judged, only_case, saved
 from onnx import TensorProto, helper
+from plugin_support import LOAD
 from zoo import ZOO
 
 from pytest_int8acc import Int8accError, ModelError
 from pytest_int8acc.case.forms import load_float
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import save_model
-from pytest_int8acc.init import run, write_spec
+from pytest_int8acc.init import write_spec
 
 pytestmark = pytest.mark.filterwarnings("ignore:the inputs are made up")
 EXAMPLE = Path(__file__).parents[2] / "example_project"
@@ -174,17 +174,20 @@ def test_what_cannot_run_is_refused(tmp_path: Path, proto: onnx.ModelProto, mess
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx"]
 
 
-def test_run_tells_each_model_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    saved(tmp_path, ZOO["mlp"]())
-    (tmp_path / "text.onnx").write_text("hello, this is no model")
-    stream = io.StringIO()
-    assert run(["absent.onnx", "model.onnx", "text.onnx"], stream) == 2
-    lines = stream.getvalue().splitlines()
-    assert lines[0] == "int8acc: absent.onnx: no such model file"
-    assert lines[1].startswith("int8acc: wrote model.int8acc.yaml; ")
-    assert lines[2].startswith("int8acc: text.onnx: not an ONNX model")
-    assert len(lines) == 3
+def test_a_run_tells_each_model_of_its_own(pytester: pytest.Pytester) -> None:
+    saved(pytester.path, ZOO["mlp"]())
+    (pytester.path / "text.onnx").write_text("hello, this is no model")
+    result = pytester.runpytest(*LOAD, "--int8acc-init", "absent.onnx", "model.onnx", "text.onnx")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "int8acc: *absent.onnx: no such model file",
+            "int8acc: wrote model.int8acc.yaml; *",
+            "int8acc: *text.onnx: not an ONNX model*",
+        ],
+        consecutive=True,
+    )
+    assert len(result.outlines) == 3
 
 
 def test_a_folder_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from projects import CALIBRATED, Project
 
 from pytest_int8acc import Case, EngineError, Settings
-from pytest_int8acc.case.forms import int8_form
+from pytest_int8acc.case.forms import candidate_form
 from pytest_int8acc.data import open_dataset
 from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.graph.load import load_model
@@ -148,7 +148,8 @@ def test_obey_holds_what_computes_in_fp16_but_not_what_q_dq_make_int8(case: Case
     held = obeys._request(half, Role.INT8, inputs).precisions
     assert held == {**dict.fromkeys(nodes, "fp16"), nodes[0]: "fp32"}
     assert obeys._request(ModelForm.in_full(model), Role.BASELINE, inputs).precisions == {}
-    int8 = int8_form(case, model, SETTINGS)
+    _, int8 = candidate_form(case, model, SETTINGS, implicit=False)
+    assert int8 is not None
     first = int8.network.groups[0].name
     mixed = int8.under(Plan({first: "fp16"}))
     assert obeys._request(mixed, Role.INT8, inputs).precisions == {first: "fp16"}
