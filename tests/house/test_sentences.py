@@ -43,7 +43,6 @@ FORMATS = {
     "data.files": "what NumPy says of a file",
     "runtime.trt.calibration": "calibration caches",
     "runtime.children": "facts that a child process tells",
-    "goldens.record": "Git LFS pointers",
     "init.data": "lists of labels",
     "names": "names and texts of others",
     "plugin.reporting": "what pytest and pytest-xdist write",
