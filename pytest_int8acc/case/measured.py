@@ -11,6 +11,7 @@ samples only if the few samples leave a doubt.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
@@ -70,6 +71,9 @@ from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed, Outputs
 
 logger = logging.getLogger("pytest_int8acc")
+#: Maximum size, in bytes, of the candidate's outputs that are kept for the search. If they are larger, the
+#: search runs the candidate again.
+_CANDIDATE_BYTES = 2 << 20
 
 
 class Verdicts(NamedTuple):
@@ -404,11 +408,11 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
     candidate = early_candidate
     if candidate is None:
         candidate, int8, scale_findings = _candidate(case, settings, backend, model)
-    keep = set[Role]()
+    keep = dict[Role, float]()
     if settings.search != "off" or golden_store.wants_baseline:
-        keep.add(Role.BASELINE)
+        keep = {Role.BASELINE: math.inf, Role.INT8: _CANDIDATE_BYTES}
     if golden_store.wants_candidate:
-        keep.add(Role.INT8)
+        keep[Role.INT8] = math.inf
     with clock.phase("runs"):
         with blaming(candidate.place):
             plan_truth = candidate_truth(case, truth, int8, candidate, sessions)

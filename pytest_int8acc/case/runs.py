@@ -129,8 +129,8 @@ class Runs:
     kept: dict[Role, Outputs]
     """For each model, by role, its kept outputs; empty if they are not kept.
 
-    The baseline's outputs are kept for candidates that are compared later, the candidate's to be stored in a
-    golden.
+    The baseline's outputs are kept for candidates that are compared later. The candidate's are kept to be
+    stored in a golden, and for the search, which need not run the candidate again.
     """
     bad: BadOutputs = field(default_factory=BadOutputs)
     worst: dict[str, Worst] = field(default_factory=dict)
@@ -252,7 +252,7 @@ def run_forms(
     early: Preflight,
     *,
     place: str,
-    keep: Collection[Role],
+    keep: Mapping[Role, float],
     golden: Cutter | None,
     reference: Reference | None,
     watch: Preactivations,
@@ -272,7 +272,8 @@ def run_forms(
         judge: Applies the criteria.
         early: The results of the first samples.
         place: The place of the criteria in the spec, as ``file:line:col``.
-        keep: The roles of the models whose outputs are kept.
+        keep: The roles of the models whose outputs are kept, each with the maximum size of its outputs in
+            bytes. Larger outputs are not kept.
         golden: Returns the baseline's outputs from a golden, a file of stored outputs; None if the baseline
             runs.
         reference: The training framework's outputs; None if the spec names none.
@@ -298,6 +299,7 @@ def run_forms(
             judge, reference, {*engines, Role.BASELINE}, [output.name for output in model.outputs]
         )
     kept: dict[Role, Outputs] = {Role.BASELINE: {}, Role.INT8: {}}
+    sizes = dict.fromkeys(keep, 0)
     runs = Runs(engines[Role.INT8].description, notes, judge, run, comparisons, engines, early.steady, kept)
     for rows, found in lock_step(engines, inputs):
         outputs: dict[Role, Feed] = dict(found)
@@ -309,7 +311,11 @@ def run_forms(
             _compare_batch(runs, outputs, rows)
         watch.compare(outputs)
         runs.first = runs.first or outputs
-        for role in keep:
+        for role, most in keep.items():
+            sizes[role] += sum(array.nbytes for array in outputs[role].values())
+            if sizes[role] > most:
+                kept[role] = {}
+                continue
             for name, array in outputs[role].items():
                 kept[role].setdefault(name, []).append(array)
     if golden is not None:

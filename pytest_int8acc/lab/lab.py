@@ -43,7 +43,7 @@ from pytest_int8acc.scores.judge import Verdict, sample_ratios
 from pytest_int8acc.scores.rows import F64
 from pytest_int8acc.search.speed import GroupWork, losses
 from pytest_int8acc.search.types import GroupInfo
-from pytest_int8acc.tensors import Feed
+from pytest_int8acc.tensors import Feed, Outputs
 
 logger = logging.getLogger("pytest_int8acc")
 #: Maximum ratio of the normalized loss of an engine to that of its ONNX model (1 dB). TensorRT rounds
@@ -296,24 +296,35 @@ class Lab:
             DataError: The inputs cannot be read.
         """
         measured, choosing = self.measured, self.split.choosing
-        baseline, judge, scores = measured.baseline, measured.judge, measured.result.scores
+        exact, judge = self.simulates_exactly, measured.judge
         if choosing:
-            samples = measured.inputs.samples or 0
-            baseline = {name: chosen_rows(arrays, choosing, samples) for name, arrays in baseline.items()}
-            judge, scores = judge.of_rows(choosing), ()
+            judge = judge.of_rows(choosing)
         return Simulator(
             self.network,
             self.inputs,
-            baseline,
+            self._chosen(measured.baseline),
             judge,
             groups=self.groups,
             rest=self.int8.rest,
             sessions=self.sessions,
-            scores=() if measured.backend.needs_simulation or self.sessions.mode != "exact" else scores,
+            scores=measured.result.scores if exact and not choosing else (),
+            candidate=self._chosen(measured.runs.kept[Role.INT8]) if exact else None,
             macs=sum(self._macs.values()) / self._first[1],
             errors=_errors(measured, measured.inputs.samples or 0)[list(choosing) or slice(None)],
             records=measured.records.of(choosing),
         )
+
+    def _chosen(self, outputs: Outputs) -> Outputs:
+        """The rows of a model's ``outputs`` that belong to the samples on which plans are chosen."""
+        choosing, samples = self.split.choosing, self.measured.inputs.samples or 0
+        if not choosing:
+            return outputs
+        return {name: chosen_rows(arrays, choosing, samples) for name, arrays in outputs.items()}
+
+    @property
+    def simulates_exactly(self) -> bool:
+        """Whether the case's backend computes a model as the simulator does."""
+        return self.sessions.mode == "exact" and not self.measured.backend.needs_simulation
 
     def budget(
         self, runs: float, *, most: float = math.inf, trials: tuple[float, float] = (math.inf, math.inf)

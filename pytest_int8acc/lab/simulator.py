@@ -24,7 +24,7 @@ from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 from pytest_int8acc.scores.criteria import Criterion
 from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Target, Trial
-from pytest_int8acc.tensors import Array, Outputs
+from pytest_int8acc.tensors import Array, Feed, Outputs
 
 #: Maximum and minimum number of samples in the screening subset. Plans with different scales are compared on
 #: this subset. A plan that is chosen there is confirmed on all samples.
@@ -37,6 +37,8 @@ _WORK = 8e9
 _LITTLE = 100e9
 #: Maximum total size, in bytes, of error vectors that are kept in memory.
 _REMEMBERED = 64 << 20
+#: Maximum size, in bytes, of the outputs on the screening subset that are kept for each plan that passes.
+_OUTPUT_BYTES = 1 << 20
 #: Maximum number of ONNX Runtime sessions that are kept in addition to that of the unmodified network, and
 #: maximum size, in bytes, of the models of their networks. One session is kept even if its network is
 #: larger. Each session holds all weights twice: in high and in low precision.
@@ -77,6 +79,7 @@ class Simulator:
         rest: Precision = "fp16",
         sessions: Sessions = CPU,
         scores: Sequence[Score] = (),
+        candidate: Outputs | None = None,
         macs: float = 0.0,
         errors: Array | None = None,
         records: Records | None = None,
@@ -93,6 +96,8 @@ class Simulator:
             rest: The precision of nodes that are not quantized.
             sessions: Opens the models in ONNX Runtime.
             scores: The scores of the network with all groups in INT8; empty if they are not known.
+            candidate: The outputs of the network with all groups in INT8, in the form of ``baseline``; empty
+                or None if they are not known.
             macs: The multiply-accumulates of one sample.
             errors: The error of each sample with all groups in INT8, by any measure, [samples]; None if it is
                 not known.
@@ -126,6 +131,11 @@ class Simulator:
         self._kinds: dict[object, _Activations] = {}
         self._batches: list[tuple[list[int], Batch]] = []
         self._probed: tuple[int, ...] = ()
+        self._outputs: dict[object, Mapping[int, Feed]] = {}
+        """For some plans, the outputs of samples, by index, that need not be computed again."""
+        if candidate:
+            cut = self.inputs.cut(candidate)
+            self._outputs[_key(Plan())] = {sample: _feed(cut, sample) for sample in range(len(self.inputs))}
         self._records = records or Records()
 
     @cached_property
@@ -146,7 +156,7 @@ class Simulator:
         other._like = self._like or self
         other.network, other._rest = network, rest or self._rest
         other._boards, other._kinds = {}, {}
-        other._known, other._normalized_losses, other._probes = {}, {}, {}
+        other._known, other._normalized_losses, other._probes, other._outputs = {}, {}, {}, {}
         vars(other).pop("_place", None)
         return other
 
@@ -224,7 +234,7 @@ class Simulator:
             CriterionError: A user's function fails.
         """
         seen = seen or self.seen()
-        key = (_tried_key(plan), frozenset(plan.high), seen.samples)
+        key = (*_key(plan), seen.samples)
         if key in self._known:
             return replace(self._known[key], cost=0.0)
         chosen = range(len(seen.samples)) if order is None else order
@@ -271,13 +281,27 @@ class Simulator:
     ) -> Trial:
         """Run a plan on the samples in ``seen``, in the order ``chosen``, until ``enough`` ends the trial."""
         run, comparison = self._running(plan), SampleComparison(seen.judge)
+        kept = dict[int, Feed]()
         place = {sample: i for i, sample in enumerate(seen.samples)}
         runs = self.inputs.runs([seen.samples[i] for i in chosen], len(seen.samples))
         for samples, batch in current().bounded(runs):
-            comparison.add_samples([place[i] for i in samples], run(samples, batch))
+            outputs = run(samples, batch)
+            comparison.add_samples([place[i] for i in samples], outputs)
             if enough is not None and not comparison.seen.all() and enough(comparison.parts()):
                 break
-        return comparison.trial(high)
+            for n, sample in enumerate(samples):
+                if sample in self._kept_samples:
+                    kept[sample] = {name: array.copy() for name, array in _feed(outputs, n).items()}
+        trial = comparison.trial(high)
+        if trial.passed:
+            self._outputs.setdefault(_key(plan), kept)
+        return trial
+
+    @cached_property
+    def _kept_samples(self) -> frozenset[int]:
+        """The samples ``few``, of which plans that pass keep the outputs; empty if the outputs are large."""
+        arrays = (self._baseline[name][i] for name in self._baseline for i in self.few)
+        return frozenset(self.few if sum(array.nbytes for array in arrays) <= _OUTPUT_BYTES else ())
 
     def probe(self, plan: Plan, seen: Seen, samples: Sequence[int]) -> Probe:
         """The error vectors of a plan on a few of the samples in ``seen``; see ``Evaluator.probe``.
@@ -287,7 +311,7 @@ class Simulator:
         Raises:
             EngineError: The model fails.
         """
-        key = _tried_key(plan), frozenset(plan.high), seen.samples, tuple(samples)
+        key = *_key(plan), seen.samples, tuple(samples)
         if key in self._probes:
             return replace(self._probes[key], known=True)
         name = ("probe", self._place, key)
@@ -314,7 +338,7 @@ class Simulator:
         criteria counts, too. Errors are averaged over the samples. For a limit on the worst samples, they are
         averaged over the worst quarter of the samples that must meet the limit. The result is kept.
         """
-        key = _tried_key(plan), frozenset(plan.high)
+        key = _key(plan)
         if key in self._normalized_losses:
             return self._normalized_losses[key]
         name = ("loss", self._place, key)
@@ -404,10 +428,12 @@ class Simulator:
 
     def _running(self, plan: Plan) -> Callable[[Sequence[int], Batch], SampleOutputs]:
         """A function that runs a plan on a batch with given samples, and cuts its outputs into samples."""
-        board = self.board(plan)
+        board, known = self.board(plan), self._outputs.get(_key(plan), {})
         setting = board.setting(plan.high, self.scales_of(plan))
 
         def run(samples: Sequence[int], batch: Batch) -> SampleOutputs:
+            if known.keys() >= set(samples):
+                return {name: [known[sample][name] for sample in samples] for name in known[samples[0]]}
             self.meter.runs += len(samples) / len(self.inputs)
             return self.inputs.outputs_of(samples, batch, board.run(batch.feed, setting))
 
@@ -493,6 +519,16 @@ def _is_like(scale: TensorScale, known: Quantization) -> bool:
 #: A placeholder scale, with which a model is built that quantizes symmetrically. The actual scale is an input
 #: of that model.
 _SOME = TensorScale(np.array(1.0, np.float32))
+
+
+def _feed(outputs: SampleOutputs, place: int) -> Feed:
+    """The outputs of one sample."""
+    return {name: arrays[place] for name, arrays in outputs.items()}
+
+
+def _key(plan: Plan) -> tuple[object, frozenset[str]]:
+    """A key that is equal for plans with the same outputs, except for added outputs."""
+    return _tried_key(plan), frozenset(plan.high)
 
 
 def _tried_key(plan: Plan) -> object:

@@ -14,6 +14,7 @@ from projects import CALIBRATED, Project
 
 from pytest_int8acc import CaseResult, Score, Settings
 from pytest_int8acc.answer import conclude
+from pytest_int8acc.case import measured as measured_module
 from pytest_int8acc.case import preflight
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.results import Role
@@ -73,13 +74,16 @@ def undrawn(score: Score) -> Score:
     return replace(score, interval=None)
 
 
-@pytest.mark.parametrize(("search", "kept"), [("auto", 6), ("off", 0)])
-def test_the_baseline_is_kept_where_a_search_may_want_it_and_int8_is_not(
-    project: Project, search: str, kept: int
+@pytest.mark.parametrize(
+    ("search", "most", "kept"), [("auto", 1e6, (6, 6)), ("auto", 9, (6, 0)), ("off", 9, (0, 0))]
+)
+def test_outputs_are_kept_where_a_search_may_want_them_and_those_of_int8_only_if_they_are_small(
+    project: Project, monkeypatch: pytest.MonkeyPatch, search: str, most: float, kept: tuple[int, int]
 ) -> None:
+    monkeypatch.setattr(measured_module, "_CANDIDATE_BYTES", most)
     case = measured(project, "criteria: [{sqnr_db: 5}]\n", Settings(search=search))  # type: ignore[arg-type]
-    assert [len(arrays) for arrays in case.baseline.values()] == [kept] * bool(kept)
-    assert case.runs.kept[Role.INT8] == {}
+    for role, batches in zip((Role.BASELINE, Role.INT8), kept, strict=True):
+        assert [len(arrays) for arrays in case.runs.kept[role].values()] == [batches] * bool(batches)
 
 
 def test_what_was_compared_in_part_runs_again_where_all_is_asked_for(

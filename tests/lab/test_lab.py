@@ -62,7 +62,9 @@ def bench(name: str, rest: str, folder: Path) -> tuple[Lab, Any]:
         case=SimpleNamespace(name=name),
         result=SimpleNamespace(scores=()),
         records=Records(),
-        runs=SimpleNamespace(comparisons={(Role.BASELINE, Role.INT8): SimpleNamespace(outputs={})}),
+        runs=SimpleNamespace(
+            comparisons={(Role.BASELINE, Role.INT8): SimpleNamespace(outputs={})}, kept={Role.INT8: {}}
+        ),
     )
     return Lab(measured, Int8Form(network, "by hand", rest)), baseline
 
