@@ -443,28 +443,35 @@ def _all_rescaled(known: Known, base: Base) -> Iterator[Proposal]:
 
 
 def _confirmed(known: Known, base: Base, choice: Choice, high: Mapping[str, Precision]) -> Iterator[Proposal]:
-    """The plan with ``high`` and the needed scales of ``choice``; nothing if it fails in the simulation."""
-    simulator, chooser = known.lab.simulator, known.chooser(base)
-    plan = chooser.plan(choice, high)
-    if not simulator.trial(plan).passed:
+    """The plan with ``high`` and the needed scales of ``choice``; nothing if it fails in the simulation.
+
+    If the plan fails with the needed scales alone, the plan with all scales follows.
+    """
+    lab, chooser = known.lab, known.chooser(base)
+    if not lab.is_promising(chooser.plan(choice, high)):
         return
     pruned = chooser.prune(units(base.network, choice.scales, base.ranges), choice, high)
-    if simulator.trial(chooser.plan(pruned, high)).passed:
-        choice, plan = pruned, chooser.plan(pruned, high)
-    given = activation_scales(known.lab.network)
-    rescales = [
-        Rescale(tensor, choice.methods[tensor], given.get(tensor, base.own[tensor]), scale)
-        for tensor, scale in choice.scales.items()
-        if tensor in plan.scales and plan.scales[tensor] is not base.plan.scales.get(tensor)
-    ]
-    yield Proposal(
-        plan,
-        rescales=tuple(rescales),
-        weights=base.weights,
-        migration=base.migration,
-        data=base.source.description,
-        chosen_on=simulator.few,
-    )
+    given = activation_scales(lab.network)
+    for chosen in (pruned, choice):
+        plan = chooser.plan(chosen, high)
+        if not lab.is_promising(plan):
+            continue
+        rescales = [
+            Rescale(tensor, chosen.methods[tensor], given.get(tensor, base.own[tensor]), scale)
+            for tensor, scale in chosen.scales.items()
+            if tensor in plan.scales and plan.scales[tensor] is not base.plan.scales.get(tensor)
+        ]
+        yield Proposal(
+            plan,
+            rescales=tuple(rescales),
+            weights=base.weights,
+            migration=base.migration,
+            data=base.source.description,
+            chosen_on=lab.simulator.few,
+        )
+        proof = known.proof(plan)
+        if not lab.simulates_exactly or proof is None or proof.chosen.passed:
+            return
 
 
 def _are_like(known: Known, base: Base, tensors: Sequence[str]) -> bool:

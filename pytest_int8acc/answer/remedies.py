@@ -212,13 +212,13 @@ class _Loop:
             clock.check()
 
     def _is_proved(self, remedy: Remedy, proposal: Proposal) -> bool:
-        """Simulate, build and judge a plan, and keep it if it passes.
+        """Simulate, build and judge a promising plan, and keep it if it passes.
 
         Returns whether it passes with a safety margin.
         """
         lab, plan = self.known.lab, proposal.plan
         if not lab.is_proved(plan):
-            if not lab.simulator_of(plan).trial(plan).passed:
+            if not lab.is_promising(plan):
                 return False
             if not remedy.is_late:
                 lab.clock.check()
@@ -229,6 +229,8 @@ class _Loop:
             return False
         if proof.passed:
             return self._keep(remedy, proposal, proof)
+        if lab.simulates_exactly and not proof.chosen.passed:
+            return False  # the build is the simulation on all samples
         where = "as built" if not proof.chosen.passed else "on samples that it has not seen"
         self.known.notes.append(
             f"a plan of the remedy '{remedy.kind}' passes in the simulation and fails {where}"

@@ -559,6 +559,16 @@ class Lab:
         """Whether the plan was proved before, so that ``prove`` returns at once."""
         return plan_key(plan) in self._proofs
 
+    def is_promising(self, plan: Plan) -> bool:
+        """Whether a plan is worth a proof, because it passes in the simulation.
+
+        If the case's backend computes as the simulator does, a plan within the limits on the screening subset
+        is promising. A simulation on all samples would be the run that proves the plan, made twice.
+        """
+        simulator = self.simulator_of(plan)
+        proves = self.simulates_exactly and not self.is_narrow
+        return (proves and simulator.normalized_loss(plan) <= 1) or simulator.trial(plan).passed
+
     @property
     def refuted(self) -> tuple[Plan, ...]:
         """Plans that pass in the simulation, while their engines fail by more than rounding explains."""
