@@ -46,7 +46,8 @@ NO_MORE = 1.05
 NEAR = 1.6
 #: Maximum number of rounds in which the scales of all tensors are changed one by one.
 _SWEEPS = 2
-#: Maximum number of tensors for which slow calibration methods are tried.
+#: Maximum number of tensors for which slow calibration methods are tried. If more tensors may do without their
+#: scales, they are tried together first.
 _MANY = 8
 #: A chosen scale counts as the tensor's own scale if their relative difference is at most this number.
 _SAME = 1e-6
@@ -302,16 +303,28 @@ class Chooser:
         return best
 
     def prune(self, chosen_units: Sequence[Unit], choice: Choice, high: Mapping[str, Precision]) -> Choice:
-        """The choice without scales that are no better than the network's own."""
+        """The choice without scales that are no better than the network's own.
+
+        The units that seem to gain least by their scales give them up first. Many units give them up at once,
+        and are divided if they need some of the scales.
+        """
         if len(chosen_units) < 2 or self.budget.empty:
             return choice
         least = choice = self.weighed(choice, high)  # measured again, because ``high`` may have changed
-        for unit in chosen_units:
-            if self.budget.empty:
-                break
-            tried = self.weighed(least.only(set(least.scales).difference(unit.tensors)), high)
+
+        def lost_db(unit: Unit) -> float:
+            return self._loss_db(unit, choice) - self._loss_db(unit, Choice())
+
+        parts = [sorted(chosen_units, key=lost_db)]
+        while parts and not self.budget.empty:
+            part = parts.pop()
+            tensors = {tensor for unit in part for tensor in unit.tensors}
+            tried = self.weighed(least.only(least.scales.keys() - tensors), high)
             if tried.normalized_loss <= choice.normalized_loss * (1 + _WORTH):
                 least = tried
+            elif len(part) > 1:
+                size = len(part) // 2 if len(part) > _MANY else 1
+                parts += [part[start : start + size] for start in range(0, len(part), size)]
         return least
 
     def _others(self, unit: Unit, best: Choice) -> Iterator[Choice]:

@@ -157,15 +157,18 @@ def _is_settled(score: Score, values: Sequence[float]) -> bool:
     if len(values) > 1 and set(values) == {score.value}:
         return True
     logs = _logs(score, (score.value, *values))
+    lossless = np.isneginf(logs).any()  # losses are then compared on a linear scale
+    logs = np.exp(logs) if lossless else logs
     if not np.isfinite(logs).all():
         return False
     away = np.abs(logs - logs.mean()).max()
     factor = _FAR_LIMIT[min(len(values), len(_FAR_LIMIT)) - 1]
-    if abs(logs[0]) > factor * away:
+    if not lossless and abs(logs[0]) > factor * away:
         return True
     if len(values) < 2 or not away or score.interval is None:
         return False
     drawn = _logs(score, (score.interval.low, score.interval.high))
+    drawn = np.exp(drawn) if lossless else drawn
     worst, end = (logs.max(), drawn.max()) if score.passed else (logs.min(), drawn.min())
     reached = worst + _MAX_SPREAD * _FARTHER[len(values) - 1] * (worst - logs.mean())
     return bool(reached <= end if score.passed else reached >= end)
