@@ -3,9 +3,9 @@
     unfuse or fuse ─fails→ another method ─fails→ biases ─fails→ recalibrate ─fails→ migrate
     ─fails→ all scales ─passes without proof→ wider ranges ─fails→ mixed; the search's own plan
 
-The loop takes the plans that a remedy proposes, simulates each on all samples, builds it with the case's own
-backend and judges it. It stops at the first plan that meets the criteria with a safety margin. The order of
-the remedies follows NVIDIA's INT8 debugging guide.
+The loop takes the plans that a remedy proposes, simulates each, builds a promising one with the case's own
+backend and judges it on all samples. It stops at the first plan that meets the criteria with a safety margin.
+The order of the remedies follows NVIDIA's INT8 debugging guide.
 """
 
 from __future__ import annotations

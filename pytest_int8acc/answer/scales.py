@@ -46,7 +46,7 @@ NO_MORE = 1.05
 NEAR = 1.6
 #: Maximum number of rounds in which the scales of all tensors are changed one by one.
 _SWEEPS = 2
-#: Maximum number of tensors for which slow calibration methods are tried. If more tensors may do without their
+#: Maximum number of tensors for which slow calibration methods are tried. If more tensors may do without new
 #: scales, they are tried together first.
 _MANY = 8
 #: A chosen scale counts as the tensor's own scale if their relative difference is at most this number.

@@ -272,6 +272,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "tradeoff": bool(search.get("tradeoff")),
         "remedies": [repair["kind"] for repair in repairs if repair["verified"]],
         "hints": sorted(layer for layer, cause in causes.items() if cause["evidence"] is None),
+        "passes": sum(phase["passes"] for phase in entry.get("phases", [])),
         "place": entry.get("place"),
         "remedy": first.get("kind"),
         "remedy proved": {"place": proved["place"], "samples": proved["proved_on"]["count"]}
