@@ -37,7 +37,7 @@ _WORK = 8e9
 _LITTLE = 100e9
 #: Maximum total size, in bytes, of error vectors that are kept in memory.
 _REMEMBERED = 64 << 20
-#: Maximum size, in bytes, of the outputs on the screening subset that are kept for each plan that passes.
+#: Maximum size, in bytes, of the outputs on the screening subset that are kept until a trial ends.
 _OUTPUT_BYTES = 1 << 20
 #: Maximum number of ONNX Runtime sessions that are kept in addition to that of the unmodified network, and
 #: maximum size, in bytes, of the models of their networks. One session is kept even if its network is
@@ -243,11 +243,17 @@ class Simulator:
         trial = self._recorded_trial(name, high, enough)
         if trial is None:
             before = self.meter.runs
-            trial = self._run_trial(plan, high, seen, chosen, enough)
+            trial, few = self._run_trial(plan, high, seen, chosen, enough)
             kept = {field: getattr(trial, field) for field in _TRIAL_FIELDS}
             self._records.keep(*name, runs=self.meter.runs - before, **kept)
+        else:
+            few = {}
         if trial.confirmed:
             self._known[key] = trial
+        if trial.passed and len(few) == len(self.few) and _key(plan) not in self._outputs:
+            self._outputs[_key(plan)] = few
+            self.normalized_loss(plan)  # costs nothing while the outputs are at hand
+            del self._outputs[_key(plan)]
         return trial
 
     def _recorded_trial(
@@ -278,8 +284,11 @@ class Simulator:
         seen: Seen,
         chosen: Sequence[int],
         enough: Enough | None,
-    ) -> Trial:
-        """Run a plan on the samples in ``seen``, in the order ``chosen``, until ``enough`` ends the trial."""
+    ) -> tuple[Trial, Mapping[int, Feed]]:
+        """Run a plan on the samples in ``seen``, in the order ``chosen``, until ``enough`` ends the trial.
+
+        Returns the trial, and the outputs of the samples ``few``; no outputs if they are large.
+        """
         run, comparison = self._running(plan), SampleComparison(seen.judge)
         kept = dict[int, Feed]()
         place = {sample: i for i, sample in enumerate(seen.samples)}
@@ -292,14 +301,11 @@ class Simulator:
             for n, sample in enumerate(samples):
                 if sample in self._kept_samples:
                     kept[sample] = {name: array.copy() for name, array in _feed(outputs, n).items()}
-        trial = comparison.trial(high)
-        if trial.passed:
-            self._outputs.setdefault(_key(plan), kept)
-        return trial
+        return comparison.trial(high), kept
 
     @cached_property
     def _kept_samples(self) -> frozenset[int]:
-        """The samples ``few``, of which plans that pass keep the outputs; empty if the outputs are large."""
+        """The samples ``few``, whose outputs a trial keeps until it ends; empty if the outputs are large."""
         arrays = (self._baseline[name][i] for name in self._baseline for i in self.few)
         return frozenset(self.few if sum(array.nbytes for array in arrays) <= _OUTPUT_BYTES else ())
 
