@@ -443,7 +443,7 @@ def _all_rescaled(known: Known, base: Base) -> Iterator[Proposal]:
 
 
 def _confirmed(known: Known, base: Base, choice: Choice, high: Mapping[str, Precision]) -> Iterator[Proposal]:
-    """The plan with ``high`` and the needed scales of ``choice``; nothing if it fails in the simulation.
+    """The plan with ``high`` and the needed scales of ``choice``; nothing if it is not promising.
 
     If the plan fails with the needed scales alone, the plan with all scales follows.
     """
@@ -470,7 +470,7 @@ def _confirmed(known: Known, base: Base, choice: Choice, high: Mapping[str, Prec
             chosen_on=lab.simulator.few,
         )
         proof = known.proof(plan)
-        if not lab.simulates_exactly or proof is None or proof.chosen.passed:
+        if not lab.builds_are_simulated or proof is None or proof.chosen.passed:
             return
 
 

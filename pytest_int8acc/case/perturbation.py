@@ -34,10 +34,9 @@ STEP = 2.0**-10
 _NEAR = 0.1
 #: No more perturbations are tried if the distance from the score to its limit exceeds this factor times the
 #: scatter. The scatter is the greatest distance from the mean among the score and its values for perturbed
-#: inputs. Distances are differences of logarithms of normalized losses. The factors are for one to four
-#: perturbations. With each of them, the interval after all perturbations reaches the limit in at most 1.1 %
-#: of the cases, if scores are normally distributed.
-_FAR_LIMIT = (300.0, 20.0, 10.0, 6.0)
+#: inputs. Distances are differences of logarithms of normalized losses. The first factor is for one
+#: perturbation, the second for two or more.
+_FAR_LIMIT = (300.0, 20.0)
 #: No more perturbations are tried if the scores for perturbed inputs lie within the interval of the
 #: bootstrap, even after their range was widened by this many times the factor in ``_FARTHER``.
 _MAX_SPREAD = 2.0
@@ -151,24 +150,18 @@ def _values(score: Score, others: Sequence[Mapping[object, Score]]) -> list[floa
 def _is_settled(score: Score, values: Sequence[float]) -> bool:
     """Whether more perturbations than those that gave ``values`` would change nothing about a score.
 
-    Either no perturbation moves the score at all, or the limit is so far that no perturbation moves the score
-    across the limit, or the scores for perturbed inputs do not widen the interval of the bootstrap.
+    Either the limit is so far that no perturbation moves the score across the limit, or the scores for
+    perturbed inputs do not widen the interval of the bootstrap.
     """
-    if len(values) > 1 and set(values) == {score.value}:
-        return True
     logs = _logs(score, (score.value, *values))
-    lossless = np.isneginf(logs).any()  # losses are then compared on a linear scale
-    logs = np.exp(logs) if lossless else logs
     if not np.isfinite(logs).all():
         return False
     away = np.abs(logs - logs.mean()).max()
-    factor = _FAR_LIMIT[min(len(values), len(_FAR_LIMIT)) - 1]
-    if not lossless and abs(logs[0]) > factor * away:
+    if abs(logs[0]) > _FAR_LIMIT[min(len(values), len(_FAR_LIMIT)) - 1] * away:
         return True
-    if len(values) < 2 or not away or score.interval is None:
+    if len(values) < len(_FAR_LIMIT) or not away or score.interval is None:
         return False
     drawn = _logs(score, (score.interval.low, score.interval.high))
-    drawn = np.exp(drawn) if lossless else drawn
     worst, end = (logs.max(), drawn.max()) if score.passed else (logs.min(), drawn.min())
     reached = worst + _MAX_SPREAD * _FARTHER[len(values) - 1] * (worst - logs.mean())
     return bool(reached <= end if score.passed else reached >= end)

@@ -309,7 +309,7 @@ class Lab:
             rest=self.int8.rest,
             sessions=self.sessions,
             scores=measured.result.scores if exact and not choosing else (),
-            candidate=self._chosen(measured.runs.kept[Role.INT8]) if exact else None,
+            candidate=self._chosen(measured.runs.kept[Role.INT8]) if self.builds_are_simulated else None,
             macs=sum(self._macs.values()) / self._first[1],
             errors=_errors(measured, measured.inputs.samples or 0)[list(choosing) or slice(None)],
             records=measured.records.of(choosing),
@@ -326,6 +326,14 @@ class Lab:
     def simulates_exactly(self) -> bool:
         """Whether the case's backend computes a model as the simulator does."""
         return self.sessions.mode == "exact" and not self.measured.backend.needs_simulation
+
+    @property
+    def builds_are_simulated(self) -> bool:
+        """Whether a run of a plan's model gives what its simulation gives.
+
+        In FP16 and BF16 the model and its simulation may differ, because they add in another order.
+        """
+        return self.simulates_exactly and not self.is_narrow
 
     def budget(
         self, runs: float, *, most: float = math.inf, trials: tuple[float, float] = (math.inf, math.inf)
@@ -460,7 +468,6 @@ class Lab:
         Raises:
             EngineError: The model does not build or run.
         """
-        self.builds += 1
         verdicts = self.measured.proved(form, self._proving)
         confidence = 1.0 - (1.0 - LIKELY) / (1 + self.failed_proofs)
         found = Judgement(confidence=confidence, **verdicts._asdict())
@@ -468,7 +475,15 @@ class Lab:
         return found
 
     def _count(self, found: Judgement) -> None:
-        """Count a model that failed only on the held-out samples. Each one raises the required confidence."""
+        """Count a model as a build, or as one simulated run if it fails and its build is its simulation.
+
+        A model that failed only on the held-out samples is counted, too: each one raises the required
+        confidence.
+        """
+        if self.builds_are_simulated and not found.chosen.passed:
+            self.simulator.meter.runs += 1.0
+        else:
+            self.builds += 1
         if found.verdict.holds and not found.has_reserve:
             self.failed_proofs += 1
 
@@ -509,7 +524,6 @@ class Lab:
         record = _proof_adapter().validate_python(found["proof"])
         if record.rewritten_for and isinstance(form, ModelForm):
             form = surviving_form(form, record.rewritten_for) or form
-        self.builds += 1
         proof = Proof(plan=plan, form=form, **vars(record))
         self._count(proof)
         return proof
@@ -563,12 +577,12 @@ class Lab:
     def is_promising(self, plan: Plan) -> bool:
         """Whether a plan is worth a proof, because it passes in the simulation.
 
-        If the case's backend computes as the simulator does, a plan within the limits on the screening subset
-        is promising. A simulation on all samples would be the run that proves the plan, made twice.
+        Where builds are simulated, a plan within the limits on the screening subset is promising, because a
+        simulation on all samples would repeat the run that proves the plan.
         """
         simulator = self.simulator_of(plan)
-        proves = self.simulates_exactly and not self.is_narrow
-        return (proves and simulator.normalized_loss(plan) <= 1) or simulator.trial(plan).passed
+        screened = self.builds_are_simulated and simulator.normalized_loss(plan) <= 1
+        return screened or simulator.trial(plan).passed
 
     @property
     def refuted(self) -> tuple[Plan, ...]:

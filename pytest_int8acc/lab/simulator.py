@@ -133,7 +133,7 @@ class Simulator:
         self._probed: tuple[int, ...] = ()
         self._outputs: dict[object, Mapping[int, Feed]] = {}
         """For some plans, the outputs of samples, by index, that need not be computed again."""
-        if candidate:
+        if candidate and _have_like_rows(candidate, baseline):
             cut = self.inputs.cut(candidate)
             self._outputs[_key(Plan())] = {sample: _feed(cut, sample) for sample in range(len(self.inputs))}
         self._records = records or Records()
@@ -525,6 +525,15 @@ def _is_like(scale: TensorScale, known: Quantization) -> bool:
 #: A placeholder scale, with which a model is built that quantizes symmetrically. The actual scale is an input
 #: of that model.
 _SOME = TensorScale(np.array(1.0, np.float32))
+
+
+def _have_like_rows(outputs: Outputs, others: Outputs) -> bool:
+    """Whether each array has as many rows as that of ``others``, as a detector's outputs need not have."""
+
+    def rows(some: Outputs) -> dict[str, list[int]]:
+        return {name: [len(array) if array.ndim else 0 for array in arrays] for name, arrays in some.items()}
+
+    return rows(outputs) == rows(others)
 
 
 def _feed(outputs: SampleOutputs, place: int) -> Feed:
