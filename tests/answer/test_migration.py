@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from zoo import ZOO, sample_feed
+from zoo_networks import network_of, zoo_model, zoo_network
 
 from benchmarks.faults import outlier_channel
 from benchmarks.nets import digits, trained
 from pytest_int8acc.answer.migration import Uneven, best_first, factors, uneven_sites
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.data import Batch
-from pytest_int8acc.graph.layout import find_groups, quantize
-from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.migrate import sites, weight_maxima
-from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.observers.observer import Observer
@@ -38,11 +36,6 @@ class Samples:
 
     def batches(self) -> Iterator[Batch]:
         yield Batch(self.feed, 1)
-
-
-def network_of(model: Model) -> Network:
-    layout = find_groups(model)
-    return quantize(model, layout, dict.fromkeys(layout.activations, 0.05))
 
 
 def values_of(network: Network, data: Samples) -> Observer:
@@ -79,11 +72,8 @@ def test_dead_channels_keep_a_factor_of_one() -> None:
 
 @pytest.mark.parametrize("name", ["plain", "mlp", "conv1d", "vit_gelu", "mobilenet"])
 def test_maxima_per_channel_are_those_of_numpy(name: str) -> None:
-    proto = ZOO[name]()
-    model = normalize(make_model(proto))
-    network = network_of(model)
+    model, network, feed = zoo_model(name), zoo_network(name), sample_feed(ZOO[name]())
     wanted = sites(network)
-    feed = sample_feed(proto)
     seen = {tensor: site for site in wanted.values() for tensor in site.seen}
     found = values_of(network, Samples(feed)).of(seen)
     editor = model.edit()

@@ -63,8 +63,11 @@ class Told:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    return tell(monkeypatch, Told())
+
+
+def tell(monkeypatch: pytest.MonkeyPatch, said: Told) -> Told:
     """Cases measured in this process build such engines from now on."""
-    said = Told()
 
     class Telling(OrtBackend):
         builds_engines = True
