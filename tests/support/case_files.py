@@ -17,6 +17,8 @@ import numpy as np
 import onnx
 import pytest
 import qdq_by_hand
+import timed_backends
+import told_engines
 import written_networks
 import yaml
 from plugin_support import LOAD
@@ -45,6 +47,8 @@ KEYS = {
     "outputs",
     "files",
     "spec",
+    "engine",
+    "times",
     "options",
     "workers",
     "expect",
@@ -53,7 +57,7 @@ KEYS = {
     "variants",
 }
 #: Facts that hold texts: each pattern that is expected must be found in one of them.
-TEXTS = ("says", "ends", "warns", "notes", "candidate", "backend", "golden")
+TEXTS = ("says", "ends", "warns", "notes", "candidate", "backend", "golden", "precision", "score notes")
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,14 @@ def spec_of(said: Mapping[str, Any]) -> str:
     return yaml.safe_dump({key: value for key, value in spec.items() if value is not None}, sort_keys=False)
 
 
+def stand_in(patch: pytest.MonkeyPatch, said: Mapping[str, Any]) -> None:
+    """ONNX Runtime stands in for engines: as ``engine`` tells of them, or with the ``times`` of a case."""
+    if "engine" in said:
+        told_engines.tell(patch, told_engines.said(said["engine"]))
+    if "times" in said:
+        timed_backends.use(patch, timed_backends.said(said["times"]))
+
+
 def run(
     pytester: pytest.Pytester, said: Mapping[str, Any], report: str = "report", folder: Path | None = None
 ) -> dict[str, Any]:
@@ -226,6 +238,8 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
     first = repairs[0] if repairs else {}
     proved = first.get("evidence")
     tried = {layer: cause["ablation"] for layer, cause in causes.items() if cause["ablation"]}
+    contract, speed = entry.get("precision") or {}, diagnosis.get("speed") or {}
+    plans = speed.get("trials", ())
     return {
         "verdict": entry["verdict"],
         "candidate": [entry.get("candidate", "")],
@@ -236,11 +250,22 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "low": entry.get("low", ""),
         "samples": entry.get("samples"),
         "share": entry.get("int8_macs"),
+        "precision": [contract.get("text", "")],
+        "can obey": contract.get("can_obey"),
+        "ran": contract.get("realized", {}),
+        "misplaced": {layer["name"]: layer["ran"] for layer in contract.get("misplaced", ())},
+        "engines": [engine["role"] for engine in entry.get("engines", ())],
+        "lose time": sorted(speed.get("losses", {})),
+        "plans for speed": [sorted(plan["layers"]) for plan in plans],
+        "plans refused": [sorted(plan["layers"]) for plan in plans if plan["passed"] is None],
+        "least share of plans": min((plan["share"] for plan in plans), default=None),
+        "plans that pass": sum(bool(plan["passed"]) for plan in plans),
         "groups": entry.get("int8_groups"),
         "groups kept high": entry.get("high_groups"),
         "outputs": [output["name"] for output in entry.get("outputs", [])],
         "types": {output["name"]: output["dtype"] for output in entry.get("outputs", [])},
         "scores": {name: _number(s["value"]) for name, s in scores.items()},
+        "score notes": [s["note"] for s in entry.get("scores", [])],
         "limits": {name: s["limit"] for name, s in scores.items() if s["limit"] is not None},
         "noise": {name: _number(s["noise"]) for name, s in scores.items() if s["noise"] is not None},
         "in doubt": sorted(name for name, s in scores.items() if _in_doubt(s)),
@@ -277,6 +302,8 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "remedy proved": {"place": proved["place"], "samples": proved["proved_on"]["count"]}
         if proved
         else {},
+        "remedy held out": ((proved or {}).get("held_out") or {}).get("count"),
+        "remedy latency": (first.get("latency") or {}).get("median_ms"),
         "remedy keeps high": sorted(first.get("layers", [])),
         "remedy rescales": sorted(rescale["tensor"] for rescale in first.get("rescales", [])),
         "remedy redoes weights": len(first.get("weights", [])),

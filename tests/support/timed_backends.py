@@ -1,4 +1,7 @@
-"""A backend that times engines: ONNX Runtime runs them, and a table says how long each product takes."""
+"""A backend that times engines: ONNX Runtime runs them, and a table says how long each product takes.
+
+Case files have this table as ``times``, with the fields of ``Times`` and spaces in their names.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,12 @@ class Times:
     """Whether the engines tell the times of their layers."""
     built: list[frozenset[str]] = field(default_factory=list)
     """The products in INT8 of each fixed engine, in the order in which they were opened, each once."""
+
+
+def said(times: Mapping[str, Any]) -> Times:
+    """As a case file has it."""
+    fields = {key.replace(" ", "_"): value for key, value in times.items()}
+    return Times(**{**fields, "unbuilt": [frozenset(low) for low in times.get("unbuilt", ())]})
 
 
 class TimedBackend(OrtBackend):
