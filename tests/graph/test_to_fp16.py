@@ -17,7 +17,6 @@ from zoo_networks import network_of, zoo_model
 
 from pytest_int8acc import ModelError
 from pytest_int8acc.graph.half import to_fp16
-from pytest_int8acc.graph.index import subgraphs
 from pytest_int8acc.graph.layout import quantize_weight
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
@@ -274,7 +273,7 @@ def test_graph_inside_computes_in_fp16_and_keeps_the_types_of_what_it_takes_and_
     assert result.notes == ()
     model = result.model
     (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
-    (body,) = subgraphs(loop)
+    (body,) = (attribute.g for attribute in loop.attribute)
     types = value_types(model)
     assert {value.type.tensor_type.elem_type for value in (*body.input[2:], *body.output[1:])} == {FLOAT}
     (product,) = (node for node in body.node if node.op_type == "MatMul")

@@ -14,7 +14,6 @@ from onnxruntime.quantization import CalibrationMethod, create_calibrator
 
 from pytest_int8acc.data import Batch
 from pytest_int8acc.graph.model import Model, make_model
-from pytest_int8acc.observers import collect as calibrators
 from pytest_int8acc.observers.methods import Options, calibrate
 from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.observers.ranges import ENTROPY_BINS, entropy_amax
@@ -152,7 +151,8 @@ def test_large_activations_are_cut_or_take_several_passes(
     model, samples, tensors = model_of(TANH.replace("N", batch)), Samples(normal(16), 8), ["x", "t", "y"]
     whole = Observer(model, samples).of(tensors)
     assert samples.passes == 2
-    monkeypatch.setattr(calibrators, "CHUNK_BYTES", 2 * 4 * 8 * 16)  # two tensors of a run
+    two_tensors = 2 * 4 * 8 * 16
+    monkeypatch.setattr("pytest_int8acc.observers.collect.CHUNK_BYTES", two_tensors)
     parts = Observer(model, samples).of(tensors)
     assert samples.passes == 2 + 1 + passes
     for tensor in whole:

@@ -13,6 +13,7 @@ from typing import Any
 
 import body_models
 import case_networks
+import fake_backends
 import numpy as np
 import onnx
 import pytest
@@ -49,6 +50,8 @@ KEYS = {
     "spec",
     "engine",
     "times",
+    "fuses wrong",
+    "right at level",
     "options",
     "workers",
     "expect",
@@ -178,11 +181,13 @@ def spec_of(said: Mapping[str, Any]) -> str:
 
 
 def stand_in(patch: pytest.MonkeyPatch, said: Mapping[str, Any]) -> None:
-    """ONNX Runtime stands in for engines: as ``engine`` tells of them, or with the ``times`` of a case."""
+    """ONNX Runtime stands in for engines as ``engine`` tells of them, with ``times``, or that fuse wrong."""
     if "engine" in said:
         told_engines.tell(patch, told_engines.said(said["engine"]))
     if "times" in said:
         timed_backends.use(patch, timed_backends.said(said["times"]))
+    if "fuses wrong" in said:
+        fake_backends.use(patch, said["fuses wrong"], said.get("right at level", -1))
 
 
 def run(
@@ -309,6 +314,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "remedy redoes weights": len(first.get("weights", [])),
         "remedy folds into": sorted((first.get("migration") or {}).get("folded", [])),
         "remedy inserts": len((first.get("migration") or {}).get("inserted", [])),
+        "remedy shows": first.get("outputs", []),
         "remedy fuses": first.get("fused", []),
         "remedy takes ranges of": first.get("data"),
         "met": diagnosis.get("met"),

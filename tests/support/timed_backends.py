@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from pytest_int8acc import Settings
-from pytest_int8acc.case import measured as measuring
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.model import Model
@@ -113,5 +112,8 @@ def in_int8(model: Model) -> frozenset[str]:
 
 def use(monkeypatch: pytest.MonkeyPatch, times: Times) -> Times:
     """Cases of this process run on a ``TimedBackend`` from now on."""
-    monkeypatch.setattr(measuring, "open_backend", lambda case, settings, *_: TimedBackend(settings, times))
+    monkeypatch.setattr(
+        "pytest_int8acc.case.measured.open_backend",
+        lambda case, settings, *_: TimedBackend(settings, times),
+    )
     return times
