@@ -1,4 +1,4 @@
-"""Outputs that break a fusion: the search for them, their times and reserves. See tests/cases/engines, too."""
+"""Outputs that break a fusion: the search for them, their times and their reserves."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.observers.methods import calibrate
-from pytest_int8acc.results import Role
+from pytest_int8acc.results import Evidence, Role, SampleSet
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.scores.criteria import OutputLimits
@@ -62,9 +62,8 @@ def placed(outputs: dict[str, Outputs], judge: Judge) -> tuple[tuple[Any, ...], 
         before, after = outputs[against], outputs[stage]
         return judged(judge if before.keys() >= after.keys() else judge.on(before), before, after)
 
-    evidence: Any = dict.fromkeys(outputs).get
     broken = [s for s, found in outputs.items() if not np.isfinite(np.concatenate(found["logits"])).all()]
-    return place(outputs, compare, evidence, broken)
+    return place(outputs, compare, lambda stage: Evidence("form", "exact", SampleSet(96)), broken)
 
 
 def test_a_healthy_case_fails_nowhere(good: dict[str, Outputs]) -> None:

@@ -84,9 +84,8 @@ def test_the_baseline_is_kept_where_a_search_may_want_it_and_int8_is_not(
 def test_what_was_compared_in_part_runs_again_where_all_is_asked_for(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "pytest_int8acc.case.preflight._HEADROOM", 1e9
-    )  # the first samples leave a doubt of FP16
+    # The first samples leave a doubt of FP16.
+    monkeypatch.setattr("pytest_int8acc.case.preflight._HEADROOM", 1e9)
     case = measured(project, "criteria: [{sqnr_db: 5}]\n")
     known = case.runs.comparisons[Role.FP32, Role.BASELINE]
     assert known.judged_only

@@ -24,6 +24,7 @@ from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.case.records import Records
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.graph.half import to_fp16
+from pytest_int8acc.graph.macs import macs
 from pytest_int8acc.graph.migrate import sites
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, TensorScale, symmetric
@@ -363,6 +364,8 @@ def test_scales_of_large_networks_are_told_by_fewer_samples(
 ) -> None:
     lab = lab_of(faulty(tmp_path, "plain", 50, 1, 20))
     rows = lab.shapes["x"][0]
-    monkeypatch.setattr("pytest_int8acc.lab.simulator._WORK", of_samples * sum(lab.work.values()) / rows)
+    monkeypatch.setattr(
+        "pytest_int8acc.lab.simulator._WORK", of_samples * sum(macs(lab.network, lab.shapes).values()) / rows
+    )
     assert len(lab.simulator.inputs) == 40
     assert len(lab.simulator.few) == few
