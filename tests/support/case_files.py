@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 import pytest
 import qdq_by_hand
+import showing_engines
 import timed_backends
 import told_engines
 import written_networks
@@ -51,6 +52,7 @@ KEYS = {
     "engine",
     "times",
     "fuses wrong",
+    "shows",
     "right at level",
     "options",
     "workers",
@@ -181,13 +183,15 @@ def spec_of(said: Mapping[str, Any]) -> str:
 
 
 def stand_in(patch: pytest.MonkeyPatch, said: Mapping[str, Any]) -> None:
-    """ONNX Runtime stands in for engines as ``engine`` tells of them, with ``times``, or that fuse wrong."""
+    """ONNX Runtime stands in for engines as ``engine`` tells of them, with ``times``, and so on."""
     if "engine" in said:
         told_engines.tell(patch, told_engines.said(said["engine"]))
     if "times" in said:
         timed_backends.use(patch, timed_backends.said(said["times"]))
     if "fuses wrong" in said:
         fake_backends.use(patch, said["fuses wrong"], said.get("right at level", -1))
+    if "shows" in said:
+        showing_engines.use(patch, said["shows"])
 
 
 def run(
@@ -322,6 +326,11 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "stages": {line["name"]: line["passed"] for line in diagnosis.get("stages", [])},
         "worst layer": _worst(diagnosis.get("layers", [])),
         "layers": len(diagnosis.get("layers", [])),
+        "layers on engines": {
+            line["layer"]: abs(_number(line["engine_sqnr_db"]) - _number(line["sqnr_db"]))
+            for line in diagnosis.get("layers", [])
+            if line.get("engine_sqnr_db") is not None
+        },
         "calibrations": [line["method"] for line in diagnosis.get("calibrations", [])],
         "data fault": diagnosis.get("preprocessing_mismatch"),
         "odd ranges": bool(diagnosis.get("ranges")),
