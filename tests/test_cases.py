@@ -37,7 +37,7 @@ def test_case(cases: tuple[CaseFile, ...], pytester: pytest.Pytester) -> None:
     wrong: list[str] = []
     together: dict[tuple[str, ...], list[CaseFile]] = {}
     for case in cases:
-        if {"then", "workers", "engine", "times", "fuses wrong", "shows"} & case.said.keys():
+        if {"then", "workers", "engine", "times", "fuses wrong", "shows", "engines off"} & case.said.keys():
             wrong += stepwise(case, pytester)
         else:
             together.setdefault(tuple(case.said.get("options", ())), []).append(case)

@@ -53,6 +53,7 @@ KEYS = {
     "times",
     "fuses wrong",
     "shows",
+    "engines off",
     "right at level",
     "options",
     "workers",
@@ -192,6 +193,8 @@ def stand_in(patch: pytest.MonkeyPatch, said: Mapping[str, Any]) -> None:
         fake_backends.use(patch, said["fuses wrong"], said.get("right at level", -1))
     if "shows" in said:
         showing_engines.use(patch, said["shows"])
+    if "engines off" in said:
+        showing_engines.put_off(patch, said["engines off"])
 
 
 def run(
@@ -324,6 +327,8 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "met": diagnosis.get("met"),
         "stage": diagnosis.get("first_stage"),
         "stages": {line["name"]: line["passed"] for line in diagnosis.get("stages", [])},
+        "against": {line["name"]: line["against"] for line in diagnosis.get("stages", [])},
+        "together with": {s["name"]: s["together"] for s in diagnosis.get("stages", []) if s["together"]},
         "worst layer": _worst(diagnosis.get("layers", [])),
         "layers": len(diagnosis.get("layers", [])),
         "layers on engines": {

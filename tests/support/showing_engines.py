@@ -1,11 +1,12 @@
-"""A backend on ONNX Runtime that shows tensors inside its engines, as TensorRT does on demand.
+"""Backends on ONNX Runtime that show tensors inside their engines, or whose engines are off by a factor.
 
 Case files name with ``shows`` the operators whose results are shown. For ``nothing`` none is built.
+With ``engines off`` they say by which factor the engine of a role is off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -48,4 +49,37 @@ def use(patch: pytest.MonkeyPatch, shows: Collection[str]) -> None:
     patch.setattr(
         "pytest_int8acc.case.measured.open_backend",
         lambda case, settings, *_: ShowingBackend(settings, () if shows == "nothing" else shows),
+    )
+
+
+class OffBackend(OrtBackend):
+    """Engines whose outputs are a factor too large."""
+
+    builds_engines = needs_simulation = True
+
+    def __init__(self, settings: Settings, factors: Mapping[str, float]) -> None:
+        super().__init__(settings)
+        self.factors = factors
+
+    def open(self, form: Any, role: Role, inputs: Dataset) -> Any:
+        engine, factor = super().open(form, role, inputs), self.factors.get(role.value, 1.0)
+        return _Off(engine, factor)
+
+
+class _Off:
+    def __init__(self, engine: Any, factor: float) -> None:
+        self.description, self.inputs, self.outputs = engine.description, engine.inputs, engine.outputs
+        self._engine, self._factor = engine, factor
+
+    def __call__(self, feed: Feed) -> Feed:
+        return {
+            name: (array * self._factor).astype(array.dtype) for name, array in self._engine(feed).items()
+        }
+
+
+def put_off(patch: pytest.MonkeyPatch, factors: Mapping[str, float]) -> None:
+    """Cases measured in this process run on an ``OffBackend`` from now on."""
+    patch.setattr(
+        "pytest_int8acc.case.measured.open_backend",
+        lambda case, settings, *_: OffBackend(settings, factors),
     )
