@@ -1,4 +1,4 @@
-"""Stages of failing cases that no engine on a CPU shows; the others are in tests/cases/engines/stages.yaml."""
+"""Stages of failing cases that no case file shows; the others are in tests/cases/engines/stages.yaml."""
 
 from __future__ import annotations
 
