@@ -57,7 +57,11 @@ def seal(data: bytes) -> bytes:
 
 
 def read_sealed(path: Path, what: str) -> bytes | None:
-    """The data of a sealed file; None if the file is missing, or if it is damaged, which is logged."""
+    """The data of a sealed file; None if the file is missing, or if it is damaged, which is logged.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from case_files import CaseFile, case_files, differences, facts, merged, run, run_together, write
+from case_files import CaseFile, case_files, differences, facts, merged, run, run_together, stand_in, write
 from contradictions import contradictions
 
 pytestmark = pytest.mark.usefixtures("quick_processes")
@@ -37,7 +37,7 @@ def test_case(cases: tuple[CaseFile, ...], pytester: pytest.Pytester) -> None:
     wrong: list[str] = []
     together: dict[tuple[str, ...], list[CaseFile]] = {}
     for case in cases:
-        if {"then", "workers"} & case.said.keys():
+        if {"then", "workers", "engine", "times", "fuses wrong", "shows", "engines off"} & case.said.keys():
             wrong += stepwise(case, pytester)
         else:
             together.setdefault(tuple(case.said.get("options", ())), []).append(case)
@@ -56,6 +56,7 @@ def stepwise(case: CaseFile, pytester: pytest.Pytester) -> Iterator[str]:
         write(folder, case.said)
         for number, step in enumerate([{}, *case.said.get("then", ())]):
             said = merged(case.said, step)
+            stand_in(patch, said)
             if WRITTEN & step.keys():
                 write(folder, said)
             entry = run(pytester, said, f"report{number or ''}", folder)

@@ -83,6 +83,7 @@ def _cast(model: Model, types: dict[str, int]) -> Model:
     changed = [(value, is_output) for value, is_output in _ends(graph) if _differ(value, types)]
     names = {v.name: editor.unique(f"{v.name}_{FLOATS[v.type.tensor_type.elem_type]}") for v, _ in changed}
     rename_inside(graph, names)
+    editor.weights = {names.get(name, name): array for name, array in editor.weights.items()}
     own = {inner: name for name, inner in names.items()}
     before, after = list[onnx.NodeProto](), list[onnx.NodeProto]()
     for value, is_output in changed:

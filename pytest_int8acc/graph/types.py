@@ -90,7 +90,7 @@ def value_types(model: Model) -> dict[str, int]:
                 types[value.name] = int(value.type.tensor_type.elem_type)
     for node in all_nodes(model.graph):
         if not all(name in types for name in (*node.input, *node.output) if name):
-            resolve(node, signature(node, model.opset), types)
+            _resolve(node, signature(node, model.opset), types)
     return types
 
 
@@ -118,7 +118,7 @@ def pairs(node: onnx.NodeProto, formals: Signature) -> Iterator[tuple[str, Forma
             yield name, formal
 
 
-def resolve(node: onnx.NodeProto, formals: Signature | None, types: dict[str, int]) -> None:
+def _resolve(node: onnx.NodeProto, formals: Signature | None, types: dict[str, int]) -> None:
     """Add to ``types`` the types of inputs and outputs that follow from ``formals`` and from other types."""
     if formals is None:
         return

@@ -205,7 +205,12 @@ def shared_workers(process: int) -> Workers:
     They stay for further jobs, because runtimes take long to load. After a fork each process has its own.
     """
     workers = Workers()
-    atexit.register(workers.close)
+
+    def close() -> None:
+        if os.getpid() == process:  # a fork must not end the children of its parent
+            workers.close()
+
+    atexit.register(close)
     return workers
 
 

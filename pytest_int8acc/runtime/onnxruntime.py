@@ -224,14 +224,19 @@ class Sessions:
         return _may_crash(model) and self._loaded(model).ended_by_signal
 
     def _loaded(self, model: Model) -> Outcome:
-        """The outcome of a child process that loads a model in a default session, with a detailed log."""
+        """The outcome of a child process that loads a model in a default session, with a detailed log.
+
+        A child that cannot be started has failed.
+        """
         with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as name:
             folder = Path(name)
             save_model(model, folder / worker.MODEL, external_weights=model.nbytes > INLINE_BYTES)
             providers = [provider for provider, _ in _providers(_runtime(), self.provider)]
-            return shared_workers(os.getpid()).run(
-                {"kind": "load", "providers": providers}, folder, _MAX_LOAD_SECONDS, kind="load"
-            )
+            job = {"kind": "load", "providers": providers}
+            try:
+                return shared_workers(os.getpid()).run(job, folder, _MAX_LOAD_SECONDS, kind="load")
+            except OSError:
+                return Outcome(Ended.FAILED, 0.0)
 
     def configured(self, model: Model) -> OrtEngine:
         """A session in the mode of the settings; raises EngineError if the model does not load."""

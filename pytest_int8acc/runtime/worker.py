@@ -199,13 +199,14 @@ def _built(job: dict[str, Any], *, fed: bool) -> dict[str, Any]:
         _mark(network, set(job["outputs"]))
     absent = _hold_precisions(network, job["precisions"], fed=fed)
     Path(NETWORK).write_text(json.dumps(list(_layers(network))), encoding="utf-8")
+    saved = TIMING if job["timing"] else None
     batches = _Batches(job["calibration_shapes"] or ())
+    made = EngineBytesFromNetwork((builder, network, parser), _config(job, batches), save_timing_cache=saved)
     Path(WAITING).touch()
-    with alone(job["lock"] and Path(job["lock"])) as waited, _timings(job["timing"]) as saved:
+    with alone(job["lock"] and Path(job["lock"])) as waited, _shared_timings(job["timing"]):
         Path(WAITING).unlink()
         job["waited"] += waited
-        config = _config(job, batches)
-        engine = bytes(EngineBytesFromNetwork((builder, network, parser), config, save_timing_cache=saved)())
+        engine = bytes(made())
     if batches.asked_for and not batches.names:
         raise RuntimeError("TensorRT does not take the calibration cache; it may be of another version")
     Path(ENGINE).write_bytes(engine)
@@ -214,22 +215,20 @@ def _built(job: dict[str, Any], *, fed: bool) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _timings(shared: str | None) -> Iterator[str | None]:
-    """Give the build the timing cache that all processes share, and share what the build adds to it.
+def _shared_timings(shared: str | None) -> Iterator[None]:
+    """Copy the shared timing cache for the build in the block, and share what the build has added.
 
-    The GPU is held within the block, so that the cache has what the builds before this one have timed.
-    Yields the name of the job's own copy of the cache, or None without a shared one.
+    The GPU is held within the block, so that the cache has what all builds before this one timed on this GPU.
+    A cache that cannot be read or written makes builds longer, and does not fail them.
     """
     if shared is None:
-        yield None
+        yield
         return
-    known = read_sealed(Path(shared), "timing cache")
-    if known is not None:
-        Path(TIMING).write_bytes(known)
-    yield TIMING
-    if Path(TIMING).exists():
-        with contextlib.suppress(OSError):  # the next build takes longer
-            replace_file(Path(shared), seal(Path(TIMING).read_bytes()))
+    with contextlib.suppress(OSError):
+        Path(TIMING).write_bytes(read_sealed(Path(shared), "timing cache") or b"")
+    yield
+    with contextlib.suppress(OSError):
+        replace_file(Path(shared), seal(Path(TIMING).read_bytes()))
 
 
 def _network_options(job: dict[str, Any]) -> dict[str, bool]:
@@ -257,7 +256,7 @@ def _config(job: dict[str, Any], batches: _Batches) -> Any:
         options.update(arguments(trt, value))
     if job["precisions"]:
         options["precision_constraints"] = "obey"
-    if Path(TIMING).exists():
+    if job["timing"]:
         options["load_timing_cache"] = TIMING
     if job["algorithm"] is None:
         return CreateConfig(**options)

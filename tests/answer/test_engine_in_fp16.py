@@ -12,7 +12,6 @@ from written_networks import network
 
 from pytest_int8acc import Settings, load_spec
 from pytest_int8acc.answer import conclude
-from pytest_int8acc.case import measured as measuring
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.model import Model
@@ -68,7 +67,8 @@ def test_an_engine_that_is_off_where_its_model_is_not_is_the_cause(
     np.savez(tmp_path / "data.npz", x=rng.normal(0.1, 0.2, (48, LENGTH)).astype(np.float32))
     spec = tmp_path / "case.int8acc.yaml"
     spec.write_text("model: model.onnx\ninputs: data.npz\ncandidate: fp16\ncriteria: [{sqnr_db: 58}]\n")
-    monkeypatch.setattr(measuring, "open_backend", lambda *_: WrongBackend(Settings()))
+    target = "pytest_int8acc.case.measured.open_backend"
+    monkeypatch.setattr(target, lambda *_: WrongBackend(Settings()))
     (case,) = load_spec(spec)
     measured = measure(case, Settings())
     result = conclude(measured, tmp_path / "fix")

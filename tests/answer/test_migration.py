@@ -2,47 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from array_samples import Samples
 from onnx import TensorProto, helper
 from zoo import ZOO, sample_feed
+from zoo_networks import network_of, zoo_model, zoo_network
 
 from benchmarks.faults import outlier_channel
 from benchmarks.nets import digits, trained
 from pytest_int8acc.answer.migration import Uneven, best_first, factors, uneven_sites
 from pytest_int8acc.clock import Clock
-from pytest_int8acc.data import Batch
-from pytest_int8acc.graph.layout import find_groups, quantize
-from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.migrate import sites, weight_maxima
-from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.runtime.onnxruntime import CPU, OrtEngine
-from pytest_int8acc.tensors import Feed
-
-
-@dataclass(frozen=True)
-class Samples:
-    """A dataset of one batch in memory."""
-
-    feed: Feed
-    samples: int = 1
-    description: str = "arrays"
-
-    def batches(self) -> Iterator[Batch]:
-        yield Batch(self.feed, 1)
-
-
-def network_of(model: Model) -> Network:
-    layout = find_groups(model)
-    return quantize(model, layout, dict.fromkeys(layout.activations, 0.05))
 
 
 def values_of(network: Network, data: Samples) -> Observer:
@@ -79,11 +57,8 @@ def test_dead_channels_keep_a_factor_of_one() -> None:
 
 @pytest.mark.parametrize("name", ["plain", "mlp", "conv1d", "vit_gelu", "mobilenet"])
 def test_maxima_per_channel_are_those_of_numpy(name: str) -> None:
-    proto = ZOO[name]()
-    model = normalize(make_model(proto))
-    network = network_of(model)
+    model, network, feed = zoo_model(name), zoo_network(name), sample_feed(ZOO[name]())
     wanted = sites(network)
-    feed = sample_feed(proto)
     seen = {tensor: site for site in wanted.values() for tensor in site.seen}
     found = values_of(network, Samples(feed)).of(seen)
     editor = model.edit()
@@ -100,7 +75,7 @@ def test_a_planted_outlier_channel_is_found_and_taken_back() -> None:
     healthy = trained("vit")
     network = network_of(outlier_channel(healthy, norm, [reader], 7, 80))
     tensors = [e.tensor for g in network.groups if g.name == reader for e in g.edges][:1]
-    data = Samples(digits("calibration", 16), 16)
+    data = Samples(digits("calibration", 16))
     uneven = uneven_sites(network, tensors, values_of(network, data))
     assert list(uneven) == tensors
     found = uneven[tensors[0]].factors(0.5)
@@ -116,7 +91,7 @@ def test_a_planted_outlier_channel_is_found_and_taken_back() -> None:
 def test_an_even_activation_is_left_alone() -> None:
     network = network_of(trained("vit"))
     wanted = [tensor for site in sites(network).values() for tensor in (site.tensor, site.partner) if tensor]
-    data = Samples(digits("calibration", 16), 16)
+    data = Samples(digits("calibration", 16))
     assert uneven_sites(network, wanted, values_of(network, data)) == {}
 
 
@@ -124,7 +99,7 @@ def test_weights_that_stick_out_where_the_activation_is_small_are_evened_out() -
     norm, reader = "/blocks/blocks.1/norm2/LayerNormalization", "/blocks/blocks.1/fc1/MatMul"
     network = network_of(outlier_channel(trained("vit"), norm, [reader], 7, 1 / 80))
     (tensor,) = [e.tensor for g in network.groups if g.name == reader for e in g.edges if e.index == 0]
-    uneven = uneven_sites(network, [tensor], values_of(network, Samples(digits("calibration", 16), 16)))
+    uneven = uneven_sites(network, [tensor], values_of(network, Samples(digits("calibration", 16))))
     found = uneven[tensor].factors(best_first(uneven)[0])
     assert found.argmin() == 7
 
@@ -132,7 +107,7 @@ def test_weights_that_stick_out_where_the_activation_is_small_are_evened_out() -
 def test_a_query_is_weighed_against_its_key() -> None:
     network = network_of(trained("vit"))
     site = next(site for site in sites(network).values() if site.partner)
-    values = values_of(network, Samples(digits("calibration", 16), 16))
+    values = values_of(network, Samples(digits("calibration", 16)))
     query = values.of(site.seen)[site.seen[0]].channel_amax
     assert query is not None
     assert query.size == site.channels == site.heads * 12

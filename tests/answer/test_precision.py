@@ -11,14 +11,11 @@ from faulty_digits import faulty
 from labs import lab_of
 
 from pytest_int8acc import Settings
-from pytest_int8acc.answer import conclude, precision
+from pytest_int8acc.answer import conclude
 from pytest_int8acc.answer.precision import find_precision
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.network import Plan
-from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.report.text import failure
-from pytest_int8acc.report.view import CaseView
 
 
 @pytest.mark.parametrize("certify", [False, True])
@@ -27,16 +24,12 @@ def test_a_search_that_has_cost_enough_says_that_its_set_may_be_too_large(
 ) -> None:
     measured = faulty(tmp_path, "residual", 60, 4, 22)
     measured = replace(measured, settings=Settings(certify=certify, max_builds=40))
-    monkeypatch.setattr(precision, "REFINES", 1.0)
-    monkeypatch.setattr(simulator, "_LITTLE", 0.0)
+    monkeypatch.setattr("pytest_int8acc.answer.precision.REFINES", 1.0)
+    monkeypatch.setattr("pytest_int8acc.lab.simulator._LITTLE", 0.0)
     outcome, _ = find_precision(lab_of(measured))
     assert outcome.holds
     assert outcome.minimal == certify
     assert outcome.ending.kind == ("proven" if certify else "cut-short")
-    if not certify:
-        assert "Layers at fault, as far as the search came (some may be innocent)" in failure(
-            CaseView(conclude(measured, None))
-        )
 
 
 @pytest.mark.parametrize("of_the_search", [False, True])

@@ -12,19 +12,18 @@ from repair_support import KINDS, WIDE, planted
 
 from pytest_int8acc import Settings
 from pytest_int8acc.answer import remedies as repairing
-from pytest_int8acc.answer import scales
 from pytest_int8acc.answer.precision import find_precision
 from pytest_int8acc.answer.proposals import recalibrate
 from pytest_int8acc.answer.remedies import find_remedies
-from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.observers.methods import CANDIDATES
 from pytest_int8acc.results import Ending, Latency
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without candidates by entropy: they take most of the time, and are seen to in test_scales.py."""
-    monkeypatch.setattr(scales, "CANDIDATES", {k: m for k, m in scales.CANDIDATES.items() if k != "entropy"})
+    monkeypatch.delitem(CANDIDATES, "entropy")
 
 
 def measured_kind(folder: Path, kind: str) -> Any:
@@ -56,7 +55,7 @@ def test_where_runs_take_time_a_repair_costs_no_more_than_it_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certify: bool
 ) -> None:
     """All that it runs counts, trials or not; with ``certify`` nothing but trials does."""
-    monkeypatch.setattr(simulator, "_LITTLE", 0.0)
+    monkeypatch.setattr("pytest_int8acc.lab.simulator._LITTLE", 0.0)
     case = replace(measured_kind(tmp_path, "high"), settings=Settings(certify=certify))
     lab = lab_of(case)
     outcome, found = find_precision(lab)

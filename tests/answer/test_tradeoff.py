@@ -14,7 +14,6 @@ from pytest_int8acc.answer import precision as room
 from pytest_int8acc.answer.precision import find_precision, tradeoff
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.graph.network import Plan
-from pytest_int8acc.lab import simulator
 
 MOST = 10
 
@@ -50,7 +49,7 @@ def test_where_runs_take_time_few_samples_tell(noisy: Any, monkeypatch: pytest.M
     """All plans together cost two runs over all samples; a sample each at least."""
     lab = lab_of(noisy)
     _, found = find_precision(lab)
-    monkeypatch.setattr(simulator, "_LITTLE", 0.0)
+    monkeypatch.setattr("pytest_int8acc.lab.simulator._LITTLE", 0.0)
     before = lab.simulator.meter.runs
     offer = tradeoff(lab, found)
     assert offer is not None

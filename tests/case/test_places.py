@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import yaml
 from hostile import acts
 from plugin_support import LOAD
 from projects import Project
@@ -19,83 +20,8 @@ from projects import Project
 pytestmark = pytest.mark.usefixtures("quick_processes")
 
 BASE = {"model": "model.onnx", "inputs": "data.npz", "int8": "{calibrate: {method: minmax}}"}
-#: Mistakes by name: what the spec says beside BASE, '@' where the message must point to; what else it says.
-MISTAKES = {
-    "no model": ("model: @nowhere.onnx", "nowhere.onnx: no such model file"),
-    "no ONNX": ("model: @text.txt", "not an ONNX model"),
-    "a folder": ("model: @folder", "cannot be read"),
-    "model is Q/DQ": ("model: @q.onnx", "holds Q/DQ already"),
-    "no inputs": ("inputs: @nowhere.npz", "inputs: nowhere.npz: no such file"),
-    "inputs misnamed": ("inputs: @other.npz", "is no input of the model"),
-    "inputs with nan, at the first run": ("inputs: @nan.npz", "has nan in sample 5"),
-    "inputs of no kind": ("inputs: @text.txt", "not a kind of data"),
-    "inputs damaged": ("inputs: @bad.npz", "damaged"),
-    "loader without a function": ("inputs: @loader.py:nothing", "the script has no 'nothing'"),
-    "loader that fails later": ("inputs: @loader.py:late", "ValueError: later"),
-    "loader that changes": (
-        "inputs: @loader.py:changes\nlabels: pair.npy\ncriteria: [{metric: m.py:two, min: 0}]",
-        "different data on each call",
-    ),
-    "loader of nothing": ("inputs: @loader.py:empty", "gives no samples"),
-    "too much random": ("inputs: @{random: {samples: 999999999999}}", "'max_data' allows"),
-    "endless": ("inputs: @loader.py:endless\nmax_data: 100K", "and goes on; 'samples: N' takes"),
-    "a bomb": ("inputs: @bomb.npz\nmax_data: 1M", "unpacks to"),
-    "no labels": (
-        METRIC := "labels: @nowhere.npy\ncriteria: [{metric: m.py:two, min: 0}]",
-        "labels: nowhere.npy",
-    ),
-    "few labels": (METRIC.replace("nowhere", "few"), "3 labels"),
-    "labels beyond the classes": (
-        "labels: @beyond.npy\ncriteria: [{metric: top1, min: 0}]",
-        "class 99 of sample 5 is out of range",
-    ),
-    "labels of another kind": ("labels: @real.npy\ncriteria: [{metric: top1, min: 0}]", "needs class ids"),
-    "no labels for a named metric": ("criteria: [{metric: @top1, min: 0}]", "metric top1 needs labels"),
-    "a named metric of no output": (
-        "labels: beyond.npy\ncriteria: [{metric: @top1, output: nope, min: 0}]",
-        "the model has no output 'nope'",
-    ),
-    "a decode function that is not there": (
-        "labels: beyond.npy\ncriteria: [{metric: top1, decode: @m.py:nope, min: 0}]",
-        "the script has no 'nope'",
-    ),
-    "a decode function that fails": (
-        "labels: zeros.npy\ncriteria: @[{metric: top1, decode: m.py:fails, min: 0}]",
-        "m.py:5: ZeroDivisionError",
-    ),
-    "a bomb of labels": (METRIC.replace("nowhere.npy", "bomb.npz") + "\nmax_data: 1M", "unpacks to"),
-    "no metric": ("criteria:\n  - cosine: 0.9\n  - metric: @nowhere.py:f\n    min: 1", "no such file"),
-    "metric fails": ("criteria:\n  @- metric: m.py:fails\n    min: 1", "m.py:5: ZeroDivisionError"),
-    "no such output": ("criteria: [{output: @lgits, cosine: 0.9}]", "matches no output"),
-    "nothing unjudged": ("unjudged: [@lgits]", "unjudged: 'lgits' matches no output"),
-    "a metric that does not fit": ("criteria: @[{axis: 0, kl: 1}]", "axis 0"),
-    "unknown regression": ("criteria: [{regression: {cosin: @0.1}}]", "unknown metric 'cosin'"),
-    "no golden": ("golden: @true", "no golden yet"),
-    "no golden in place": ("baseline: @golden", "no golden yet"),
-    "no reference": ("reference: @nowhere.npz", "reference: nowhere.npz"),
-    "reference misnamed": ("reference: @two.npz", "is no output of the model"),
-    "reference of a shape": ("reference: @shape.npz", "the model gives"),
-    "no Q/DQ model": ("int8: {model: @nowhere.onnx}", "no such model file"),
-    "no Q/DQ in it": ("int8: {model: @model.onnx}", "no QuantizeLinear"),
-    "no scales": ("int8: {scales: @nowhere.cache}", "nowhere.cache"),
-    "scales of nothing": ("int8: {scales: @nothing.json}", "nothing.json"),
-    "no calibration data": ("int8: {calibrate: {data: @nowhere.npz}}", "calibrate.data: nowhere.npz"),
-    "nan in calibration data": ("int8: {calibrate: {data: @nan.npz}}", "has nan in sample 5"),
-    "nothing excluded": ("int8: {calibrate: {}, exclude: @[nope]}", "nope"),
-    "no plan": ("plan: @nowhere.yaml", "nowhere.yaml:1:1: cannot read the plan"),
-    "a bad plan": ("plan: @bad.yaml", "bad.yaml:2:1: unknown key"),
-    "no baseline": ("baseline: {model: @nowhere.onnx}", "no such model file"),
-    "another baseline": ("baseline: {model: @other.onnx}", "are not those of"),
-    "a FIFO of inputs": ("inputs: @fifo.npz", "is a FIFO"),
-    "a FIFO in a folder": ("inputs: @fifos", "is a FIFO"),
-    "a FIFO as the model": ("model: @fifo.npz\ngolden: true", "is a FIFO"),
-    "a FIFO of scales": ("int8: {scales: @fifo.npz}", "is a FIFO"),
-    "a FIFO of labels": ("labels: @fifo.npz", "is a FIFO"),
-    "a FIFO as the reference": ("reference: @fifo.npz", "is a FIFO"),
-    "a FIFO as the plan": ("plan: @fifo.npz", "is a FIFO"),
-    "a socket": ("inputs: @socket.npz", "is a socket"),
-    "a device": ("model: @device", "is a device"),
-}
+#: By title, what the spec says and what must be said of it.
+MISTAKES = yaml.safe_load(Path(__file__).with_name("mistakes_at_places.yaml").read_text(encoding="utf-8"))
 LOADER = """
 import itertools
 import numpy as np

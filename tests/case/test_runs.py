@@ -14,8 +14,6 @@ from projects import CALIBRATED, Project
 
 from pytest_int8acc import CaseResult, Score, Settings
 from pytest_int8acc.answer import conclude
-from pytest_int8acc.case import measured as measured_module
-from pytest_int8acc.case import preflight
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.run import run_together
@@ -80,7 +78,7 @@ def undrawn(score: Score) -> Score:
 def test_outputs_are_kept_where_a_search_may_want_them_and_those_of_int8_only_if_they_are_small(
     project: Project, monkeypatch: pytest.MonkeyPatch, search: str, most: float, kept: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(measured_module, "_CANDIDATE_BYTES", most)
+    monkeypatch.setattr("pytest_int8acc.case.measured._CANDIDATE_BYTES", most)
     case = measured(project, "criteria: [{sqnr_db: 5}]\n", Settings(search=search))  # type: ignore[arg-type]
     for role, batches in zip((Role.BASELINE, Role.INT8), kept, strict=True):
         assert [len(arrays) for arrays in case.runs.kept[role].values()] == [batches] * bool(batches)
@@ -89,7 +87,8 @@ def test_outputs_are_kept_where_a_search_may_want_them_and_those_of_int8_only_if
 def test_what_was_compared_in_part_runs_again_where_all_is_asked_for(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "_HEADROOM", 1e9)  # the first samples leave a doubt of FP16
+    # The first samples leave a doubt of FP16.
+    monkeypatch.setattr("pytest_int8acc.case.preflight._HEADROOM", 1e9)
     case = measured(project, "criteria: [{sqnr_db: 5}]\n")
     known = case.runs.comparisons[Role.FP32, Role.BASELINE]
     assert known.judged_only

@@ -8,20 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from qdq_everywhere import everywhere, everywhere_feed
+from zoo_networks import network_of
 
 from pytest_int8acc.answer.layers import outputs_of_groups
 from pytest_int8acc.graph.instrument import with_quantized_twins
-from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed
-
-
-def network_of(model: Model, seed: int) -> Network:
-    layout, rng = find_groups(model), np.random.default_rng(seed)
-    return quantize(model, layout, {name: rng.uniform(0.01, 0.2) for name in layout.activations})
 
 
 def with_output(model: Model, tensor: str) -> Model:
@@ -47,7 +42,7 @@ def assert_each_group_errs_alone(network: Network, feed: Feed) -> None:
 @settings(deadline=None, max_examples=12)
 @given(model=float_models(), seed=st.integers(0, 100))
 def test_groups_of_one_node(model: Model, seed: int) -> None:
-    assert_each_group_errs_alone(network_of(model, seed), feed_of(seed))
+    assert_each_group_errs_alone(network_of(model, seed=seed), feed_of(seed))
 
 
 def test_groups_of_several_nodes_and_of_integers() -> None:

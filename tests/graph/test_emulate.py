@@ -11,24 +11,20 @@ from graphs import feed_of, float_models
 from hypothesis import given, settings
 from written_networks import model as text_model
 from zoo import ZOO, sample_feed
+from zoo_networks import network_of, zoo_model
 
 from pytest_int8acc.graph.emulate import emulate_half
 from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.half_network import low_network
-from pytest_int8acc.graph.layout import find_groups, quantize
-from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 
 def half_of(name: str, *, int8: bool) -> Model:
-    model = normalize(make_model(ZOO[name]()))
-    layout = find_groups(model)
-    return to_fp16(
-        apply(quantize(model, layout, dict.fromkeys(layout.activations, 4 / 127))) if int8 else model
-    ).model
+    model = zoo_model(name)
+    return to_fp16(apply(network_of(model, 4 / 127)) if int8 else model).model
 
 
 @pytest.mark.parametrize("int8", [False, True])
@@ -125,7 +121,7 @@ def test_inputs_and_outputs_in_fp16_stay_so() -> None:
 
 
 def test_a_model_without_fp16_is_returned_as_it_is() -> None:
-    model = normalize(make_model(ZOO["residual"]()))
+    model = zoo_model("residual")
     assert emulate_half(model) is model
 
 

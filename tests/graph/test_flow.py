@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import parser
 from written_networks import model
 from zoo import ZOO, sample_feed
+from zoo_networks import zoo_model
 
 from pytest_int8acc.graph.flow import not_negative, shown_at
 from pytest_int8acc.graph.layout import channel_axes, mixing
-from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Array, Feed
 
@@ -22,9 +21,7 @@ def model_of(body: str, shape: str = "N, 4, 6, 6") -> Model:
         + ", ".join(["1"] * 16)
         + "}>"
     )
-    graph = f"g (float[{shape}] x) => (float[{shape}] y) {constants} {{ {body} }}"
-    text = f'<ir_version: 8, opset_import: ["": 17]> {graph}'
-    return normalize(make_model(parser.parse_model(text)))
+    return model(f"g (float[{shape}] x) => (float[{shape}] y) {constants} {{ {body} }}")
 
 
 def showing(model: Model, feed: Feed) -> dict[str, Array]:
@@ -40,7 +37,7 @@ def showing(model: Model, feed: Feed) -> dict[str, Array]:
 
 @pytest.mark.parametrize("name", sorted(ZOO))
 def test_what_is_never_negative_is_not(name: str) -> None:
-    model = normalize(make_model(ZOO[name](), name=name))
+    model = zoo_model(name)
     found, floored = showing(model, sample_feed(model)), not_negative(model)
     assert all((found[tensor] >= 0).all() for tensor in floored & found.keys())
 
@@ -69,7 +66,7 @@ def floats(model: Model) -> list[str]:
 @pytest.mark.parametrize("name", sorted(ZOO))
 def test_nan_in_what_shows_at_outputs_shows_there(name: str) -> None:
     """At every place of the inputs, a few of them tried."""
-    model = normalize(make_model(ZOO[name](), name=name))
+    model = zoo_model(name)
     shown, engine = shown_at(model, floats(model)), OrtEngine(model)
     feed, rng = sample_feed(model), np.random.default_rng(0)
     for info in model.inputs:

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from onnx import TensorProto, helper
 from zoo import ZOO, sample_feed
+from zoo_networks import zoo_model
 
 from pytest_int8acc.graph.formats import FORMATS, along, format_of
 from pytest_int8acc.graph.instrument import build_instrument
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.lint import lint
-from pytest_int8acc.graph.load import lift, normalize
-from pytest_int8acc.graph.model import make_model
+from pytest_int8acc.graph.load import lift
 from pytest_int8acc.graph.network import Quantization
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
@@ -187,7 +187,7 @@ def test_channels_lie_along_their_axis() -> None:
 @pytest.mark.parametrize("low", TARGETS, ids=lambda low: low.name)
 def test_each_target_is_quantized_to_read_back_and_tried(low: Any) -> None:
     """A new target that a module does not know fails here."""
-    model = lift(normalize(make_model(ZOO["residual"]())), low.opset)
+    model = lift(zoo_model("residual"), low.opset)
     layout = find_groups(model, low=low)
     network = quantize(model, layout, dict.fromkeys(layout.activations, 0.02), low)
     written = apply(network)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from written_networks import model
-from zoo import ZOO
+from zoo_networks import zoo_model
 
 from pytest_int8acc import ModelError
 from pytest_int8acc.graph.layout import find_groups, quantize, quantize_weight
-from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import LeftHigh
 from pytest_int8acc.graph.plan import apply
 
@@ -128,7 +127,7 @@ def test_grouped_convolution_needs_multiples_of_four(group: int, shape: tuple[in
 
 
 def test_concat_shares_the_scale_of_what_is_quantized_around_it() -> None:
-    model = normalize(make_model(ZOO["inception"]()))
+    model = zoo_model("inception")
     layout = find_groups(model)
     (shared,) = layout.shared
     scales = {tensor: 0.01 * (i + 1) for i, tensor in enumerate(layout.activations)}

@@ -10,13 +10,14 @@ import pytest
 from kills import steps
 from onnx import TensorProto, helper, numpy_helper
 from zoo import ZOO, sample_feed
+from zoo_networks import network_of, zoo_model
 
 import pytest_int8acc.graph.model
 import pytest_int8acc.runtime.onnxruntime
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.layout import find_groups, quantize
-from pytest_int8acc.graph.load import load_model, normalize
-from pytest_int8acc.graph.model import Model, make_model, replacing_models, save_model, write_model
+from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.model import Model, replacing_models, save_model, write_model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
@@ -60,9 +61,7 @@ def test_weights_in_a_file_of_their_own_run_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a large model takes, with the limit lowered: saved beside the graph, run from files."""
-    model = normalize(make_model(ZOO["residual"]()))
-    layout = find_groups(model)
-    mixed = to_fp16(apply(quantize(model, layout, dict.fromkeys(layout.activations, 4 / 127)))).model
+    mixed = to_fp16(apply(network_of(zoo_model("residual"), 4 / 127))).model
     feed = sample_feed(ZOO["residual"](), 0, 2)
     expected = OrtEngine(mixed)(feed)
     for module in (pytest_int8acc.graph.model, pytest_int8acc.runtime.onnxruntime):
@@ -78,7 +77,7 @@ def test_weights_in_a_file_of_their_own_run_bit_for_bit(
 def test_a_large_model_replaced_is_never_half_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed at any write, the graph has its own weights: the old ones, or the new."""
     monkeypatch.setattr(pytest_int8acc.graph.model, "INLINE_BYTES", 1000)
-    edit = (model := normalize(make_model(ZOO["plain"]()))).edit()
+    edit = (model := zoo_model("plain")).edit()
     edit.weights.update({name: -array for name, array in edit.weights.items()})
     models = model, edit.done()
 

@@ -16,6 +16,7 @@ from onnxruntime.quantization import QuantType
 from quantize_static import TENSORRT
 from quantize_static import by_onnxruntime as written
 from zoo import ZOO
+from zoo_networks import zoo_model
 
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.layout import find_groups, quantize
@@ -94,7 +95,7 @@ def test_errors_come_first() -> None:
 
 
 def network_of(name: str, scale: float | None = None) -> Network:
-    model = normalize(make_model(ZOO[name]()))
+    model = zoo_model(name)
     layout = find_groups(model)
     shared = set().union(*layout.shared)
     scales = {
@@ -190,7 +191,7 @@ def test_other_weights_are_seen() -> None:
 
 
 def test_an_activation_that_a_quantizer_left_out_is_named() -> None:
-    model = normalize(make_model(ZOO["mobilenet"]()))
+    model = zoo_model("mobilenet")
     (relu, *_) = [node for node in model.graph.node if node.op_type in ("Relu", "Clip")]
     layout = find_groups(model)
     whole = apply(quantize(model, layout, dict.fromkeys(layout.activations, 0.03)))
@@ -246,7 +247,7 @@ def test_a_tensor_that_is_moved_counts_once() -> None:
 
 
 def test_scales_by_hand_are_checked() -> None:
-    model = normalize(make_model(ZOO["plain"]()))
+    model = zoo_model("plain")
     layout = find_groups(model)
     tensors = layout.activations
     scales = dict.fromkeys(tensors, 0.05) | {tensors[0]: 0.0, tensors[1]: 1e-9}

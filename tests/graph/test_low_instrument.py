@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from onnx import parser
 from zoo import ZOO, sample_feed
+from zoo_networks import zoo_model
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
@@ -57,7 +58,7 @@ def assert_equal(model: Model, low: Any, feed: Feed, plans: int = 4) -> None:
 @LOW
 @pytest.mark.parametrize("name", ZOO)
 def test_each_choice_is_the_typed_model(name: str, low: Any) -> None:
-    assert_equal(normalize(make_model(ZOO[name](), name=name)), low, sample_feed(ZOO[name](), 0))
+    assert_equal(zoo_model(name), low, sample_feed(ZOO[name](), 0))
 
 
 @LOW

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, parser
+from onnx import TensorProto
+from written_networks import model
 from zoo import ZOO, sample_feed
+from zoo_networks import zoo_model
 
 from pytest_int8acc import ModelError
 from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.half_network import fewer_casts, low_network
 from pytest_int8acc.graph.instrument import MEASUREMENTS, with_rounded_twins
-from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import fp32_nodes
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
@@ -24,13 +25,7 @@ FP16, BF16 = FORMATS["fp16"], FORMATS["bf16"]
 
 
 def model_of(body: str, constants: str = "") -> Model:
-    head = '<ir_version: 8, opset_import: ["": 17]>'
-    text = f"{head} g (float[n, 4] x) => (float[n, 4] y) {constants} {{ {body} }}"
-    return normalize(make_model(parser.parse_model(text)))
-
-
-def float_model(name: str) -> Model:
-    return normalize(make_model(ZOO[name](), name=name))
+    return model(f"g (float[n, 4] x) => (float[n, 4] y) {constants} {{ {body} }}")
 
 
 def casts(network: Network, high: tuple[str, ...]) -> int:
@@ -44,7 +39,7 @@ CHAIN = " ".join(f"t{i} = Tanh({f't{i - 1}' if i else 'x'})" for i in range(16))
 @pytest.mark.parametrize("name", ZOO)
 @pytest.mark.parametrize("low", HALVES)
 def test_with_all_groups_high_nothing_is_cast(name: str, low: str) -> None:
-    network = low_network(float_model(name), FORMATS[low])
+    network = low_network(zoo_model(name), FORMATS[low])
     names = [node for group in network.groups for node in group.nodes]
     assert len(set(names)) == len(names)
     made = to_fp16(network.model, names, FORMATS[low]).model
@@ -53,7 +48,7 @@ def test_with_all_groups_high_nothing_is_cast(name: str, low: str) -> None:
 
 @pytest.mark.parametrize("name", ["residual", "mobilenet", "attention", "vit_erf", "unet", "shape_math"])
 def test_bf16_loses_three_bits_more_than_fp16(name: str) -> None:
-    model, feed = float_model(name), sample_feed(ZOO[name](), 0)
+    model, feed = zoo_model(name), sample_feed(ZOO[name](), 0)
     (truth, *_) = OrtEngine(model)(feed).values()
     errors = []
     for low in (FP16, BF16):
@@ -98,7 +93,7 @@ def test_a_run_of_three_is_bridged_and_one_of_four_is_not() -> None:
 
 
 def test_no_product_joins() -> None:
-    model = float_model("mlp")
+    model = zoo_model("mlp")
     network = low_network(model, FP16)
     products = {n.name for n in model.graph.node if n.op_type in ("Gemm", "MatMul")}
     assert products.isdisjoint(
@@ -107,9 +102,8 @@ def test_no_product_joins() -> None:
 
 
 def test_a_model_without_floats_is_refused() -> None:
-    text = '<ir_version: 8, opset_import: ["": 17]> g (int64[n] x) => (int64[n] y) { y = Add(x, x) }'
     with pytest.raises(ModelError, match="no node of it computes in floating point"):
-        low_network(normalize(make_model(parser.parse_model(text))), FP16)
+        low_network(model("g (int64[n] x) => (int64[n] y) { y = Add(x, x) }"), FP16)
 
 
 @pytest.mark.parametrize("low", [FP16, BF16], ids=lambda f: f.name)

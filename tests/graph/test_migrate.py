@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import parser
 from zoo import ZOO, sample_feed
+from zoo_networks import network_of, zoo_model, zoo_network
 
 from benchmarks.nets import MODELS
 from benchmarks.regressions.data import samples
 from pytest_int8acc import ModelError
-from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.migrate import migrate, sites, weight_maxima
 from pytest_int8acc.graph.model import Model, make_model
@@ -23,11 +23,6 @@ from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply, with_outputs
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Array, Feed
-
-
-def network_of(model: Model) -> Network:
-    layout = find_groups(model)
-    return quantize(model, layout, dict.fromkeys(layout.activations, 0.05))
 
 
 def by_chance(network: Network, seed: int = 0) -> Any:
@@ -59,15 +54,13 @@ def assert_quantized_as_read(moved: Network) -> None:
 
 @pytest.mark.parametrize("name", ZOO)
 def test_the_float_function_stays(name: str) -> None:
-    proto = ZOO[name]()
-    model = normalize(make_model(proto))
-    network = network_of(model)
+    model, network, feed = zoo_model(name), zoo_network(name), sample_feed(ZOO[name]())
     moved = by_chance(network)
-    assert_same_function(model, moved.network, sample_feed(proto))
+    assert_same_function(model, moved.network, feed)
     assert_quantized_as_read(moved.network)
     assert [g.name for g in moved.network.groups] == [g.name for g in network.groups]
     assert len(moved.network.model.graph.node) == len(model.graph.node) + len(moved.inserted)
-    OrtEngine(apply(moved.network))(sample_feed(proto))
+    OrtEngine(apply(moved.network))(feed)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +311,7 @@ def test_what_no_weights_read_has_no_site() -> None:
 
 def test_depthwise_and_grouped_weights_are_read_by_their_channels() -> None:
     for name in ("mobilenet", "grouped"):
-        network = network_of(normalize(make_model(ZOO[name]())))
+        network = zoo_network(name)
         constants = network.model.constants()
         nodes = {node.name: node for node in network.model.graph.node}
         for site in sites(network).values():

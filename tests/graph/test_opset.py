@@ -10,29 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, parser
 from qdq_everywhere import everywhere
-from zoo import OLD_RUNTIME, ZOO
+from zoo import OLD_RUNTIME
+from zoo_networks import assert_same, network_of, zoo_model
 
 from pytest_int8acc import ModelError
-from pytest_int8acc.graph.layout import find_groups, quantize
-from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.opsets import float_weights, lower_opset, raise_opset
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.qdq import is_qdq
-from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 
 def quantized(model: Model) -> Model:
-    """``model`` with Q/DQ everywhere, its scales any."""
-    layout = find_groups(model)
-    rng = np.random.default_rng(0)
-    return apply(quantize(model, layout, {name: rng.uniform(0.01, 0.1) for name in layout.activations}))
-
-
-def assert_same(one: Model, other: Model, feed: dict[str, np.ndarray]) -> None:
-    found, expected = OrtEngine(other, "exact")(feed), OrtEngine(one, "exact")(feed)
-    for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array)
+    """``model`` with Q/DQ everywhere."""
+    return apply(network_of(model))
 
 
 NEWER = [18, 19, 21] if OLD_RUNTIME else [18, 19, 21, 23]
@@ -44,7 +33,6 @@ def test_quantized_models_of_newer_opsets_are_lowered(model: Model, opset: int, 
     newer = quantized(raise_opset(model, opset))
     lowered = lower_opset(newer, 17)
     assert (lowered.opset, {o.domain for o in lowered.proto.opset_import}) == (17, {""})
-    assert is_qdq(lowered) == is_qdq(newer)
     onnx.checker.check_model(onnx.load_from_string(lowered.serialize()), full_check=True)
     assert_same(newer, lowered, feed_of(seed))
     assert lower_opset(lowered, 17) is lowered
@@ -137,7 +125,7 @@ def test_float_weights_give_the_same_integers(model: Model, seed: int) -> None:
 
 
 def test_weights_that_two_nodes_read_are_quantized_once() -> None:
-    integers = quantized(normalize(make_model(ZOO["tied"]())))
+    integers = quantized(zoo_model("tied"))
     spelled = float_weights(integers)
     before = sum(node.op_type == "QuantizeLinear" for node in integers.graph.node)
     after = sum(node.op_type == "QuantizeLinear" for node in spelled.graph.node)

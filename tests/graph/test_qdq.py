@@ -17,11 +17,11 @@ from quantize_static import TENSORRT
 from quantize_static import by_onnxruntime as written
 from written_networks import model as written_model
 from zoo import ZOO, sample_feed
+from zoo_networks import all_high, assert_same, network_of, zoo_model
 
 from pytest_int8acc import ModelError
 from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.half import to_fp16
-from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.lint import lint
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model, put_constant
@@ -36,16 +36,6 @@ CODES = {"per_channel": True, "extra_options": {**TENSORRT, "AddQDQPairToWeight"
 
 def by_onnxruntime(name: str, tmp_path: Path, **options: object) -> Model:
     return load_model(written(name, tmp_path, **options))
-
-
-def assert_same(first: Model, second: Model, feed: dict[str, np.ndarray]) -> None:
-    a, b = OrtEngine(first)(feed), OrtEngine(second)(feed)
-    for name in a:
-        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
-
-
-def all_high(network: object) -> Plan:
-    return Plan({group.name: "fp32" for group in network.groups})  # type: ignore[attr-defined]
 
 
 OPTIONS: dict[str, dict[str, object]] = {
@@ -63,7 +53,7 @@ def test_onnxruntimes_model_runs_as_before(name: str, options: str, tmp_path: Pa
     if options == "int16" and ZOO[name]().opset_import[0].version < 21:
         options = "defaults"  # INT16 Q/DQ begins at opset 21
     model = by_onnxruntime(name, tmp_path, **OPTIONS[options])
-    network = read_qdq(model, normalize(make_model(ZOO[name]())))
+    network = read_qdq(model, zoo_model(name))
     assert_same(model, apply(network), sample_feed(ZOO[name](), 9, 2))
     left = [n for n in apply(network, all_high(network)).graph.node if n.op_type.endswith("quantizeLinear")]
     assert not left, "every pair belongs to some group"
@@ -72,7 +62,7 @@ def test_onnxruntimes_model_runs_as_before(name: str, options: str, tmp_path: Pa
 @pytest.mark.parametrize("name", ["plain", "inception"])
 def test_float_weights_come_back_where_the_original_is_given(name: str, tmp_path: Path) -> None:
     model = by_onnxruntime(name, tmp_path, **CODES)
-    original = normalize(make_model(ZOO[name]()))
+    original = zoo_model(name)
     feed = sample_feed(ZOO[name](), 9, 2)
     restored = read_qdq(model, original)
     assert_same(original, apply(restored, all_high(restored)), feed)
@@ -111,7 +101,7 @@ def with_codes(model: Model, change: Callable[[np.ndarray], np.ndarray], first: 
 
 def test_a_weight_quantized_wrongly_among_right_ones_is_restored(tmp_path: Path) -> None:
     model = by_onnxruntime("plain", tmp_path, **CODES)
-    original = normalize(make_model(ZOO["plain"]()))
+    original = zoo_model("plain")
     network = read_qdq(with_codes(model, lambda codes: codes // 4, 2), original)
     assert network.notes[-1].startswith("1 quantized weights are not those of ")
     feed = sample_feed(ZOO["plain"](), 9, 2)
@@ -121,7 +111,7 @@ def test_a_weight_quantized_wrongly_among_right_ones_is_restored(tmp_path: Path)
 def test_weights_of_which_most_were_trained_on_stay_as_they_are(tmp_path: Path) -> None:
     model = by_onnxruntime("plain", tmp_path, **CODES)
     trained = with_codes(model, lambda codes: codes[::-1], 1)
-    network = read_qdq(trained, normalize(make_model(ZOO["plain"]())))
+    network = read_qdq(trained, zoo_model("plain"))
     assert network.notes == ("1 of 3 quantized weights have their float originals",)
     alone, feed = read_qdq(trained), sample_feed(ZOO["plain"](), 9, 2)
     ours, theirs = (OrtEngine(apply(n, all_high(n)))(feed) for n in (network, alone))
@@ -133,7 +123,7 @@ def test_weights_of_which_most_were_trained_on_stay_as_they_are(tmp_path: Path) 
 @pytest.mark.parametrize("name", ["residual", "mobilenet"])
 def test_activations_folded_into_ranges_come_back(name: str, options: str, tmp_path: Path) -> None:
     model = by_onnxruntime(name, tmp_path, **OPTIONS[options])
-    original = normalize(make_model(ZOO[name]()))
+    original = zoo_model(name)
     count = [sum(n.op_type in ("Relu", "Clip") for n in m.graph.node) for m in (original, model)]
     assert count[1] < count[0]
     network = read_qdq(model, original)
@@ -184,9 +174,7 @@ def folding(body: str, scale: float = 1.0) -> Model:
 @pytest.mark.parametrize("name", ["residual", "mobilenet", "vit_erf"])
 def test_fp16_qdq_as_modelopt_writes_it(name: str) -> None:
     """Q/DQ with FP16 scales on an FP16 model is read and written back bit for bit."""
-    model = normalize(make_model(ZOO[name]()))
-    layout = find_groups(model)
-    half = to_fp16(apply(quantize(model, layout, dict.fromkeys(layout.activations, 4 / 127)))).model
+    half = to_fp16(apply(network_of(zoo_model(name), 4 / 127))).model
     network = read_qdq(half)
     assert all(e.quantization.scale.dtype == np.float16 for g in network.groups for e in g.edges)
     assert_same(half, apply(network), sample_feed(ZOO[name](), 9, 2))

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 from zoo import ZOO, sample_feed
+from zoo_networks import zoo_model, zoo_network
 
 from pytest_int8acc.graph.half import to_fp16
-from pytest_int8acc.graph.layout import find_groups, quantize
-from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.same import Computations, unrounded
@@ -25,10 +24,6 @@ from pytest_int8acc.tensors import Feed
 CONVERTED = {"layernorm_parts"}
 #: Their bodies have Casts of FP16, so that they are known to be the same by a run alone.
 WITH_BODIES = {"conditional"}
-
-
-def loaded(name: str) -> Model:
-    return normalize(make_model(ZOO[name]()))
 
 
 def same(one: Model, other: Model, *references: Model) -> bool:
@@ -45,9 +40,8 @@ def assert_computes(one: Model, other: Model, feed: Feed) -> None:
 
 @pytest.mark.parametrize("name", sorted(ZOO))
 def test_a_form_without_its_rounding_is_the_float_model(name: str) -> None:
-    model = loaded(name)
-    layout = find_groups(model)
-    quantized = apply(quantize(model, layout, dict.fromkeys(layout.activations, 0.1)))
+    model = zoo_model(name)
+    quantized = apply(zoo_network(name))
     for form in (model, quantized):
         half = to_fp16(form)
         if name in WITH_BODIES:
@@ -121,7 +115,7 @@ def test_another_operator_weight_or_input_counts(name: str, seed: int, what: str
 
 
 def test_a_batch_normalization_is_its_scale_and_offset() -> None:
-    model = loaded("residual")
+    model = zoo_model("residual")
     half = to_fp16(model)
     assert same(model, half.wide)
     (old, new) = (next(n for n in m.graph.node if n.op_type.startswith("Batch")) for m in (model, half.wide))

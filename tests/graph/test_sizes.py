@@ -8,7 +8,6 @@ from written_networks import network
 
 from benchmarks.nets import MODELS
 from benchmarks.regressions.data import samples
-from pytest_int8acc.graph import load
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
@@ -42,7 +41,7 @@ def test_exports_compute_the_same_bits_by_nodes_of_the_same_names(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folded = load_model(MODELS / f"{name}.onnx")
-    monkeypatch.setattr(load, "fold_sizes", lambda model: model)
+    monkeypatch.setattr("pytest_int8acc.graph.load.fold_sizes", lambda model: model)
     plain = load_model(MODELS / f"{name}.onnx")
     assert set(folded.index.nodes) < set(plain.index.nodes)
     for batch in (1, 3):

@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as npst
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from zoo import ZOO, sample_feed
+from zoo_networks import zoo_model
 
 from pytest_int8acc import EngineError
 from pytest_int8acc.graph.emulate import spell_out_fp8
@@ -96,7 +97,7 @@ def test_codes_that_are_read_otherwise_stay_codes() -> None:
 
 def network_of(name: str) -> Network:
     """A zoo model in FP8, its ranges those of one batch."""
-    model = normalize(raise_opset(normalize(make_model(ZOO[name]())), 19))
+    model = normalize(raise_opset(zoo_model(name), 19))
     layout = find_groups(model, low=FORMATS["fp8"])
     return quantize(model, layout, dict.fromkeys(layout.activations, 3 / 448), FORMATS["fp8"])
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from written_networks import model as written_model
 from zoo import OLD_RUNTIME, ZOO
+from zoo_networks import network_of, zoo_model
 
 from pytest_int8acc import ModelError
 from pytest_int8acc.graph.half import to_fp16
-from pytest_int8acc.graph.index import subgraphs
-from pytest_int8acc.graph.layout import find_groups, quantize, quantize_weight
+from pytest_int8acc.graph.layout import quantize_weight
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.opsets import raise_opset
@@ -32,19 +32,13 @@ WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 
 @cache
-def float_model(name: str) -> Model:
-    return normalize(make_model(ZOO[name]()))
-
-
-@cache
 def qdq_model(name: str) -> Model:
-    layout = find_groups(float_model(name))
-    return apply(quantize(float_model(name), layout, dict.fromkeys(layout.activations, 4 / 127)))
+    return apply(network_of(zoo_model(name), 4 / 127))
 
 
 @cache
 def outputs_of(name: str) -> Feed:
-    return OrtEngine(float_model(name))(sample_feed(ZOO[name]()))
+    return OrtEngine(zoo_model(name))(sample_feed(ZOO[name]()))
 
 
 def sqnr(expected: Feed, got: Feed) -> float:
@@ -85,7 +79,7 @@ def halved(b: Builder, outputs: dict[str, list[int | str]], keep: tuple[str, ...
 
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo_in_fp16_is_typed_and_close(name: str) -> None:
-    model = float_model(name)
+    model = zoo_model(name)
     result = to_fp16(model)
     check_valid(result.model)
     assert (result.model.inputs, result.model.outputs) == (model.inputs, model.outputs)
@@ -117,26 +111,26 @@ def test_zoo_with_qdq_in_fp16_is_typed_and_close(name: str) -> None:
 
 @pytest.mark.parametrize("name", ZOO)
 def test_keeping_every_node_changes_nothing(name: str) -> None:
-    model = float_model(name)
+    model = zoo_model(name)
     kept = to_fp16(model, model.everywhere.nodes).model
     assert kept.graph.node == model.graph.node
     assert kept.graph.initializer == model.graph.initializer
 
 
-@pytest.mark.parametrize("form", [float_model, qdq_model])
+@pytest.mark.parametrize("form", [zoo_model, qdq_model])
 @pytest.mark.parametrize("name", ["plain", "conditional", "vit_gelu", "opset23", "shape_math"])
 def test_halving_again_changes_nothing(name: str, form: Callable[[str], Model]) -> None:
     once = to_fp16(form(name)).model
     twice = to_fp16(once)
     assert twice.model.proto == once.proto
-    assert twice.notes == ("model computes in FP16 already: its own types are kept",)
+    assert twice.notes == (f"{name} computes in FP16 already: its own types are kept",)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_any_nodes_can_stay_in_fp32(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(ZOO.keys() - ({"opset23"} if OLD_RUNTIME else set()))))
-    form = data.draw(st.sampled_from([float_model, qdq_model]))
+    form = data.draw(st.sampled_from([zoo_model, qdq_model]))
     model = form(name)
     nodes = [node.name for node in model.graph.node]
     keep = data.draw(st.sets(st.sampled_from(nodes)))
@@ -151,14 +145,14 @@ def test_any_nodes_can_stay_in_fp32(data: st.DataObject) -> None:
     pairs = [(n.input[0], n.attribute[0].i) for n in result.graph.node if n.name.startswith("Cast_")]
     assert len(pairs) == len(set(pairs)), "a tensor is cast once per type"
     feed = sample_feed(ZOO[name]())
-    expected = outputs_of(name) if form is float_model else OrtEngine(model)(feed)
-    assert sqnr(expected, OrtEngine(result)(feed)) > (40 if form is float_model else 20)
+    expected = outputs_of(name) if form is zoo_model else OrtEngine(model)(feed)
+    assert sqnr(expected, OrtEngine(result)(feed)) > (40 if form is zoo_model else 20)
 
 
 @pytest.mark.parametrize("name", ["plain", "vit_erf", "unet"])
 def test_keeping_weighted_nodes_of_a_halved_model(name: str) -> None:
     """Of a model that its author made FP16, a kept node computes in FP32 on widened tensors."""
-    once = to_fp16(float_model(name)).model
+    once = to_fp16(zoo_model(name)).model
     keep = next(n.name for n in once.graph.node if n.op_type in WEIGHTED)
     result = to_fp16(once, [keep]).model
     check_valid(result)
@@ -169,7 +163,7 @@ def test_keeping_weighted_nodes_of_a_halved_model(name: str) -> None:
 
 def test_unknown_name_is_an_error() -> None:
     with pytest.raises(ModelError, match=r"no node is named 'conv_0' \(did you mean 'conv0'\?\)"):
-        to_fp16(float_model("plain"), ["conv_0"])
+        to_fp16(zoo_model("plain"), ["conv_0"])
 
 
 def test_output_that_is_read_inside_keeps_its_name_and_type() -> None:
@@ -192,7 +186,7 @@ def test_constant_with_readers_of_both_types_exists_in_both() -> None:
 
 
 def test_inputs_without_float16_in_their_schema_stay_fp32() -> None:
-    model = to_fp16(float_model("yolo")).model
+    model = to_fp16(zoo_model("yolo")).model
     name = next(n.name for n in model.graph.node if n.op_type == "Resize")
     assert node_types(model, name) == ([FLOAT16, None, FLOAT], [FLOAT16])
 
@@ -279,7 +273,7 @@ def test_graph_inside_computes_in_fp16_and_keeps_the_types_of_what_it_takes_and_
     assert result.notes == ()
     model = result.model
     (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
-    (body,) = subgraphs(loop)
+    (body,) = (attribute.g for attribute in loop.attribute)
     types = value_types(model)
     assert {value.type.tensor_type.elem_type for value in (*body.input[2:], *body.output[1:])} == {FLOAT}
     (product,) = (node for node in body.node if node.op_type == "MatMul")

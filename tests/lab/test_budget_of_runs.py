@@ -8,7 +8,6 @@ from repair_support import KINDS
 
 from pytest_int8acc.clock import Budget, Clock, Meter
 from pytest_int8acc.graph.network import Plan
-from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.lab import Lab
 
 
@@ -80,7 +79,7 @@ def test_all_that_a_lab_runs_is_counted(lab: Lab) -> None:
 def test_what_takes_next_to_no_time_is_not_bounded_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lab.simulator.allowance(5) > 100
     assert lab.budget(5, most=7).left == 7
-    monkeypatch.setattr(simulator, "_LITTLE", 0.0)
+    monkeypatch.setattr("pytest_int8acc.lab.simulator._LITTLE", 0.0)
     assert lab.simulator.allowance(5) == 5
     assert lab.budget(5, most=7).left == 5
     budget = lab.budget(5, trials=(2, 9))
@@ -90,7 +89,7 @@ def test_what_takes_next_to_no_time_is_not_bounded_so(lab: Lab, monkeypatch: pyt
 
 
 def test_error_vectors_are_not_remembered_without_end(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulator, "_REMEMBERED", 0)
+    monkeypatch.setattr("pytest_int8acc.lab.simulator._REMEMBERED", 0)
     other = lab_of(lab.measured).simulator
     seen = other.seen()
     assert not any(other.probe(Plan(), seen, [0]).known for _ in range(2))

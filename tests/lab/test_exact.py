@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from integer_model import conv2d_int, matmul_int
 from onnx import TensorProto, helper, numpy_helper
 from zoo import ZOO, sample_feed
+from zoo_networks import all_high, assert_same, network_of, zoo_model, zoo_network
 
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize
@@ -21,26 +22,9 @@ from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 
-def network_of(model: Model, scale: float = 4 / 127) -> Network:
-    layout = find_groups(model)
-    return quantize(model, layout, dict.fromkeys(layout.activations, scale))
-
-
-def all_high(network: Network) -> Plan:
-    return Plan({group.name: "fp32" for group in network.groups})
-
-
-def assert_same(first: Model, second: Model, feed: dict[str, np.ndarray]) -> None:
-    a, b = OrtEngine(first)(feed), OrtEngine(second)(feed)
-    assert list(a) == list(b)
-    for name in a:
-        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
-
-
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo_all_high_runs_as_the_float_model(name: str) -> None:
-    model = normalize(make_model(ZOO[name]()))
-    network = network_of(model)
+    model, network = zoo_model(name), zoo_network(name)
     high = apply(network, all_high(network))
     assert not any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in high.graph.node)
     assert_same(model, high, sample_feed(ZOO[name](), 0, 2))
@@ -48,7 +32,7 @@ def test_zoo_all_high_runs_as_the_float_model(name: str) -> None:
 
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo_read_back_runs_as_written(name: str) -> None:
-    network = network_of(normalize(make_model(ZOO[name]())))
+    network = zoo_network(name)
     written = apply(network)
     onnx.checker.check_model(onnx.load_from_string(written.serialize()), full_check=True)
     back = read_qdq(written)

@@ -12,7 +12,6 @@ from repair_support import KINDS, READER, WIDE
 
 from pytest_int8acc.clock import Budget
 from pytest_int8acc.graph.network import Plan, TensorScale
-from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.vectors import Prober
@@ -40,7 +39,7 @@ def test_samples_that_a_limit_allows_to_flip_do_not_make_plans_bad(
     case = measured(tmp_path, KINDS["recalibrate"][0](), {"top1_agreement": 0.9})
     lab = lab_of(case)
     board, few = lab.simulator, lab.simulator.few
-    assert len(few) == simulator.FEW == len(board.inputs) == 32
+    assert len(few) == len(board.inputs) == 32
     (vectors,) = board.probe(Plan(), board.seen(), few).vectors
     before, worst = board.normalized_loss(Plan()), np.argsort(np.square(vectors).sum(axis=1))[-far:]
     farther = vectors.copy()

@@ -29,10 +29,8 @@ from pytest_int8acc.graph.migrate import sites
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, TensorScale, symmetric
 from pytest_int8acc.graph.plan import activation_scales, fresh_weights, quantized_tensors
-from pytest_int8acc.lab import simulator as module
+from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.observers import collect as calibrators
-from pytest_int8acc.observers import edges as sweep
 from pytest_int8acc.observers.edges import EdgeMeter, FirstSamples
 from pytest_int8acc.observers.methods import calibrate
 from pytest_int8acc.results import Role
@@ -136,13 +134,12 @@ def test_moves_and_scales_of_weights_make_a_board_once(
 ) -> None:
     lab, _ = bench("residual", "fp32", tmp_path)
     made: list[Network] = []
-    real = module.Board
 
     def board(network: Network, *rest: Any) -> Any:
         made.append(network)
-        return real(network, *rest)
+        return Board(network, *rest)
 
-    monkeypatch.setattr(module, "Board", board)
+    monkeypatch.setattr("pytest_int8acc.lab.simulator.Board", board)
     tensor, site = next(iter(sites(lab.network).items()))
     weight = next(t for t, q in quantized_tensors(lab.network).items() if q.values is not None)
     activation = list(activation_scales(lab.network))[-1]
@@ -290,7 +287,7 @@ def test_large_runs_are_cut_and_share_a_session(case: Any, monkeypatch: pytest.M
     network = lab_of(case).network
     whole = EdgeMeter(network, case.model, case.inputs).measured
     row = sum(held.bins.counts.sum() + held.zeros for held, _ in whole.values()) // 40 * 4
-    monkeypatch.setattr(calibrators, "CHUNK_BYTES", 3 * int(row))
+    monkeypatch.setattr("pytest_int8acc.observers.collect.CHUNK_BYTES", 3 * int(row))
     Opened.count = 0
     parts = EdgeMeter(network, case.model, case.inputs, Opened()).measured
     assert Opened.count == 2  # maxima, and values
@@ -302,7 +299,7 @@ def test_large_runs_are_cut_and_share_a_session(case: Any, monkeypatch: pytest.M
 
 
 def test_of_large_tensors_the_first_samples_are_counted(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "_COUNTED_BYTES", 1)
+    monkeypatch.setattr("pytest_int8acc.observers.edges._COUNTED_BYTES", 1)
     network = lab_of(case).network
     few = EdgeMeter(network, case.model, FirstSamples(case.inputs, case.model, 16)).measured
     for tensor, (held, stats) in EdgeMeter(network, case.model, case.inputs).measured.items():
@@ -317,7 +314,7 @@ def test_small_tensors_are_counted_on_all_samples(case: Any, monkeypatch: pytest
     sizes = {tensor: held.run_bytes // held.run_rows for tensor, (held, _) in measured.items()}
     tensor = min(sizes, key=lambda name: sizes[name])
     assert sizes[tensor] < max(sizes.values())
-    monkeypatch.setattr(sweep, "_COUNTED_BYTES", 40 * sizes[tensor])
+    monkeypatch.setattr("pytest_int8acc.observers.edges._COUNTED_BYTES", 40 * sizes[tensor])
     few = EdgeMeter(network, case.model, case.inputs).measured
     counts = {n: sum(s.values for s in stats.values()) for n, (_, stats) in measured.items()}
     found = {n: sum(s.values for s in stats.values()) / counts[n] for n, (_, stats) in few.items()}
@@ -369,6 +366,8 @@ def test_scales_of_large_networks_are_told_by_fewer_samples(
 ) -> None:
     lab = lab_of(faulty(tmp_path, "plain", 50, 1, 20))
     rows = lab.shapes["x"][0]
-    monkeypatch.setattr(module, "_WORK", of_samples * sum(macs(lab.network, lab.shapes).values()) / rows)
+    monkeypatch.setattr(
+        "pytest_int8acc.lab.simulator._WORK", of_samples * sum(macs(lab.network, lab.shapes).values()) / rows
+    )
     assert len(lab.simulator.inputs) == 40
     assert len(lab.simulator.few) == few

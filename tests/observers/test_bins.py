@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from zoo import ZOO
+from zoo_networks import zoo_model
 
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
 from pytest_int8acc.graph.layout import find_groups
-from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.opsets import raise_opset
 from pytest_int8acc.observers.collect import collect_histograms, collect_maxima
 from pytest_int8acc.observers.values import Bins, TensorValues
@@ -84,7 +84,7 @@ def test_ranges_that_float32_cannot_divide_are_not_counted(amax: float, counted:
 
 
 def case(name: str, folder: Path, samples: int = 11) -> tuple[Model, list[str], Dataset]:
-    model = raise_opset(normalize(make_model(ZOO[name](), name=name)), 17)
+    model = raise_opset(zoo_model(name), 17)
     data = open_dataset(RandomSource(samples=samples, seed=2), model.inputs, base=folder)
     return model, list(find_groups(model).activations), data
 

@@ -13,11 +13,15 @@ from typing import Any
 
 import body_models
 import case_networks
+import fake_backends
 import joined
 import numpy as np
 import onnx
 import pytest
 import qdq_by_hand
+import showing_engines
+import timed_backends
+import told_engines
 import written_networks
 import yaml
 from plugin_support import LOAD
@@ -48,6 +52,12 @@ KEYS = {
     "labels",
     "files",
     "spec",
+    "engine",
+    "times",
+    "fuses wrong",
+    "shows",
+    "engines off",
+    "right at level",
     "options",
     "workers",
     "expect",
@@ -56,7 +66,9 @@ KEYS = {
     "variants",
 }
 #: Facts that hold texts: each pattern that is expected must be found in one of them.
-TEXTS = ("says", "why", "ends", "warns", "notes", "candidate", "backend", "golden")
+TEXTS = (
+    *("says", "why", "ends", "warns", "notes", "candidate", "backend", "golden", "precision", "score notes"),
+)
 
 
 @dataclass(frozen=True)
@@ -188,6 +200,20 @@ def spec_of(said: Mapping[str, Any]) -> str:
     return yaml.safe_dump({key: value for key, value in spec.items() if value is not None}, sort_keys=False)
 
 
+def stand_in(patch: pytest.MonkeyPatch, said: Mapping[str, Any]) -> None:
+    """ONNX Runtime stands in for engines as ``engine`` tells of them, with ``times``, and so on."""
+    if "engine" in said:
+        told_engines.tell(patch, told_engines.said(said["engine"]))
+    if "times" in said:
+        timed_backends.use(patch, timed_backends.said(said["times"]))
+    if "fuses wrong" in said:
+        fake_backends.use(patch, said["fuses wrong"], said.get("right at level", -1))
+    if "shows" in said:
+        showing_engines.use(patch, said["shows"])
+    if "engines off" in said:
+        showing_engines.put_off(patch, said["engines off"])
+
+
 def run(
     pytester: pytest.Pytester, said: Mapping[str, Any], report: str = "report", folder: Path | None = None
 ) -> dict[str, Any]:
@@ -250,6 +276,8 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
     first = repairs[0] if repairs else {}
     proved = first.get("evidence")
     tried = {layer: cause["ablation"] for layer, cause in causes.items() if cause["ablation"]}
+    contract, speed = entry.get("precision") or {}, diagnosis.get("speed") or {}
+    plans = speed.get("trials", ())
     return {
         "verdict": entry["verdict"],
         "candidate": [entry.get("candidate", "")],
@@ -261,6 +289,16 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "samples": entry.get("samples"),
         "share": entry.get("int8_macs"),
         "asked": (entry.get("precision") or {}).get("asked", {}),
+        "precision": [contract.get("text", "")],
+        "can obey": contract.get("can_obey"),
+        "ran": contract.get("realized", {}),
+        "misplaced": {layer["name"]: layer["ran"] for layer in contract.get("misplaced", ())},
+        "engines": [engine["role"] for engine in entry.get("engines", ())],
+        "lose time": sorted(speed.get("losses", {})),
+        "plans for speed": [sorted(plan["layers"]) for plan in plans],
+        "plans refused": [sorted(plan["layers"]) for plan in plans if plan["passed"] is None],
+        "least share of plans": min((plan["share"] for plan in plans), default=None),
+        "plans that pass": sum(bool(plan["passed"]) for plan in plans),
         "groups": entry.get("int8_groups"),
         "groups kept high": entry.get("high_groups"),
         "outputs": [output["name"] for output in outputs],
@@ -275,6 +313,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         },
         "types": {output["name"]: output["dtype"] for output in outputs},
         "scores": {name: _number(s["value"]) for name, s in scores.items()},
+        "score notes": [s["note"] for s in entry.get("scores", [])],
         "limits": {name: s["limit"] for name, s in scores.items() if s["limit"] is not None},
         "limited": sorted(name for name, s in scores.items() if s["limit"] is not None),
         "undetected": sorted({dead["kind"] for dead in blind.get("undetected", [])}),
@@ -321,18 +360,28 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "remedy proved": {"place": proved["place"], "samples": proved["proved_on"]["count"]}
         if proved
         else {},
+        "remedy held out": ((proved or {}).get("held_out") or {}).get("count"),
+        "remedy latency": (first.get("latency") or {}).get("median_ms"),
         "remedy keeps high": sorted(first.get("layers", [])),
         "remedy rescales": sorted(rescale["tensor"] for rescale in first.get("rescales", [])),
         "remedy redoes weights": len(first.get("weights", [])),
         "remedy folds into": sorted((first.get("migration") or {}).get("folded", [])),
         "remedy inserts": len((first.get("migration") or {}).get("inserted", [])),
+        "remedy shows": first.get("outputs", []),
         "remedy fuses": first.get("fused", []),
         "remedy takes ranges of": first.get("data"),
         "met": diagnosis.get("met"),
         "stage": diagnosis.get("first_stage"),
         "stages": {line["name"]: line["passed"] for line in diagnosis.get("stages", [])},
+        "against": {line["name"]: line["against"] for line in diagnosis.get("stages", [])},
+        "together with": {s["name"]: s["together"] for s in diagnosis.get("stages", []) if s["together"]},
         "worst layer": _worst(diagnosis.get("layers", [])),
         "layers": len(diagnosis.get("layers", [])),
+        "layers on engines": {
+            line["layer"]: abs(_number(line["engine_sqnr_db"]) - _number(line["sqnr_db"]))
+            for line in diagnosis.get("layers", [])
+            if line.get("engine_sqnr_db") is not None
+        },
         "calibrations": [line["method"] for line in diagnosis.get("calibrations", [])],
         "data fault": diagnosis.get("preprocessing_mismatch"),
         "odd ranges": bool(diagnosis.get("ranges")),

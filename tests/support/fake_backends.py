@@ -1,4 +1,7 @@
-"""A backend whose builder fuses wrong: ONNX Runtime stands in for engines, with a fault planted."""
+"""A backend whose builder fuses wrong: ONNX Runtime stands in for engines, with a fault planted.
+
+Case files name with ``fuses wrong`` the nodes, and with ``right at level`` where the builder is right.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ import numpy as np
 import pytest
 
 from pytest_int8acc import Settings, load_spec
-from pytest_int8acc.case import measured as measuring
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.model import Model
@@ -66,6 +68,14 @@ class _Wrong:
         }
 
 
+def use(patch: pytest.MonkeyPatch, wrong: Sequence[str], right_at: int = -1) -> None:
+    """Cases measured in this process run on a ``WrongBackend`` from now on."""
+    patch.setattr(
+        "pytest_int8acc.case.measured.open_backend",
+        lambda case, settings, *_: WrongBackend(settings, wrong, right_at),
+    )
+
+
 def measured_wrong(
     spec: Path,
     wrong: Sequence[str],
@@ -74,10 +84,9 @@ def measured_wrong(
     right_at: int = -1,
 ) -> Any:
     """A case measured by a ``WrongBackend``."""
-    settings = settings or Settings()
-    monkeypatch.setattr(measuring, "open_backend", lambda *_: WrongBackend(settings, wrong, right_at))
+    use(monkeypatch, wrong, right_at)
     (case,) = load_spec(spec)
-    return measure(case, settings)
+    return measure(case, settings or Settings())
 
 
 def weighted(model: Model) -> list[str]:

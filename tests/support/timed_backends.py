@@ -1,4 +1,7 @@
-"""A backend that times engines: ONNX Runtime runs them, and a table says how long each product takes."""
+"""A backend that times engines: ONNX Runtime runs them, and a table says how long each product takes.
+
+Case files have this table as ``times``, with the fields of ``Times`` and spaces in their names.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from typing import Any
 import pytest
 
 from pytest_int8acc import Settings
-from pytest_int8acc.case import measured as measuring
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.model import Model
@@ -35,6 +37,12 @@ class Times:
     """Whether the engines tell the times of their layers."""
     built: list[frozenset[str]] = field(default_factory=list)
     """The products in INT8 of each fixed engine, in the order in which they were opened, each once."""
+
+
+def said(times: Mapping[str, Any]) -> Times:
+    """As a case file has it."""
+    fields = {key.replace(" ", "_"): value for key, value in times.items()}
+    return Times(**{**fields, "unbuilt": [frozenset(low) for low in times.get("unbuilt", ())]})
 
 
 class TimedBackend(OrtBackend):
@@ -104,5 +112,8 @@ def in_int8(model: Model) -> frozenset[str]:
 
 def use(monkeypatch: pytest.MonkeyPatch, times: Times) -> Times:
     """Cases of this process run on a ``TimedBackend`` from now on."""
-    monkeypatch.setattr(measuring, "open_backend", lambda case, settings, *_: TimedBackend(settings, times))
+    monkeypatch.setattr(
+        "pytest_int8acc.case.measured.open_backend",
+        lambda case, settings, *_: TimedBackend(settings, times),
+    )
     return times

@@ -1,10 +1,13 @@
-"""A backend on ONNX Runtime that tells of an engine, as TensorRT's inspector does, which no CPU can run."""
+"""A backend on ONNX Runtime that tells of an engine, as TensorRT's inspector does, which no CPU can run.
+
+Case files say with ``engine`` what it tells.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,34 +62,45 @@ class Told:
     can_obey: bool = False
     candidate_is_baseline: bool = False
     """Whether the candidate's engine computes what the baseline's does."""
+    untold: int = 0
+    """Weighted layers in fused regions, whose format it does not tell."""
+
+
+def said(engine: Mapping[str, Any]) -> Told:
+    """As a case file has it: ``ran``, formats by node; ``regions``, first node to last; and the rest."""
+    text = dump(engine.get("ran", {}), engine.get("regions"))
+    return Told(text, bool(engine.get("obeys")), bool(engine.get("is the baseline")), engine.get("untold", 0))
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    return tell(monkeypatch, Told())
+
+
+def tell(monkeypatch: pytest.MonkeyPatch, told: Told) -> Told:
     """Cases measured in this process build such engines from now on."""
-    said = Told()
 
     class Telling(OrtBackend):
         builds_engines = True
 
         @property
         def can_obey(self) -> bool:  # type: ignore[override]
-            return said.can_obey
+            return told.can_obey
 
         @property
         def engines(self) -> tuple[EngineInfo, ...]:
-            info = EngineInfo(Role.INT8, "INT8", 1.0, False, 1, read_layers(said.text, self._nodes))
-            return (info,)
+            info = EngineInfo(Role.INT8, "INT8", 1.0, False, 1, read_layers(told.text, self._nodes))
+            return (replace(info, untold=told.untold),)
 
         def open(self, form: Any, role: Role, inputs: Dataset) -> Any:
             self._nodes = [node.name for node in form.model.graph.node]
             if role == Role.BASELINE:
                 self._baseline = form
-            shown = self._baseline if said.candidate_is_baseline and role == Role.INT8 else form
+            shown = self._baseline if told.candidate_is_baseline and role == Role.INT8 else form
             return super().open(shown, role, inputs)
 
     def backend(case: object, settings: Settings, *_: object) -> OrtBackend:
         return Telling(settings)
 
     monkeypatch.setattr(pytest_int8acc.case.measured, "open_backend", backend)
-    return said
+    return told

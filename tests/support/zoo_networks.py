@@ -1,4 +1,4 @@
-"""Networks of the zoo's models, and samples for them."""
+"""Models of the zoo as they are loaded, networks of them, samples for them, and what two models compute."""
 
 from __future__ import annotations
 
@@ -12,21 +12,41 @@ from pytest_int8acc.data import Dataset, open_dataset
 from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
-from pytest_int8acc.graph.network import Network
+from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
+from pytest_int8acc.tensors import Feed
 
 
-def network_of(model: Model, seed: int = 0) -> Network:
-    """Scales of their own for all tensors, so that codes seldom lie halfway between two steps."""
+@cache
+def zoo_model(name: str) -> Model:
+    return normalize(make_model(ZOO[name](), name=name))
+
+
+def network_of(model: Model, scale: float | None = None, seed: int = 0) -> Network:
+    """Activations have one scale, or scales of their own, so that codes seldom lie halfway between steps."""
     layout = find_groups(model)
     steps = np.random.default_rng(seed).uniform(2, 6, len(layout.activations)) / 127
-    return quantize(model, layout, dict(zip(layout.activations, steps.tolist(), strict=True)))
+    scales = dict(zip(layout.activations, steps.tolist(), strict=True))
+    return quantize(model, layout, dict.fromkeys(scales, scale) if scale else scales)
 
 
 @cache
 def zoo_network(name: str) -> Network:
-    return network_of(normalize(make_model(ZOO[name]())))
+    return network_of(zoo_model(name))
+
+
+def all_high(network: Network) -> Plan:
+    return Plan({group.name: "fp32" for group in network.groups})
+
+
+def assert_same(first: Model, second: Model, feed: Feed) -> None:
+    """Two models compute the same bits."""
+    expected, found = OrtEngine(first)(feed), OrtEngine(second)(feed)
+    assert list(found) == list(expected)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
 def read_back(network: Network) -> Network:

@@ -23,7 +23,7 @@ from pytest_int8acc.graph.lint.rules import find
 from pytest_int8acc.graph.lint.view import DEQUANTIZE, QUANTIZE, Half, View
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import folded
-from pytest_int8acc.graph.types import Signature, resolve, signature
+from pytest_int8acc.graph.types import Signature, signature
 from pytest_int8acc.results import Finding
 from pytest_int8acc.tensors import Array
 
@@ -228,8 +228,14 @@ def _put_types(node: onnx.NodeProto, formals: Signature | None, types: dict[str,
         types[node.output[0]] = attribute(node, "output_dtype", 0) or types.get(node.input[1], 0)
     elif node.op_type == "Cast":
         types[node.output[0]] = attribute(node, "to", 0)
-    else:
-        resolve(node, formals, types)
+    elif formals is not None:
+        bound: dict[str, int] = {}
+        for name, formal in zip(node.input, formals.inputs, strict=True):
+            bound.setdefault(formal.variable, types.get(name, 0))  # the first input that differs is the fault
+        for name, formal in zip(node.output, formals.outputs, strict=True):
+            kind = bound.get(formal.variable, 0)
+            if kind:
+                types[name] = kind
 
 
 #: Operators that TensorRT can fuse with the convolution before them and with the QuantizeLinear after them.
