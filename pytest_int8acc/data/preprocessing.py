@@ -226,7 +226,7 @@ def _map(name: str, ours: _Side, theirs: _Side) -> Finding | None:
     normalized, raw = "one side is", "the other is not"
     if ours.has_negatives != theirs.has_negatives:
         sides = ("calibration samples", "inputs") if ours.has_negatives else ("inputs", "calibration samples")
-        normalized, raw = f"the {sides[0]} look", f"the {sides[1]} raw: none is below 0"
+        normalized, raw = f"the {sides[0]} look", f"the {sides[1]} do not: none is below 0"
     if scaled and shifted:
         text = f"{seen}: {normalized} normalized, {raw}"
         return _finding("data-normalization", name, text, _ALIKE)
