@@ -83,7 +83,7 @@ def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
 def _mended(lab: Lab, form: ModelForm, called: str) -> str:
     """The end of a note which says that an optimization level makes the engine pass, and at which latency.
 
-    ``called`` says how sure it is that the engine passes.
+    ``called`` says how sure it is that the engine passes, for instance "verified".
     """
     latency = lab.latency(form)
     price = "" if latency is None else f", {latency.median_ms:.3g} ms"

@@ -858,7 +858,7 @@ class Surroundings:
 
 @dataclass(frozen=True, eq=False)
 class PlaceFacts:
-    """A layer and the operators around it. TensorRT's guide keeps some operators out of INT8."""
+    """A layer and the operators around it. TensorRT's guide advises against INT8 for some operators."""
 
     graph: Surroundings
     group: Group
