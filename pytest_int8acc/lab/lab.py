@@ -535,8 +535,8 @@ class Lab:
     def _deployed(self, proof: Proof, form: ModelForm) -> Proof:
         """Return ``proof`` after a trial in a default session of ONNX Runtime.
 
-        If the model fails there, an equivalent, rewritten model is tried, and replaces the model if it
-        passes.
+        If the model fails in that session, an equivalent, rewritten model is tried in it, and replaces the
+        model if the rewritten one passes.
 
         Args:
             proof: A proof in an exact session, in which the criteria are met with a safety margin.

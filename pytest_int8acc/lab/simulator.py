@@ -161,14 +161,14 @@ class Simulator:
         return other
 
     def allowance(self, runs: float) -> float:
-        """Return ``runs``, a limit on runs over all samples, or more if these have few MACs.
+        """Return ``runs``, a limit on runs over all samples, or a higher limit if these runs have few MACs.
 
         With few multiply-accumulates per sample, the limit is raised until ``_LITTLE`` MACs are allowed.
         """
         return max(runs, _LITTLE / max(self._macs * len(self.inputs), 1.0))
 
     def seen(self, samples: Iterable[int] | None = None) -> Seen:
-        """Some of the samples, by index, with a judge for these samples alone; None for all samples.
+        """Return the samples with these indices, by default all, with a judge for these samples alone.
 
         Raises:
             CriterionError: A criterion does not fit the outputs.
