@@ -1,8 +1,8 @@
 """Finds the fusion by which an engine gives wrong results, while its ONNX model gives right ones.
 
 TensorRT fuses no layers across an output of its network. So making a tensor an output prevents a fusion;
-users do this by hand (NVIDIA/TensorRT#4400). If many outputs mend an engine, bisection finds the fewest that
-do. Each trial builds an engine.
+users do this by hand (NVIDIA/TensorRT#4400). If an engine is right with many outputs, bisection finds the
+fewest that suffice. Each trial builds an engine.
 """
 
 from __future__ import annotations

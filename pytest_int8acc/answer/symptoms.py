@@ -1,7 +1,7 @@
 """Recognises symptoms in activations, in weights, in the nodes around a layer, and in layers in FP16.
 
 Each recogniser takes measurements and returns the fields of a ``Cause`` that its symptom fills in, or None
-if the symptom is not there. ``answer/causes.py`` has the tables of symptoms. Each tensor was quantized by
+if the symptom is absent. ``answer/causes.py`` has the tables of symptoms. Each tensor was quantized by
 itself, with the values of the float model, and compared with the best scale for these values.
 """
 
