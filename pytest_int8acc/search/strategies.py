@@ -39,7 +39,7 @@ def search(
 
 
 def certify(evaluator: Evaluator, high: frozenset[int], *, budget: Budget | None = None) -> SearchResult:
-    """Remove unneeded groups from the plan ``high``; prove by trials that all remaining groups are needed."""
+    """Remove unneeded groups from the plan ``high``; prove that the rest passes and needs each group."""
 
     def body(ledger: Ledger) -> Ending:
         if not ledger.trial(high, "the plan to certify").passed:
@@ -322,7 +322,10 @@ def _bisect(ledger: Ledger, *, reverse: bool = False) -> Ending:
 
 
 def _linear(ledger: Ledger, *, reverse: bool = False) -> Ending:
-    """Put more first (or last) groups into high precision until the plan passes, as ``--mode linear``."""
+    """Put the first (or last) groups into high precision, one more each time, until the plan passes.
+
+    This is ``--mode linear`` of Polygraphy.
+    """
     _check_extremes(ledger)
     kept = 1
     while not _passes(ledger, kept, reverse):
