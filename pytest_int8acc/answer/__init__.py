@@ -61,7 +61,7 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
 def seeks_speed(measured: Measured) -> bool:
     """Whether a faster plan is searched: the speedup alone misses its limit, or the spec asks for latency.
 
-    No faster plan is searched if the candidate misses another limit, because that limit is mended first.
+    No faster plan is searched if the candidate misses another limit, because that limit must be met first.
     """
     scores, int8 = measured.result.scores, measured.int8
     if measured.settings.search == "off" or not measured.backend.times_engines:

@@ -25,8 +25,9 @@ _MOST = 0.9
 #: An ablation confirms a symptom if it removes at least this share of the loss that the best ablation
 #: removes.
 _PART = 0.5
-#: Ablations are run only for a layer that causes at least this share of the model's loss. With a smaller
-#: share, changes in the rounding of other layers would hide the effect of an ablation.
+#: Ablations are run only for a layer that causes at least this share of the model's loss while the other
+#: layers at fault are in high precision. With a smaller share, changes in the rounding of other layers would
+#: hide the effect of an ablation.
 _LEAST_LOSS = 0.5
 #: If an ablation removes more than this many times the loss that a layer causes, it has changed the rounding
 #: of other layers, too. Its result is then not reliable.
@@ -61,7 +62,7 @@ class Suspect:
     scale: TensorScale | None = None
     """The scale that the ablations ``in-use``, ``unmasked`` and, for a constant, ``per-channel`` try."""
     guesses: tuple[Suspect, ...] = ()
-    """The tensor once more for each symptom that only an ablation can confirm. These ablations run first."""
+    """Suspects of the same tensor, one for each symptom that only an ablation can confirm. Tried first."""
 
 
 #: A function that returns the cause if the operators around a layer do not suit INT8, otherwise None. Its
@@ -292,7 +293,7 @@ class _Tests:
         return placed(cause, [guilty.tensor]) or cause
 
     def _alone(self, cause: Cause, taken: Ablation) -> Cause:
-        """``cause``, as ``rounding`` if the noise of one tensor is at least half of the model's loss."""
+        """``cause``, or ``rounding`` if the noise of one tensor is at least half of the model's loss."""
         if cause.kind != "accumulated-noise" or not self.trials.may_go_on:
             return cause
         if taken.share * self.trials.loss(self.group) < _PART * self.trials.whole:

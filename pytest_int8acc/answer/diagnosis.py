@@ -197,9 +197,10 @@ def _is_engine_only(measured: Measured) -> bool:
 
 
 def _layers(measured: Measured, lab: Lab | None) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:
-    """The errors of all layers, and notes on how their errors in engines were measured.
+    """Return the error of each layer, and notes for the report; no layers in FP16, BF16 or without a lab.
 
-    Errors in engines are measured if the settings ask for them, or if only the engine is at fault.
+    If the case passes, errors are measured only if the settings ask for them. The layers of an engine are
+    measured only if the settings ask for it, or if the candidate passes in ONNX Runtime and its engine fails.
     """
     asked = measured.settings.layers
     if lab is None or lab.is_narrow or (measured.int8_passed and not asked):

@@ -1,8 +1,8 @@
 """Finds the fusion by which an engine gives wrong results, while its ONNX model gives right ones.
 
 TensorRT fuses no layers across an output of its network. So making a tensor an output prevents a fusion;
-users do this by hand (NVIDIA/TensorRT#4400). If many outputs mend an engine, bisection finds the fewest that
-do. Each trial builds an engine.
+users do this by hand (NVIDIA/TensorRT#4400). If an engine is right with many outputs, bisection finds the
+fewest that suffice. Each trial builds an engine.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
 def _mended(lab: Lab, form: ModelForm, called: str) -> str:
     """The end of a note which says that an optimization level makes the engine pass, and at which latency.
 
-    ``called`` says how sure it is that the engine passes.
+    ``called`` says how sure it is that the engine passes, for instance "verified".
     """
     latency = lab.latency(form)
     price = "" if latency is None else f", {latency.median_ms:.3g} ms"

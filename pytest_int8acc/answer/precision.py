@@ -152,8 +152,8 @@ def _find(lab: Lab) -> Found:
 def _first_room(lab: Lab) -> float:
     """The error budget of the first search, as a share of the error that the limits allow.
 
-    The budget is below 1 if the unchanged candidate passes on the samples that choose plans. It then follows
-    from the scores of the candidate on the other samples and on all samples.
+    The budget is below 1 if the case runs in ONNX Runtime, and the unchanged candidate passes on the samples
+    that choose plans. The budget then follows from the candidate's scores on the other and on all samples.
     """
     passes = lab.split.choosing and lab.simulator.trial(Plan()).passed
     if not passes or lab.measured.backend.needs_simulation:

@@ -443,9 +443,9 @@ def _all_rescaled(known: Known, base: Base) -> Iterator[Proposal]:
 
 
 def _confirmed(known: Known, base: Base, choice: Choice, high: Mapping[str, Precision]) -> Iterator[Proposal]:
-    """The plan with ``high`` and the needed scales of ``choice``; nothing if it is not promising.
+    """The plan with groups ``high`` in high precision and the needed scales of ``choice``, if promising.
 
-    If the plan fails with the needed scales alone, the plan with all scales follows.
+    If the plan with only the needed scales fails in the simulation, the plan with all scales follows.
     """
     lab, chooser = known.lab, known.chooser(base)
     if not lab.is_promising(chooser.plan(choice, high)):

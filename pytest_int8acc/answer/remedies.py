@@ -230,7 +230,7 @@ class _Loop:
         if proof.passed:
             return self._keep(remedy, proposal, proof)
         if lab.builds_are_simulated and not proof.chosen.passed:
-            return False  # nothing but the simulation on all samples
+            return False  # the run was merely the simulation on all samples
         where = "as built" if not proof.chosen.passed else "on samples that it has not seen"
         self.known.notes.append(
             f"a plan of the remedy '{remedy.kind}' passes in the simulation and fails {where}"

@@ -206,8 +206,8 @@ logger = logging.getLogger("pytest_int8acc")
 #: Maximum number of attempts to leave a node or a group out of the cut-out part. Each attempt runs the part
 #: once, to test whether it still shows the error.
 _SPARED = 16
-#: Approximate number of tensors before the cut-out part that one run of the whole model reads. Reading many
-#: tensors at once saves runs while the part grows.
+#: Approximate number of tensors that one run of the whole model returns: inputs of the cut-out part, and
+#: tensors before them. These are needed if the part is extended, and then the whole model need not run again.
 _AHEAD = 64
 
 
@@ -370,7 +370,7 @@ class _Search:
             )
 
     def smallest(self) -> _Cut:
-        """The smallest part found: it grows until it shows the error, then shrinks while it still shows it.
+        """The smallest part found. Nodes are added until it shows the error, then needless nodes are removed.
 
         Raises:
             EngineError: The part does not show the error even with everything that is computed before the

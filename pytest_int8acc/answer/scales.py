@@ -46,8 +46,8 @@ NO_MORE = 1.05
 NEAR = 1.6
 #: Maximum number of rounds in which the scales of all tensors are changed one by one.
 _SWEEPS = 2
-#: Maximum number of tensors for which slow calibration methods are tried. If more tensors may do without new
-#: scales, they are tried together first.
+#: Maximum number of units for which slow calibration methods are tried. ``Chooser.prune`` halves a larger set
+#: of units that needs some of its scales; in a set of at most this size it tries each unit by itself.
 _MANY = 8
 #: A chosen scale counts as the tensor's own scale if their relative difference is at most this number.
 _SAME = 1e-6
@@ -305,8 +305,8 @@ class Chooser:
     def prune(self, chosen_units: Sequence[Unit], choice: Choice, high: Mapping[str, Precision]) -> Choice:
         """The choice without scales that are no better than the network's own.
 
-        The units that seem to gain least by their scales give them up first. Many units give them up at once,
-        and are divided if they need some of the scales.
+        First the scales of all units are left out together. If some scales are needed, the units are divided
+        into sets, and the sets that seem to gain least by their scales are left out first.
         """
         if len(chosen_units) < 2 or self.budget.empty:
             return choice

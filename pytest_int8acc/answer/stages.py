@@ -141,7 +141,7 @@ def _together(
 ) -> tuple[tuple[StageLine, ...], Stage | None]:
     """Return ``lines``, and the last INT8 stage if the errors of all stages add up to a failure, else None.
 
-    Before, no stage has missed a limit in its own comparison.
+    This function is called only if each stage passed in its own comparison.
 
     The last INT8 stage fails if it misses a limit against the baseline, because the errors of all stages add
     up. Its line then names the baseline's stage.

@@ -1,7 +1,7 @@
 """Recognises symptoms in activations, in weights, in the nodes around a layer, and in layers in FP16.
 
 Each recogniser takes measurements and returns the fields of a ``Cause`` that its symptom fills in, or None
-if the symptom is not there. ``answer/causes.py`` has the tables of symptoms. Each tensor was quantized by
+if the symptom is absent. ``answer/causes.py`` has the tables of symptoms. Each tensor was quantized by
 itself, with the values of the float model, and compared with the best scale for these values.
 """
 
@@ -212,7 +212,7 @@ def one_sided(facts: ActivationFacts) -> Shown | None:
 
 
 def masked_values(facts: ActivationFacts) -> Shown | None:
-    """Recognises a range that holds a mask, whose values lie far beyond all others on one side."""
+    """Recognises a range that includes a mask, whose values lie far beyond all others on one side."""
     if facts.unmasked is None or facts.values.unmasked * OUTLIER_RATIO > reach(facts.edge.quantization):
         return None
     return {"numbers": {"unmasked_amax": facts.values.unmasked}}
@@ -266,7 +266,7 @@ def range_too_wide(facts: ActivationFacts) -> Shown | None:
 
 
 def stretched_range(facts: ActivationFacts) -> Shown | None:
-    """Recognises a range that a few large values make wide."""
+    """Recognises any other wrong range. Usually a few large values make such a range too wide."""
     return {} if facts.has_wrong_range else None
 
 
@@ -559,7 +559,7 @@ def corrected_bias(facts: WeightFacts) -> Shown | None:
 
 
 def shifted_bias(facts: WeightFacts) -> Shown | None:
-    """Recognises a bias whose codes are all too high or all too low."""
+    """Recognises a bias whose codes are on average too high or too low, so that results are shifted."""
     error = facts.quantization.dequantize() - facts.weight
     power = float((error**2).mean())
     share = float(error.mean()) ** 2 / power if power else 0.0
@@ -858,7 +858,7 @@ class Surroundings:
 
 @dataclass(frozen=True, eq=False)
 class PlaceFacts:
-    """A layer and the operators around it. TensorRT's guide keeps some operators out of INT8."""
+    """A layer and the operators around it. TensorRT's guide advises against INT8 for some operators."""
 
     graph: Surroundings
     group: Group

@@ -105,13 +105,13 @@ def _judged(name: str, found: tuple[Finding, ...], settings: Settings) -> tuple[
 
 
 def nothing_compared(zero: Iterable[str]) -> Iterator[str]:
-    """Yields a warning for each output in ``zero``. Such an output is 0 in all samples and shows nothing."""
+    """Yields a warning for each output in ``zero``: it is 0 in all samples, so its score proves nothing."""
     for name in sorted(zero):
         yield f"output '{name}' is 0 in all samples: nothing is compared"
 
 
 def shown_inside(model: Model, backend: Backend) -> Iterator[str]:
-    """Yields a note if criteria name inner tensors of an engine: as outputs, they change what is fused."""
+    """Yields a note if criteria name inner tensors of an engine. Making them outputs changes its fusions."""
     if model.extra_outputs and backend.builds_engines:
         named = listed([output.name for output in model.outputs if output.name in model.extra_outputs])
         yield (

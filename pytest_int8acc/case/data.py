@@ -51,7 +51,7 @@ def low_of(case: Case) -> Format:
 
 
 def check_files(case: Case) -> None:
-    """Raise DataError, with the place in the spec, for a path to a pipe or device that may never end."""
+    """Raise DataError, with the place in the spec, for a path to a pipe or device: reading may never end."""
     source, int8 = case.source, case.int8
     baseline = case.baseline if isinstance(case.baseline, BaselineModel) else None
     named = {key: getattr(case, key) for key in ("model", "inputs", "labels", "groups", "reference", "plan")}
@@ -128,7 +128,7 @@ def find_scales(
         layout: The tensors that get scales.
         settings: The settings of the run.
         cache: The cache file that TensorRT's calibrator wrote, for implicit quantization. If None, the cache
-            file that the spec names is read, or a similar method calibrates.
+            file that the spec names is read, or a method similar to TensorRT's is used.
 
     Raises:
         Int8accError: The calibration data or a scale file is faulty.

@@ -114,7 +114,7 @@ class FileTruth:
 
     @cached_property
     def _in_fp32(self) -> FileTruth | None:
-        """Compares with an FP32 copy of a user's file that computes in 16 bits; None for other files."""
+        """Compares models with an FP32 copy of the user's file; None unless the file computes in 16 bits."""
         if not computes_in_half(self._file, value_types(self._file)):
             return None
         file = unrounded(self._file, ())

@@ -179,7 +179,7 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
         model: The float model.
         settings: The settings of the run.
         cache: The cache file that TensorRT's calibrator wrote, for implicit quantization. If None, the cache
-            file that the spec names is read, or a similar method calibrates.
+            file that the spec names is read, or a method similar to TensorRT's is used.
 
     Raises:
         Int8accError: A model, the calibration data or a scale file is faulty.

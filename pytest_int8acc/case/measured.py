@@ -234,9 +234,11 @@ class Measured(_Prepared):
         return Verdicts(verdict, chosen.verdict(self.runs.noise), proved)
 
     def _perturbed_too(self, form: Form, engines: dict[Role, Engine], verdict: Verdict) -> Verdict:
-        """``verdict`` with intervals that include perturbed inputs, if the baseline can run on them.
+        """``verdict`` with intervals that include scores for perturbed inputs; unchanged with a golden.
 
-        ``engines`` has the engine of ``form``. It is removed before FP32 runs, so that its memory is free.
+        A golden (stored outputs) replaces the baseline, which then cannot run on perturbed inputs.
+
+        Before FP32 models run, the engine of ``form`` is removed from ``engines`` to free its memory.
         """
         if not self.perturbs:
             return verdict
@@ -254,11 +256,11 @@ class Measured(_Prepared):
         return with_perturbed_inputs(verdict, opened, self.inputs, self.judge, self.runs.perturbed, fix=True)
 
     def _in_fp32(self, form: Form) -> Mapping[Role, Model] | None:
-        """The models of a fix and of the baseline with FP32 in place of FP16.
+        """The models of another candidate, ``form``, and of the baseline, with FP32 in place of FP16.
 
-        ONNX Runtime emulates FP16 on a CPU, which takes ten times as long. FP32 is good enough here: the runs
-        only show how scores vary. None for engines, for a baseline without FP16, and for a case whose low
-        format is FP16 or BF16.
+        ONNX Runtime emulates FP16 on a CPU, which takes ten times as long. FP32 is exact enough here, because
+        the runs only show how much scores vary. The result is None for engines, for a baseline without FP16,
+        and for a case whose low format is FP16 or BF16.
         """
         reference, quantizes = self.reference, self.int8 is not None and self.int8.low.takes_scales
         if self.backend.builds_engines or not quantizes or not reference.half:
@@ -346,7 +348,7 @@ def measure(
         try:
             golden_store = open_golden_store(case, settings, goldens or Goldens(), backend.output_settings)
             measured = _measure(case, settings, backend, golden_store)
-            if not backend.builds_engines:  # a session holds all weights of its model, and opens quickly
+            if not backend.builds_engines:  # frees sessions: they hold all weights, and reopen quickly
                 measured.runs.engines = {}
         except BaseException:
             backend.close()
@@ -373,7 +375,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
         inputs.read_once()
     own_judge = load_judge(case, settings.but(samples=golden_store.limit), inputs.samples or 0, model)
     reference = read_reference(case, model)
-    parses = settings.backend == "auto" and not backend.builds_engines  # a build parses it anyway
+    parses = settings.backend == "auto" and not backend.builds_engines  # a build parses the model anyway
     model_findings = lint_model(case, model, settings, parses)
     data_findings = compare_data(case, model, inputs)
     baseline = golden_store.form(model, partial(baseline_form, case, model))

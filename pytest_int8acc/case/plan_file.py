@@ -388,7 +388,7 @@ def _file_name(network: Network) -> str:
 def _unknown_items(root: Node, key: str, known: Mapping[str, object], what: str) -> Iterator[Mistake]:
     """Yield a mistake for each name in the list under ``key`` that is not in ``known``.
 
-    ``what`` says in the message what the name should be.
+    ``what`` describes the names in ``known``. It follows the words "is no" in the message.
     """
     node = root.entries.get(key)
     for item in node.value if node is not None and isinstance(node.value, list) else ():

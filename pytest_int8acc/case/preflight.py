@@ -195,7 +195,7 @@ def _steady(judge: Judge, twice: Sequence[Mapping[Role, Feed]]) -> Comparison | 
 
 
 def _fp32_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[list[Feed], float]:
-    """The outputs of FP32 on ``few``, and the greatest magnitude of its tensors; nan if it is unknown.
+    """The outputs of FP32 on the samples ``few``, and the greatest magnitude of its tensors, nan if unknown.
 
     Raises EngineError if ONNX Runtime cannot run the model.
     """
@@ -215,7 +215,7 @@ def _fp32_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[list[Feed
 
 
 def _plain_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[list[Feed], float]:
-    """The outputs of FP32 on ``few``, and nan for the greatest magnitude of its tensors, which is unknown."""
+    """The outputs of FP32 on the samples ``few``, and nan: the greatest magnitude of tensors is unknown."""
     plain = lock_step({Role.FP32: sessions.exact(model)}, few)
     return [feeds[Role.FP32] for _, feeds in plain], math.nan
 
@@ -405,6 +405,6 @@ def _broken(half: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
         bad = lost.intersection(node.output)
         inside = (name for body in subgraphs(node) for inner in all_nodes(body) for name in inner.output)
         if not lost.isdisjoint(inside):
-            continue  # the node inside is named
+            continue  # the node in the body is named in place of this node
         if bad and not lost.intersection(node.input):
             yield f"{node.op_type} '{node.name}' makes inf or NaN of finite numbers in FP16"

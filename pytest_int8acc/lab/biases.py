@@ -84,7 +84,7 @@ def corrections(
         outputs = engine(batch.feed)
         for group, tensor in watched.items():
             low, high = (real_rows(outputs[name], batch) for name in (alone[group], tensor))
-            if group in inner:  # rows of zeros stand for no values, see with_inner_tensors
+            if group in inner:  # a row of zeros holds no values, see with_inner_tensors
                 if high.ndim < 2 or low.shape != high.shape:
                     continue  # the channels are not known, or those of the layer that reads the result
                 low, high = low[high.any(axis=-1)], high[high.any(axis=-1)]

@@ -329,9 +329,9 @@ class Lab:
 
     @property
     def builds_are_simulated(self) -> bool:
-        """Whether a run of a plan's model gives what its simulation gives.
+        """Whether a run of a plan's model has the same results as its simulation.
 
-        In FP16 and BF16 the model and its simulation may differ, because they add in another order.
+        In FP16 and BF16 the results may differ, because the model and its simulation add in another order.
         """
         return self.simulates_exactly and not self.is_narrow
 
@@ -475,10 +475,10 @@ class Lab:
         return found
 
     def _count(self, found: Judgement) -> None:
-        """Count a model as a build, or as one simulated run if it fails and its build is its simulation.
+        """Count a model as a build, or as a simulated run if it fails on the samples that choose plans.
 
-        A model that failed only on the held-out samples is counted, too: each one raises the required
-        confidence.
+        The latter holds only if ``builds_are_simulated``. A model that fails only on the held-out samples
+        also counts in ``failed_proofs``, and so raises the required confidence.
         """
         if self.builds_are_simulated and not found.chosen.passed:
             self.simulator.meter.runs += 1.0
@@ -535,8 +535,8 @@ class Lab:
     def _deployed(self, proof: Proof, form: ModelForm) -> Proof:
         """Return ``proof`` after a trial in a default session of ONNX Runtime.
 
-        If the model fails there, an equivalent, rewritten model is tried, and replaces the model if it
-        passes.
+        If the model fails in that session, an equivalent, rewritten model is tried in it, and replaces the
+        model if the rewritten one passes.
 
         Args:
             proof: A proof in an exact session, in which the criteria are met with a safety margin.
@@ -577,7 +577,7 @@ class Lab:
     def is_promising(self, plan: Plan) -> bool:
         """Whether a plan is worth a proof, because it passes in the simulation.
 
-        Where builds are simulated, a plan within the limits on the screening subset is promising, because a
+        If builds are simulated, it is enough that the plan passes on the screening subset, because a
         simulation on all samples would repeat the run that proves the plan.
         """
         simulator = self.simulator_of(plan)

@@ -27,13 +27,13 @@ from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Target, Trial
 from pytest_int8acc.tensors import Array, Feed, Outputs
 
 #: Maximum and minimum number of samples in the screening subset. Plans with different scales are compared on
-#: this subset. A plan that is chosen there is confirmed on all samples.
+#: this subset. The plan that is best on this subset is then proved on all samples.
 FEW, _LEAST = 32, 8
 #: Maximum number of multiply-accumulates for one run of the samples on which plans are compared first. For
 #: large networks fewer samples are used, but at least ``_LEAST``.
 _WORK = 8e9
-#: A limit on the number of runs is raised if that many runs have fewer multiply-accumulates than this in
-#: total, because so little work takes only a few seconds on one core.
+#: A limit on the number of runs is raised until the runs have this number of multiply-accumulates in total,
+#: because even this number takes only a few seconds on one core.
 _LITTLE = 100e9
 #: Maximum total size, in bytes, of error vectors that are kept in memory.
 _REMEMBERED = 64 << 20
@@ -161,14 +161,14 @@ class Simulator:
         return other
 
     def allowance(self, runs: float) -> float:
-        """Return ``runs``, a limit on runs over all samples, or more if these have few MACs.
+        """Return ``runs``, a limit on runs over all samples, or a higher limit if these runs have few MACs.
 
         With few multiply-accumulates per sample, the limit is raised until ``_LITTLE`` MACs are allowed.
         """
         return max(runs, _LITTLE / max(self._macs * len(self.inputs), 1.0))
 
     def seen(self, samples: Iterable[int] | None = None) -> Seen:
-        """Some of the samples, by index, with a judge for these samples alone; None for all samples.
+        """Return the samples with these indices, by default all, with a judge for these samples alone.
 
         Raises:
             CriterionError: A criterion does not fit the outputs.
@@ -252,7 +252,7 @@ class Simulator:
             self._known[key] = trial
         if trial.passed and len(few) == len(self.few) and _key(plan) not in self._outputs:
             self._outputs[_key(plan)] = few
-            self.normalized_loss(plan)  # costs nothing while the outputs are at hand
+            self.normalized_loss(plan)  # no run is needed while the outputs are kept
             del self._outputs[_key(plan)]
         return trial
 
@@ -528,7 +528,7 @@ _SOME = TensorScale(np.array(1.0, np.float32))
 
 
 def _have_like_rows(outputs: Outputs, others: Outputs) -> bool:
-    """Whether each array has as many rows as that of ``others``, as a detector's outputs need not have."""
+    """Whether each array has as many rows as its counterpart; outputs of a detector may differ in rows."""
 
     def rows(some: Outputs) -> dict[str, list[int]]:
         return {name: [len(array) if array.ndim else 0 for array in arrays] for name, arrays in some.items()}

@@ -50,7 +50,7 @@ def split(errors: F64, margins: F64, seed: int = 0, groups: Groups | None = None
             numbers if no output has classes.
         seed: The seed of the random choice.
         groups: The group of each sample, [samples]. A group is not split: it counts as one sample, with its
-            largest error and its least margin. None if no samples belong together.
+            greatest error and its least margin. None if no samples belong together.
     """
     if groups is not None:
         numbers = np.unique(groups, return_inverse=True)[1]

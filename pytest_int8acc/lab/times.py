@@ -1,4 +1,4 @@
-"""What the layers of an engine cost in time, and which groups of a network they compute."""
+"""Finds the times of an engine's layers, and the work of the groups that the layers compute."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _QDQ = ("QuantizeLinear", "DequantizeLinear")
 def engine_layers(measured: Measured, role: Role) -> Sequence[LayerTime]:
     """The layers of the engine of a role with their times; empty if they are not known.
 
-    If the latency of the whole engine is known, the times are scaled so that they add up to it. A profiler
-    takes time itself, and the more, the more layers there are.
+    If the latency of the whole engine is known, the times are scaled so that they add up to this latency,
+    because the profiler itself adds time to each layer.
     """
     layers: Sequence[LayerTime] = ()
     try:

@@ -24,8 +24,8 @@ from pytest_int8acc.tensors import Array
 ELEMENTS = 4096
 #: Approximate number of output elements that are held in memory at a time.
 _TOGETHER = 1 << 20
-#: If a value of the candidate's output is nan or infinite, and the baseline's value is finite, minus this
-#: many times the greatest magnitude in the baseline's output replaces the candidate's value.
+#: Factor for values that are nan or infinite in the candidate's output, and finite in the baseline's output.
+#: Such a value is replaced by minus this factor times the greatest magnitude in the baseline's output.
 _FAR = 10.0
 
 Vectors = NDArray[np.float32]

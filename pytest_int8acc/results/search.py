@@ -114,7 +114,7 @@ class Culprit:
 
     @property
     def unexplained(self) -> bool:
-        """Whether no trial and no value of a tensor shows a cause, although runs show the layer's values."""
+        """Whether no cause was found. False for a hidden layer: without its values, no cause can be found."""
         return self.cause is None and not self.hidden
 
 

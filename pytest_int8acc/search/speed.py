@@ -65,12 +65,12 @@ def losses(
 def _times(
     groups: Sequence[GroupWork], layers: Sequence[LayerTime], weights: Mapping[str, float]
 ) -> dict[str, float]:
-    """The time of each group in ms. Groups that no layer computes are left out.
+    """The time of each group in ms. Groups without a known time are left out.
 
     The time of a layer is divided among the groups that it computes, in the ratio of their ``weights``. If it
-    computes none, its time is divided among the groups that have its nodes in ``GroupWork.around``. Regions
-    are layers of which the runtime does not name all nodes. Their total time is divided among the groups that
-    no other layer computes.
+    computes no group, its time is divided among the groups that have its nodes in ``GroupWork.around``.
+    Regions are layers of which the runtime does not name all nodes. Their total time is divided among the
+    groups that no other layer computes.
     """
     own = {node: group.name for group in groups for node in group.nodes}
     around = {node: group.name for group in groups for node in group.around}
@@ -101,7 +101,7 @@ def sets_to_try(
 
     Groups are sorted by the time that they lose in INT8, and each set has the first groups of this order: all
     that lose time, then half of them, then all that lose time and those that gain least, then smaller parts.
-    First, groups that lose the same time are kept together; then sets with only some of them follow. A set
+    The first sets have all or none of the groups that lose equal time; the last sets may have some. A set
     without its gaps (``closed``) comes before the set itself, because a single group in INT8 between groups
     in high precision seldom saves as much time as its conversions cost.
 

@@ -39,7 +39,7 @@ def search(
 
 
 def certify(evaluator: Evaluator, high: frozenset[int], *, budget: Budget | None = None) -> SearchResult:
-    """Remove unneeded groups from the plan ``high``; prove by trials that it passes and needs the rest."""
+    """Remove unneeded groups from the plan ``high``; prove that the rest passes and needs each group."""
 
     def body(ledger: Ledger) -> Ending:
         if not ledger.trial(high, "the plan to certify").passed:
@@ -257,8 +257,8 @@ class _Minimal:
     def _proposal(self) -> frozenset[int] | None:
         """The plan to try next; None if no plan promises to save anything.
 
-        Of the plans that are cheaper than the present one, it has the greatest product of saved weight and
-        estimated probability to pass.
+        Among the plans cheaper than ``high``, the one with the greatest product of saved weight and estimated
+        probability to pass is returned.
         """
         high, weigh, loss_of = self.high, self.ledger.weight, self.model.loss
         limit, doubt, least = 1.0, 0.2, 1e-9
@@ -322,7 +322,10 @@ def _bisect(ledger: Ledger, *, reverse: bool = False) -> Ending:
 
 
 def _linear(ledger: Ledger, *, reverse: bool = False) -> Ending:
-    """Put more of the first (or last) groups into high precision until the plan passes: ``--mode linear``."""
+    """Put the first (or last) groups into high precision, one more each time, until the plan passes.
+
+    This is ``--mode linear`` of Polygraphy.
+    """
     _check_extremes(ledger)
     kept = 1
     while not _passes(ledger, kept, reverse):

@@ -235,9 +235,9 @@ def probe(ledger: Ledger, trial: Trial, *, closely: bool = False) -> Probed:
 def _choose(ledger: Ledger, trial: Trial) -> list[int]:
     """The samples on which error vectors are measured; only few, because measurements cost runs.
 
-    They are chosen from the samples that ran in ``trial``, sorted by loss, without the samples that may fail.
-    If all criteria are on means, they are spread evenly over these samples. If a criterion is on the worst
-    samples, they are spread evenly over the half with the greater losses.
+    The samples that ran in ``trial`` are sorted by loss, without the worst ones, which all criteria allow to
+    fail. If all criteria are on means, the result is spread evenly over the sorted samples. If a criterion is
+    on the worst samples, the result is spread evenly over the half with the greater losses.
     """
     criteria, shares = ledger.evaluator.criteria, ledger.samples.shares(trial)
     seen = np.flatnonzero(~np.isnan(shares))
