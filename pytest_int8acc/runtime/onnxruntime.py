@@ -226,7 +226,7 @@ class Sessions:
     def _loaded(self, model: Model) -> Outcome:
         """The outcome of a child process that loads a model in a default session, with a detailed log.
 
-        A child that cannot be started has failed.
+        If the child cannot be started, the outcome is ``Ended.FAILED``.
         """
         with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as name:
             folder = Path(name)
@@ -273,7 +273,7 @@ class Saturation:
 
 @functools.lru_cache(maxsize=1)
 def saturation() -> Saturation:
-    """The sum of 256 products of 127 by 127 that this CPU computes in mode *native*, scaled to 256.
+    """The sum of 256 products of the codes 127 and 127 in mode *native* on this CPU; the exact sum is 256.
 
     CPUs without VNNI add pairs of 8-bit products in 16 bits with saturation. They give 2.016 in place of 256
     (microsoft/onnxruntime#5849, #6004, #14642).

@@ -68,7 +68,7 @@ def lock_step(
 
 
 class Progress:
-    """Logs the progress of some work at level INFO once a second; nothing if the work takes less time."""
+    """Logs the progress of some work at level INFO once a second, from the first second on."""
 
     def __init__(self, what: str) -> None:
         self._what = what

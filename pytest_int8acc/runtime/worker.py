@@ -219,7 +219,7 @@ def _shared_timings(shared: str | None) -> Iterator[None]:
     """Copy the shared timing cache for the build in the block, and share what the build has added.
 
     The GPU is held within the block, so that the cache has what all builds before this one timed on this GPU.
-    A cache that cannot be read or written makes builds longer, and does not fail them.
+    A cache that cannot be read or written makes builds longer, but does not make them fail.
     """
     if shared is None:
         yield
@@ -513,7 +513,7 @@ def _load(job: dict[str, Any]) -> dict[str, Any]:
     runtime: Any = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 0
-    with contextlib.suppress(Exception):  # a model that is refused has a log, too
+    with contextlib.suppress(Exception):  # the log is complete even if the model is refused
         runtime.InferenceSession(MODEL, options, job["providers"])
     return {}
 

@@ -203,7 +203,7 @@ def may_have_gpu() -> bool:
 
 
 def is_installed(module: str) -> bool:
-    """Whether ``module`` is an installed package. It is False for a folder without an ``__init__.py``."""
+    """Whether ``module`` is an installed package; False for a folder without an ``__init__.py``."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
