@@ -48,7 +48,8 @@ def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
 
     Args:
         model: A model in normal form; see ``graph.load``.
-        rounded_before: Names of nodes whose inputs must be rounded to 16 bits, because they may be quantized.
+        rounded_before: Names of nodes whose inputs must be rounded to 16 bits, because these inputs may be
+            quantized.
     """
     if _is_spelled_out(model):
         return model

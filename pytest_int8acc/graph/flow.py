@@ -155,8 +155,8 @@ class Segment:
 def joined(model: Model, output: str) -> tuple[int, tuple[Segment, ...]] | None:
     """The axis along which an output is concatenated, and its parts; None if it is not concatenated.
 
-    Axis 0, which counts samples, is not considered. If several axes fit, the first one along
-    which both scores and other values are concatenated is preferred.
+    Axis 0, which counts samples, is not considered. If several axes fit, the first one along which
+    both scores and other values are concatenated is preferred.
     """
     joiner = _Joiner(model)
     if not joiner.reaches_concat(output):

@@ -130,7 +130,7 @@ class Instrument:
     model: Model
     """The network's model with more inputs: one bool for each group, and scales of activations, float32."""
     controls: Controls
-    """The additional inputs. ``Controls`` hold no weights, so ``model`` can be freed earlier."""
+    """The additional inputs. ``controls`` holds no weights, so ``model`` can be freed earlier."""
 
 
 def build_instrument(network: Network, rest: Precision = "fp32") -> Instrument:
@@ -548,8 +548,8 @@ class _CastingWriter(_Writer):
     def _region(self, node: onnx.NodeProto, index: Index) -> Iterator[onnx.NodeProto]:
         """A node, and the nodes after it in the same group that only move or select values.
 
-        They form a chain: each node is the only reader of the node before it. ``index`` is of the graph
-        that contains the nodes.
+        They form a chain: each node is the only reader of the node before it. ``index`` is of the graph that
+        contains the nodes.
         """
         yield node
         while len(node.output) == 1:

@@ -246,7 +246,7 @@ _ACTIVATIONS = frozenset({"Sigmoid", "HardSwish", "Gelu", "Mish", "Swish"})
 #: less.
 _EQUAL = 1e-6
 #: Minimum cosine similarity, as the median over channels, of a quantized weight and the float model's weight.
-#: Below this number, they are reported as different weights. Rounding to 8 bits alone gives 0.999.
+#: Below this number, they are reported as different weights. Rounding to 8 bits gives 0.999.
 _RELATED = 0.5
 
 
