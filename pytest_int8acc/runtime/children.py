@@ -200,10 +200,10 @@ class Workers:
 
 @functools.cache
 def shared_workers(process: int) -> Workers:
-    """The workers that this process, whose id is ``process``, shares. They end when this process ends.
+    """The workers that all code of this process shares; ``process`` is the id of this process.
 
-    They stay for further jobs, because runtimes take long to load. After a fork, the new process gets workers
-    of its own.
+    The workers stay for further jobs, because runtimes take long to load. They end when this process ends.
+    After a fork, the new process gets workers of its own.
     """
     workers = Workers()
 

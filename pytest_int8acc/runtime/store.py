@@ -187,7 +187,7 @@ class Store:
 
     @_clear
     def timing_cache(self, provenance: str) -> Path:
-        """The file of the timing cache of ``provenance``, for ``files.read_sealed``. It need not exist yet.
+        """The file of the timing cache of ``provenance``, sealed by ``files.seal``. It need not exist.
 
         Args:
             provenance: A text with all that timings depend on: TensorRT's version, the GPU.

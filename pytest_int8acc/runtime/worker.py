@@ -290,7 +290,7 @@ class _Batches:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         import numpy as np
 
-        self.asked_for = True  # set by the first batch, not by the preparation of the calibrator
+        self.asked_for = True  # set only when the first batch is requested
         for path in sorted(Path(BATCHES).glob("*.npz")):
             with np.load(path) as arrays:
                 yield {n: np.ascontiguousarray(arrays[f"arr_{i}"]) for i, n in enumerate(self.names)}
@@ -513,7 +513,7 @@ def _load(job: dict[str, Any]) -> dict[str, Any]:
     runtime: Any = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 0
-    with contextlib.suppress(Exception):  # the log is complete even if the model is refused
+    with contextlib.suppress(Exception):  # the log is read even if the model is refused
         runtime.InferenceSession(MODEL, options, job["providers"])
     return {}
 

@@ -117,8 +117,8 @@ class TrtBackend:
         self._owns_builders = builders is None
         self._builders = builders or Workers()
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
-        # Without a store, engines are kept until the case ends. They are needed again: a fix is built first
-        # and timed later.
+        # Without a store, engines are kept until the case ends. They are needed again: a corrected model is
+        # built first and timed later.
         temporary = Path(self._folder.name) / "engines"
         kept = not settings.no_cache
         self._store = open_store(settings.cache_dir, settings.cache_size) if kept else Store(temporary)

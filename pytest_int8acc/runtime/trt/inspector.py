@@ -91,7 +91,7 @@ def read_layers(text: str, nodes: Collection[str] = ()) -> tuple[EngineLayer, ..
 
 
 def is_region(layer: EngineLayer) -> bool:
-    """Whether a layer is a region of which TensorRT, up to version 9, names only the end nodes."""
+    """Whether a layer is a region of which TensorRT up to 9 names only the first and the last node."""
     return "ForeignNode[" in layer.name
 
 
