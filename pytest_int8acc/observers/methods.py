@@ -86,8 +86,9 @@ class Method:
 #: method once for each of its ``tried`` parameters, in the order of the rows. The methods that most often
 #: give the best accuracy come first, and slow methods come last. Put a new row before the slow methods, and
 #: move the row further up only if a benchmark shows that the method is the best more often.
-#: ``--int8acc-init``, the reference and the schema list the methods by these names. Add the labels of the method to ``tests/cases/remedies/tables.yaml``, which holds
-#: the expected table of ``--int8acc-calibrations``.
+#: ``--int8acc-init``, the reference and the schema list the methods by these names. Add the labels of the
+#: method to ``tests/cases/remedies/tables.yaml``, which holds the expected table of
+#: ``--int8acc-calibrations``.
 METHODS: Mapping[CalibrationMethod, Method] = {
     method.name: method
     for method in (
