@@ -148,7 +148,7 @@ class Segment:
 
     @property
     def label(self) -> str:
-        """``scores`` for scores; otherwise the tensor's name if it is a plain word, or empty."""
+        """``scores`` for scores; for other values the tensor's name if it is a plain word, else empty."""
         return self.kind or (self.tensor if _WORD.fullmatch(self.tensor) else "")
 
 

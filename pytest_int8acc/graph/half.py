@@ -138,7 +138,7 @@ class _Typing:
         self.public = model.everywhere.public
         """Tensors that must keep name and type, such as outputs."""
         self.foreign: set[str] = set()
-        """Operators without a usable ONNX schema: those of other domains."""
+        """Operators without a usable ONNX schema, such as those of other domains."""
         self.bound: set[str] = set()
         """Names of the nodes with an input or output in the 16-bit type."""
         self._keep, self._low, self._name = frozenset(keep_fp32), low, model.name

@@ -236,7 +236,7 @@ def _weight(node: onnx.NodeProto, index: Index, constants: Mapping[str, Array]) 
 
 
 def _of_layer(node: onnx.NodeProto, weight: Array | None, *, made: bool) -> _Channels | None:
-    """The channels that a layer reads, or those that it computes (``made``); None without a weight."""
+    """The channels that a layer reads or, with ``made``, computes; None for a node without a weight."""
     is_image = node.op_type == "Conv"
     if weight is None or attribute(node, "transA", 0) or not (is_image or weight.ndim == 2):
         return None
