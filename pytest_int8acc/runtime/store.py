@@ -110,7 +110,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Entry:
-    """A stored engine. The store does not evict it before it is closed or its Entry object is deleted."""
+    """A stored engine. The store evicts the engine only after ``close``, or after this object is deleted."""
 
     key: str
     folder: Path
@@ -506,7 +506,7 @@ def _download(url: str, folder: Path) -> bool:
 
 
 def open_store(place: str | None, limit: int | None) -> Store:
-    """The store in a folder or behind an fsspec URL; None means a folder in the user's cache folder.
+    """The store in a folder or at an fsspec URL; None means a folder in the user's cache folder.
 
     Raises:
         EngineError: The URL cannot be used here.

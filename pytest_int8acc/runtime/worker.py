@@ -67,10 +67,10 @@ def lock_of(bus: str) -> Path | None:
 
 @contextlib.contextmanager
 def alone(lock: Path | None) -> Iterator[float]:
-    """Hold a lock within the block, and yield the number of seconds that passed until it was free.
+    """Hold a lock within the block, and yield the number of seconds until the lock was free.
 
     Two builders on one GPU slow each other by a factor of 3 to 4. So only one process at a time uses a GPU.
-    If the file system has no locks, the block runs without one.
+    If the file system has no locks, the block runs without a lock.
     """
     started = time.monotonic()
     held = None if lock is None else FileLock(str(lock), thread_local=False)
@@ -509,7 +509,7 @@ def _parse(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _load(job: dict[str, Any]) -> dict[str, Any]:
-    """Open a model in a default session of ONNX Runtime, whose log tells what each optimizer does."""
+    """Open a model in a default session of ONNX Runtime, which logs what each optimizer does."""
     runtime: Any = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 0

@@ -35,7 +35,7 @@ _PROBE_SECONDS, _PARSE_SECONDS = 120.0, 300.0
 
 
 class Device(NamedTuple):
-    """A GPU, as a process selects and identifies it."""
+    """How a process selects and identifies a GPU."""
 
     visible: str
     """The value of CUDA_VISIBLE_DEVICES with which a process sees this GPU alone."""
