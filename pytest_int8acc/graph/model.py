@@ -200,8 +200,8 @@ class Editor:
     ) -> None:
         """Replace each node by the nodes that ``change`` returns for it, also inside If, Loop and Scan.
 
-        Nodes are visited in the order in which they run. The nodes inside an If, Loop or Scan come before it.
-        ``begin`` returns the nodes with which a graph begins, and is called before the graph's nodes.
+        Nodes are visited in the order in which they run. The nodes inside an If, Loop or Scan come before
+        this node. ``begin`` returns the nodes with which a graph begins, and is called before the graph's nodes.
         """
         self._rewrite(self.graph, change, begin)
 
