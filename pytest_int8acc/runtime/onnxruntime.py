@@ -273,7 +273,7 @@ class Saturation:
 
 @functools.lru_cache(maxsize=1)
 def saturation() -> Saturation:
-    """The sum of 256 products of the codes 127 and 127 in mode *native* on this CPU; the exact sum is 256.
+    """The exact sum of 256 products 1 * 1 (INT8 codes 127 * 127), and this CPU's sum in mode *native*.
 
     CPUs without VNNI add pairs of 8-bit products in 16 bits with saturation. They give 2.016 in place of 256
     (microsoft/onnxruntime#5849, #6004, #14642).
