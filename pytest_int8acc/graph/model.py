@@ -201,7 +201,7 @@ class Editor:
         """Replace each node by the nodes that ``change`` returns for it, also inside If, Loop and Scan.
 
         Nodes are visited in the order in which they run. The nodes inside an If, Loop or Scan come before
-        this node. ``begin`` returns the nodes with which a graph begins, and is called before the graph's nodes.
+        this node. ``begin`` is called first, and returns the nodes with which a graph begins.
         """
         self._rewrite(self.graph, change, begin)
 
