@@ -29,7 +29,8 @@ def exclude_nodes(named: Named) -> str:
 def modelopt(named: Named, low: str = "") -> str:
     """Return ``modelopt.sh``, which runs NVIDIA Model Optimizer's quantizer.
 
-    The quantizer leaves out the nodes in ``named.high``. ``low`` is its mode, like ``fp8``; empty for INT8.
+    The quantizer leaves out the nodes in ``named.high``. ``low`` is the quantizer's mode, like ``fp8``;
+    empty for INT8.
     """
     lines = ["exec python -m modelopt.onnx.quantization"]
     if low:
@@ -171,7 +172,7 @@ def _held_by_flags(named: Named) -> dict[str, Precision]:
 def _weak(named: Named, held: Mapping[str, Precision]) -> str:
     """Return the commands for a weakly typed build, in which TensorRT chooses among the types of the flags.
 
-    ``held`` maps each node whose precision is set by an argument to this precision.
+    ``held`` has the precision of each node for which the commands set one, by node name.
     """
     flags = "--int8" if named.precision == "fp32" else "--int8 --fp16"
     trtexec = [f"trtexec --onnx=fixed.onnx {flags} --saveEngine=fixed.engine", *for_trtexec(held, {})]

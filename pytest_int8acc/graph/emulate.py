@@ -30,8 +30,8 @@ from pytest_int8acc.graph.model import Model, is_external, put_constant
 from pytest_int8acc.graph.types import FLOAT, HALVES, signature, value_types
 from pytest_int8acc.tensors import Array
 
-#: Operators whose outputs hold values of their inputs, perhaps negated, or 0. Rounding their inputs has the
-#: same effect as rounding their outputs.
+#: Operators whose outputs hold only values of their inputs, perhaps negated, or zeros. Rounding their inputs
+#: has the same effect as rounding their outputs.
 _SELECTING = frozenset(
     {"Relu", "Clip", "Max", "Min", "Where", "Concat", "Pad", "Neg", "Abs", "GlobalMaxPool"}
 )
@@ -48,7 +48,8 @@ def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
 
     Args:
         model: A model in normal form; see ``graph.load``.
-        rounded_before: Names of nodes whose inputs must be rounded to 16 bits, because they may be quantized.
+        rounded_before: Names of nodes whose inputs must be rounded to 16 bits, because these inputs may be
+            quantized.
     """
     if _is_spelled_out(model):
         return model
@@ -311,7 +312,7 @@ class _Speller:
 
 
 def _dequantized(node: onnx.NodeProto, known: Mapping[str, Array]) -> Array | None:
-    """The result of a DequantizeLinear of an FP8 constant, one of ``known``; None for other nodes."""
+    """The result of a DequantizeLinear of an FP8 constant in ``known``; None for other nodes."""
     codes, scale = (known.get(name) for name in node.input[:2])
     if codes is None or scale is None or codes.dtype != FP8.dtype or scale.ndim > 1:
         return None

@@ -99,7 +99,7 @@ def choices(model: Model, outputs: Collection[str]) -> dict[str, tuple[tuple[str
 
 
 def _floats_before(node: onnx.NodeProto, index: Index, types: Mapping[str, int]) -> Iterator[str]:
-    """The computed float tensors that a node reads, directly or after nodes with outputs of other types.
+    """The computed float tensors that a node reads, directly or through nodes whose outputs are not floats.
 
     Tensors that depend only on shapes are left out.
     """
@@ -148,15 +148,15 @@ class Segment:
 
     @property
     def label(self) -> str:
-        """``scores`` for scores; otherwise the tensor's name if it is a plain word, or empty."""
+        """``scores`` for scores; for other values the tensor's name if it is a plain word, else empty."""
         return self.kind or (self.tensor if _WORD.fullmatch(self.tensor) else "")
 
 
 def joined(model: Model, output: str) -> tuple[int, tuple[Segment, ...]] | None:
     """The axis along which an output is concatenated, and its parts; None if it is not concatenated.
 
-    Axis 0, which counts samples, is not considered. If there are several axes, the result has the first one
-    along which both scores and other values are concatenated.
+    Axis 0, which counts samples, is not considered. If several axes fit, the first one along which
+    both scores and other values are concatenated is preferred.
     """
     joiner = _Joiner(model)
     if not joiner.reaches_concat(output):
@@ -298,8 +298,8 @@ class _Joiner:
     def kind(self, tensor: str, depth: int = 0) -> str:
         """``scores`` if all elements of a tensor come from a Sigmoid or Softmax, else empty.
 
-        ``depth`` is the number of nodes that were followed to this tensor; after ``MAX_STEPS`` nodes the kind
-        is taken to be unknown.
+        ``depth`` is the number of nodes that were followed to this tensor; after ``MAX_STEPS`` nodes the
+        result is empty.
         """
         node = self._made.get(tensor)
         self._steps += 1

@@ -36,7 +36,7 @@ _UNKNOWN = np.empty(0, object)
 
 
 def _power(base: Array, exponent: Array) -> Array | None:
-    """``base`` to the power of ``exponent``, one FP32 number each; None if the rounding is not certain."""
+    """``base`` to the power of ``exponent``, one FP32 number each; None if runtimes may round differently."""
     if not base.dtype == exponent.dtype == np.float32 or base.size + exponent.size != 2 or base.item() <= 0:
         return None
     shape, exact = np.broadcast_shapes(base.shape, exponent.shape), base.item() ** exponent.item()

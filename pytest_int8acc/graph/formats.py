@@ -39,11 +39,12 @@ class Format:
     is_integer: bool = False
     """Whether all numbers are integers."""
     is_target: bool = False
-    """Whether TensorRT quantizes to this format, as to INT8 and FP8."""
+    """Whether TensorRT quantizes to this format: true for INT8 and FP8."""
     opset: int = 0
     """The first opset in which models can run in this format; 0 if every supported opset allows this."""
     max_filter: float = math.inf
-    """A convolution runs in this format only if its filter has fewer elements. A 3x3 filter has 9."""
+    """A convolution runs in this format only if its filter has fewer elements than this number. A 3x3 filter
+    has 9."""
     has_deconvolutions: bool = True
     """Whether ConvTranspose runs in this format."""
     sound_db: float = 0.0
@@ -57,7 +58,7 @@ class Format:
 
     @property
     def symmetric(self) -> Format:
-        """The format that TensorRT uses for this one: INT8, unless TensorRT quantizes to this format."""
+        """The format that TensorRT uses for this one: the same if ``is_target``, otherwise INT8."""
         return self if self.is_target else INT8
 
     @property
@@ -201,8 +202,8 @@ def _floats(name: str, dtype: DTypeLike, fraction: int, exponent: int, *, opset:
     )
 
 
-#: In INT8, tensors of trained layers have an SQNR of at least 33 dB. In FP8, it is at least 31 dB. So
-#: ``sound_db`` is lower in both formats.
+#: In INT8, tensors of trained layers have an SQNR of at least 33 dB. In FP8, it is at least 31 dB.
+#: ``sound_db`` is set below these values.
 INT8 = _integers("int8", sound_db=30.0)
 UINT8 = _integers("uint8")
 #: The format of quantized biases.

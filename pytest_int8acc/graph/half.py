@@ -138,7 +138,7 @@ class _Typing:
         self.public = model.everywhere.public
         """Tensors that must keep name and type, such as outputs."""
         self.foreign: set[str] = set()
-        """Operators without a usable ONNX schema: those of other domains."""
+        """Operators without a usable ONNX schema, such as those of other domains."""
         self.bound: set[str] = set()
         """Names of the nodes with an input or output in the 16-bit type."""
         self._keep, self._low, self._name = frozenset(keep_fp32), low, model.name
@@ -175,7 +175,8 @@ class _Typing:
             for name, formal in zip(node.output, formals.outputs, strict=True):
                 self.made[name] = bound.get(formal.variable, self.types.get(name, 0))
         if node.op_type == "DequantizeLinear" and bound and required[1] != self.types[node.input[1]]:
-            # The output has the type of the scale. Since opset 23, the schema allows other types.
+            # A DequantizeLinear whose scale is converted computes in the new type of the scale. If its
+            # attribute ``output_dtype`` (opset 23) sets another type, ``_set_types`` removes the attribute.
             self.made[node.output[0]] = required[1]
 
     def _bind(self, node: onnx.NodeProto, formals: Signature) -> dict[str, int]:
@@ -184,7 +185,7 @@ class _Typing:
         if node.op_type in _SELF_TYPED or _takes_any(node):
             return {}
         if any(name not in self.types for name, _ in pairs(node, formals)):
-            # The type is unknown: a sequence, or a tensor behind an operator that ONNX does not know.
+            # The type is unknown: a sequence, or a tensor after an operator that ONNX does not know.
             return {}
         if node.op_type == "DequantizeLinear" and self.types[node.input[0]] == TensorProto.INT32:
             return {}  # The scale of a bias is a product of two scales, and often too small for FP16.
@@ -238,7 +239,7 @@ def _shape_tensors(model: Model) -> set[str]:
         names = [name for name in node.input if name]
         if node.op_type in ("Shape", "Size"):
             shapes.update(node.output)
-        elif node.op_type == "Constant":  # in a body; those of the main graph are initializers
+        elif node.op_type == "Constant":  # only inside If, Loop or Scan
             constant.update(node.output)
         elif not names or subgraphs(node) or node.op_type in WEIGHTED | _QDQ | {"Einsum"}:
             continue
@@ -370,8 +371,8 @@ class HalfConstant:
     """A sentence about finite numbers that became inf; empty if there are none. It names the constant and the
     nodes that read it."""
     note: str = ""
-    """A sentence about a Q/DQ scale that changed by more than ``COARSE`` or was raised above 0, or about a
-    constant whose numbers all became 0; empty otherwise."""
+    """A sentence about a Q/DQ scale that changed by more than ``COARSE``, or was raised because it would be
+    0, or about a constant whose numbers all became 0; empty otherwise."""
 
 
 def to_half(name: str, values: Array, readers: Sequence[str], *, is_scale: bool) -> HalfConstant:

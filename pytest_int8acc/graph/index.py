@@ -81,7 +81,7 @@ class Index:
         return self.captured.union(value.name for graph in self._graphs for value in graph.output)
 
     def readers(self, tensor: str) -> Sequence[Reader]:
-        """The nodes of the main graph that read ``tensor``, in topological order, with input positions."""
+        """The nodes that read ``tensor``, in topological order, each with the position of the input."""
         return self._readers.get(tensor, ())
 
     def only_reader(self, tensor: str) -> onnx.NodeProto | None:

@@ -200,7 +200,7 @@ class _Channels(NamedTuple):
 
     number: int
     last: list[int]
-    """The order of axes in which the channels are on the last axis; empty if they are there already."""
+    """The order of axes that moves the channels to the last axis; empty if the channels are on it already."""
 
 
 def _channels(model: Model, tensors: Iterable[str]) -> dict[str, _Channels]:
@@ -236,7 +236,7 @@ def _weight(node: onnx.NodeProto, index: Index, constants: Mapping[str, Array]) 
 
 
 def _of_layer(node: onnx.NodeProto, weight: Array | None, *, made: bool) -> _Channels | None:
-    """The channels that a layer reads, or those that it computes (``made``); None without a weight."""
+    """The channels that a layer reads or, with ``made``, computes; None for a node without a weight."""
     is_image = node.op_type == "Conv"
     if weight is None or attribute(node, "transA", 0) or not (is_image or weight.ndim == 2):
         return None
@@ -245,5 +245,5 @@ def _of_layer(node: onnx.NodeProto, weight: Array | None, *, made: bool) -> _Cha
 
 
 def _last(axis: int, rank: int) -> list[int]:
-    """The order of axes that moves ``axis`` to the end; empty if it is there."""
+    """The order of axes that moves ``axis`` to the end; empty if ``axis`` is the last axis."""
     return [*range(axis), *range(axis + 1, rank), axis] if axis < rank - 1 else []

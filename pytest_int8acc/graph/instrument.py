@@ -130,7 +130,7 @@ class Instrument:
     model: Model
     """The network's model with more inputs: one bool for each group, and scales of activations, float32."""
     controls: Controls
-    """The values of these inputs. They hold no weights, so that the model can be freed before them."""
+    """The additional inputs. ``controls`` holds no weights, so ``model`` can be freed earlier."""
 
 
 def build_instrument(network: Network, rest: Precision = "fp32") -> Instrument:
@@ -548,7 +548,8 @@ class _CastingWriter(_Writer):
     def _region(self, node: onnx.NodeProto, index: Index) -> Iterator[onnx.NodeProto]:
         """A node, and the nodes after it in the same group that only move or select values.
 
-        They form a chain: each node is the only reader of the node before it. ``index`` is of their graph.
+        They form a chain: each node is the only reader of the node before it. ``index`` is of the graph that
+        contains the nodes.
         """
         yield node
         while len(node.output) == 1:
@@ -719,7 +720,7 @@ class _Splitter:
     def _sizes(self, tensor: str) -> dict[int, int]:
         """The known sizes of an activation, by axis.
 
-        No run shows the shapes of tensors inside If, Loop and Scan.
+        ``shapes`` lacks tensors inside If, Loop and Scan, so their inferred sizes are returned.
         """
         shape = self.shapes.get(tensor) or self.axes.tracer.shape(tensor) or ()
         return {axis: size for axis, size in enumerate(shape) if isinstance(size, int)}
@@ -861,7 +862,7 @@ class _RoundingWriter:
         self.read = {name for name in read if self.types.get(name) == FLOAT}
         """The float tensors that nodes with a twin read."""
         self.nodes: list[onnx.NodeProto] = []
-        """The nodes that were added since they were last taken."""
+        """The nodes that were added since the last call of ``_taken``."""
         self.zero = self.editor.add_constant("int8acc_zero", np.zeros((), np.float32))
         self.rounded: dict[str, str] = {}
         """The name of each tensor's rounded copy."""

@@ -362,7 +362,7 @@ def _joined(layout: Layout, scales: Mapping[str, float]) -> dict[str, float]:
 def fusable_convolution(
     index: Index, tensor: str, is_quantized: Callable[[onnx.NodeProto], bool]
 ) -> onnx.NodeProto | None:
-    """The convolution that computes ``tensor``; None if ``is_quantized`` is false for it.
+    """The convolution that computes ``tensor``; None if ``is_quantized(convolution)`` is false.
 
     A BatchNormalization may lie between the convolution and ``tensor``. The result is also None if another
     node computes ``tensor``, or if the convolution or the BatchNormalization has not exactly one reader.
@@ -498,8 +498,8 @@ class ChannelAxes:
         """The channel axis of a tensor that ``reader`` reads; None if there is none, or for unknown rank.
 
         If the reader is a convolution or matrix product, it alone decides the axis. For other readers, and
-        for an output, the node before the tensor that made the channels decides, if it is found. Otherwise it
-        is the last axis of an output of rank 2 or 3.
+        for an output, the node before the tensor that made the channels decides, if it is found. If not,
+        ``summed_axis`` decides for other readers, and an output of rank 2 or 3 gets its last axis.
 
         Args:
             tensor: An activation.

@@ -63,7 +63,7 @@ def load_model(path: Path) -> Model:
 
 
 def read_model(path: Path) -> Model:
-    """Read an ONNX model without bringing it into normal form, as lint needs it.
+    """Read an ONNX model without bringing it into normal form. Lint checks such a model.
 
     Raises:
         ModelError: The file is missing, not an ONNX model, or incomplete.
@@ -176,8 +176,8 @@ def _hoist_constants(model: Model) -> None:
 def _hoist_inner_floats(model: Model) -> None:
     """Move the float constants of graphs inside If, Loop and Scan to the main graph, in place.
 
-    A plan can then change them like all others. Names of tensors must be unique. A constant that is an output
-    of the inner graph stays, because ONNX Runtime allows no output that lies outside of its graph.
+    A plan can then change these constants. Names of tensors must be unique. A constant that is an output of
+    the inner graph stays, because ONNX Runtime allows no output that lies outside of its graph.
     """
     outputs = {value.name for body in bodies(model.graph) for value in body.graph.output}
 

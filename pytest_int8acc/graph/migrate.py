@@ -101,7 +101,7 @@ def find_site(network: Network, tensor: str) -> Site | None:
 
 
 def weight_maxima(network: Network, site: Site) -> Array:
-    """For each channel of ``site.tensor``, the greatest magnitude of its weights, float32 [channels]."""
+    """The greatest magnitude of the weights that multiply each channel of ``site.tensor``, float32."""
     constants, nodes = network.model.constants(), network.model.everywhere.nodes
     found = np.zeros(site.channels, np.float32)
     for reader in site.readers:

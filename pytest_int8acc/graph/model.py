@@ -64,7 +64,7 @@ class Model:
     extra_outputs: frozenset[str] = frozenset()
     """The names of outputs that were added for comparisons, and that the user's model does not have."""
     file: Model | None = None
-    """The model as read from its file, not yet in normal form; None if it was made from other models."""
+    """The model as read from its file, not yet in normal form; None for a model made from other models."""
 
     @property
     def graph(self) -> onnx.GraphProto:
@@ -200,8 +200,8 @@ class Editor:
     ) -> None:
         """Replace each node by the nodes that ``change`` returns for it, also inside If, Loop and Scan.
 
-        Nodes are visited in the order in which they run. The nodes inside an If, Loop or Scan come before it.
-        ``begin`` returns the nodes with which a graph begins, and is called before the graph's nodes.
+        Nodes are visited in the order in which they run. The nodes inside an If, Loop or Scan come before
+        this node. ``begin`` is called first, and returns the nodes with which a graph begins.
         """
         self._rewrite(self.graph, change, begin)
 
@@ -381,7 +381,7 @@ def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:
 
 
 def giving(model: Model, tensors: Mapping[str, int]) -> Model:
-    """The model with tensors between its nodes as additional outputs. Outputs that it has are skipped.
+    """The model with tensors between its nodes as additional outputs. Present outputs are skipped.
 
     Args:
         model: Any model.

@@ -52,7 +52,7 @@ class Quantization:
     axis: int | None = None
     """The channel axis; None if there is one scale for the tensor."""
     values: Array | None = None
-    """The codes of a constant; None for an activation."""
+    """The codes of a constant, or its FP32 values if ``is_float``; None for an activation."""
 
     @property
     def format(self) -> Format:

@@ -200,7 +200,7 @@ def _batch_normalization(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodePro
 
 
 def _softmax(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Convert a Softmax, LogSoftmax or Hardmax. Before opset 13, they flatten all axes from ``axis`` on."""
+    """Convert a Softmax, LogSoftmax or Hardmax. Before opset 13, these flatten all axes from ``axis`` on."""
     axis, shape = attribute(node, "axis", 1), lift.shape(node.input[0])
     if shape is not None:
         axis += len(shape) if axis < 0 else 0

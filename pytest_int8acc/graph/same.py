@@ -91,7 +91,7 @@ class Computations:
     def _of(self, found: dict[str, int], constants: Mapping[str, Array], name: str) -> int:
         """The number of the tensor ``name``; 0 for an optional input without a name.
 
-        ``found`` has the numbers of tensors by name. A number that is new is added to it.
+        ``found`` has the numbers of tensors by name. A new number is added to ``found``.
         """
         if not name:
             return 0

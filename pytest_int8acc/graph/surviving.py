@@ -33,7 +33,7 @@ _GREATEST_BIAS_CODE: Mapping[np.dtype[Any], float] = {
     np.dtype(np.float16): FP16.highest,
     np.dtype(np.float32): 2**30,
 }
-#: From the next opset on, QuantizeLinear has the attribute ``output_dtype``.
+#: The last opset in which QuantizeLinear has no attribute ``output_dtype``.
 _LAST_OPSET_WITHOUT_OUTPUT_TYPE = 20
 
 
@@ -84,8 +84,8 @@ def without_wrong_fusions(model: Model) -> Model:
 def _with_max_behind(model: Model, chosen: Callable[[onnx.NodeProto], bool]) -> Model:
     """Adds a Max with minus infinity after each chosen node with an FP32 or FP16 result.
 
-    The Max changes no value. No optimizer matches it, so that none takes the node together with a
-    QuantizeLinear behind it. The Max gets the name of the node's output, and this output gets a new name.
+    The Max changes no value. No optimizer matches a Max, so the node is not fused with a QuantizeLinear
+    after it. The Max gets the name of the node's output, and this output gets a new name.
     """
     editor, types = model.edit(), value_types(model)
     nodes: list[onnx.NodeProto] = []
@@ -160,8 +160,8 @@ def _loses_constants(
     """Whether ``WeightBiasQuantization`` would quantize a layer's float weights, or make its bias overflow.
 
     Args:
-        node: A layer with its bias, or an Add after a MatMul: the optimizer ``MatMulAddFusion`` turns both
-            into a Gemm.
+        node: A layer with its bias, or an Add after a MatMul, because the optimizer ``MatMulAddFusion``
+            turns a MatMul and such an Add into a Gemm.
         constants: The constants of the model.
         producer: Tensor to the node that computes it.
     """

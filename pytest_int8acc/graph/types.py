@@ -76,8 +76,8 @@ def value_types(model: Model) -> dict[str, int]:
 
     Tensors inside If, Loop and Scan are included.
 
-    The types come from ONNX's type inference, which stops at unknown operators. After these, the known types
-    of a node's inputs determine the types of other inputs and outputs with the same type variable.
+    The types come from ONNX's type inference, which stops at unknown operators. After such operators, the
+    types of a node's inputs determine the types of other inputs and outputs with the same type variable.
 
     Raises:
         ModelError: Types of the model contradict each other.

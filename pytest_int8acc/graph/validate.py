@@ -156,7 +156,7 @@ def _make_inline(tensor: TensorProto, array: Array) -> None:
 
 
 def _read_tensor(tensor: TensorProto, folder: Path, where: str) -> Array:
-    """The values of a tensor, which may be external data below ``folder``; ``where`` names it in messages.
+    """The values of a tensor, which may be external data below ``folder``; errors begin with ``where``.
 
     Raises:
         ModelError: The values cannot be read, or do not fit the tensor's type and sizes.

@@ -176,8 +176,8 @@ class _Reductions:
         places = {name: n for n, node in enumerate(model.graph.node) for name in node.output}
         made = sorted(self.highest, key=lambda tensor: places.get(tensor, -1))
         extremes = (self.highest, self.lowest, self.sums)
-        # ONNX Runtime's order depends on the order in which nodes are added: these nodes come before the
-        # chain.
+        # ONNX Runtime's order depends on the order in which nodes are added, so these nodes are added
+        # before the chain.
         tokens: list[list[str]] = []
         for tensor in made:
             ends = [found[tensor] for found in extremes if tensor in found]

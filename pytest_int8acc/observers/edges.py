@@ -139,7 +139,7 @@ class EdgeStats:
     def _beyond(self, codes: Array, squared: Array) -> NDArray[np.bool_]:
         """True for values that lie beyond the outermost codes by more than half a step.
 
-        ``squared`` holds the squared errors; an error is measured in steps.
+        ``squared`` holds the squares of the errors; the errors are measured in steps.
         """
         held = self.quantization.format
         half = float(held.step(np.array(held.highest)) / 2)
@@ -174,8 +174,8 @@ _REWRITTEN = 0.5
 #: Maximum number of samples on which activations are measured. More samples hardly change their ranges.
 _SAMPLES = 64
 #: Maximum size, in bytes, of the activations that are read on all samples for histograms and errors. The
-#: smallest activations are chosen first. All others are read on fewer samples, and then have at most this
-#: size.
+#: smallest activations are chosen first. All others are read on fewer samples, so that together they have at
+#: most this size.
 _COUNTED_BYTES = 1 << 25
 #: Minimum number of samples that are read for histograms and errors, even if the activations then exceed
 #: ``_COUNTED_BYTES``.
@@ -355,7 +355,7 @@ class EdgeMeter:
         model, constants = self.network.model, self.network.model.constants()
         nodes = model.everywhere.nodes
         given = constants.keys() | {info.name for info in model.inputs}
-        # A constant index inside a body is no tensor of the main graph.
+        # Indices that are constants inside an If, Loop or Scan cannot be read. Their Gathers are left out.
         seen = given | model.everywhere.producer.keys()
         tables, indices = dict[str, int](), dict[str, str]()
         for edge in self.network.edges:

@@ -83,11 +83,12 @@ class Method:
 #: To add a method, add its name to ``CalibrationMethod`` in ``spec/int8.py``, describe the method there in
 #: the help of the option ``method``, and add a row here. If the row is missing,
 #: ``tests/observers/test_calibrate.py`` fails. The search for a fix and ``--int8acc-calibrations`` try every
-#: method once for each of its ``tried`` parameters, in the order of the rows. The methods that win most often
-#: come first, and slow methods come last. Put a new row before the slow methods, and move it further up only
-#: if a benchmark shows that it wins more often. ``--int8acc-init``, the reference and the schema list the
-#: methods by these names. Add the labels of the method to ``tests/cases/remedies/tables.yaml``, which holds
-#: the expected table of ``--int8acc-calibrations``.
+#: method once for each of its ``tried`` parameters, in the order of the rows. The methods that most often
+#: give the best accuracy come first, and slow methods come last. Put a new row before the slow methods, and
+#: move the row further up only if a benchmark shows that the method is the best more often.
+#: ``--int8acc-init``, the reference and the schema list the methods by these names. Add the labels of the
+#: method to ``tests/cases/remedies/tables.yaml``, which holds the expected table of
+#: ``--int8acc-calibrations``.
 METHODS: Mapping[CalibrationMethod, Method] = {
     method.name: method
     for method in (

@@ -29,7 +29,7 @@ from pytest_int8acc.runtime import worker
 _POLL_SECONDS = 0.02
 #: Maximum number of characters of one log message that an error shows.
 _SHOWN_CHARS = 600
-#: Log messages that have nothing to do with the model. TensorRT-RTX logs error 35 if there is no GPU.
+#: Matches log messages that have nothing to do with the model. TensorRT-RTX logs error 35 if there is no GPU.
 #: TensorRT 8.6 cannot read the timings of fused regions that it wrote itself.
 _NOISE = re.compile(
     r"cudaError(?:_t)? ?\(?35|CUDA initialization failure with error: 35|Unable to determine GPU memory usage"
@@ -89,7 +89,7 @@ class Outcome:
 
     @property
     def facts(self) -> list[Any]:
-        """The facts that the child wrote to its log. A crash loses only facts that come after it."""
+        """The facts that the child wrote to its log; after a crash, the facts that it wrote before."""
         lines = self.log.splitlines()
         return [json.loads(line.removeprefix(worker.FACT)) for line in lines if line.startswith(worker.FACT)]
 
@@ -200,9 +200,10 @@ class Workers:
 
 @functools.cache
 def shared_workers(process: int) -> Workers:
-    """The workers of the process with the id ``process``, the caller, which end when this process ends.
+    """The workers that all code of this process shares; ``process`` is the id of this process.
 
-    They stay for further jobs, because runtimes take long to load. After a fork each process has its own.
+    The workers stay for further jobs, because runtimes take long to load. They end when this process ends.
+    After a fork, the new process gets workers of its own.
     """
     workers = Workers()
 

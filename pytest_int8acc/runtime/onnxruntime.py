@@ -51,7 +51,7 @@ QUANTIZER_RULES = ("ReluQuantRewrite", "ClipQuantRewrite")
 #: Optimizers that give wrong results even in mode *exact*, where Q/DQ is not fused. The last one merges two
 #: Q/DQ pairs in series into one pair with a scale that neither of the two pairs has.
 _WRONG_OPTIMIZERS = (*QUANTIZER_RULES, "DoubleQDQPairsRemover")
-#: Fusions that fail on an FP32 normalization behind a Cast, because they treat the normalization as FP16
+#: Fusions that fail on an FP32 normalization after a Cast, because they treat the normalization as FP16
 #: (ONNX Runtime 1.31).
 _UNTYPED_FUSIONS = ("LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
 #: The optimizer of convolutions that crashes on some models with Transpose, Cast from FP16 and MatMul
@@ -182,7 +182,7 @@ class Sessions:
         """A function that runs a model or a file unchanged, without optimization and without emulation.
 
         Raises:
-            EngineError: ONNX Runtime does not load the model. The function raises it if a run fails.
+            EngineError: ONNX Runtime does not load the model, or a run of the returned function fails.
         """
         session = _session(model, "exact", self.provider, "none")
         names = [output.name for output in session.get_outputs()]
@@ -226,7 +226,7 @@ class Sessions:
     def _loaded(self, model: Model) -> Outcome:
         """The outcome of a child process that loads a model in a default session, with a detailed log.
 
-        A child that cannot be started has failed.
+        If the child cannot be started, the outcome is ``Ended.FAILED``.
         """
         with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as name:
             folder = Path(name)
@@ -273,7 +273,7 @@ class Saturation:
 
 @functools.lru_cache(maxsize=1)
 def saturation() -> Saturation:
-    """The sum of 256 products of 127 by 127 that this CPU computes in mode *native*, scaled to 256.
+    """The exact sum of 256 products 1 * 1 (INT8 codes 127 * 127), and this CPU's sum in mode *native*.
 
     CPUs without VNNI add pairs of 8-bit products in 16 bits with saturation. They give 2.016 in place of 256
     (microsoft/onnxruntime#5849, #6004, #14642).
@@ -478,7 +478,7 @@ def share_of_cores(environment: Mapping[str, str] = os.environ) -> int | None:
 class OrtBackend(Backend):
     """The backend ONNX Runtime. Its engines are sessions, and each ``open`` makes a new one.
 
-    The backend measures no latencies, since they say little about those of a TensorRT engine.
+    The backend measures no latencies, since these would say little about the latencies of a TensorRT engine.
     """
 
     def __init__(self, settings: Settings, why: str = "") -> None:

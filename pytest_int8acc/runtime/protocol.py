@@ -73,9 +73,10 @@ class Backend(Protocol):
     """Optimization levels below the level of the case, in descending order. At each of them the builder may
     choose other kernels."""
     output_settings: Mapping[str, str]
-    """Names and values of settings on which the outputs of a model depend. Goldens record them."""
+    """Names and values of settings on which the outputs of a model depend. Goldens, the kept outputs, record
+    these settings."""
     notes: tuple[str, ...] = ()
-    """Notes for the report: how the backend was chosen, and which steps it left out."""
+    """Notes for the report: how the backend was chosen, and which steps the backend left out."""
     calibration_cache: Path | None = None
     """The cache that TensorRT's calibrator wrote or read; None if no calibrator ran."""
 

@@ -68,7 +68,7 @@ def lock_step(
 
 
 class Progress:
-    """Logs the progress of some work at level INFO once a second; nothing if the work takes less time."""
+    """Logs the progress of some work at level INFO once a second, from the first second on."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -110,7 +110,7 @@ def cut(array: Array, batch: Batch, output: str) -> Array:
 
 
 def _repeats(array: Array, rows: int) -> bool:
-    """Whether the row of the last sample and all rows behind it are equal.
+    """Whether the row of the last sample and all rows after it are equal.
 
     The inputs were padded with copies of the last sample. If the rows differ, axis 0 of the output is not the
     batch.

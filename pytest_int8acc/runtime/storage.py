@@ -56,7 +56,7 @@ def replace(system: Any, path: str, write: Callable[[str], Any]) -> None:
 
     Args:
         system: A file system of fsspec.
-        path: The file in it.
+        path: The path of the file in ``system``.
         write: Called with the path of the temporary file, which it writes.
     """
     system.makedirs(path.rpartition("/")[0], exist_ok=True)
@@ -69,7 +69,7 @@ def read_bytes(where: str) -> bytes:
 
     Raises:
         FileNotFoundError: The file does not exist.
-        OSError: The file system refuses it, or it is no regular file, so that reading might never end.
+        OSError: The file cannot be read, or is no regular file, so that reading might never end.
         EngineError: Shared storage fails, or fsspec does not know the URL.
     """
     if not is_url(where):

@@ -110,7 +110,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Entry:
-    """A stored engine. The store does not evict it before it is closed or its Entry object is deleted."""
+    """A stored engine. The store evicts the engine only after ``close``, or after this object is deleted."""
 
     key: str
     folder: Path
@@ -187,7 +187,7 @@ class Store:
 
     @_clear
     def timing_cache(self, provenance: str) -> Path:
-        """The sealed file of the timing cache of ``provenance``. The file need not exist yet.
+        """The file of the timing cache of ``provenance``, sealed by ``files.seal``. It need not exist.
 
         Args:
             provenance: A text with all that timings depend on: TensorRT's version, the GPU.
@@ -434,8 +434,8 @@ class RemoteStore(Store):
 
     An entry is uploaded as one ZIP file, so that other machines see the whole entry or none. The SHA-256 of
     each file in it is verified. If two machines make the same entry, the later upload stays. The first
-    failure of shared storage is a warning. The limit applies to the local store, and timing caches are not
-    uploaded.
+    failure of shared storage is logged as a warning. The limit applies to the local store, and timing caches
+    are not uploaded.
 
     fsspec's ``simplecache`` cannot replace the local store. It has no limit, no locks and no digests, and it
     uses a file whose download was killed half-way.
@@ -506,7 +506,7 @@ def _download(url: str, folder: Path) -> bool:
 
 
 def open_store(place: str | None, limit: int | None) -> Store:
-    """The store in a folder or behind an fsspec URL; None means a folder in the user's cache folder.
+    """The store in a folder or at an fsspec URL; None means a folder in the user's cache folder.
 
     Raises:
         EngineError: The URL cannot be used here.

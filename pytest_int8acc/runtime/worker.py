@@ -67,10 +67,10 @@ def lock_of(bus: str) -> Path | None:
 
 @contextlib.contextmanager
 def alone(lock: Path | None) -> Iterator[float]:
-    """Hold a lock within the block, and yield the number of seconds that passed until it was free.
+    """Hold a lock within the block, and yield the number of seconds until the lock was free.
 
     Two builders on one GPU slow each other by a factor of 3 to 4. So only one process at a time uses a GPU.
-    If the file system has no locks, the block runs without one.
+    If the file system has no locks, the block runs without a lock.
     """
     started = time.monotonic()
     held = None if lock is None else FileLock(str(lock), thread_local=False)
@@ -219,7 +219,7 @@ def _shared_timings(shared: str | None) -> Iterator[None]:
     """Copy the shared timing cache for the build in the block, and share what the build has added.
 
     The GPU is held within the block, so that the cache has what all builds before this one timed on this GPU.
-    A cache that cannot be read or written makes builds longer, and does not fail them.
+    A cache that cannot be read or written makes builds longer, but does not make them fail.
     """
     if shared is None:
         yield
@@ -290,7 +290,7 @@ class _Batches:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         import numpy as np
 
-        self.asked_for = True  # set by the first batch, not by the preparation of the calibrator
+        self.asked_for = True  # set only when the first batch is requested
         for path in sorted(Path(BATCHES).glob("*.npz")):
             with np.load(path) as arrays:
                 yield {n: np.ascontiguousarray(arrays[f"arr_{i}"]) for i, n in enumerate(self.names)}
@@ -509,11 +509,11 @@ def _parse(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _load(job: dict[str, Any]) -> dict[str, Any]:
-    """Open a model in a default session of ONNX Runtime, whose log tells what each optimizer does."""
+    """Open a model in a default session of ONNX Runtime, which logs what each optimizer does."""
     runtime: Any = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 0
-    with contextlib.suppress(Exception):  # a model that is refused has a log, too
+    with contextlib.suppress(Exception):  # the log is read even if the model is refused
         runtime.InferenceSession(MODEL, options, job["providers"])
     return {}
 

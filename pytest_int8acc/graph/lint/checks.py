@@ -231,7 +231,7 @@ def _put_types(node: onnx.NodeProto, formals: Signature | None, types: dict[str,
     elif formals is not None:
         bound: dict[str, int] = {}
         for name, formal in zip(node.input, formals.inputs, strict=True):
-            bound.setdefault(formal.variable, types.get(name, 0))  # the first input that differs is the fault
+            bound.setdefault(formal.variable, types.get(name, 0))  # the first input determines the type
         for name, formal in zip(node.output, formals.outputs, strict=True):
             kind = bound.get(formal.variable, 0)
             if kind:
@@ -246,7 +246,7 @@ _ACTIVATIONS = frozenset({"Sigmoid", "HardSwish", "Gelu", "Mish", "Swish"})
 #: less.
 _EQUAL = 1e-6
 #: Minimum cosine similarity, as the median over channels, of a quantized weight and the float model's weight.
-#: Below this number, they are reported as different weights. Rounding to 8 bits alone leaves 0.999.
+#: Below this number, they are reported as different weights. Rounding to 8 bits gives 0.999.
 _RELATED = 0.5
 
 

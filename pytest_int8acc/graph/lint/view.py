@@ -61,7 +61,7 @@ class Half:
 
 
 class View:
-    """The main graph of a model in normal form, with look-ups of Q/DQ nodes."""
+    """The main graph of a model in normal form (see ``graph.load``), with look-ups of Q/DQ nodes."""
 
     def __init__(self, model: Model) -> None:
         self.opset = max(model.opset, QDQ_OPSET if holds_trt_fp8(model) else 0)
@@ -161,7 +161,7 @@ class View:
 
 
 def _tidied(model: Model) -> Model:
-    """A copy of the model in normal form; the model itself if it cannot be brought into normal form."""
+    """A copy of the model in normal form (see ``graph.load``); the model itself if that fails."""
     try:
         return normalize(Model(copy.deepcopy(model.proto), dict(model.weights), model.name))
     except ModelError:

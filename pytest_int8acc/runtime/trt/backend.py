@@ -117,8 +117,8 @@ class TrtBackend:
         self._owns_builders = builders is None
         self._builders = builders or Workers()
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
-        # Without a store, engines are kept until the case ends. They are needed again: a fix is built first
-        # and timed later.
+        # Without a store, engines are kept until the case ends. They are needed again: a corrected model is
+        # built first and timed later.
         temporary = Path(self._folder.name) / "engines"
         kept = not settings.no_cache
         self._store = open_store(settings.cache_dir, settings.cache_size) if kept else Store(temporary)
@@ -207,12 +207,12 @@ class TrtBackend:
             self._infos[role] = replace(self._infos[role], latency=latency)
 
     def layer_times(self, role: Role, inputs: Dataset) -> tuple[LayerTime, ...]:
-        """The time of each layer in ms; empty if the engine does not run or does not tell its layers.
+        """The time of each layer in ms; empty if no engine is open for ``role``, or its layers are not known.
 
         Raises:
             EngineError: TensorRT fails.
         """
-        if role not in self._running:  # stored outputs may replace the baseline
+        if role not in self._running:  # the baseline has no engine if stored outputs replace it
             return ()
         times = layer_times(self._running[role], next(inputs.batches()).feed)
         return with_nodes(self._infos[role].layers, times)

@@ -52,8 +52,8 @@ class Implicit:
 
     algorithm: Algorithm = "entropy2"
     cache: bytes | None = None
-    """The content of a calibration cache. With it, TensorRT runs no calibration data. If None, TensorRT
-    calibrates."""
+    """The content of a calibration cache. With a cache, TensorRT runs no calibration data. If None,
+    TensorRT calibrates."""
     feeds: Iterable[Feed] = field(default=())
     """Calibration batches in FP32. They are read only if an engine is built without a cache."""
     data: str = ""

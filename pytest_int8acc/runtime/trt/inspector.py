@@ -52,8 +52,8 @@ _QDQ_NODE = re.compile(r"(?:quantizelinear|(?:^|[/._])(?:de)?quantize)(?:_?\d+)*
 #: Myelin's names of kernels that only move or cast values.
 _MYELIN_MOVES = re.compile(r"__my[a-z]*_(?:Move|Cast|Tran|Resh|Copy)+(?:_|$)")
 
-#: One entry of a layer's metadata. Entries are joined by a unit or record separator, which ``\s`` matches.
-#: The name of a node may contain brackets.
+#: Matches one entry of a layer's metadata. Entries are joined by a unit or record separator, which ``\s``
+#: matches. The name of a node may contain brackets.
 _METADATA = re.compile(r"\[ONNX Layer: (.*?)\](?=[\s,;+]*(?:\[|$))", re.DOTALL)
 _FOREIGN = re.compile(r"\{?ForeignNode\[(.*)\.\.\.(.*)\]\}?", re.DOTALL)
 _MARKS = re.compile(r"PWN\(|[(),]| \+ | \|\| ")
@@ -91,7 +91,7 @@ def read_layers(text: str, nodes: Collection[str] = ()) -> tuple[EngineLayer, ..
 
 
 def is_region(layer: EngineLayer) -> bool:
-    """Whether a layer is a region of which TensorRT, up to version 9, names only first and last node."""
+    """Whether a layer is a region of which TensorRT up to 9 names only the first and the last node."""
     return "ForeignNode[" in layer.name
 
 

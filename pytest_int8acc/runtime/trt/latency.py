@@ -122,9 +122,9 @@ def layer_times(engine: TrtEngine, feed: Feed) -> dict[str, float]:
 def with_nodes(layers: Sequence[EngineLayer], times: Mapping[str, float]) -> tuple[LayerTime, ...]:
     """The time of each layer, with the nodes that it computes.
 
-    A copy that TensorRT added, such as a reformat, counts for the next layer that names nodes, because
-    TensorRT copies a tensor right before the layer that reads it. A copy after the last layer that names
-    nodes counts for that layer.
+    A copy that TensorRT added, such as a reformat, gets the nodes of the next layer that names nodes,
+    because TensorRT copies a tensor right before the layer that reads it. A copy after the last such layer
+    gets the nodes of that layer.
 
     Args:
         layers: The layers of an engine, in the order in which they run.

@@ -1,4 +1,4 @@
-"""The register of options in the spec's ``tensorrt`` section: how each is set, and what it needs."""
+"""The options in the spec's ``tensorrt`` section: how each option is set, and which feature it needs."""
 
 from __future__ import annotations
 

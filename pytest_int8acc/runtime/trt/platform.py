@@ -35,7 +35,7 @@ _PROBE_SECONDS, _PARSE_SECONDS = 120.0, 300.0
 
 
 class Device(NamedTuple):
-    """A GPU, as a process selects and identifies it."""
+    """How a process selects and identifies a GPU."""
 
     visible: str
     """The value of CUDA_VISIBLE_DEVICES with which a process sees this GPU alone."""
@@ -203,7 +203,7 @@ def may_have_gpu() -> bool:
 
 
 def is_installed(module: str) -> bool:
-    """Whether ``module`` is an installed package. It is False for a folder without an ``__init__.py``."""
+    """Whether ``module`` is an installed package; False for a folder without an ``__init__.py``."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
