@@ -212,7 +212,7 @@ class Metric:
 
         Args:
             rows: The rows of the metric's measure, [samples, columns]; at least one row. For the metric
-                ``tolerance``, the first row tells.
+                ``tolerance``, the first row holds the check, which decides.
         """
         if self.measure is TOLERANCE:
             return is_of_worst(rows[0])

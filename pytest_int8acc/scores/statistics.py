@@ -505,7 +505,7 @@ def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, ra
 
 
 def _with_rare_unit(loss: float, influence: F64) -> tuple[float, float]:
-    """Returns the logarithm of a loss to which one more unit was added, worse than all others, and its error.
+    """Returns the logarithm of a loss after one more, worse unit is added, and the standard error of it.
 
     A unit is a sample, or a group of samples that belong together. The loss of the added unit is the greatest
     loss that is expected among ``_RARER`` times as many units. This assumes that the largest losses have
