@@ -71,7 +71,7 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Quantizer:
-    """A Q/DQ pair whose result no node computes with: it is an output, or is only reshaped or moved.
+    """A Q/DQ pair with whose result no node computes. The result is an output, or is only reshaped or moved.
 
     A layer that consists of such a pair computes nothing. Only the pair can lose accuracy.
     """
@@ -189,7 +189,7 @@ class TradeoffPoint:
     share: float
     """The share of the model's multiply-accumulates that is in high precision, from 0 to 1."""
     score: Score
-    """The plan's score by one criterion, the same for all plans: the one that the model misses most with all
+    """The plan's score by one criterion. For all plans it is the one that the model misses most with all
     layers in the low format."""
 
 
@@ -268,8 +268,8 @@ class SearchOutcome:
     With these layers the criteria are met with a reserve. With the culprits alone the reserve is too small.
     """
     tradeoff: Tradeoff | None = None
-    """How the score improves with more layers in high precision; None if that was not tried, as it is only if
-    errors of many layers add up."""
+    """How the score improves with more layers in high precision. None if this was not tried. It is tried only
+    if the errors of many layers add up."""
 
     def without_plan(self) -> SearchOutcome:
         """Returns a copy without a plan. Call it if the plan would keep no layer in the low format."""
