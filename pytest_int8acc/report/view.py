@@ -256,7 +256,7 @@ class CaseView(VerdictView):
 
     @property
     def is_about_golden(self) -> bool:
-        """Whether the worst missed limit is on the baseline's outputs against those stored in its golden."""
+        """Whether the worst missed limit compares the baseline's outputs with those stored in its golden."""
         missed = [score for score in self.judged if not score.passed]
         start = f"{self.result.baseline} against its"
         return bool(self.result.golden and missed) and missed[0].subject.startswith(start)
@@ -299,7 +299,7 @@ class CaseView(VerdictView):
 
     @cached_property
     def alternatives(self) -> list[str]:
-        """Texts on other remedies that meet the criteria than the recommended one, the cheapest first."""
+        """Texts on the remedies that meet the criteria, without the recommended one, the cheapest first."""
         return alternatives(self.result)
 
     @cached_property
@@ -318,7 +318,7 @@ class CaseView(VerdictView):
 
     @property
     def is_verified(self) -> bool:
-        """Whether the fix meets the limits with a reserve, also on samples that did not choose it."""
+        """Whether the fix meets the limits with a reserve, also on samples on which it was not chosen."""
         return self.result.fix is not None and self.result.fix.verified
 
     @cached_property

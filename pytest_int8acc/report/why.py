@@ -179,7 +179,7 @@ def _ratio_to_usual(cause: Cause, to_what: str) -> str:
 
 
 def _left(cause: Cause) -> str:
-    """Returns text on the SQNR that the tensor keeps; if it has a mask, on the codes that the mask takes."""
+    """Returns text on the tensor's SQNR; if it has a mask, on the few codes left for other values."""
     if cause.masked:
         return (
             f"'{cause.tensor}' reaches {cause.amax:.3g}, as a mask does, and what is small beside that "
