@@ -138,7 +138,7 @@ def error_text(error: BaseException) -> str:
 
 
 def installed(names: Iterable[str]) -> dict[str, str]:
-    """Return the versions, by name, of those Python packages in ``names`` that are installed."""
+    """Return a mapping of name to version for the Python packages in ``names`` that are installed."""
     from importlib import metadata
 
     found = {}

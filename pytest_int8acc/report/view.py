@@ -635,7 +635,7 @@ class CaseView(VerdictView):
 
 
 def view_of(properties: Mapping[str, Any]) -> CaseView | None:
-    """Returns the view of the result in ``user_properties``, those of pytest's report of a case.
+    """Returns the view of a case from ``properties``, the ``user_properties`` of pytest's report of the case.
 
     The result is None if the case was not measured.
     """
