@@ -318,7 +318,7 @@ class CaseView(VerdictView):
 
     @property
     def is_verified(self) -> bool:
-        """Whether the fix meets the limits with a reserve, also on samples on which it was not chosen."""
+        """Whether the fix meets the limits with a safety margin, also on held-out samples."""
         return self.result.fix is not None and self.result.fix.verified
 
     @cached_property

@@ -362,8 +362,8 @@ class Repair:
     evidence: Evidence
     """The model that was built for the remedy, and its scores."""
     verified: bool
-    """Whether the model meets the criteria with a reserve, also on held-out samples, on which no choice was
-    based."""
+    """Whether the model meets the criteria with a safety margin, also on held-out samples, on which no choice
+    was based, and the samples are enough to prove each score."""
     price: float
     """The share of the model's multiply-accumulates that leaves the low format, from 0 to 1."""
     precision: str = "fp16"
@@ -393,7 +393,7 @@ class Repair:
     fused: tuple[str, ...] = ()
     """For each normalization whose several nodes the remedy replaces by one node: the last of these nodes."""
     holds: bool = False
-    """Whether the model met the criteria with a reserve, so that it probably also meets them on other
+    """Whether the model met the criteria with a safety margin, so that it probably also meets them on other
     samples."""
 
     @property

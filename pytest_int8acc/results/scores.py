@@ -10,8 +10,8 @@ from pytest_int8acc.results.samples import ChangedDecisions
 
 Bound = Literal["min", "max"]
 #: How an output of the candidate differs from the baseline's, by a line fitted to its values. ``constant``:
-#: the output has one value everywhere. ``small``, ``large``: it is too small or too large by a factor.
-#: ``shifted``: an offset is added to it.
+#: the output has one value everywhere. ``small``, ``large``: the output is too small or too large by a
+#: factor. ``shifted``: an offset is added to the output.
 Meaning = Literal["constant", "small", "large", "shifted"]
 #: Useless outputs that must not meet the criteria. ``shuffled``: the outputs of other samples. ``mean``: the
 #: mean over all samples. ``shifted``: class indices shifted by one. ``replaced``: one output set to zero.

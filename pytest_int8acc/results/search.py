@@ -224,8 +224,8 @@ class SearchOutcome:
     minimal: bool
     """Whether the criteria fail if any one culprit returns to the low format."""
     verified: bool
-    """Whether the fixed model meets the criteria with a reserve, also on held-out samples, on which no choice
-    was based."""
+    """Whether the fixed model meets the criteria with a safety margin, also on held-out samples, on which no
+    choice was based, and the samples are enough to prove each score."""
     fixed: tuple[Score, ...]
     """The scores of the fixed model; empty if no fixed model was built."""
     ending: Ending
@@ -240,9 +240,9 @@ class SearchOutcome:
     held_out: HeldOut
     """The held-out samples, on which no choice was based, and the scores of the fixed model on them."""
     holds: bool = False
-    """Whether the fixed model met the criteria with a reserve, on all samples and in the case's own backend.
+    """Whether the fixed model met the criteria with a safety margin, on all samples and in the case's backend.
 
-    With a reserve, the fixed model probably also meets the criteria on other samples of the same kind.
+    With this margin, the fixed model probably also meets the criteria on other samples of the same kind.
     """
     notes: tuple[str, ...] = ()
     table: tuple[LayerLine, ...] = ()
@@ -265,7 +265,7 @@ class SearchOutcome:
     with_reserve: tuple[str, ...] = ()
     """The layers that the fix keeps in high precision, if they differ from the culprits; otherwise empty.
 
-    With these layers the criteria are met with a reserve. With the culprits alone the reserve is too small.
+    With these layers the criteria are met with a safety margin. With the culprits alone they are not.
     """
     tradeoff: Tradeoff | None = None
     """How the score improves with more layers in high precision. None if this was not tried. It is tried only
