@@ -240,7 +240,7 @@ class SearchOutcome:
     held_out: HeldOut
     """The held-out samples, on which no choice was based, and the scores of the fixed model on them."""
     holds: bool = False
-    """Whether the fixed model met the criteria with a safety margin, on all samples and in the case's backend.
+    """Whether the fixed model met the criteria with a safety margin, on all samples, in the case's backend.
 
     With this margin, the fixed model probably also meets the criteria on other samples of the same kind.
     """
