@@ -115,7 +115,7 @@ class CaseResult:
     warnings: tuple[str, ...] = ()
     """Reasons to doubt the verdict. They are shown even if the case passes."""
     notes: tuple[str, ...] = ()
-    """Facts that help to judge the verdict: random data, coverage, noise, error of FP16 against FP32."""
+    """Facts that help to judge the verdict, such as the noise, and the error of FP16 against FP32."""
     seconds: float = 0.0
     """The time of all phases together, in seconds."""
     phases: tuple[Phase, ...] = ()
@@ -129,7 +129,7 @@ class CaseResult:
     engines: tuple[EngineInfo, ...] = ()
     """The engines that TensorRT built; empty if the case ran in ONNX Runtime."""
     findings: tuple[Finding, ...] = ()
-    """What the lint found in the model, and the checks of the data found in the data."""
+    """The findings of the lint in the model, and those of the checks of the data."""
     diagnosis: Diagnosis | None = None
     golden: str = ""
     """A text that compares the case with its golden, a file of recorded outputs and accepted scores.

@@ -177,7 +177,7 @@ class Ablation:
     """The activation that the ablation changes, or the noisiest of the constants that it changes; empty if it
     changes neither."""
     share: float
-    """The part of the squared error of the model's outputs, caused by the culprit, that the change removes,
+    """The culprit causes a squared error in the model's outputs. The change removes this share of that error,
     from 0 to 1."""
     met: bool
     """Whether the model met the criteria with this change, on the samples of the trial."""

@@ -60,7 +60,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The tensors that one layer reads and writes, in the low format."""
+    """The tensors that one layer reads and writes if the layer is in the low format."""
 
     inputs: tuple[Wire, ...]
     outputs: tuple[Wire, ...]
