@@ -258,7 +258,7 @@ class CaseResult:
 
     @property
     def is_blind(self) -> bool:
-        """Whether useless outputs, like zeros, also meet the limits, and the spec does not accept that."""
+        """Whether useless outputs meet the limits, or are as good by a metric, and the spec does not accept it."""
         return self.fatal_blind is not None
 
     @property

@@ -482,7 +482,7 @@ class OtherModel:
     """The root mean square of the difference of ``tensor`` between the two models, divided by the root mean
     square of its values in the float model."""
     attributes: tuple[OtherAttribute, ...] = ()
-    """The attributes that differ between the models, of the node that computes ``tensor``."""
+    """The attributes of the node that computes ``tensor``, if they differ between the models."""
     operators: Mapping[str, int] = field(default_factory=dict)
     """Operator to the number of its nodes in the quantized model minus the number in the float model.
     Operators without a difference are left out."""
