@@ -13,9 +13,9 @@ Bound = Literal["min", "max"]
 #: the output has one value everywhere. ``small``, ``large``: the output is too small or too large by a
 #: factor. ``shifted``: an offset is added to the output.
 Meaning = Literal["constant", "small", "large", "shifted"]
-#: Useless outputs that must not meet the criteria. ``shuffled``: the outputs of other samples. ``mean``: the
-#: mean over all samples. ``shifted``: class indices shifted by one. ``replaced``: one output set to zero.
-#: ``greatest``: one output set to its maximum.
+#: Useless outputs that must not meet the criteria. ``zeros``: all outputs set to zero. ``shuffled``: the
+#: outputs of other samples. ``mean``: the mean over all samples. ``shifted``: class indices shifted by one.
+#: ``replaced``: one output set to zero. ``greatest``: one output, or each output, set to its maximum.
 DeadKind = Literal["zeros", "shuffled", "mean", "shifted", "replaced", "greatest"]
 
 

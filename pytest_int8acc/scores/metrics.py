@@ -182,8 +182,8 @@ class Metric:
     """Whether the value is computed from squares of the elements. Then it cannot be computed if the values of
     an output are too small or too large to be squared (``rows.SQUARED``)."""
     fits_channels: bool
-    """Whether a limit on a whole output also applies to its small channels alone. These have far smaller values
-    and may have another unit, so the metric must be a ratio to the energy of the baseline."""
+    """Whether a limit on a whole output also applies to its small channels alone. These have far smaller
+    values and may have another unit, so the metric must be a ratio to the energy of the baseline."""
     measure: Measure
     """Computes a row of numbers for each sample, from which ``value`` computes the metric, and says what the
     columns mean."""
