@@ -258,7 +258,7 @@ class CaseResult:
 
     @property
     def is_blind(self) -> bool:
-        """Whether useless outputs meet all limits or are as good by a metric, unless the spec accepts this."""
+        """Whether useless outputs meet all limits or are as good by a metric, unless the spec accepts it."""
         return self.fatal_blind is not None
 
     @property

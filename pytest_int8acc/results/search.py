@@ -265,7 +265,7 @@ class SearchOutcome:
     with_reserve: tuple[str, ...] = ()
     """The layers that the fix keeps in high precision, if they differ from the culprits; otherwise empty.
 
-    With these layers the criteria are met with a safety margin. With the culprits alone they are not.
+    With these layers the safety margin is large enough. With the culprits alone the margin is too small.
     """
     tradeoff: Tradeoff | None = None
     """How the score improves with more layers in high precision. None if this was not tried. It is tried only
