@@ -37,7 +37,7 @@ class _Spent:
 
 
 def peak_memory() -> int:
-    """The most bytes that this process has ever held in memory; 0 where the system does not tell."""
+    """The most bytes that this process has ever held in memory; 0 if the system does not report it."""
     try:
         import resource
     except ImportError:  # Windows

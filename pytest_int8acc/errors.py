@@ -128,7 +128,7 @@ def _usual_arithmetic() -> AbstractContextManager[Any]:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of ``error``; the name of its type if the text is empty or ``str`` fails."""
+    """Return the text of ``error``. If the text is empty or ``str`` fails, the type of ``error`` is named."""
     try:
         return str(error) or type(error).__name__
     except KeyboardInterrupt:
@@ -138,7 +138,7 @@ def error_text(error: BaseException) -> str:
 
 
 def installed(names: Iterable[str]) -> dict[str, str]:
-    """Return the versions, by name, of those Python packages in ``names`` that are installed."""
+    """Return a mapping of name to version for the Python packages in ``names`` that are installed."""
     from importlib import metadata
 
     found = {}

@@ -240,7 +240,7 @@ class Dataset:
         self.digest, self.samples = found, digest.samples
 
     def _compare_first(self, batch: Batch) -> None:
-        """Raise DataError if ``batch``, the first of this pass, differs from the one of earlier passes."""
+        """Raise DataError if ``batch``, the first of this pass, differs from that of earlier passes."""
         digest = _Digest(self._layout)
         digest.update(batch.feed)
         if self._first not in (None, digest.hexdigest()):

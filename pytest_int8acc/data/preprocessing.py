@@ -46,10 +46,11 @@ _SHIFT = 0.4
 _UNIFORM = 0.1
 #: Minimum share of the calibration samples that are copies of others at which a warning is given.
 _DUPLICATES = 0.1
-#: Minimum share of the inputs that are also calibration samples: for a note in the report, and for a warning.
+#: Minimum shares of the inputs that are also calibration samples: at the first share a note is given, at the
+#: second share a warning.
 _OVERLAP, _SAME = 0.1, 0.9
-#: Minimum magnitude of the mean log ratio in ``_Side.rows``. If the mean of the calibration samples, or that
-#: of the inputs, is closer to 0, the layout is not clear, and no mismatch of layouts is reported.
+#: Minimum magnitude of the mean of ``_Side.rows``, whose sign tells channels first from channels last. If the
+#: mean is closer to 0 for the calibration samples or for the inputs, no mismatch of layouts is reported.
 _SMOOTH = 0.2
 #: What to do if one side is scaled or normalized, and the other is not.
 _ALIKE = "prepare calibration data and inputs alike, as your application does"
@@ -164,10 +165,10 @@ class _Side:
         self.variation = max(1 - explained / self.spread**2, 0.0) if self.spread else 0.0
 
     def contrasts(self) -> list[F64]:
-        """Return two arrays with one difference per sample: of the channels' means, and of their deviations.
+        """Return, for each sample, by how much the first channel differs from the last one, in two arrays.
 
-        A difference is the first channel's minus the last channel's; deviations are standard deviations. A
-        fourth channel is ignored. The list is empty if the samples have no axis of 2 to 4 channels.
+        The first array has the differences of the channels' means, the second array those of their standard
+        deviations. A fourth channel is ignored. The list is empty if no axis has 2 to 4 channels.
         """
         values = self.values
         if values.ndim < 3:
@@ -182,7 +183,7 @@ class _Side:
         ]
 
     def rows(self) -> F64 | None:
-        """Return one log ratio per sample, which is negative if the values lie in memory with channels first.
+        """Return the logarithm of a ratio for each sample. It is negative if channels come first in memory.
 
         In an image, a pixel resembles the pixel below. With channels first, the pixel below is W elements
         further in memory. With channels last, it is W times C elements further. The ratio is the mean squared
@@ -287,7 +288,10 @@ def _factor(ours: _Side, theirs: _Side) -> float:
 
 
 def _sure(ours: F64, theirs: F64, *, obvious: bool = False) -> bool:
-    """Return whether the means of two arrays differ by more than chance; ``obvious`` with too few samples."""
+    """Return whether the means of two arrays differ by more than chance.
+
+    With fewer than ``_LEAST`` samples in an array, ``obvious`` is returned.
+    """
     if min(len(ours), len(theirs)) < _LEAST:
         return obvious
     return _distance(ours, theirs) > CERTAIN

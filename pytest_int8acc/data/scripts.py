@@ -38,16 +38,16 @@ _OUTCOMES = ("Skipped", "XFailed", "SkipTest")
 
 
 class ProcessState:
-    """The changes that a script made to process-wide state; they are in force only while the script runs."""
+    """The changes that a script made to process-wide state. They apply only while the script runs."""
 
     def __init__(self) -> None:
         self._changed: dict[str, Any] = {}
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Put the script's changes in force within the block, and undo them after it.
+        """Apply the script's changes of process-wide state within the block, and undo them after the block.
 
-        Changes that the script makes within the block are in force again in the next block.
+        Further changes that the script makes within the block are applied again in the next block.
         """
         path = sys.path
         outside = _process_state()
@@ -109,7 +109,11 @@ class UserFunction:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Within the block, make the script's folder importable, and put the script's changes in force."""
+        """Within the block, make the script's folder importable and apply the script's process-wide state.
+
+        The script may have changed the working folder, ``sys.path``, NumPy's error handling and the warning
+        filters.
+        """
         with _importable(self.file.parent, self.modules), self.process.active():
             yield
 

@@ -24,7 +24,8 @@ from pytest_int8acc.tensors import Feed, TensorInfo, describe
 Located = tuple[str, Feed]
 _EXPECTED = "expected a dict of input name to array"
 _ADVICE = "save inputs with: polygraphy run model.onnx --onnxrt --save-inputs inputs.json"
-#: Polygraphy's names of classes that hold the outputs of a run.
+#: Polygraphy's names of classes that hold the outputs of a run. Reading them as inputs raises
+#: DataError.
 _OUTPUTS = ("RunResults", "IterationResult", "LazyArray", "LazyNumpyArray")
 
 
@@ -123,9 +124,9 @@ def _arrays(arrays: Feed, layout: Layout, size: int, where: str) -> Source:
 
 
 def _stacked_names(arrays: Feed, layout: Layout, where: str) -> frozenset[str]:
-    """Return the names of the arrays that hold whole feeds along axis 0; empty if samples come first.
+    """Return the names of the arrays whose axis 0 counts whole feeds; empty if axis 0 counts samples.
 
-    Raises DataError if the model has no batch axis, and the arrays hold no whole feeds either.
+    Raises DataError if the model has no batch axis, and the axis 0 of the arrays does not count feeds either.
     """
     stacked = frozenset(
         t.name for t in layout.inputs if t.shape is not None and arrays[t.name].ndim == len(t.shape) + 1
@@ -143,7 +144,7 @@ def _stacked_names(arrays: Feed, layout: Layout, where: str) -> frozenset[str]:
 def _slices(
     arrays: Feed, stacked: frozenset[str], layout: Layout, size: int, where: str
 ) -> Iterator[Located]:
-    """Yield feeds of ``size`` rows, or, if arrays are ``stacked``, the whole feed at each index of axis 0."""
+    """Yield feeds of ``size`` rows, or one feed for each index of axis 0 if ``stacked`` names arrays."""
     if stacked:
         for index in range(min(len(arrays[name]) for name in stacked)):
             yield where, _pick(arrays, stacked, index)
@@ -216,7 +217,7 @@ def _file_feeds(
 def _with_axis(arrays: Feed, layout: Layout) -> Feed:
     """Return ``arrays``; an array that is a single sample without a batch axis gets a new axis 0.
 
-    If the model has no batch axis, axis 0 counts feeds: all arrays get it if they are a single feed.
+    If the model has no batch axis, axis 0 counts feeds. If the arrays are one feed, each gets a new axis 0.
     """
     ranks = {t.name: len(t.shape) for t in layout.inputs if t.shape is not None}
     if layout.batched:
@@ -259,7 +260,11 @@ def _polygraphy_feeds(path: Path, where: str) -> Iterator[Located]:
 
 
 def _decoded(value: dict[str, Any], where: str) -> Any:
-    """Return the array that the dict encodes; the dict itself if it names no class."""
+    """Return the array that ``value`` encodes; ``value`` itself if it lacks the key ``polygraphy_class``.
+
+    Raises:
+        DataError: The dict encodes no NumPy array, or a damaged one.
+    """
     kind = value.get("polygraphy_class")
     if not isinstance(kind, str):
         return value

@@ -153,7 +153,7 @@ def _compare(
 
 
 def _fitting(array: Array, limits: Mapping[str, float]) -> Mapping[str, float]:
-    """Return those of ``limits`` whose metric fits the array's dtype; if none does, the default limits."""
+    """Return the ``limits`` whose metric fits the array's dtype; the default limits if no metric fits."""
     kind = kind_of(array)
     fitting = {name: limit for name, limit in limits.items() if kind in METRICS[name].kinds}
     return fitting or (DEFAULT_LIMITS if kind == "floats" else {"agreement": 1.0})

@@ -119,7 +119,7 @@ class GoldenStore:
 
         Args:
             model: The float model.
-            own: Creates the baseline that the spec names. It is called if no golden decides the form.
+            own: Creates the baseline that the spec names. It is called only if the golden decides no form.
         """
         if self.replaces_baseline:
             assert self.record is not None

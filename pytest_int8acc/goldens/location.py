@@ -285,7 +285,7 @@ class Cutter:
         Args:
             stored: The golden's outputs.
             where: The golden's file, for messages.
-            again: The advice how to record the golden again.
+            again: Advice on how to record the golden again, for messages.
         """
         self._stored, self._where, self._again = stored, where, again
         self._batches = 0

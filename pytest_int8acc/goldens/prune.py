@@ -77,7 +77,7 @@ def survey(root: Path, goldens: str | None = None, skip: Iterable[str] = ()) -> 
 def delete(orphan: Orphan) -> bool:
     """Remove a file that no golden needs; return False if a golden has come to need it in the meantime.
 
-    The golden is locked meanwhile.
+    The golden is locked during the call.
 
     Raises:
         GoldenError: The file cannot be removed.
@@ -169,7 +169,10 @@ def _is_record(location: Location) -> bool:
 
 
 def _is_named(folder: str, npz: str, cases: Iterable[str]) -> bool:
-    """Return whether the golden of one of ``cases`` names the file ``npz``, or might, but cannot be read."""
+    """Return whether the golden of one of ``cases`` names the file ``npz``.
+
+    The result is also True if the JSON of such a golden cannot be read, because it may name the file.
+    """
     for case in cases:
         try:
             record = Location(folder, case).read() if npz.startswith(f"{case}.") else None

@@ -243,7 +243,7 @@ def _limit(score: Accepted, amount: float) -> float:
 
 
 def _bounds(value: float, bound: Bound) -> bool:
-    """Returns whether ``value`` as a limit would reject any score. nan and the worst infinity would not."""
+    """Returns whether the limit ``value`` rejects some scores. NaN and the worst infinity reject none."""
     return not math.isnan(value) and value != (-math.inf if bound == "min" else math.inf)
 
 

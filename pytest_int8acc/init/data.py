@@ -42,7 +42,7 @@ class Labels:
     array: str = ""
     """For the kind ``array``: the name of the array with the labels; otherwise empty."""
     numbers: bool = True
-    """Whether the file of labels has numbers of classes. If False, it has names of classes."""
+    """Whether the file of labels gives each class as a number. If False, it gives the name of the class."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -162,7 +162,7 @@ class _Facts:
         """The names of tensors that are computed before selecting operators. They are judged in place of the
         outputs that depend on these operators."""
         self.squashed = self._squashed()
-        """Output that a Softmax or Sigmoid computes, to the tensor that this operator reads, and its type."""
+        """Output that a Softmax or Sigmoid computes, to the operator's input tensor and type of operator."""
         self.loader = self._loader()
         """The name of the loader script; empty if no script is needed."""
         self.missing = missing_parts(self.trial, self.given, self.loader)

@@ -46,7 +46,7 @@ class AccuracyError(AssertionError):
 class SpecFile(pytest.Module):
     """A spec file, ``*.int8acc.yaml``, as a collector of pytest.
 
-    For pytest it is a module, so that fixtures of every scope work, but without a Python object.
+    It is a ``pytest.Module``, so that fixtures of every scope work, but it imports no Python module.
     """
 
     obj = None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_int8acc.report.json import Report
     from pytest_int8acc.report.view import CaseView
 
-#: The name of an entry in ``user_properties`` of a case's report. It is there if scores miss their limits.
+#: The name of an entry in ``user_properties`` of a case's report. The entry exists if scores miss limits.
 MISSED = "int8acc.missed"
 #: The categories by which pytest's terminal reporter stores reports.
 VERDICTS = ("passed", "failed", "error", "xfailed", "xpassed", "skipped")

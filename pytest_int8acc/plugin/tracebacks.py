@@ -75,10 +75,10 @@ def _entries(entry: TracebackType | None) -> list[TracebackType]:
 
 
 def _users_entries(files: Sequence[Path]) -> int:
-    """Returns how many entries of a traceback come before this package's, up to the last of the user's code.
+    """Returns the number of entries of a traceback up to the last entry of the user's code.
 
-    ``files`` are the files of the entries, the outermost first. The result is 0 if no entry is in the user's
-    code.
+    Only entries before the first entry of this package are searched. ``files`` are the files of the entries,
+    the outermost first. The result is 0 if no entry before it is in the user's code.
     """
     count = next((i for i, file in enumerate(files) if _PACKAGE in file.parents), 0)
     while count and any(name in files[count - 1].parts for name in _BETWEEN):

@@ -43,7 +43,7 @@ class LoadedCase:
         return f"<case {self.case.name} of {self.case.file.name}>"
 
     def check(self) -> CaseResult:
-        """Run and judge the case as its own test does, and return the result.
+        """Run and judge the case as pytest does when it runs the spec, and return the result.
 
         If the case fails and the settings request it, causes and fixes are searched. Goldens, the recorded
         outputs and scores, are only read.

@@ -938,7 +938,7 @@ class Caution:
     FIX_FAILS_BY = "in a default session the fix fails without disabled_optimizers=[{optimizers}]"
     FIX_FAILS = "in a default session of ONNX Runtime the fix fails: {score}"
     FIX_REFUSED = "a default session of ONNX Runtime does not run the fix"
-    #: Added to how the unchanged model differs in a default session, if the fix was verified there.
+    #: The text before a caution on the unchanged model in a default session, if the fix passes there.
     FIX_RUNS = "the fix passes in ONNX Runtime's default session, too; to ship the model without the fix, "
 
     LOST = "{output} is lost in {format} (sqnr_db {sqnr_db}), and no criterion notices"
@@ -1109,7 +1109,7 @@ class Remedy:
     VERIFIED_SCORE = ", verified on {samples} samples that it has not seen: {score}"
     VERIFIED = ", verified on {samples} samples that it has not seen"
     VERIFIED_BRIEFLY = ", verified on {samples} held-out samples"
-    #: Added to a score that was measured on all samples, also on those that chose the fix.
+    #: The text after a score that was measured on all samples, with those on which the fix was chosen.
     ON_ALL = " on all {samples}"
     NOT_PROVED_MORE = "; passes on the samples compared, not proved: give {more} more"
     NOT_PROVED_MORE_OWN = "; passes on the samples compared, not proved: give 'prove' {more} more"

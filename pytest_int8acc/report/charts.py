@@ -262,7 +262,7 @@ class HistogramChart:
     """The value at the right edge of the histogram, as text."""
     used: float | None
     """The tensor's greatest value, in percent of the greatest value that the scale can represent. None if the
-    tensor has values beyond that, or if the scale is not known."""
+    tensor has greater values than this, or if the scale is not known."""
 
 
 def layer_bars(layers: Sequence[LayerError], culprits: Sequence[str]) -> list[Bar]:

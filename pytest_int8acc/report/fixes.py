@@ -318,7 +318,8 @@ def _priced(share: float, added_ms: float | None, precision: str, low_format: st
 def _staying(share: float, added_ms: float | None, low_format: str, file: str = "") -> str:
     """Returns the beginning of a sentence on a fix: its share in the low format, and how much slower it is.
 
-    The share is of the multiply-accumulates. ``file`` is a text before it. ``added_ms`` is None if not timed.
+    The share is of the multiply-accumulates. The result begins with ``file``. ``added_ms`` is None if the fix
+    was not timed.
     """
     return Remedy.STAYS.format(share=percent(share), time=_slower(added_ms), format=low_format, file=file)
 
@@ -336,9 +337,10 @@ def _added_ms(result: CaseResult, repair: Repair) -> float | None:
 
 
 def _spare(search: SearchOutcome, layers: Sequence[str]) -> tuple[str, ...]:
-    """Returns those of ``layers``, which a fix keeps in high precision, that are only a reserve.
+    """Returns the layers in ``layers`` that are only a reserve: the criteria are also met without them.
 
-    The criteria are also met without the reserve. It consists of the layers that are no culprits.
+    ``layers`` are all layers that a fix keeps in high precision. The reserve is the layers that are no
+    culprits. The result is empty if the fix does not keep all culprits in high precision.
     """
     culprits = {culprit.layer for culprit in search.culprits}
     if not culprits <= {*layers}:
@@ -347,9 +349,10 @@ def _spare(search: SearchOutcome, layers: Sequence[str]) -> tuple[str, ...]:
 
 
 def _key_score(result: CaseResult, scores: Sequence[Score]) -> Score | None:
-    """Returns the one of ``scores``, those of a fix, by the criterion that the candidate misses most.
+    """Returns the score of a fix by the criterion that the candidate misses most.
 
-    If the fix has no such score, the result is its worst score; None if it has no scores with a limit.
+    ``scores`` are all scores of the fix. If none is by a criterion that the candidate misses, the result is
+    the worst score of the fix; None if no score has a limit.
     """
     judged = worst_first(scores)
     for missed in worst_first(result.scores):
@@ -366,7 +369,7 @@ def _reached(key_score: Score | None, samples: int, *, more: bool = False) -> li
     Args:
         key_score: The score.
         samples: The number of all samples; 0 if the score was not measured on the held-out samples, too.
-        more: Whether the candidate misses other limits, too. Then a text says that the fix keeps all.
+        more: Whether the candidate misses other limits, too. Then a text says that the fix meets all limits.
     """
     if key_score is None:
         return [""]

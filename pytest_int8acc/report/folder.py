@@ -304,8 +304,8 @@ def _copies(
     for folder, report in shards:
         if real(folder) == real(out):
             continue
-        # The files that cases have written. True: of case runs that are in the merged report. False: of runs
-        # that a later run of the same case in another shard replaces.
+        # The files that cases have written. ``named[True]`` are those of runs in the merged report.
+        # ``named[False]`` are those of runs that a later run of the case in another shard replaces.
         named: dict[bool, set[str]] = {True: set(), False: set()}
         for entry in report.cases:
             named[winners[entry["nodeid"]] is entry].update(map(str, entry.get("written", ())))

@@ -51,7 +51,7 @@ BAD = ("failed", "error")
 
 @dataclass(frozen=True)
 class Added:
-    """A key that an object of a class of results has in ``report.json`` in addition to its fields."""
+    """A key that ``report.json`` has for an object of results in addition to the fields of the object."""
 
     about: str
     """The description of the key in ``schema.json``."""

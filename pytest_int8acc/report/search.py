@@ -101,7 +101,7 @@ class TradeoffView:
     metric: str
     rows: tuple[tuple[str, str, str, str, str], ...]
     """A row of five texts for each plan: the share of the multiply-accumulates in high precision, the score,
-    the verdict, and twice the layers that the plan adds to those of the plan before: a few, and all."""
+    the verdict, up to 3 of the layers that the plan adds to the plan before, and all layers that it adds."""
     chart: Chart
 
 

@@ -256,7 +256,7 @@ class CaseView(VerdictView):
 
     @property
     def is_about_golden(self) -> bool:
-        """Whether the worst missed limit is on the baseline's outputs against those stored in its golden."""
+        """Whether the worst missed limit compares the baseline's outputs with those stored in its golden."""
         missed = [score for score in self.judged if not score.passed]
         start = f"{self.result.baseline} against its"
         return bool(self.result.golden and missed) and missed[0].subject.startswith(start)
@@ -299,7 +299,7 @@ class CaseView(VerdictView):
 
     @cached_property
     def alternatives(self) -> list[str]:
-        """Texts on other remedies that meet the criteria than the recommended one, the cheapest first."""
+        """Texts on the remedies that meet the criteria, without the recommended one, the cheapest first."""
         return alternatives(self.result)
 
     @cached_property
@@ -318,7 +318,7 @@ class CaseView(VerdictView):
 
     @property
     def is_verified(self) -> bool:
-        """Whether the fix meets the limits with a reserve, also on samples that did not choose it."""
+        """Whether the fix meets the limits with a safety margin, also on held-out samples."""
         return self.result.fix is not None and self.result.fix.verified
 
     @cached_property
@@ -635,7 +635,7 @@ class CaseView(VerdictView):
 
 
 def view_of(properties: Mapping[str, Any]) -> CaseView | None:
-    """Returns the view of the result in ``user_properties``, those of pytest's report of a case.
+    """Returns the view of a case from ``properties``, the ``user_properties`` of pytest's report of the case.
 
     The result is None if the case was not measured.
     """

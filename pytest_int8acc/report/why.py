@@ -36,13 +36,14 @@ from pytest_int8acc.results.causes import (
 from pytest_int8acc.results.scores import FloatNan
 from pytest_int8acc.results.search import Quantizer
 
-#: Stages that do not quantize. A stage is a form of the model between the framework and the engine. If one of
-#: these is the first to miss a limit, the line *Why* of the report names this stage, and no layers.
+#: Stages that add no quantization to the stage before. A stage is a form of the model between the framework
+#: and the engine. If one of these stages is the first to miss a limit, the line *Why* of the report names the
+#: stage, and no layers.
 _NOT_BY_QUANTIZATION = ("FP32 ONNX", "FP16", "engine FP16", "engine INT8")
 #: The stages in FP16. If one of them is the first to miss a limit, a node that chooses among values, such as
 #: TopK, may be the reason.
 _FLOAT_STAGES = ("FP16", "engine FP16")
-#: The stages in which the model is quantized, either by Q/DQ nodes or by TensorRT itself.
+#: The stages that add quantization to the stage before, either by Q/DQ nodes or by TensorRT itself.
 _QUANTIZED_STAGES = ("Q/DQ in ONNX Runtime", "implicit INT8")
 #: If other scales remove at least this share of a loss, the report names the scales as the cause of the loss.
 _MOST_BY_SCALES = 0.5
@@ -179,7 +180,7 @@ def _ratio_to_usual(cause: Cause, to_what: str) -> str:
 
 
 def _left(cause: Cause) -> str:
-    """Returns text on the SQNR that the tensor keeps; if it has a mask, on the codes that the mask takes."""
+    """Returns text on the tensor's SQNR; if it has a mask, on the few codes left for other values."""
     if cause.masked:
         return (
             f"'{cause.tensor}' reaches {cause.amax:.3g}, as a mask does, and what is small beside that "

@@ -212,9 +212,10 @@ def first_fitting(texts: Sequence[str], most: int = WIDTH) -> str:
 
 
 def proof_word(found: Repair | SearchOutcome) -> str:
-    """Returns whether a fix meets the criteria with a reserve also on samples that it has not seen.
+    """Returns a word on how far a fix was proved: ``verified``, ``not proved`` or ``not verified``.
 
-    The text is ``verified``, ``not proved`` if it has not run on such samples, or ``not verified``.
+    A verified fix meets the criteria with a safety margin, also on held-out samples. A fix that is ``not
+    proved`` has the margin, but there are no held-out samples, or too few samples to prove each score.
     """
     if found.verified:
         return "verified"

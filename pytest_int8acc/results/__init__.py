@@ -103,7 +103,7 @@ class CaseResult:
     int8_groups: int = 0
     high_groups: int = 0
     low: str = ""
-    """The format of the candidate's quantized groups: ``fp8``, ``fp16`` or ``bf16``; empty for INT8."""
+    """The low format of the candidate's layers: ``fp8``, ``fp16`` or ``bf16``; empty for INT8."""
     int8_macs: float | None = None
     """The share, from 0 to 1, of the model's multiply-accumulates that the case requests in its low format.
 
@@ -115,7 +115,7 @@ class CaseResult:
     warnings: tuple[str, ...] = ()
     """Reasons to doubt the verdict. They are shown even if the case passes."""
     notes: tuple[str, ...] = ()
-    """Facts that help to judge the verdict: random data, coverage, noise, error of FP16 against FP32."""
+    """Facts that help to judge the verdict, such as the noise, and the error of FP16 against FP32."""
     seconds: float = 0.0
     """The time of all phases together, in seconds."""
     phases: tuple[Phase, ...] = ()
@@ -129,7 +129,7 @@ class CaseResult:
     engines: tuple[EngineInfo, ...] = ()
     """The engines that TensorRT built; empty if the case ran in ONNX Runtime."""
     findings: tuple[Finding, ...] = ()
-    """What the lint found in the model, and the checks of the data found in the data."""
+    """The findings of the lint in the model, and those of the checks of the data."""
     diagnosis: Diagnosis | None = None
     golden: str = ""
     """A text that compares the case with its golden, a file of recorded outputs and accepted scores.
@@ -139,14 +139,12 @@ class CaseResult:
     recorded: tuple[Acceptance, ...] | None = None
     """The scores that this run wrote into the golden file as accepted; None if it wrote no golden file."""
     blind: BlindSpots | None = None
-    """Useless outputs, like zeros, that meet all criteria.
-
-    None if the criteria reject all useless outputs that were tried.
-    """
+    """Useless outputs, like zeros, that meet all criteria, and metrics by which the baseline is no better
+    than chance. None if there are neither, or if the criteria were not tried on useless outputs."""
     blind_reason: str = ""
     """The user's reason for accepting criteria that useless outputs meet; empty if the spec gives none."""
     fails_undecided: bool = False
-    """Whether the spec has ``undecided: fail``. Then a case that other samples may reverse fails."""
+    """Whether a case fails if other samples may reverse its verdict, because of ``undecided: fail``."""
     random_inputs: bool = False
     """Whether the inputs are random numbers. A verdict then says nothing about real data."""
     place: Place = "exact"
@@ -248,7 +246,11 @@ class CaseResult:
 
     @property
     def fatal_blind(self) -> BlindSpots | None:
-        """The useless outputs that fail the case, because they also meet the limits; None if none do."""
+        """The useless outputs and metrics in ``blind`` if they fail the case; otherwise None.
+
+        They do if zeros or shuffled outputs meet all criteria, or are as good as the baseline by a metric,
+        unless the spec gives a reason for accepting this.
+        """
         blind = self.blind
         if blind is None or self.blind_reason:
             return None
@@ -256,7 +258,7 @@ class CaseResult:
 
     @property
     def is_blind(self) -> bool:
-        """Whether useless outputs, like zeros, also meet the limits, and the spec does not accept that."""
+        """Whether useless outputs meet all limits or are as good by a metric, unless the spec accepts it."""
         return self.fatal_blind is not None
 
     @property

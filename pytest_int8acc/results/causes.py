@@ -177,7 +177,7 @@ class Ablation:
     """The activation that the ablation changes, or the noisiest of the constants that it changes; empty if it
     changes neither."""
     share: float
-    """The part of the squared error of the model's outputs, caused by the culprit, that the change removes,
+    """The culprit causes a squared error in the model's outputs. The change removes this share of that error,
     from 0 to 1."""
     met: bool
     """Whether the model met the criteria with this change, on the samples of the trial."""
@@ -362,8 +362,8 @@ class Repair:
     evidence: Evidence
     """The model that was built for the remedy, and its scores."""
     verified: bool
-    """Whether the model meets the criteria with a reserve, also on held-out samples, on which no choice was
-    based."""
+    """Whether the model meets the criteria with a safety margin, also on held-out samples, on which no choice
+    was based, and the samples are enough to prove each score."""
     price: float
     """The share of the model's multiply-accumulates that leaves the low format, from 0 to 1."""
     precision: str = "fp16"
@@ -393,7 +393,7 @@ class Repair:
     fused: tuple[str, ...] = ()
     """For each normalization whose several nodes the remedy replaces by one node: the last of these nodes."""
     holds: bool = False
-    """Whether the model met the criteria with a reserve, so that it probably also meets them on other
+    """Whether the model met the criteria with a safety margin, so that it probably also meets them on other
     samples."""
 
     @property
@@ -482,7 +482,7 @@ class OtherModel:
     """The root mean square of the difference of ``tensor`` between the two models, divided by the root mean
     square of its values in the float model."""
     attributes: tuple[OtherAttribute, ...] = ()
-    """The attributes that differ between the models, of the node that computes ``tensor``."""
+    """The attributes of the node that computes ``tensor``, if they differ between the models."""
     operators: Mapping[str, int] = field(default_factory=dict)
     """Operator to the number of its nodes in the quantized model minus the number in the float model.
     Operators without a difference are left out."""

@@ -32,7 +32,8 @@ class HeldOut:
     """The held-out samples. No layer, scale or plan was chosen on them, so they can prove a plan."""
 
     count: int = 0
-    """The number of held-out samples. With 0, nothing is proved about samples other than those that chose."""
+    """The number of held-out samples. With 0, nothing is proved about samples other than those on which the
+    plan was chosen."""
     missing: int = 0
     """The number of samples that the user must add before some can be held out; 0 if there are enough."""
     key: Literal["inputs", "prove"] = "inputs"

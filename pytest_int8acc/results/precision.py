@@ -20,8 +20,8 @@ Realized = Literal["require", "warn", "off"]
 #: Maximum tolerated share of the multiply-accumulates requested in the low format that provably ran in
 #: another format.
 MAX_REFUTED = 0.10
-#: A case fails only if its share exceeds ``MAX_REFUTED`` by more than this number. A smaller excess causes a
-#: warning, because TensorRT chooses tactics by timing, so two builds of one model may differ by a layer.
+#: A case fails only if this share exceeds ``MAX_REFUTED`` by more than ``UNDECIDED``. A smaller excess causes
+#: a warning, because TensorRT chooses tactics by timing, so two builds of one model may differ by a layer.
 UNDECIDED = 0.05
 
 

@@ -10,12 +10,12 @@ from pytest_int8acc.results.samples import ChangedDecisions
 
 Bound = Literal["min", "max"]
 #: How an output of the candidate differs from the baseline's, by a line fitted to its values. ``constant``:
-#: the output has one value everywhere. ``small``, ``large``: it is too small or too large by a factor.
-#: ``shifted``: an offset is added to it.
+#: the output has one value everywhere. ``small``, ``large``: the output is too small or too large by a
+#: factor. ``shifted``: an offset is added to the output.
 Meaning = Literal["constant", "small", "large", "shifted"]
-#: Useless outputs that must not meet the criteria. ``shuffled``: the outputs of other samples. ``mean``: the
-#: mean over all samples. ``shifted``: class indices shifted by one. ``replaced``: one output set to zero.
-#: ``greatest``: one output set to its maximum.
+#: Useless outputs that must not meet the criteria. ``zeros``: all outputs set to zero. ``shuffled``: the
+#: outputs of other samples. ``mean``: the mean over all samples. ``shifted``: class indices shifted by one.
+#: ``replaced``: one output set to zero. ``greatest``: one output, or each output, set to its maximum.
 DeadKind = Literal["zeros", "shuffled", "mean", "shifted", "replaced", "greatest"]
 
 
@@ -66,7 +66,7 @@ class Score:
     noise: float | None = None
     """The metric between two runs of the baseline; None if the baseline did not run twice.
 
-    For a metric with ``baseline``, the absolute difference of its values in both runs.
+    If ``baseline`` is set, it is the absolute difference of the metric's values in both runs.
     """
     baseline: float | None = None
     """The value on the baseline's outputs of a user's metric or a metric of labels; None for metrics that
@@ -121,9 +121,9 @@ class Score:
         The normalized loss makes scores of different metrics comparable. For a metric in dB it is the noise
         power divided by the noise power at the limit. For a maximum it is the value divided by the limit. For
         a minimum up to 1 it is the distance of the value from 1, divided by the distance of the limit from 1.
-        For a larger minimum, like a speedup, it is the limit divided by the value. A metric with ``baseline``
-        has the baseline's value in place of 0 or 1. The loss is inf if it cannot be computed, and 0 without a
-        limit.
+        For a larger minimum, like a speedup, it is the limit divided by the value. If ``baseline`` is set,
+        distances are from its value in place of 0 or 1. The loss is inf if it cannot be computed, and 0
+        without a limit.
         """
         if self.limit is None:
             return 0.0
@@ -396,12 +396,15 @@ class BlindSpots:
 
     @property
     def fatal_outputs(self) -> tuple[DeadCandidate, ...]:
-        """The zeros and shuffled outputs that meet all criteria. A pass then proves nothing."""
+        """The zeros and shuffled outputs that meet all criteria, so that a passing case proves nothing."""
         return tuple(dead for dead in self.undetected if dead.is_fatal)
 
     @property
     def beaten(self) -> tuple[ChanceMetric, ...]:
-        """The metrics that are as good for zeros or shuffled outputs. A pass then proves nothing."""
+        """The metrics that are as good for zeros or shuffled outputs as for the baseline's outputs.
+
+        A case that passes by such a metric proves nothing.
+        """
         return tuple(metric for metric in self.at_chance if metric.as_well)
 
     @property

@@ -60,7 +60,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The tensors that one layer reads and writes, in the low format."""
+    """The tensors that one layer reads and writes if the layer is in the low format."""
 
     inputs: tuple[Wire, ...]
     outputs: tuple[Wire, ...]
@@ -71,7 +71,7 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Quantizer:
-    """A Q/DQ pair whose result no node computes with: it is an output, or is only reshaped or moved.
+    """A Q/DQ pair with whose result no node computes. The result is an output, or is only reshaped or moved.
 
     A layer that consists of such a pair computes nothing. Only the pair can lose accuracy.
     """
@@ -189,7 +189,7 @@ class TradeoffPoint:
     share: float
     """The share of the model's multiply-accumulates that is in high precision, from 0 to 1."""
     score: Score
-    """The plan's score by one criterion, the same for all plans: the one that the model misses most with all
+    """The plan's score by one criterion. For all plans it is the one that the model misses most with all
     layers in the low format."""
 
 
@@ -224,8 +224,8 @@ class SearchOutcome:
     minimal: bool
     """Whether the criteria fail if any one culprit returns to the low format."""
     verified: bool
-    """Whether the fixed model meets the criteria with a reserve, also on held-out samples, on which no choice
-    was based."""
+    """Whether the fixed model meets the criteria with a safety margin, also on held-out samples, on which no
+    choice was based, and the samples are enough to prove each score."""
     fixed: tuple[Score, ...]
     """The scores of the fixed model; empty if no fixed model was built."""
     ending: Ending
@@ -240,9 +240,9 @@ class SearchOutcome:
     held_out: HeldOut
     """The held-out samples, on which no choice was based, and the scores of the fixed model on them."""
     holds: bool = False
-    """Whether the fixed model met the criteria with a reserve, on all samples and in the case's own backend.
+    """Whether the fixed model met the criteria with a safety margin, on all samples, in the case's backend.
 
-    With a reserve, the fixed model probably also meets the criteria on other samples of the same kind.
+    With this margin, the fixed model probably also meets the criteria on other samples of the same kind.
     """
     notes: tuple[str, ...] = ()
     table: tuple[LayerLine, ...] = ()
@@ -265,11 +265,11 @@ class SearchOutcome:
     with_reserve: tuple[str, ...] = ()
     """The layers that the fix keeps in high precision, if they differ from the culprits; otherwise empty.
 
-    With these layers the criteria are met with a reserve. With the culprits alone the reserve is too small.
+    With these layers the safety margin is large enough. With the culprits alone the margin is too small.
     """
     tradeoff: Tradeoff | None = None
-    """How the score improves with more layers in high precision; None if that was not tried, as it is only if
-    errors of many layers add up."""
+    """How the score improves with more layers in high precision. None if this was not tried. It is tried only
+    if the errors of many layers add up."""
 
     def without_plan(self) -> SearchOutcome:
         """Returns a copy without a plan. Call it if the plan would keep no layer in the low format."""

@@ -296,9 +296,9 @@ class _Trial:
                 yield ChanceMetric(limit.ref, sign * reference, sign * chance, as_well=as_well)
 
     def _value(self, judge: Judge, candidate: Outputs) -> float:
-        """Returns the value for ``candidate`` of the metric of ``judge``, which has only one.
+        """Returns the value of the only metric of ``judge`` for the outputs ``candidate``.
 
-        The result is nan if the metric raises an error for this candidate.
+        The result is nan if the metric raises an error for these outputs.
         """
         try:
             return self._compared(judge, candidate).metrics[0].int8_value()[0]

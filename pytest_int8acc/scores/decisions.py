@@ -16,7 +16,8 @@ from pytest_int8acc.scores.rows import F64, NO_CLASS, TOP1, TOP5, changed_classe
 from pytest_int8acc.scores.tasks import TASKS, Task
 from pytest_int8acc.tensors import Array, Feed
 
-#: Maximum number of samples whose class differs that are kept for an output. Others are only counted.
+#: Maximum number of rows that are kept for an output, one row for each sample whose class differs. Of further
+#: samples only the number is kept.
 _MAX_KEPT = 100
 #: The indices of the columns in the row of float64 numbers that is kept for a sample whose class differs. A
 #: class that is not known is ``NO_CLASS``.

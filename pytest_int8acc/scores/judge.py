@@ -113,8 +113,8 @@ class Verdict(NamedTuple):
     def unproved(self) -> tuple[Score, ...]:
         """The scores for which there are too few samples to prove that they meet their limit.
 
-        ``Interval.enough`` says so. If an output has limits on its error, such as on the SQNR, its scores of
-        agreement are left out.
+        Their ``Interval.enough`` is False. If an output has limits on its error, such as on the SQNR, its
+        scores of agreement are left out.
         """
         few = [score for score in self.metrics if _is_open(score)]
         for output in self.outputs:

@@ -182,8 +182,8 @@ class Metric:
     """Whether the value is computed from squares of the elements. Then it cannot be computed if the values of
     an output are too small or too large to be squared (``rows.SQUARED``)."""
     fits_channels: bool
-    """Whether a limit on a whole output also applies to channels with far smaller values by themselves. Such
-    channels may have another unit, so the value must be a ratio to the energy of the baseline."""
+    """Whether a limit on a whole output also applies to its small channels alone. These have far smaller
+    values and may have another unit, so the metric must be a ratio to the energy of the baseline."""
     measure: Measure
     """Computes a row of numbers for each sample, from which ``value`` computes the metric, and says what the
     columns mean."""
@@ -212,7 +212,7 @@ class Metric:
 
         Args:
             rows: The rows of the metric's measure, [samples, columns]; at least one row. For the metric
-                ``tolerance``, the first row tells.
+                ``tolerance``, the first row holds the check, which decides.
         """
         if self.measure is TOLERANCE:
             return is_of_worst(rows[0])

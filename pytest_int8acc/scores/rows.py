@@ -189,8 +189,8 @@ def errors(b: Array, c: Array, samples: int, options: Options | None = None, pea
         b: The baseline.
         c: The candidate.
         samples: How many samples each array holds.
-        options: Not used.
-        peak: Not used.
+        options: Not used. All functions of the type ``RowsFunction`` have this argument.
+        peak: Not used, like ``options``.
     """
     flat_b, flat_c = b.reshape(samples, -1), c.reshape(samples, -1)
     size = flat_b.shape[1]

@@ -283,7 +283,10 @@ class _OfClasses(Share):
     """Base class for limits on metrics that compare class rows, which are vectors of class scores."""
 
     def _class_errors(self, b: Array, c: Array, samples: int) -> tuple[F64, F64]:
-        """Returns the baseline and the candidate's finite error, [samples, class rows, classes]."""
+        """Returns the baseline, and the error of the candidate with 0 in place of NaN and infinity.
+
+        Both are [samples, class rows, classes].
+        """
         y, z = (class_rows(a, self.options.axis, samples) for a in (b, c))
         return y, np.nan_to_num(z - y, nan=0.0, posinf=0.0, neginf=0.0)
 

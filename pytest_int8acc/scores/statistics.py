@@ -5,12 +5,12 @@ such rows and return an ``Interval``. It contains the score on all samples of th
 confidence. ``Score.steady`` says whether the interval contains the limit. If it does, ``Interval.needed`` is
 the number of samples that would decide. The method depends on the kind of score:
 
-- A ratio of samples that are right: exact, by the binomial distribution (Clopper and Pearson, 1934). The drop
-  of this ratio against the baseline: from the samples lost and gained (McNemar, 1947; Newcombe, 1998).
-- Sums and means over samples: the jackknife (Tukey, 1958) with Student's t and Hall's correction for skewness
-  (1992). To prove a fix, one more sample with a larger error is assumed, from Pareto's tail (Weissman, 1978).
-- Limits on the worst sample: an estimate of the distribution's tail (Hill, 1975), or undecided with few
-  samples. If a ratio of the samples may miss the limit: exact, by order statistics.
+- The ratio of right samples has an exact interval, by the binomial distribution (Clopper and Pearson, 1934).
+  The drop of this ratio has one from the samples lost and gained (McNemar, 1947; Newcombe, 1998).
+- Sums and means over samples use the jackknife (Tukey, 1958) with Student's t and Hall's correction for
+  skewness (1992). A proof of a fix assumes one more sample, with a larger error (Weissman, 1978).
+- The worst sample uses an estimate of the distribution's tail (Hill, 1975). Few samples leave the verdict
+  undecided. If a ratio of the samples may miss the limit, the interval is exact, by order statistics.
 
 Samples that belong together, like the frames of a video, are one unit: they count as one row.
 """
@@ -505,7 +505,7 @@ def _of_pooled(score: Score, rows: F64, metric: Metric, confidence: float, *, ra
 
 
 def _with_rare_unit(loss: float, influence: F64) -> tuple[float, float]:
-    """Returns the logarithm of a loss to which one more unit was added, worse than all others, and its error.
+    """Returns the logarithm of a loss after one more, worse unit is added, and the standard error of it.
 
     A unit is a sample, or a group of samples that belong together. The loss of the added unit is the greatest
     loss that is expected among ``_RARER`` times as many units. This assumes that the largest losses have
@@ -606,7 +606,7 @@ def _of_worst(score: Score, metric: Metric, losses: F64, confidence: float) -> I
 
     The better end is valid for any distribution of losses. The worse end is estimated from the tail of the
     distribution. It is infinitely bad if there is no tail, or if there are fewer than ``MIN_TAIL`` samples.
-    Samples that belong together count as one.
+    Samples that belong together count as one. The result is None if a loss is NaN, or without samples.
 
     Args:
         score: The score of all samples, with its limit.

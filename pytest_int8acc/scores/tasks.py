@@ -258,7 +258,7 @@ class TaskRun:
 
     @property
     def drawable(self) -> TaskRun | None:
-        """This metric, if it can be computed for dozens of subsets of the samples in a short time."""
+        """This object, if its metric is fast enough for dozens of subsets of the samples; otherwise None."""
         return None if TASKS[self._task.name].slow else self
 
     @property

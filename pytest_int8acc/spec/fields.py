@@ -30,7 +30,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 #: wrong key, and a missing key.
 VALUE, KEY, MISSING = "int8acc_value", "int8acc_key", "int8acc_missing"
 
-#: Two regular expressions: one matches a function ``file.py:function``, the other the name of a test.
+#: Regular expressions: ``FUNCTION`` matches a function ``file.py:function``, ``NAME`` the name of a case.
 FUNCTION = r"^[^\x00-\x1f]+\.py:[A-Za-z_][A-Za-z0-9_]*$"
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 

@@ -64,7 +64,7 @@ def spec_error(file: Path, mistakes: Iterable[Mistake]) -> SpecError:
 
 
 def _cases(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
-    """Return the cases of a file that have no mistakes; add the mistakes of the others to ``mistakes``."""
+    """Return the cases of a file without mistakes. The mistakes of other cases are added to ``mistakes``."""
     if not isinstance(root.value, dict):
         text = f"a spec is a mapping of keys like 'model: resnet50.onnx', found {found(root.plain())}"
         mistakes.append(Mistake(root.mark, text))

@@ -145,10 +145,10 @@ def _conflicts_of_low(given: Mapping[str, Any]) -> Iterator[tuple[str | None, st
 
 
 def _conflicts_of_prove(given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-    """Yield messages on ``prove`` with a golden baseline, and on labels or groups for some samples only.
+    """Yield messages on ``prove`` with ``baseline: golden``, and on missing labels or groups.
 
-    If the case names files of labels or groups for ``inputs``, it needs such files for ``prove``, too. The
-    reverse also holds.
+    If the case names a file of labels, ``prove`` needs labels, too. If ``prove`` has labels, the case needs
+    labels, too. The same holds for ``groups``, which say which samples belong together.
     """
     prove = given.get("prove")
     if prove is not None and given.get("baseline") == "golden":
