@@ -10,24 +10,25 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from case_files import CaseFile, case_files, differences, facts, merged, run, run_together, stand_in, write
+from case_files import (
+    KEYS,
+    STAND_INS,
+    CaseFile,
+    case_files,
+    differences,
+    facts,
+    merged,
+    run,
+    run_together,
+    stand_in,
+    write,
+)
 from contradictions import contradictions
 
 pytestmark = pytest.mark.usefixtures("quick_processes")
 
 #: Keys of a later step that change the project.
-WRITTEN = {
-    "network",
-    "graph",
-    "weights",
-    "models",
-    "data",
-    "calibration",
-    "proving",
-    "ranges",
-    "qdq",
-    "files",
-}
+WRITTEN = KEYS - {"about", "spec", "options", "workers", "expect", "expect only", "then", "variants"}
 FILES = {file: tuple(cases) for file, cases in groupby(case_files(), lambda case: case.file)}
 
 
@@ -37,7 +38,7 @@ def test_case(cases: tuple[CaseFile, ...], pytester: pytest.Pytester) -> None:
     wrong: list[str] = []
     together: dict[tuple[str, ...], list[CaseFile]] = {}
     for case in cases:
-        if {"then", "workers", "engine", "times", "fuses wrong", "shows", "engines off"} & case.said.keys():
+        if ({"then", "workers"} | STAND_INS) & case.said.keys():
             wrong += stepwise(case, pytester)
         else:
             together.setdefault(tuple(case.said.get("options", ())), []).append(case)
@@ -71,4 +72,6 @@ def differs(
 ) -> list[str]:
     """A heading, and what an entry says otherwise than expected or against itself; nothing if it does not."""
     wrong = differences(facts(entry), expected) + contradictions(entry)
+    if wrong and entry["verdict"] == "error":
+        wrong.append(f"the error: {entry.get('message', '')}")
     return [f"{case}{step}: {case.said.get('about', '')}", *wrong] if wrong else []

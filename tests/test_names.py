@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 import pytest
 from hostile import HOSTILE, NAMES, NOT_IN_ONNX, acts, obeyed, told
 from hypothesis import given
+
+from pytest_int8acc.names import file_name, in_code, in_markdown
 
 ALL = (*HOSTILE, *NOT_IN_ONNX)
 
@@ -57,3 +61,24 @@ def test_long_names_stay_apart() -> None:
     one, other = told("n" * 65_536), told("n" * 65_535)
     assert one != other
     assert re.fullmatch(r"n+\.\.\.\[[0-9a-f]{8}, 65536 characters\]\.\.\.n+", one)
+
+
+@given(NAMES)
+def test_a_file_of_any_name_can_be_made_where_it_is_wanted(name: str) -> None:
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", file_name(name))
+
+
+def test_a_file_of_a_hostile_name_is_in_its_folder(tmp_path: Path) -> None:
+    for name in ALL:
+        (tmp_path / file_name(name)).mkdir(exist_ok=True)
+        assert Path(os.path.normpath(tmp_path / file_name(name))).parent == tmp_path
+
+
+@pytest.mark.parametrize("name", ALL, ids=range(len(ALL)))
+def test_a_hostile_name_is_text_in_markdown(name: str) -> None:
+    cell = in_markdown(name)
+    assert cell.isprintable()
+    assert not re.search(r"(?<!\\)[|`*_\[\]#@$]", cell)
+    assert not re.search("[<>]", cell)
+    code = in_code(name)
+    assert code == cell or re.fullmatch("`[^`|]+`", code)

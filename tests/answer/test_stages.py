@@ -103,3 +103,11 @@ def test_implicit_quantization_is_not_blamed_on_the_engine(good: dict[str, Outpu
     lines, first = placed(outputs, JUDGE)
     assert first == IMPLICIT
     assert (lines[-1].against, lines[-1].fits["logits"].meanings) == (ENGINE_FP16, ("small",))
+
+
+def test_an_engine_that_misses_by_rounding_is_not_blamed(good: dict[str, Outputs]) -> None:
+    judge = Judge((OutputLimits("logits", limits={"sqnr_db": 28}),), (), None)
+    outputs = good | {ENGINE_INT8: changed(good[ENGINE_FP16], 0.96), QDQ: changed(good[FP16], 0.957, 0.03)}
+    lines, first = placed(outputs, judge)
+    assert first != ENGINE_INT8
+    assert next(line for line in lines if line.name == ENGINE_INT8).passed

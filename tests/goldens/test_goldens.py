@@ -32,7 +32,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kills import at_once, killed_at
 
-from pytest_int8acc.goldens.location import Location, pack, unpack
+from pytest_int8acc import Int8accError
+from pytest_int8acc.goldens.location import Cutter, Location, pack, unpack
 from pytest_int8acc.goldens.record import Record
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -304,6 +305,17 @@ def value_of(location: Location) -> float | None:
     (value,) = np.unique(location.outputs(record)["y"])
     assert record.data == f"of {value}"
     return float(value)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    y = {"y": [np.zeros((2, 3))]}
+    for stored, said in (
+        ({}, "holds no output 'y'"),
+        ({"y": np.zeros((3, 3))}, "kept with 3 rows, and this run has 2"),
+        ({"y": [np.zeros(1)] * 2}, "kept in 2 batches, and this run has 1"),
+    ):
+        with pytest.raises(Int8accError, match=said):
+            Cutter(stored, "case.json", "record it again").cut(y)
 
 
 @forks

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from plugin_support import CONFTEST, LOAD, spec
+
+from pytest_int8acc.plugin.session import choose_device, visible_devices
 
 pytestmark = pytest.mark.usefixtures("quick_processes")
 
@@ -55,3 +59,11 @@ def test_a_gpu_that_is_not_there_is_refused(
     result.assert_outcomes(errors=1)
     count = len(visible.split(",")) if visible else 0
     result.stdout.fnmatch_lines([f"*--int8acc-device: there is no GPU 2: {count} GPUs are visible; *"])
+
+
+def test_without_a_list_the_driver_tells_the_gpus(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"0000:0{number}:00.0").mkdir()
+    assert visible_devices({}, tmp_path) == ["0", "1", "2", "3"]
+    assert visible_devices({}, tmp_path / "none") == []
+    assert choose_device("gw11", None, ["2", "5"]) == "5"

@@ -13,7 +13,7 @@ from spec_texts import OUTPUT_METRICS, TASKS
 
 from pytest_int8acc import Case, load_spec
 from pytest_int8acc.report import catalogue, why
-from pytest_int8acc.results.causes import Cause
+from pytest_int8acc.results.causes import Cause, NumberName
 
 #: Characters of a clause at most, so that a layer's name of 25 fits before it in a line of 110.
 CLAUSE = 83
@@ -50,6 +50,10 @@ def test_every_kind_has_all_of_its_words(name: str) -> None:
     for kind, row in table.items():
         if name != "STAGES" or kind not in WITHOUT_ADVICE:
             assert all(texts(row)), kind
+
+
+def test_every_number_of_a_cause_has_a_label() -> None:
+    assert set(catalogue.NUMBERS) == values(NumberName)
 
 
 @pytest.mark.parametrize("symptom", catalogue.SYMPTOMS)

@@ -65,6 +65,10 @@ KEYS = {
     "then",
     "variants",
 }
+#: Keys that say what stands in for engines, one at most.
+STAND_INS = {"engine", "times", "fuses wrong", "shows", "engines off"}
+#: Keys of a later step.
+STEP = KEYS - {"about", "expect only", "then", "variants"}
 #: Facts that hold texts: each pattern that is expected must be found in one of them.
 TEXTS = (
     *("says", "why", "ends", "warns", "notes", "candidate", "backend", "golden", "precision", "score notes"),
@@ -97,6 +101,8 @@ def case_files() -> Iterator[CaseFile]:
         variants = said.pop("variants", {"": {}})
         for variant, more in variants.items():
             whole = merged(said, more)
+            unknown = (more.keys() - KEYS).union(*(step.keys() - STEP for step in whole.get("then", ())))
+            assert not unknown, f"{path}, {variant}: {unknown} are no keys of a variant or of a later step"
             whole["expect"] = whole.pop("expect only", whole.get("expect", {}))
             yield CaseFile(name, str(variant), whole)
 
@@ -202,6 +208,9 @@ def spec_of(said: Mapping[str, Any]) -> str:
 
 def stand_in(patch: pytest.MonkeyPatch, said: Mapping[str, Any]) -> None:
     """ONNX Runtime stands in for engines as ``engine`` tells of them, with ``times``, and so on."""
+    given = STAND_INS & said.keys()
+    assert len(given) < 2, f"one stand-in hides the other: {given}"
+    assert "right at level" not in said or "fuses wrong" in said
     if "engine" in said:
         told_engines.tell(patch, told_engines.said(said["engine"]))
     if "times" in said:
@@ -225,8 +234,9 @@ def run(
     (folder / "case.int8acc.yaml").write_text(spec_of(said), encoding="utf-8")
     workers = [f"-n{said['workers']}"] if "workers" in said else []
     options = [*LOAD, *workers, *said.get("options", [])]
-    pytester.runpytest(*options, "--int8acc", f"--int8acc-report={report}", f"--rootdir={folder}")
-    (entry,) = _entries(folder / report)
+    result = pytester.runpytest(*options, "--int8acc", f"--int8acc-report={report}", f"--rootdir={folder}")
+    (entry,) = entries = _entries(folder / report)
+    _agree(result, entries)
     return entry
 
 
@@ -243,8 +253,10 @@ def run_together(
     report = f"report_{cases[0].folder}"
     options = cases[0].said.get("options", [])
     arguments = ("--int8acc", "--continue-on-collection-errors", f"--int8acc-report={report}")
-    pytester.runpytest(*LOAD, *options, *arguments, *specs)
-    by_folder = {entry["nodeid"].partition("/")[0]: entry for entry in _entries(pytester.path / report)}
+    result = pytester.runpytest(*LOAD, *options, *arguments, *specs)
+    entries = _entries(pytester.path / report)
+    _agree(result, entries)
+    by_folder = {entry["nodeid"].partition("/")[0]: entry for entry in entries}
     for case in cases:
         entry = by_folder[case.folder]
         entry["written"] = [path.removeprefix(f"{case.folder}/") for path in entry.get("written", [])]
@@ -255,6 +267,15 @@ def _entries(folder: Path) -> list[dict[str, Any]]:
     """The cases of a report; a spec that cannot be read is an entry with the verdict error."""
     report = json.loads((folder / "report.json").read_text())
     return report["cases"] + [{**unread, "verdict": "error"} for unread in report["errors"]]
+
+
+def _agree(result: pytest.RunResult, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Pytest counts the same verdicts as the report, and shows no traceback."""
+    counted = result.parseoutcomes()
+    for verdict, outcome in (("passed", "passed"), ("failed", "failed"), ("error", "errors")):
+        count = sum(entry["verdict"] == verdict for entry in entries)
+        assert counted.get(outcome, 0) == count, f"{verdict}: {count} in report.json, pytest says {counted}"
+    assert "Traceback" not in result.stdout.str()
 
 
 def written_and_run(pytester: pytest.Pytester, **said: Any) -> dict[str, Any]:
@@ -294,6 +315,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "ran": contract.get("realized", {}),
         "misplaced": {layer["name"]: layer["ran"] for layer in contract.get("misplaced", ())},
         "engines": [engine["role"] for engine in entry.get("engines", ())],
+        "searches speed": bool(speed),
         "lose time": sorted(speed.get("losses", {})),
         "plans for speed": [sorted(plan["layers"]) for plan in plans],
         "plans refused": [sorted(plan["layers"]) for plan in plans if plan["passed"] is None],
@@ -305,6 +327,13 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "parts of": {output["name"]: output["part_of"] for output in outputs if output["part_of"]},
         "hidden tensors": {output: found["tensor"] for output, found in hidden.items()},
         "hides errors of": {output: found["fails"] for output, found in hidden.items() if found["fails"]},
+        "hidden by": {output: [found["operator"], found["node"]] for output, found in hidden.items()},
+        "hidden limits": {
+            f"{found['tensor']} {score['metric']}": score["limit"]
+            for found in hidden.values()
+            for score in found["scores"]
+            if score["limit"] is not None
+        },
         "can be judged": sorted(output for output, found in hidden.items() if found["is_known"]),
         "hidden scores": {
             f"{found['tensor']} {score['metric']}": _number(score["value"])
@@ -317,6 +346,9 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "limits": {name: s["limit"] for name, s in scores.items() if s["limit"] is not None},
         "limited": sorted(name for name, s in scores.items() if s["limit"] is not None),
         "undetected": sorted({dead["kind"] for dead in blind.get("undetected", [])}),
+        "unseen outputs": sorted({d["output"] for d in blind.get("undetected", []) if d.get("output")}),
+        "proposed limit": caught_by["limit"] if caught_by else None,
+        "accepted because": entry.get("blind_reason", ""),
         "would be caught by": f"{caught_by['subject']} {caught_by['metric']}" if caught_by else "",
         "at chance": sorted(metric["metric"] for metric in blind.get("at_chance", [])),
         "nan share": {o["name"]: o["nan_share"] for o in outputs if o["nan_share"]},
@@ -337,6 +369,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "nodes": {layer: cause["op_type"] for layer, cause in causes.items()},
         "formats": {layer: cause["format"] for layer, cause in causes.items()},
         "numbers": {layer: cause["numbers"] for layer, cause in causes.items()},
+        "alone on": {c["layer"]: c["worst_alone"]["subject"] for c in culprits if c["worst_alone"]},
         "alone": {c["layer"]: c["worst_alone"]["metric"] for c in culprits if c["worst_alone"]},
         "shown by": {layer: trial["kind"] for layer, trial in tried.items()},
         "shown share": {layer: trial["share"] for layer, trial in tried.items()},
@@ -361,6 +394,9 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         if proved
         else {},
         "remedy held out": ((proved or {}).get("held_out") or {}).get("count"),
+        "remedy scores": {
+            f"{s['subject']} {s['metric']}": _number(s["value"]) for s in first.get("scores", [])
+        },
         "remedy latency": (first.get("latency") or {}).get("median_ms"),
         "remedy keeps high": sorted(first.get("layers", [])),
         "remedy rescales": sorted(rescale["tensor"] for rescale in first.get("rescales", [])),
@@ -445,7 +481,7 @@ def _texts(key: str, found: list[str], wanted: list[str] | str) -> list[str]:
     patterns = [wanted] if isinstance(wanted, str) else wanted
     if not patterns and any(found):
         return [f"{key}: expected none, found {found}"]
-    there = key in TEXTS
+    there = not key.startswith("not ")
     missed = [p for p in patterns if any(re.search(p, text, re.DOTALL) for text in found) != there]
     return [f"{key}: {'no' if there else 'a'} match of {pattern!r} in {found}" for pattern in missed]
 

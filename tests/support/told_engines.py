@@ -68,6 +68,7 @@ class Told:
 
 def said(engine: Mapping[str, Any]) -> Told:
     """As a case file has it: ``ran``, formats by node; ``regions``, first node to last; and the rest."""
+    assert engine.keys() <= {"ran", "regions", "obeys", "is the baseline", "untold"}, engine.keys()
     text = dump(engine.get("ran", {}), engine.get("regions"))
     return Told(text, bool(engine.get("obeys")), bool(engine.get("is the baseline")), engine.get("untold", 0))
 
