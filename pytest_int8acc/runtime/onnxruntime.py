@@ -471,8 +471,12 @@ def share_of_cores(environment: Mapping[str, str] = os.environ) -> int | None:
     workers = environment.get("PYTEST_XDIST_WORKER_COUNT", "")
     if not workers.isdecimal() or workers == "0":
         return None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // int(workers))
+    return max(1, usable_cores() // int(workers))
+
+
+def usable_cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class OrtBackend(Backend):

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from pytest_int8acc.files import read_sealed, replace_file, seal
 from pytest_int8acc.runtime.trt.options import BUILDER_OPTIONS
@@ -39,6 +39,10 @@ LOG = "build.log"
 FACT = "FACT "
 #: Name of a file that exists while the job waits for the GPU.
 WAITING = "waiting"
+#: Maximum number of builds beside each other on one GPU.
+SLOTS = 8
+#: Number of seconds after which a process that waits for a GPU checks its locks again.
+_POLL_SECONDS = 0.05
 
 #: Quantile and regression cutoff of the legacy calibrator. Polygraphy's quantile of 0.5 would clip half of
 #: the values.
@@ -66,22 +70,57 @@ def lock_of(bus: str) -> Path | None:
 
 
 @contextlib.contextmanager
-def alone(lock: Path | None) -> Iterator[float]:
-    """Hold a lock within the block, and yield the number of seconds until the lock was free.
+def alone(lock: Path | None, *, timeout: float = -1) -> Iterator[float | None]:
+    """Hold a GPU within the block. No other process of this user then builds or measures there.
 
-    Two builders on one GPU slow each other by a factor of 3 to 4. So only one process at a time uses a GPU.
-    If the file system has no locks, the block runs without a lock.
+    TensorRT times kernels, and two builders on one GPU slow each other by a factor of 3 to 4. If the file
+    system has no locks, the block runs without a lock.
+
+    Args:
+        lock: The file from :func:`lock_of`; None holds nothing.
+        timeout: Maximum number of seconds to wait for each lock; -1 waits without a limit.
+
+    Yields:
+        The number of seconds until the GPU was free; None if it was not free in time.
     """
     started = time.monotonic()
-    held = None if lock is None else FileLock(str(lock), thread_local=False)
-    if held is not None:
-        with contextlib.suppress(OSError):
-            held.acquire()
-    try:
+    with contextlib.ExitStack() as held:
+        is_free = all(_hold(slot, held, timeout) for slot in _slots_of(lock, SLOTS))
+        yield time.monotonic() - started if is_free else None
+
+
+@contextlib.contextmanager
+def beside(lock: Path | None, slots: int) -> Iterator[float]:
+    """Use a GPU within the block beside at most ``slots - 1`` other processes, and never beside ``alone``.
+
+    It yields the number of seconds until a place was free. If the file system has no locks, the block runs
+    without a lock.
+    """
+    started = time.monotonic()
+    places = _slots_of(lock, min(slots, SLOTS))
+    with contextlib.ExitStack() as held:
+        while places and not any(_hold(place, held, 0) for place in places):
+            time.sleep(_POLL_SECONDS)
         yield time.monotonic() - started
-    finally:
-        if held is not None:
-            held.release()
+
+
+def _slots_of(lock: Path | None, slots: int) -> list[Path]:
+    """The files of a GPU's places. A process that holds all of them has the GPU alone."""
+    if lock is None:
+        return []
+    return [lock, *(lock.with_suffix(f".{place}{lock.suffix}") for place in range(1, slots))]
+
+
+def _hold(place: Path, held: contextlib.ExitStack, timeout: float) -> bool:
+    """Lock a file until ``held`` is closed; False if another process has it after ``timeout`` seconds."""
+    lock = FileLock(str(place), thread_local=False)
+    with contextlib.suppress(OSError):
+        try:
+            lock.acquire(timeout=timeout, poll_interval=_POLL_SECONDS)
+        except Timeout:
+            return False
+    held.callback(lock.release)
+    return True
 
 
 def main() -> int:
@@ -199,14 +238,17 @@ def _built(job: dict[str, Any], *, fed: bool) -> dict[str, Any]:
         _mark(network, set(job["outputs"]))
     absent = _hold_precisions(network, job["precisions"], fed=fed)
     Path(NETWORK).write_text(json.dumps(list(_layers(network))), encoding="utf-8")
-    saved = TIMING if job["timing"] else None
     batches = _Batches(job["calibration_shapes"] or ())
-    made = EngineBytesFromNetwork((builder, network, parser), _config(job, batches), save_timing_cache=saved)
+    shared = Path(job["timing"]) if job["timing"] else None
+    lock = Path(job["lock"]) if job["lock"] else None
     Path(WAITING).touch()
-    with alone(job["lock"] and Path(job["lock"])) as waited, _shared_timings(job["timing"]):
+    with beside(lock, job["slots"]) if job["slots"] else alone(lock) as waited:
         Path(WAITING).unlink()
         job["waited"] += waited
-        engine = bytes(made())
+        _take_timings(shared)
+        config = _config(job, batches)(builder, network)
+        engine = bytes(EngineBytesFromNetwork((builder, network, parser), config)())
+        _give_timings(shared, config)
     if batches.asked_for and not batches.names:
         raise RuntimeError("TensorRT does not take the calibration cache; it may be of another version")
     Path(ENGINE).write_bytes(engine)
@@ -214,21 +256,25 @@ def _built(job: dict[str, Any], *, fed: bool) -> dict[str, Any]:
     return found | {"tensorrt": str(_tensorrt().__version__)}
 
 
-@contextlib.contextmanager
-def _shared_timings(shared: str | None) -> Iterator[None]:
-    """Copy the shared timing cache for the build in the block, and share what the build has added.
+def _take_timings(shared: Path | None) -> None:
+    """Copy the shared timing cache for a build. If the cache cannot be read, the build takes longer."""
+    if shared is not None:
+        with contextlib.suppress(OSError):
+            Path(TIMING).write_bytes(read_sealed(shared, "timing cache") or b"")
 
-    The GPU is held within the block, so that the cache has what all builds before this one timed on this GPU.
-    A cache that cannot be read or written makes builds longer, but does not make them fail.
+
+def _give_timings(shared: Path | None, config: Any) -> None:
+    """Add what a build has timed to the shared timing cache, beside what other builds have added meanwhile.
+
+    If the cache cannot be written, later builds take longer.
     """
     if shared is None:
-        yield
         return
-    with contextlib.suppress(OSError):
-        Path(TIMING).write_bytes(read_sealed(Path(shared), "timing cache") or b"")
-    yield
-    with contextlib.suppress(OSError):
-        replace_file(Path(shared), seal(Path(TIMING).read_bytes()))
+    timings = config.get_timing_cache()
+    with contextlib.suppress(OSError), FileLock(str(shared.with_suffix(".lock"))):
+        others = config.create_timing_cache(read_sealed(shared, "timing cache") or b"")
+        timings.combine(others, ignore_mismatch=True)
+        replace_file(shared, seal(bytes(timings.serialize())))
 
 
 def _network_options(job: dict[str, Any]) -> dict[str, bool]:
@@ -432,7 +478,7 @@ def _tell(fact: Any) -> None:
 
 
 def _gpu() -> dict[str, Any]:
-    """Name and compute capability of device 0, and the devices of its kind, from the driver library."""
+    """Facts about device 0, and the devices of its kind, from the driver library."""
     library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         cuda = ctypes.CDLL(library)
@@ -450,8 +496,8 @@ def _gpu() -> dict[str, Any]:
 
 
 def _device(cuda: Any, index: int) -> tuple[dict[str, Any], str]:
-    """The name and compute capability of a GPU, and its PCI bus id."""
-    device, value = ctypes.c_int(), ctypes.c_int()
+    """The name, compute capability and memory of a GPU, and its PCI bus id."""
+    device, value, nbytes = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
     name, bus = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
     code = cuda.cuDeviceGet(ctypes.byref(device), index) or cuda.cuDeviceGetName(name, len(name), device)
     if code:
@@ -460,8 +506,10 @@ def _device(cuda: Any, index: int) -> tuple[dict[str, Any], str]:
     for attribute in (_MAJOR, _MINOR):
         cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         capability.append(value.value)
+    cuda.cuDeviceTotalMem_v2(ctypes.byref(nbytes), device)  # stays 0 if it fails
     place = "" if cuda.cuDeviceGetPCIBusId(bus, len(bus), device) else bus.value.decode(errors="replace")
-    return {"name": name.value.decode(errors="replace"), "capability": capability}, place
+    facts = {"name": name.value.decode(errors="replace"), "capability": capability, "nbytes": nbytes.value}
+    return facts, place
 
 
 def _cudart() -> dict[str, Any]:

@@ -57,6 +57,7 @@ from pytest_int8acc.runtime.trt.latency import layer_times, measure_latency, wit
 from pytest_int8acc.runtime.trt.options import BUILDER_OPTIONS
 from pytest_int8acc.runtime.trt.platform import Device, Platform, require
 from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.criteria import EngineCriterion
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
 
@@ -69,6 +70,11 @@ _DEFAULT_LEVEL = 3
 #: tensors.
 _AS_OUTPUTS = "the tensors are outputs, so less is fused: these are not the engines of the verdict"
 _AS_DEBUG = "tensors that TensorRT leaves unfused, as debug tensors: the engines are those of the verdict"
+#: A note for the report.
+_UNTIMED = (
+    "engines not timed: the GPU was in use, and at 'optimization_level' 0 and 1 a case without a 'speedup' "
+    "does not wait for it"
+)
 
 
 class TrtBackend:
@@ -103,10 +109,9 @@ class TrtBackend:
         self._low: Kind = case.candidate or "int8"
         self._obey = obey
         self.can_obey = platform.has("layer precisions") and not obey
-        own = self._options.builder.get("optimization_level")
-        self.other_levels = tuple(
-            level for level in _LEVELS if level < (_DEFAULT_LEVEL if own is None else own)
-        )
+        own = self._options.builder.get("optimization_level", _DEFAULT_LEVEL)
+        self.other_levels = tuple(level for level in _LEVELS if level < own)
+        self._is_beside = own in _LEVELS and not _judges_time(case)
         self._running: dict[Role, TrtEngine] = {}
         self._infos: dict[Role, EngineInfo] = {}
         self._built: dict[Role, Built] = {}
@@ -201,10 +206,17 @@ class TrtBackend:
         return form.showing(fit_model(form.original, self.platform)), True
 
     def measure_latency(self, roles: Sequence[Role], inputs: Dataset) -> None:
-        """Measure the engines of these roles in turn on the first batch. ``engines`` then has the times."""
+        """Measure the engines of these roles in turn on the first batch. ``engines`` then has the times.
+
+        Engines that may be built beside others are not measured while another process uses the GPU.
+        """
         engines = {role: self._running[role] for role in roles if role in self._running}
-        for role, latency in measure_latency(engines, next(inputs.batches()).feed).items():
+        feed = next(inputs.batches()).feed
+        times = measure_latency(engines, feed, waits=not self._is_beside)
+        for role, latency in times.items():
             self._infos[role] = replace(self._infos[role], latency=latency)
+        if engines and not times:
+            self.notes = tuple(dict.fromkeys((*self.notes, _UNTIMED)))
 
     def layer_times(self, role: Role, inputs: Dataset) -> tuple[LayerTime, ...]:
         """The time of each layer in ms; empty if no engine is open for ``role``, or its layers are not known.
@@ -293,6 +305,7 @@ class TrtBackend:
             implicit=implicit,
             outputs=outputs,
             options=options,
+            is_beside=self._is_beside,
         )
 
     def _precisions(self, form: ModelForm | ImplicitForm, model: Model) -> dict[str, Precision]:
@@ -373,6 +386,12 @@ def _options(case: Case) -> BuildOptions:
         builder={name: value for name, value in given.items() if value is not None},
         timeout=float(said.timeout),
     )
+
+
+def _judges_time(case: Case) -> bool:
+    """Whether the time of an engine decides about a verdict or a plan."""
+    engine = [criterion for criterion in case.criteria if isinstance(criterion, EngineCriterion)]
+    return case.search.goal == "latency" or any(criterion.speedup is not None for criterion in engine)
 
 
 def _flags(form: Form) -> frozenset[Flag]:

@@ -33,6 +33,7 @@ from pytest_int8acc.runtime.children import (
     ran_out_of_memory,
     read_log,
 )
+from pytest_int8acc.runtime.onnxruntime import usable_cores
 from pytest_int8acc.runtime.store import Store, digest_file
 from pytest_int8acc.runtime.trt.calibration import Implicit, check_header, digest, model_digest
 from pytest_int8acc.runtime.trt.platform import Device, Platform, require
@@ -59,6 +60,8 @@ UNFED = "held layers read INT8 results: TensorRT has no kernels that give the la
 _KEPT = (worker.ENGINE, worker.LAYERS, worker.NETWORK, worker.CACHE, worker.META, worker.LOG)
 #: Number of seconds between two messages that a build is still running.
 _LOG_SECONDS = 30.0
+#: Memory of a GPU, in bytes, for each of several builds beside each other.
+_SLOT_BYTES = 4 << 30
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,9 @@ class BuildRequest:
     implicit: Implicit | None = None
     outputs: Outputs = "own"
     options: BuildOptions = field(default_factory=BuildOptions)
+    is_beside: bool = False
+    """Whether other builds may use the GPU at the same time. They disturb the times by which TensorRT chooses
+    kernels, so the engine may be slower."""
 
     def __str__(self) -> str:
         return f"{self.model.name} ({self.role})"
@@ -372,9 +378,21 @@ def build(
     return built
 
 
-def timing_provenance(platform: Platform) -> str:
-    """A text with all that a timing cache depends on: TensorRT's version and the GPU."""
-    return f"{platform.name} ({'.'.join(map(str, platform.version))}) on {platform.gpu}"
+def timing_provenance(platform: Platform, *, is_beside: bool = False) -> str:
+    """A text with all that a timing cache depends on: TensorRT's version, the GPU, and other builds there.
+
+    Args:
+        platform: The platform.
+        is_beside: Whether other builds may have used the GPU while TensorRT timed kernels.
+    """
+    beside = ", beside other builds" if is_beside else ""
+    return f"{platform.name} ({'.'.join(map(str, platform.version))}) on {platform.gpu}{beside}"
+
+
+def _slots(device: Device | None) -> int:
+    """The number of builds beside each other: each has two cores and ``_SLOT_BYTES`` of the GPU's memory."""
+    memory = 0 if device is None else device.nbytes
+    return max(1, min(worker.SLOTS, usable_cores() // 2, memory // _SLOT_BYTES))
 
 
 def run_worker(
@@ -447,20 +465,26 @@ def _make(
     workers: Workers | None,
 ) -> None:
     """Build an engine, and fill ``folder`` with the engine and its other files."""
-    job_folder = folder / "job"
-    job_folder.mkdir()
     logger.info("%s: building an engine with %s", request, platform.description)
     lock = None if device is None else lock_of(device.bus)
-    timing = None if store is None or platform.is_rtx else store.timing_cache(timing_provenance(platform))
-    job = {
-        **_prepare(request, platform, job_folder),
-        "lock": None if lock is None else str(lock),
-        "timing": None if timing is None else str(timing.resolve()),
-    }
     limit, name = request.options.timeout, f"building {request}"
-    outcome = run_worker(
-        job, job_folder, platform, limit, name, device=device, stopped=stopped, workers=workers
-    )
+    tries = (_slots(device), 0) if request.is_beside else (0,)
+    for slots in tries:  # 0 means alone: where several builds take all memory, one may not
+        job_folder = folder / f"job{slots}"
+        job_folder.mkdir()
+        provenance = timing_provenance(platform, is_beside=slots > 0)
+        timing = None if store is None or platform.is_rtx else store.timing_cache(provenance)
+        job = {
+            **_prepare(request, platform, job_folder),
+            "lock": None if lock is None else str(lock),
+            "slots": slots,
+            "timing": None if timing is None else str(timing.resolve()),
+        }
+        outcome = run_worker(
+            job, job_folder, platform, limit, name, device=device, stopped=stopped, workers=workers
+        )
+        if outcome.ended is Ended.DONE or not ran_out_of_memory(outcome.log):
+            break
     problem = explain(outcome, limit)
     if problem:
         kept = _keep_log(job_folder / worker.LOG)

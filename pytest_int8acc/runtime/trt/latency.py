@@ -29,7 +29,12 @@ _Name = TypeVar("_Name", bound=str)
 
 
 def measure_latency(
-    engines: Mapping[_Name, TrtEngine], feed: Feed, *, seconds: float = 1.0, runs: int | None = None
+    engines: Mapping[_Name, TrtEngine],
+    feed: Feed,
+    *,
+    seconds: float = 1.0,
+    runs: int | None = None,
+    waits: bool = True,
 ) -> dict[_Name, Latency]:
     """The latency of each engine.
 
@@ -42,9 +47,11 @@ def measure_latency(
         seconds: Minimum duration of the measurements of all engines together. Each engine runs at least
             ``LEAST_RUNS`` times.
         runs: The number of executions of each engine, in place of ``seconds``.
+        waits: Whether to wait until no other process of this plugin uses the GPU.
 
     Returns:
-        The median, 10th and 90th percentile in milliseconds, by role.
+        The median, 10th and 90th percentile in milliseconds, by role. It is empty if another process uses the
+        GPU and ``waits`` is False.
 
     Raises:
         EngineError: An engine refuses the feed, or CUDA fails.
@@ -55,7 +62,10 @@ def measure_latency(
     timers = {role: _Timer(engine) for role, engine in engines.items()}
     devices = [device for engine in engines.values() for device in engine.platform.devices]
     try:
-        with alone(lock_of(devices[0].bus) if devices else None) as waited:
+        lock = lock_of(devices[0].bus) if devices else None
+        with alone(lock, timeout=-1 if waits else 0) as waited:
+            if waited is None:
+                return {}
             current().waited(waited)
             times = _in_turn(timers, seconds, runs)
     finally:

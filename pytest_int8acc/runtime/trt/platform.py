@@ -41,6 +41,8 @@ class Device(NamedTuple):
     """The value of CUDA_VISIBLE_DEVICES with which a process sees this GPU alone."""
     bus: str
     """The PCI bus id; empty if the driver does not give it."""
+    nbytes: int = 0
+    """The memory in bytes; 0 if the driver does not give it."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,7 @@ def _devices(gpu: dict[str, Any]) -> tuple[Device, ...]:
     names = None if given is None else [entry.strip() for entry in given.split(",")]
     alike = {int(index): str(bus) for index, bus in gpu.get("alike", {}).items()}
     return tuple(
-        Device(str(index) if names is None else names[index], bus)
+        Device(str(index) if names is None else names[index], bus, gpu["nbytes"])
         for index, bus in sorted(alike.items())
         if names is None or index < len(names)
     )
