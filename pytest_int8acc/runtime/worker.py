@@ -40,7 +40,7 @@ FACT = "FACT "
 #: Name of a file that exists while the job waits for the GPU.
 WAITING = "waiting"
 #: Maximum number of builds beside each other on one GPU.
-SLOTS = 8
+SLOTS = 4
 #: Number of seconds after which a process that waits for a GPU checks its locks again.
 _POLL_SECONDS = 0.05
 

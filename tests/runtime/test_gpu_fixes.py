@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_support import WAIT, cases, needs_gpu, outcome, pytest_run
+from gpu_support import TIMED, WAIT, cases, needs_gpu, outcome, pytest_run
 from repair_support import KINDS, write_case
 
 pytestmark = needs_gpu
@@ -31,7 +31,10 @@ def found(tmp_path_factory: pytest.TempPathFactory, gpu_store: Path) -> dict[str
         make, limits = KINDS[network]
         made = {"tactic_sources": [], "optimization_level": 0}
         spec = write_case(project / kind, make(), limits, samples=SAMPLES, tensorrt=made)
-        spec.rename(spec.with_name(f"{kind}.int8acc.yaml"))
+        text = spec.read_text(encoding="utf-8").replace("criteria:\n", f"criteria:\n- {{{TIMED}}}\n")
+        assert TIMED in text
+        spec.with_name(f"{kind}.int8acc.yaml").write_text(text, encoding="utf-8")
+        spec.unlink()
     printed = pytest_run(project, "--int8acc-report", "out", *WAIT, store=gpu_store)
     assert outcome(printed) == {"failed": len(NETWORKS)}
     return cases(project)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_support import UNTRAINED, amax_scales, batched, needs_gpu_below_11
+from gpu_support import TIMED, UNTRAINED, amax_scales, batched, needs_gpu_below_11
 
 from pytest_int8acc.answer import conclude
 from pytest_int8acc.case.measured import measure
@@ -45,7 +45,8 @@ def test_a_fusion_that_is_computed_wrong_is_broken_up(
     spec = tmp_path / "case.int8acc.yaml"
     spec.write_text(
         "model: model.onnx\ninputs: inputs.npz\nint8: {scales: ranges.json}\nplan: plan.yaml\n"
-        "criteria: [{sqnr_db: 15}]\ntensorrt: {tactic_sources: [], optimization_level: 0}\n" + UNTRAINED
+        f"criteria: [{{sqnr_db: 15}}, {{{TIMED}}}]\n"
+        "tensorrt: {tactic_sources: [], optimization_level: 0}\n" + UNTRAINED
     )
     monkeypatch.setattr(backends, "fit_model", lambda model, platform: lower_opset(model, 17))
     (case,) = load_spec(spec)

@@ -28,7 +28,7 @@ from pytest_int8acc.runtime.trt import latency
 from pytest_int8acc.runtime.trt.backend import TrtBackend
 from pytest_int8acc.runtime.trt.build import Built
 from pytest_int8acc.runtime.trt.platform import Device, Platform, find_platform
-from pytest_int8acc.runtime.worker import alone, lock_of
+from pytest_int8acc.runtime.worker import alone, beside, lock_of
 
 SETTINGS = Settings(no_cache=True, backend="tensorrt")
 FIRST, SECOND = Device("0", "0000:01:00.0"), Device("1", "0000:02:00.0")
@@ -202,18 +202,32 @@ def test_a_gpu_is_for_one_process_at_a_time() -> None:
     assert lock is not None
     assert lock != lock_of("0000:01:00.0-test")
     with alone(lock) as waited:
+        assert waited is not None
         assert waited < 5
         with pytest.raises(Timeout):
             FileLock(str(lock)).acquire(timeout=0)
     with FileLock(str(lock)).acquire(timeout=0):
         pass
     with alone(None) as waited:
-        assert waited < 5
+        assert waited is not None
+
+
+def test_a_gpu_in_use_is_not_waited_for_where_nobody_wants_to(tmp_path: Path) -> None:
+    lock = tmp_path / "gpu.lock"
+    with beside(lock, 4), beside(lock, 4):
+        with alone(lock, timeout=0) as waited:
+            assert waited is None
+        with beside(lock, 4) as waited:  # the try to be alone has left no place locked
+            assert waited is not None
+    with alone(lock, timeout=0) as waited:
+        assert waited is not None
 
 
 def test_a_lock_that_cannot_be_held_keeps_nobody_from_work(tmp_path: Path) -> None:
-    with alone(tmp_path / "no folder" / ("x" * 300)) as waited:
-        assert waited < 5
+    lock = tmp_path / "no folder" / ("x" * 300)
+    with alone(lock) as first, beside(lock, 2) as second:
+        assert first is not None
+        assert second < 5
 
 
 def test_latency_is_measured_while_nothing_builds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,6 +256,48 @@ def test_latency_is_measured_while_nothing_builds(monkeypatch: pytest.MonkeyPatc
     assert times[Role.INT8].runs == 3
     assert held
     assert all(held)
+    with beside(lock, 4):
+        assert latency.measure_latency({Role.INT8: engine}, {}, runs=3, waits=False) == {}
+
+
+@pytest.mark.parametrize(
+    ("level", "criterion", "search", "is_beside"),
+    [
+        (0, "cosine: 0.5", "accuracy", True),
+        (1, "cosine: 0.5", "accuracy", True),
+        (1, "speedup: 1.1", "accuracy", False),
+        (1, "cosine: 0.5", "latency", False),
+        (2, "cosine: 0.5", "accuracy", False),
+        (None, "cosine: 0.5", "accuracy", False),
+    ],
+)
+def test_builds_go_beside_each_other_only_where_nobody_judges_time(
+    level: int | None,
+    criterion: str,
+    search: str,
+    is_beside: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    project = Project(tmp_path)
+    project.data(project.model("plain"))
+    made = "" if level is None else f"tensorrt: {{optimization_level: {level}}}\n"
+    criteria = f"criteria: [{{cosine: 0.4}}, {{{criterion}}}]\n"
+    case = project.case(f"{CALIBRATED}{made}search: {{for: {search}}}\n{criteria}")
+    asked: list[bool] = []
+
+    def build(request: Any, *_: Any, **__: Any) -> Built:
+        asked.append(request.is_beside)
+        return built_of(request)
+
+    monkeypatch.setattr(backends, "build", build)
+    monkeypatch.setattr(backends, "open_built", lambda built: SimpleNamespace(close=lambda: None))
+    backend = TrtBackend(Platform("tensorrt", (10, 13, 0), "a GPU", (9, 0), devices=(FIRST,)), case, SETTINGS)
+    forms = forms_of(case)
+    inputs = open_source(case, case.inputs, forms.model, "inputs", None)
+    backend.open(forms.baseline, Role.BASELINE, inputs)
+    backend.close()
+    assert asked == [is_beside]
 
 
 @pytest.mark.rtx

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from zoo import ZOO
 
+from pytest_int8acc import EngineError
 from pytest_int8acc.files import read_sealed
+from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.runtime.children import Ended, Workers
+from pytest_int8acc.runtime.trt.build import BuildRequest, build
+from pytest_int8acc.runtime.trt.platform import Platform
 
 #: What the worker needs of TensorRT and Polygraphy. A build takes a while, and adds a line to its timings.
 MODULES = {
@@ -19,7 +25,7 @@ MODULES = {
     "polygraphy/logger.py": "class G_LOGGER:\n    VERBOSE = 0\n",
     "polygraphy/backend/__init__.py": "",
     "polygraphy/backend/trt.py": """
-import pathlib, time
+import json, pathlib, time
 
 PostprocessConfig = None
 
@@ -33,23 +39,50 @@ def load_plugins(plugins):
     pass
 
 class NetworkFromOnnxPath:
-    def __init__(self, path):
+    def __init__(self, path, **options):
         pass
 
     def __call__(self):
         return None, Network(), None
 
+class Timings:
+    def __init__(self, content):
+        self.known = set(content.split())
+
+    def combine(self, other, ignore_mismatch):
+        self.known |= other.known
+        return True
+
+    def serialize(self):
+        return b" ".join(sorted(self.known))
+
+class Config:
+    def __init__(self, content):
+        self.timings = Timings(content)
+
+    def create_timing_cache(self, content):
+        return Timings(content)
+
+    def get_timing_cache(self):
+        return self.timings
+
 def CreateConfig(load_timing_cache=None, **options):
-    return load_timing_cache
+    path = pathlib.Path(load_timing_cache or "no cache")
+    return lambda builder, network: Config(path.read_bytes() if path.exists() else b"")
 
 class EngineBytesFromNetwork:
-    def __init__(self, network, loaded, save_timing_cache):
-        self.loaded, self.saved = loaded, save_timing_cache
+    def __init__(self, network, config):
+        self.config = config
 
     def __call__(self):
-        known = pathlib.Path(self.loaded).read_bytes() if pathlib.Path(self.loaded).exists() else b""
-        time.sleep(0.3)
-        pathlib.Path(self.saved).write_bytes(known + pathlib.Path.cwd().name.encode() + b" ")
+        begun = time.time()
+        time.sleep(0.5)
+        if json.loads(pathlib.Path("job.json").read_text())["slots"]:
+            lacking = pathlib.Path(__file__).with_name("memory")
+            if lacking.exists():
+                raise RuntimeError(lacking.read_text())
+        pathlib.Path("times").write_text(f"{begun} {time.time()}")
+        self.config.timings.known.add(pathlib.Path.cwd().name.encode())
         return b"engine"
 """,
 }
@@ -64,8 +97,8 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path / "modules")
 
 
-def build(folder: Path, timing: Path) -> Ended:
-    """Have a worker build an engine in ``folder``, while it holds the GPU."""
+def work(folder: Path, timing: Path, slots: int) -> Ended:
+    """Have a worker build an engine in ``folder``, alone on the GPU if ``slots`` is 0."""
     folder.mkdir()
     job = {
         "kind": "build",
@@ -81,19 +114,53 @@ def build(folder: Path, timing: Path) -> Ended:
         "algorithm": None,
         "calibration_shapes": None,
         "lock": str(folder.parent / "gpu.lock"),
+        "slots": slots,
         "timing": str(timing),
     }
     with Workers() as workers:
         return workers.run(job, folder, 60).ended
 
 
-def test_builds_that_wait_for_each_other_lose_no_timings(tmp_path: Path) -> None:
+def overlaps(folders: list[Path]) -> int:
+    """Number of builds that had begun when the first one ended."""
+    times = [tuple(map(float, (folder / "times").read_text().split())) for folder in folders]
+    first = min(end for _, end in times)
+    return sum(begun < first for begun, _ in times)
+
+
+@pytest.mark.parametrize("slots", [0, 1, 2])
+def test_builds_on_one_gpu_lose_no_timings(slots: int, tmp_path: Path) -> None:
+    """Each waits until it is alone, or has one of ``slots`` places."""
     shared = tmp_path / "timing.cache"
     folders = [tmp_path / name for name in ("a", "b", "c")]
     with ThreadPoolExecutor(3) as pool:
-        assert set(pool.map(lambda folder: build(folder, shared), folders)) == {Ended.DONE}
+        assert set(pool.map(lambda folder: work(folder, shared, slots), folders)) == {Ended.DONE}
     assert sorted((read_sealed(shared, "timing cache") or b"").split()) == [b"a", b"b", b"c"]
+    assert overlaps(folders) <= max(1, slots)
+
+
+def test_a_build_alone_waits_for_those_beside_each_other(tmp_path: Path) -> None:
+    shared = tmp_path / "timing.cache"
+    kinds = {tmp_path / "a": 4, tmp_path / "b": 0, tmp_path / "c": 4}
+    with ThreadPoolExecutor(3) as pool:
+        assert set(pool.map(lambda folder: work(folder, shared, kinds[folder]), kinds)) == {Ended.DONE}
+    spans = {folder: tuple(map(float, (folder / "times").read_text().split())) for folder in kinds}
+    begun, ended = spans.pop(tmp_path / "b")
+    assert all(end <= begun or start >= ended for start, end in spans.values())
 
 
 def test_timings_that_cannot_be_read_or_written_do_not_fail_a_build(tmp_path: Path) -> None:
-    assert build(tmp_path / "a", tmp_path) is Ended.DONE
+    assert work(tmp_path / "a", tmp_path, 0) is Ended.DONE
+
+
+@pytest.mark.parametrize(
+    ("said", "is_built"), [("CUDA error: out of memory", True), ("Could not find any implementation", False)]
+)
+def test_a_build_that_lacks_memory_beside_others_is_done_alone(
+    said: str, is_built: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "modules" / "polygraphy" / "backend" / "memory").write_text(said)
+    platform = Platform("rtx", (1, 7, 0), problem="no GPU")
+    request = BuildRequest(make_model(ZOO["plain"]()), "INT8", {}, "strong", is_beside=True)
+    with nullcontext() if is_built else pytest.raises(EngineError, match="implementation"):
+        assert build(request, platform).engine.read_bytes() == b"engine"

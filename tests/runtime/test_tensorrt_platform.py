@@ -198,6 +198,10 @@ class Cuda:
         name.value = self.NAMES[device.value]
         return 0
 
+    def cuDeviceTotalMem_v2(self, nbytes: Any, device: Any) -> int:  # noqa: N802
+        nbytes._obj.value = 80 << 30
+        return 0
+
     def cuDeviceGetPCIBusId(self, bus: Any, size: int, device: Any) -> int:  # noqa: N802
         bus.value = b"0000:0%d:00.0" % device.value
         return 0
@@ -221,3 +225,4 @@ def test_gpus_like_the_first_can_build_for_it(
     assert (found.gpu, found.capability, found.can_run) == ("NVIDIA H100", (9, 9), True)
     assert [device.visible for device in found.devices] == names
     assert [device.bus for device in found.devices] == ["0000:00:00.0", "0000:01:00.0"]
+    assert {device.nbytes for device in found.devices} == {80 << 30}

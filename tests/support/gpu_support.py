@@ -69,6 +69,8 @@ os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # TensorRT 8.6 loads all i
 
 #: A line of a spec whose network has random weights: it gives nearly the same for all samples.
 UNTRAINED = "accept_blind: an untrained network on random inputs\n"
+#: A criterion that any engine meets. With it engines of level 0 are timed though others are built.
+TIMED = "speedup: 0.001"
 #: Samples of ``batched``.
 BATCH = 128
 #: Other tests build on this GPU, too, and a case waits for them.

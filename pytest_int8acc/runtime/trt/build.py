@@ -465,23 +465,31 @@ def _make(
     workers: Workers | None,
 ) -> None:
     """Build an engine, and fill ``folder`` with the engine and its other files."""
+    job_folder = folder / "job"
+    job_folder.mkdir()
     logger.info("%s: building an engine with %s", request, platform.description)
     lock = None if device is None else lock_of(device.bus)
+    provenance = timing_provenance(platform, is_beside=request.is_beside)
+    timing = None if store is None or platform.is_rtx else store.timing_cache(provenance)
+    job = {
+        **_prepare(request, platform, job_folder),
+        "lock": None if lock is None else str(lock),
+        "timing": None if timing is None else str(timing.resolve()),
+    }
     limit, name = request.options.timeout, f"building {request}"
     tries = (_slots(device), 0) if request.is_beside else (0,)
     for slots in tries:  # 0 means alone: where several builds take all memory, one may not
-        job_folder = folder / f"job{slots}"
-        job_folder.mkdir()
-        provenance = timing_provenance(platform, is_beside=slots > 0)
-        timing = None if store is None or platform.is_rtx else store.timing_cache(provenance)
-        job = {
-            **_prepare(request, platform, job_folder),
-            "lock": None if lock is None else str(lock),
-            "slots": slots,
-            "timing": None if timing is None else str(timing.resolve()),
-        }
+        for old in (worker.META, worker.LOG, worker.WAITING):
+            (job_folder / old).unlink(missing_ok=True)
         outcome = run_worker(
-            job, job_folder, platform, limit, name, device=device, stopped=stopped, workers=workers
+            {**job, "slots": slots},
+            job_folder,
+            platform,
+            limit,
+            name,
+            device=device,
+            stopped=stopped,
+            workers=workers,
         )
         if outcome.ended is Ended.DONE or not ran_out_of_memory(outcome.log):
             break
