@@ -90,7 +90,7 @@ def alone(lock: Path | None, *, timeout: float = -1) -> Iterator[float | None]:
 
 
 @contextlib.contextmanager
-def beside(lock: Path | None, slots: int) -> Iterator[float]:
+def sharing(lock: Path | None, slots: int) -> Iterator[float]:
     """Use a GPU within the block beside at most ``slots - 1`` other processes, and never beside ``alone``.
 
     It yields the number of seconds until a place was free. If the file system has no locks, the block runs
@@ -242,7 +242,7 @@ def _built(job: dict[str, Any], *, fed: bool) -> dict[str, Any]:
     shared = Path(job["timing"]) if job["timing"] else None
     lock = Path(job["lock"]) if job["lock"] else None
     Path(WAITING).touch()
-    with beside(lock, job["slots"]) if job["slots"] else alone(lock) as waited:
+    with sharing(lock, job["slots"]) if job["slots"] else alone(lock) as waited:
         Path(WAITING).unlink()
         job["waited"] += waited
         _take_timings(shared)

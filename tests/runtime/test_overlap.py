@@ -28,7 +28,7 @@ from pytest_int8acc.runtime.trt import latency
 from pytest_int8acc.runtime.trt.backend import TrtBackend
 from pytest_int8acc.runtime.trt.build import Built
 from pytest_int8acc.runtime.trt.platform import Device, Platform, find_platform
-from pytest_int8acc.runtime.worker import alone, beside, lock_of
+from pytest_int8acc.runtime.worker import alone, lock_of, sharing
 
 SETTINGS = Settings(no_cache=True, backend="tensorrt")
 FIRST, SECOND = Device("0", "0000:01:00.0"), Device("1", "0000:02:00.0")
@@ -214,10 +214,10 @@ def test_a_gpu_is_for_one_process_at_a_time() -> None:
 
 def test_a_gpu_in_use_is_not_waited_for_where_nobody_wants_to(tmp_path: Path) -> None:
     lock = tmp_path / "gpu.lock"
-    with beside(lock, 4), beside(lock, 4):
+    with sharing(lock, 4), sharing(lock, 4):
         with alone(lock, timeout=0) as waited:
             assert waited is None
-        with beside(lock, 4) as waited:  # the try to be alone has left no place locked
+        with sharing(lock, 4) as waited:  # the try to be alone has left no place locked
             assert waited is not None
     with alone(lock, timeout=0) as waited:
         assert waited is not None
@@ -225,7 +225,7 @@ def test_a_gpu_in_use_is_not_waited_for_where_nobody_wants_to(tmp_path: Path) ->
 
 def test_a_lock_that_cannot_be_held_keeps_nobody_from_work(tmp_path: Path) -> None:
     lock = tmp_path / "no folder" / ("x" * 300)
-    with alone(lock) as first, beside(lock, 2) as second:
+    with alone(lock) as first, sharing(lock, 2) as second:
         assert first is not None
         assert second < 5
 
@@ -256,12 +256,12 @@ def test_latency_is_measured_while_nothing_builds(monkeypatch: pytest.MonkeyPatc
     assert times[Role.INT8].runs == 3
     assert held
     assert all(held)
-    with beside(lock, 4):
+    with sharing(lock, 4):
         assert latency.measure_latency({Role.INT8: engine}, {}, runs=3, waits=False) == {}
 
 
 @pytest.mark.parametrize(
-    ("level", "criterion", "search", "is_beside"),
+    ("level", "criterion", "search", "shares_gpu"),
     [
         (0, "cosine: 0.5", "accuracy", True),
         (1, "cosine: 0.5", "accuracy", True),
@@ -275,7 +275,7 @@ def test_builds_go_beside_each_other_only_where_nobody_judges_time(
     level: int | None,
     criterion: str,
     search: str,
-    is_beside: bool,
+    shares_gpu: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -287,7 +287,7 @@ def test_builds_go_beside_each_other_only_where_nobody_judges_time(
     asked: list[bool] = []
 
     def build(request: Any, *_: Any, **__: Any) -> Built:
-        asked.append(request.is_beside)
+        asked.append(request.shares_gpu)
         return built_of(request)
 
     monkeypatch.setattr(backends, "build", build)
@@ -297,7 +297,7 @@ def test_builds_go_beside_each_other_only_where_nobody_judges_time(
     inputs = open_source(case, case.inputs, forms.model, "inputs", None)
     backend.open(forms.baseline, Role.BASELINE, inputs)
     backend.close()
-    assert asked == [is_beside]
+    assert asked == [shares_gpu]
 
 
 @pytest.mark.rtx

@@ -161,6 +161,6 @@ def test_a_build_that_lacks_memory_beside_others_is_done_alone(
 ) -> None:
     (tmp_path / "modules" / "polygraphy" / "backend" / "memory").write_text(said)
     platform = Platform("rtx", (1, 7, 0), problem="no GPU")
-    request = BuildRequest(make_model(ZOO["plain"]()), "INT8", {}, "strong", is_beside=True)
+    request = BuildRequest(make_model(ZOO["plain"]()), "INT8", {}, "strong", shares_gpu=True)
     with nullcontext() if is_built else pytest.raises(EngineError, match="implementation"):
         assert build(request, platform).engine.read_bytes() == b"engine"

@@ -111,7 +111,7 @@ class TrtBackend:
         self.can_obey = platform.has("layer precisions") and not obey
         own = self._options.builder.get("optimization_level", _DEFAULT_LEVEL)
         self.other_levels = tuple(level for level in _LEVELS if level < own)
-        self._is_beside = own in _LEVELS and not _judges_time(case)
+        self._shares_gpu = own in _LEVELS and not _judges_time(case)
         self._running: dict[Role, TrtEngine] = {}
         self._infos: dict[Role, EngineInfo] = {}
         self._built: dict[Role, Built] = {}
@@ -212,7 +212,7 @@ class TrtBackend:
         """
         engines = {role: self._running[role] for role in roles if role in self._running}
         feed = next(inputs.batches()).feed
-        times = measure_latency(engines, feed, waits=not self._is_beside)
+        times = measure_latency(engines, feed, waits=not self._shares_gpu)
         for role, latency in times.items():
             self._infos[role] = replace(self._infos[role], latency=latency)
         if engines and not times:
@@ -305,7 +305,7 @@ class TrtBackend:
             implicit=implicit,
             outputs=outputs,
             options=options,
-            is_beside=self._is_beside,
+            shares_gpu=self._shares_gpu,
         )
 
     def _precisions(self, form: ModelForm | ImplicitForm, model: Model) -> dict[str, Precision]:

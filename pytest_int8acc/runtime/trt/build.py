@@ -100,7 +100,7 @@ class BuildRequest:
     implicit: Implicit | None = None
     outputs: Outputs = "own"
     options: BuildOptions = field(default_factory=BuildOptions)
-    is_beside: bool = False
+    shares_gpu: bool = False
     """Whether other builds may use the GPU at the same time. They disturb the times by which TensorRT chooses
     kernels, so the engine may be slower."""
 
@@ -378,15 +378,15 @@ def build(
     return built
 
 
-def timing_provenance(platform: Platform, *, is_beside: bool = False) -> str:
+def timing_provenance(platform: Platform, *, shares_gpu: bool = False) -> str:
     """A text with all that a timing cache depends on: TensorRT's version, the GPU, and other builds there.
 
     Args:
         platform: The platform.
-        is_beside: Whether other builds may have used the GPU while TensorRT timed kernels.
+        shares_gpu: Whether other builds may have used the GPU while TensorRT timed kernels.
     """
-    beside = ", beside other builds" if is_beside else ""
-    return f"{platform.name} ({'.'.join(map(str, platform.version))}) on {platform.gpu}{beside}"
+    others = ", beside other builds" if shares_gpu else ""
+    return f"{platform.name} ({'.'.join(map(str, platform.version))}) on {platform.gpu}{others}"
 
 
 def _slots(device: Device | None) -> int:
@@ -469,7 +469,7 @@ def _make(
     job_folder.mkdir()
     logger.info("%s: building an engine with %s", request, platform.description)
     lock = None if device is None else lock_of(device.bus)
-    provenance = timing_provenance(platform, is_beside=request.is_beside)
+    provenance = timing_provenance(platform, shares_gpu=request.shares_gpu)
     timing = None if store is None or platform.is_rtx else store.timing_cache(provenance)
     job = {
         **_prepare(request, platform, job_folder),
@@ -477,7 +477,7 @@ def _make(
         "timing": None if timing is None else str(timing.resolve()),
     }
     limit, name = request.options.timeout, f"building {request}"
-    tries = (_slots(device), 0) if request.is_beside else (0,)
+    tries = (_slots(device), 0) if request.shares_gpu else (0,)
     for slots in tries:  # 0 means alone: where several builds take all memory, one may not
         for old in (worker.META, worker.LOG, worker.WAITING):
             (job_folder / old).unlink(missing_ok=True)
