@@ -336,3 +336,13 @@ def messages(log: str) -> Iterator[str]:
 def ran_out_of_memory(log: str) -> bool:
     """Whether an error in a log is about missing memory. Warnings about skipped tactics are ignored."""
     return any(_MEMORY.search(line) for line in log.splitlines() if _ERROR.match(line))
+
+
+def may_lack_memory(outcome: Outcome) -> bool:
+    """Whether a job failed, and missing memory may be the reason.
+
+    The system ends a process by SIGKILL where its memory runs out. Warnings about skipped tactics count, too.
+    """
+    if outcome.ended not in (Ended.FAILED, Ended.CRASHED):
+        return False
+    return outcome.code == -signal.SIGKILL or _MEMORY.search(outcome.log) is not None

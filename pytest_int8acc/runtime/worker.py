@@ -85,13 +85,13 @@ def alone(lock: Path | None, *, timeout: float = -1) -> Iterator[float | None]:
     """
     started = time.monotonic()
     with contextlib.ExitStack() as held:
-        is_free = all(_hold(slot, held, timeout) for slot in _slots_of(lock, SLOTS))
+        is_free = all(_hold(file, held, timeout) for file in (*_turn_of(lock), *_slots_of(lock, SLOTS)))
         yield time.monotonic() - started if is_free else None
 
 
 @contextlib.contextmanager
 def sharing(lock: Path | None, slots: int) -> Iterator[float]:
-    """Use a GPU within the block beside at most ``slots - 1`` other processes, and never beside ``alone``.
+    """Hold one of the first ``slots`` places of a GPU within the block. ``alone`` holds all places.
 
     It yields the number of seconds until a place was free. If the file system has no locks, the block runs
     without a lock.
@@ -99,9 +99,20 @@ def sharing(lock: Path | None, slots: int) -> Iterator[float]:
     started = time.monotonic()
     places = _slots_of(lock, min(slots, SLOTS))
     with contextlib.ExitStack() as held:
-        while places and not any(_hold(place, held, 0) for place in places):
-            time.sleep(_POLL_SECONDS)
+        with contextlib.ExitStack() as turn:
+            for file in _turn_of(lock):
+                _hold(file, turn, -1)
+            while places and not any(_hold(place, held, 0) for place in places):
+                time.sleep(_POLL_SECONDS)
         yield time.monotonic() - started
+
+
+def _turn_of(lock: Path | None) -> list[Path]:
+    """The file that a process holds while it waits for places.
+
+    While one process waits for all places, no other takes a place that becomes free.
+    """
+    return [] if lock is None else [lock.with_suffix(f".turn{lock.suffix}")]
 
 
 def _slots_of(lock: Path | None, slots: int) -> list[Path]:
@@ -149,12 +160,13 @@ def _say_into(log: str) -> None:
 
 def _done() -> dict[str, Any]:
     """Do the job of the current folder; returns the answer, which has an ``error`` if the job failed."""
+    job: dict[str, Any] = {}
     try:
-        job = json.loads(Path(JOB).read_text(encoding="utf-8"))
+        job |= json.loads(Path(JOB).read_text(encoding="utf-8"))
         meta = _JOBS[job["kind"]](job)
     except Exception as error:  # of any type: the parent reports it to the user
         traceback.print_exc()
-        meta = {"error": str(error).strip() or type(error).__name__}
+        meta = {"error": str(error).strip() or type(error).__name__, "waited": job.get("waited", 0.0)}
     return meta
 
 
@@ -271,9 +283,12 @@ def _give_timings(shared: Path | None, config: Any) -> None:
     if shared is None:
         return
     timings = config.get_timing_cache()
+    if timings is None:  # TensorRT has refused the timing cache, for example because of another driver
+        return
     with contextlib.suppress(OSError), FileLock(str(shared.with_suffix(".lock"))):
         others = config.create_timing_cache(read_sealed(shared, "timing cache") or b"")
-        timings.combine(others, ignore_mismatch=True)
+        if others is not None:
+            timings.combine(others, ignore_mismatch=True)
         replace_file(shared, seal(bytes(timings.serialize())))
 
 
@@ -492,7 +507,13 @@ def _gpu() -> dict[str, Any]:
     first = found[0][0]
     if "error" in first:
         return first
-    return {**first, "alike": {i: bus for i, (facts, bus) in enumerate(found) if facts == first}}
+    kind = first["name"], first["capability"]
+    alike = {
+        index: (bus, facts["nbytes"])
+        for index, (facts, bus) in enumerate(found)
+        if (facts.get("name"), facts.get("capability")) == kind
+    }
+    return {**first, "alike": alike}
 
 
 def _device(cuda: Any, index: int) -> tuple[dict[str, Any], str]:

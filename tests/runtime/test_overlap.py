@@ -21,7 +21,7 @@ from projects import CALIBRATED, Project
 from pytest_int8acc import Case, EngineError, Settings
 from pytest_int8acc.case.data import open_source
 from pytest_int8acc.case.forms import candidate_form, load_float
-from pytest_int8acc.results import Role
+from pytest_int8acc.results import Latency, Role
 from pytest_int8acc.runtime.forms import ModelForm
 from pytest_int8acc.runtime.trt import backend as backends
 from pytest_int8acc.runtime.trt import latency
@@ -223,6 +223,30 @@ def test_a_gpu_in_use_is_not_waited_for_where_nobody_wants_to(tmp_path: Path) ->
         assert waited is not None
 
 
+def test_who_waits_to_be_alone_comes_before_those_who_come_later(tmp_path: Path) -> None:
+    """Places become free and are taken again all the time."""
+    lock, stop = tmp_path / "gpu.lock", threading.Event()
+
+    def builds() -> None:
+        while not stop.is_set():
+            with sharing(lock, 4):
+                time.sleep(0.1)
+
+    threads = [threading.Thread(target=builds) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    started = time.monotonic()
+    try:
+        with alone(lock):
+            waited = time.monotonic() - started
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert waited < 20
+
+
 def test_a_lock_that_cannot_be_held_keeps_nobody_from_work(tmp_path: Path) -> None:
     lock = tmp_path / "no folder" / ("x" * 300)
     with alone(lock) as first, sharing(lock, 2) as second:
@@ -285,6 +309,7 @@ def test_builds_go_beside_each_other_only_where_nobody_judges_time(
     criteria = f"criteria: [{{cosine: 0.4}}, {{{criterion}}}]\n"
     case = project.case(f"{CALIBRATED}{made}search: {{for: {search}}}\n{criteria}")
     asked: list[bool] = []
+    waits_of: list[bool] = []
 
     def build(request: Any, *_: Any, **__: Any) -> Built:
         asked.append(request.shares_gpu)
@@ -296,8 +321,35 @@ def test_builds_go_beside_each_other_only_where_nobody_judges_time(
     forms = forms_of(case)
     inputs = open_source(case, case.inputs, forms.model, "inputs", None)
     backend.open(forms.baseline, Role.BASELINE, inputs)
+    monkeypatch.setattr(backends, "measure_latency", lambda *_, waits: waits_of.append(waits) or timed)
+    timed: dict[Role, Latency] = {Role.BASELINE: Latency(1.0, 0.9, 1.1, 20)}
+    for _ in range(2):
+        backend.measure_latency([Role.BASELINE], inputs)
     backend.close()
     assert asked == [shares_gpu]
+    assert waits_of == [not shares_gpu, True]  # all engines of a case are timed, or none
+    assert backend.notes == ()
+
+
+def test_a_case_that_finds_the_gpu_in_use_times_no_engine_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = Project(tmp_path)
+    project.data(project.model("plain"))
+    case = project.case(f"{CALIBRATED}tensorrt: {{optimization_level: 1}}\ncriteria: [{{cosine: 0.4}}]\n")
+    monkeypatch.setattr(backends, "build", lambda request, *_, **__: built_of(request))
+    monkeypatch.setattr(backends, "open_built", lambda built: SimpleNamespace(close=lambda: None))
+    tries: list[object] = []
+    monkeypatch.setattr(backends, "measure_latency", lambda *_, **__: tries.append(0) or {})
+    platform = Platform("tensorrt", (10, 13, 0), "a GPU", (9, 0), devices=(FIRST,))
+    backend, forms = TrtBackend(platform, case, SETTINGS), forms_of(case)
+    inputs = open_source(case, case.inputs, forms.model, "inputs", None)
+    backend.open(forms.baseline, Role.BASELINE, inputs)
+    for _ in range(2):
+        backend.measure_latency([Role.BASELINE], inputs)
+    backend.close()
+    assert len(tries) == 1
+    assert [note for note in backend.notes if "engines not timed: the GPU was in use" in note]
 
 
 @pytest.mark.rtx

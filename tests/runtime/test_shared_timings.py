@@ -14,7 +14,7 @@ from pytest_int8acc.files import read_sealed
 from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.runtime.children import Ended, Workers
 from pytest_int8acc.runtime.trt.build import BuildRequest, build
-from pytest_int8acc.runtime.trt.platform import Platform
+from pytest_int8acc.runtime.trt.platform import Device, Platform
 
 #: What the worker needs of TensorRT and Polygraphy. A build takes a while, and adds a line to its timings.
 MODULES = {
@@ -83,7 +83,7 @@ class EngineBytesFromNetwork:
                 raise RuntimeError(lacking.read_text())
         pathlib.Path("times").write_text(f"{begun} {time.time()}")
         self.config.timings.known.add(pathlib.Path.cwd().name.encode())
-        return b"engine"
+        return json.loads(pathlib.Path("job.json").read_text())["slots"].to_bytes(1, "big")
 """,
 }
 
@@ -153,14 +153,34 @@ def test_timings_that_cannot_be_read_or_written_do_not_fail_a_build(tmp_path: Pa
     assert work(tmp_path / "a", tmp_path, 0) is Ended.DONE
 
 
+def test_timings_that_tensorrt_refuses_do_not_fail_a_build(tmp_path: Path) -> None:
+    module = tmp_path / "modules" / "polygraphy" / "backend" / "trt.py"
+    module.write_text(module.read_text().replace("return self.timings", "return None"))
+    assert work(tmp_path / "a", tmp_path / "timing.cache", 0) is Ended.DONE
+
+
 @pytest.mark.parametrize(
-    ("said", "is_built"), [("CUDA error: out of memory", True), ("Could not find any implementation", False)]
+    ("said", "cores", "gib", "slots"),
+    [
+        ("", 16, 80, 4),
+        ("", 6, 80, 3),
+        ("", 16, 8, 2),
+        ("", 1, 80, 1),
+        ("CUDA error: out of memory", 16, 80, 0),
+        ("insufficient memory: Could not find any implementation", 16, 80, 0),
+        ("Could not find any implementation", 16, 80, None),
+        ("CUDA error: out of memory", 1, 80, None),
+    ],
 )
 def test_a_build_that_lacks_memory_beside_others_is_done_alone(
-    said: str, is_built: bool, tmp_path: Path
+    said: str, cores: int, gib: int, slots: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "modules" / "polygraphy" / "backend" / "memory").write_text(said)
+    """The engine of the stand-in tells the number of builds that might have been beside its own."""
+    if said:
+        (tmp_path / "modules" / "polygraphy" / "backend" / "memory").write_text(said)
+    monkeypatch.setattr("pytest_int8acc.runtime.trt.build.usable_cores", lambda: cores)
     platform = Platform("rtx", (1, 7, 0), problem="no GPU")
+    device = Device("0", tmp_path.name, (gib << 30) - 1)
     request = BuildRequest(make_model(ZOO["plain"]()), "INT8", {}, "strong", shares_gpu=True)
-    with nullcontext() if is_built else pytest.raises(EngineError, match="implementation"):
-        assert build(request, platform).engine.read_bytes() == b"engine"
+    with pytest.raises(EngineError) if slots is None else nullcontext():
+        assert build(request, platform, device=device).engine.read_bytes() == bytes([slots or 0])

@@ -74,6 +74,7 @@ CHANGES: dict[str, Callable[[], dict[str, Any]]] = {
     "typing": lambda: {"typing": "strong"},
     "precisions": lambda: {"precisions": {"conv0": "fp32"}},
     "outputs": lambda: {"outputs": ("a", "b")},
+    "beside others": lambda: {"shares_gpu": True},
     "workspace": lambda: {"options": BuildOptions(builder={"workspace": "1G"})},
     "level": lambda: {"options": BuildOptions(builder={"optimization_level": 5})},
     "no tactics": lambda: {"options": BuildOptions(builder={"tactic_sources": ()})},

@@ -112,6 +112,7 @@ class TrtBackend:
         own = self._options.builder.get("optimization_level", _DEFAULT_LEVEL)
         self.other_levels = tuple(level for level in _LEVELS if level < own)
         self._shares_gpu = own in _LEVELS and not _judges_time(case)
+        self._is_untimed = False
         self._running: dict[Role, TrtEngine] = {}
         self._infos: dict[Role, EngineInfo] = {}
         self._built: dict[Role, Built] = {}
@@ -208,15 +209,19 @@ class TrtBackend:
     def measure_latency(self, roles: Sequence[Role], inputs: Dataset) -> None:
         """Measure the engines of these roles in turn on the first batch. ``engines`` then has the times.
 
-        Engines that may be built beside others are not measured while another process uses the GPU.
+        Where builds share the GPU, the case does not wait for it the first time. If another process uses it
+        then, no engine of the case is measured, so that all times of a report are comparable.
         """
+        if self._is_untimed:
+            return
         engines = {role: self._running[role] for role in roles if role in self._running}
-        feed = next(inputs.batches()).feed
-        times = measure_latency(engines, feed, waits=not self._shares_gpu)
+        waits = not self._shares_gpu or any(info.latency is not None for info in self.engines)
+        times = measure_latency(engines, next(inputs.batches()).feed, waits=waits)
         for role, latency in times.items():
             self._infos[role] = replace(self._infos[role], latency=latency)
         if engines and not times:
-            self.notes = tuple(dict.fromkeys((*self.notes, _UNTIMED)))
+            self._is_untimed = True
+            self.notes = (*self.notes, _UNTIMED)
 
     def layer_times(self, role: Role, inputs: Dataset) -> tuple[LayerTime, ...]:
         """The time of each layer in ms; empty if no engine is open for ``role``, or its layers are not known.

@@ -30,6 +30,7 @@ from pytest_int8acc.runtime.children import (
     Outcome,
     Workers,
     last_words,
+    may_lack_memory,
     ran_out_of_memory,
     read_log,
 )
@@ -392,7 +393,7 @@ def timing_provenance(platform: Platform, *, shares_gpu: bool = False) -> str:
 def _slots(device: Device | None) -> int:
     """The number of builds beside each other: each has two cores and ``_SLOT_BYTES`` of the GPU's memory."""
     memory = 0 if device is None else device.nbytes
-    return max(1, min(worker.SLOTS, usable_cores() // 2, memory // _SLOT_BYTES))
+    return max(1, min(worker.SLOTS, usable_cores() // 2, round(memory / _SLOT_BYTES)))
 
 
 def run_worker(
@@ -477,8 +478,9 @@ def _make(
         "timing": None if timing is None else str(timing.resolve()),
     }
     limit, name = request.options.timeout, f"building {request}"
-    tries = (_slots(device), 0) if request.shares_gpu else (0,)
-    for slots in tries:  # 0 means alone: where several builds take all memory, one may not
+    places = _slots(device) if request.shares_gpu else 0
+    seconds = waited = 0.0
+    for slots in (places, 0) if places > 1 else (places,):  # 0 means alone, where more memory is free
         for old in (worker.META, worker.LOG, worker.WAITING):
             (job_folder / old).unlink(missing_ok=True)
         outcome = run_worker(
@@ -491,14 +493,15 @@ def _make(
             stopped=stopped,
             workers=workers,
         )
-        if outcome.ended is Ended.DONE or not ran_out_of_memory(outcome.log):
+        waited += outcome.answer.get("waited", 0.0)
+        seconds += outcome.seconds
+        if not may_lack_memory(outcome):
             break
     problem = explain(outcome, limit)
     if problem:
         kept = _keep_log(job_folder / worker.LOG)
         raise EngineError(f"{request}: {platform.name} built no engine: {problem}. The whole log: {kept}")
-    waited = outcome.answer["waited"]
-    meta = {**outcome.answer, "seconds": outcome.seconds - waited}
+    meta = {**outcome.answer, "waited": waited, "seconds": seconds - waited}
     (job_folder / worker.META).write_text(json.dumps(meta), encoding="utf-8")
     for kept_name in _KEPT:
         if (job_folder / kept_name).exists():

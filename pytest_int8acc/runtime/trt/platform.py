@@ -225,10 +225,10 @@ def _devices(gpu: dict[str, Any]) -> tuple[Device, ...]:
     """The GPUs of the same kind as the first one, from the facts ``gpu`` that a child has found."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = None if given is None else [entry.strip() for entry in given.split(",")]
-    alike = {int(index): str(bus) for index, bus in gpu.get("alike", {}).items()}
+    alike = {int(index): place for index, place in gpu.get("alike", {}).items()}
     return tuple(
-        Device(str(index) if names is None else names[index], bus, gpu["nbytes"])
-        for index, bus in sorted(alike.items())
+        Device(str(index) if names is None else names[index], bus, nbytes)
+        for index, (bus, nbytes) in sorted(alike.items())
         if names is None or index < len(names)
     )
 
