@@ -55,11 +55,16 @@ class Outcomes:
 
 
 class Calls:
-    """Records which functions of the package each test calls in this process."""
+    """Records which functions of the package each test calls in this process.
+
+    What a fixture of a module or a session calls counts for all tests that use the fixture.
+    """
 
     def __init__(self, outcomes: Outcomes) -> None:
         self.outcomes = outcomes
         self.seen: set[CodeType] = set()
+        #: Functions by the name of a fixture and the place where it is defined.
+        self.lasting: dict[tuple[str, str], set[CodeType]] = {}
 
     def enter(self, frame: FrameType, _event: str, _value: object) -> None:
         """Note that a function is entered; its lines are not traced."""
@@ -76,7 +81,22 @@ class Calls:
         finally:
             sys.settrace(None)
             threading.settrace(None)
+            used = set(getattr(item, "fixturenames", ()))
+            for (name, place), codes in self.lasting.items():
+                if name in used and item.nodeid.startswith(place):
+                    self.seen |= codes
             self.outcomes.calls[item.nodeid] = self.functions()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
+        """Note what the setup of a fixture calls that several tests may use."""
+        before, self.seen = self.seen, set()
+        try:
+            return (yield)
+        finally:
+            if fixturedef.scope != "function":
+                self.lasting[fixturedef.argname, fixturedef.baseid] = self.seen
+            self.seen = before | self.seen
 
     def functions(self) -> list[str]:
         """Return file and first line of each function of the package that was entered."""

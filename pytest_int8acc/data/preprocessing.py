@@ -44,6 +44,8 @@ _SHIFT = 0.4
 #: Minimum ratio of the variation of the calibration samples to the variation of the inputs. Below this ratio,
 #: calibration samples are reported as nearly alike; see ``_Side.variation``.
 _UNIFORM = 0.1
+#: Minimum number of calibration samples that are reported as nearly alike. Fewer may be alike by chance.
+_LEAST_ALIKE = 4
 #: Minimum share of the calibration samples that are copies of others at which a warning is given.
 _DUPLICATES = 0.1
 #: Minimum shares of the inputs that are also calibration samples: at the first share a note is given, at the
@@ -124,7 +126,7 @@ def _compare(name: str, calibration: Array, validation: Array) -> Iterator[Findi
     if mismatch is None or mismatch.rule == "data-factor":
         yield from _channels(name, ours, theirs)
     yield from _layout(name, ours, theirs)
-    if len(calibration) > 1 and ours.variation < _UNIFORM * theirs.variation:
+    if len(calibration) >= _LEAST_ALIKE and ours.variation < _UNIFORM * theirs.variation:
         text = (
             f"calibration samples of '{name}' are nearly alike: they differ from each other by "
             f"{ours.variation / theirs.variation:.2g} of what the inputs differ by"

@@ -341,8 +341,8 @@ def ran_out_of_memory(log: str) -> bool:
 def may_lack_memory(outcome: Outcome) -> bool:
     """Whether a job failed, and missing memory may be the reason.
 
-    The system ends a process by SIGKILL where its memory runs out. Warnings about skipped tactics count, too.
+    Linux ends a process by SIGKILL where its memory runs out. Warnings about skipped tactics count, too.
     """
     if outcome.ended not in (Ended.FAILED, Ended.CRASHED):
         return False
-    return outcome.code == -signal.SIGKILL or _MEMORY.search(outcome.log) is not None
+    return outcome.code == -9 or _MEMORY.search(outcome.log) is not None

@@ -283,9 +283,12 @@ def _give_timings(shared: Path | None, config: Any) -> None:
     if shared is None:
         return
     timings = config.get_timing_cache()
-    if timings is None:  # TensorRT has refused the timing cache, for example because of another driver
-        return
     with contextlib.suppress(OSError), FileLock(str(shared.with_suffix(".lock"))):
+        if (
+            timings is None
+        ):  # TensorRT has refused the shared timings, for example after a change of the driver
+            shared.unlink(missing_ok=True)
+            return
         others = config.create_timing_cache(read_sealed(shared, "timing cache") or b"")
         if others is not None:
             timings.combine(others, ignore_mismatch=True)

@@ -63,6 +63,7 @@ def test_parts_of_one_data_set_raise_no_alarm(seed: int, count: int, color: bool
 
 
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 31), color=st.booleans())
+@example(seed=4036994, count=2, color=False)
 @SETTINGS
 def test_few_samples_are_the_only_alarm_where_they_are_few(seed: int, count: int, color: bool) -> None:
     found = rules(*halves(COLOR if color else GRAY, seed, count))

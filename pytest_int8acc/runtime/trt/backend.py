@@ -310,7 +310,8 @@ class TrtBackend:
             implicit=implicit,
             outputs=outputs,
             options=options,
-            shares_gpu=self._shares_gpu,
+            shares_gpu=self._shares_gpu
+            and implicit is None,  # its worker tries other settings where one fails
         )
 
     def _precisions(self, form: ModelForm | ImplicitForm, model: Model) -> dict[str, Precision]:

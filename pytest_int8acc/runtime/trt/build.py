@@ -478,9 +478,9 @@ def _make(
         "timing": None if timing is None else str(timing.resolve()),
     }
     limit, name = request.options.timeout, f"building {request}"
-    places = _slots(device) if request.shares_gpu else 0
+    places = _slots(device) if request.shares_gpu else 1
     seconds = waited = 0.0
-    for slots in (places, 0) if places > 1 else (places,):  # 0 means alone, where more memory is free
+    for slots in (places, 0) if places > 1 else (0,):  # 0 means alone, where more memory is free
         for old in (worker.META, worker.LOG, worker.WAITING):
             (job_folder / old).unlink(missing_ok=True)
         outcome = run_worker(
