@@ -39,7 +39,7 @@ LOG = "build.log"
 FACT = "FACT "
 #: Name of a file that exists while the job waits for the GPU.
 WAITING = "waiting"
-#: Maximum number of builds beside each other on one GPU.
+#: Number of slots of a GPU. Each build beside others holds one of them.
 SLOTS = 4
 #: Number of seconds after which a process that waits for a GPU checks its locks again.
 _POLL_SECONDS = 0.05
@@ -91,40 +91,40 @@ def alone(lock: Path | None, *, timeout: float = -1) -> Iterator[float | None]:
 
 @contextlib.contextmanager
 def sharing(lock: Path | None, slots: int) -> Iterator[float]:
-    """Hold one of the first ``slots`` places of a GPU within the block. ``alone`` holds all places.
+    """Hold one of the first ``slots`` slots of a GPU within the block. ``alone`` holds all slots.
 
-    It yields the number of seconds until a place was free. If the file system has no locks, the block runs
+    It yields the number of seconds until a slot was free. If the file system has no locks, the block runs
     without a lock.
     """
     started = time.monotonic()
-    places = _slots_of(lock, min(slots, SLOTS))
+    files = _slots_of(lock, min(slots, SLOTS))
     with contextlib.ExitStack() as held:
         with contextlib.ExitStack() as turn:
             for file in _turn_of(lock):
                 _hold(file, turn, -1)
-            while places and not any(_hold(place, held, 0) for place in places):
+            while files and not any(_hold(file, held, 0) for file in files):
                 time.sleep(_POLL_SECONDS)
         yield time.monotonic() - started
 
 
 def _turn_of(lock: Path | None) -> list[Path]:
-    """The file that a process holds while it waits for places.
+    """The file that a process holds while it waits for slots; no file if ``lock`` is None.
 
-    While one process waits for all places, no other takes a place that becomes free.
+    While one process waits for all slots, no other takes a slot that becomes free.
     """
     return [] if lock is None else [lock.with_suffix(f".turn{lock.suffix}")]
 
 
 def _slots_of(lock: Path | None, slots: int) -> list[Path]:
-    """The files of a GPU's places. A process that holds all of them has the GPU alone."""
+    """The files of a GPU's first slots. A process that holds all ``SLOTS`` of them has the GPU alone."""
     if lock is None:
         return []
-    return [lock, *(lock.with_suffix(f".{place}{lock.suffix}") for place in range(1, slots))]
+    return [lock, *(lock.with_suffix(f".{slot}{lock.suffix}") for slot in range(1, slots))]
 
 
-def _hold(place: Path, held: contextlib.ExitStack, timeout: float) -> bool:
+def _hold(file: Path, held: contextlib.ExitStack, timeout: float) -> bool:
     """Lock a file until ``held`` is closed; False if another process has it after ``timeout`` seconds."""
-    lock = FileLock(str(place), thread_local=False)
+    lock = FileLock(str(file), thread_local=False)
     with contextlib.suppress(OSError):
         try:
             lock.acquire(timeout=timeout, poll_interval=_POLL_SECONDS)
@@ -284,9 +284,7 @@ def _give_timings(shared: Path | None, config: Any) -> None:
         return
     timings = config.get_timing_cache()
     with contextlib.suppress(OSError), FileLock(str(shared.with_suffix(".lock"))):
-        if (
-            timings is None
-        ):  # TensorRT has refused the shared timings, for example after a change of the driver
+        if timings is None:  # TensorRT refuses the shared timings, for example after a change of the driver
             shared.unlink(missing_ok=True)
             return
         others = config.create_timing_cache(read_sealed(shared, "timing cache") or b"")

@@ -1,4 +1,4 @@
-"""Builds that share a GPU share TensorRT's timings: each starts from those of all builds before it."""
+"""Builds on one GPU: who waits for whom, the timings that they share, and a second try for lack of memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_int8acc.runtime.children import Ended, Workers
 from pytest_int8acc.runtime.trt.build import BuildRequest, build
 from pytest_int8acc.runtime.trt.platform import Device, Platform
 
-#: What the worker needs of TensorRT and Polygraphy. A build takes a while, and adds a line to its timings.
+#: What the worker needs of TensorRT and Polygraphy. A build takes a while, and adds a word to its timings.
 MODULES = {
     "tensorrt.py": '__version__ = "8.6.0"\n',
     "polygraphy/__init__.py": "",
@@ -130,7 +130,7 @@ def overlaps(folders: list[Path]) -> int:
 
 @pytest.mark.parametrize("slots", [0, 1, 2])
 def test_builds_on_one_gpu_lose_no_timings(slots: int, tmp_path: Path) -> None:
-    """Each waits until it is alone, or has one of ``slots`` places."""
+    """Each waits until it is alone, or has one of ``slots`` slots."""
     shared = tmp_path / "timing.cache"
     folders = [tmp_path / name for name in ("a", "b", "c")]
     with ThreadPoolExecutor(3) as pool:

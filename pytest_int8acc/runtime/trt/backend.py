@@ -310,8 +310,8 @@ class TrtBackend:
             implicit=implicit,
             outputs=outputs,
             options=options,
-            shares_gpu=self._shares_gpu
-            and implicit is None,  # its worker tries other settings where one fails
+            # With a calibrator, the worker takes other settings if a build fails, also for lack of memory.
+            shares_gpu=self._shares_gpu and implicit is None,
         )
 
     def _precisions(self, form: ModelForm | ImplicitForm, model: Model) -> dict[str, Precision]:

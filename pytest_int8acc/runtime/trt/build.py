@@ -391,9 +391,13 @@ def timing_provenance(platform: Platform, *, shares_gpu: bool = False) -> str:
 
 
 def _slots(device: Device | None) -> int:
-    """The number of builds beside each other: each has two cores and ``_SLOT_BYTES`` of the GPU's memory."""
+    """The number of a GPU's slots that a build may choose from; 0 if it must be alone.
+
+    Each slot takes two cores and about ``_SLOT_BYTES`` of the GPU's memory.
+    """
     memory = 0 if device is None else device.nbytes
-    return max(1, min(worker.SLOTS, usable_cores() // 2, round(memory / _SLOT_BYTES)))
+    slots = min(worker.SLOTS, usable_cores() // 2, round(memory / _SLOT_BYTES))
+    return slots if slots > 1 else 0
 
 
 def run_worker(
@@ -478,9 +482,9 @@ def _make(
         "timing": None if timing is None else str(timing.resolve()),
     }
     limit, name = request.options.timeout, f"building {request}"
-    places = _slots(device) if request.shares_gpu else 1
+    shared = _slots(device) if request.shares_gpu else 0
     seconds = waited = 0.0
-    for slots in (places, 0) if places > 1 else (0,):  # 0 means alone, where more memory is free
+    for slots in [shared, 0] if shared else [0]:  # a build that fails beside others has more memory alone
         for old in (worker.META, worker.LOG, worker.WAITING):
             (job_folder / old).unlink(missing_ok=True)
         outcome = run_worker(
