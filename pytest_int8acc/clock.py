@@ -95,7 +95,7 @@ class Clock:
     def waited(self, seconds: float) -> None:
         """Move the last ``seconds`` to the phase ``waiting``, and extend the time limit by them.
 
-        In these seconds the case waited for another process to free the GPU.
+        In these seconds the case waited until another process had freed the GPU, or built the same engine.
         """
         self._end += seconds
         if self.doing is not None:

@@ -710,7 +710,7 @@ PHASES: Mapping[PhaseName, str] = {
     "repair": "looking for cheaper fixes",
     "speed": "looking for a faster plan",
     "files": "writing files",
-    "waiting": "waiting for the GPU",
+    "waiting": "waiting for other cases",
 }
 
 #: Words for the reasons why the work after a verdict ended early.

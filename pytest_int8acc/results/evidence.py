@@ -54,7 +54,8 @@ class Cost:
     """The number of models or engines that were built."""
 
     def __sub__(self, other: Cost) -> Cost:
-        return Cost(self.runs - other.runs, self.seconds - other.seconds, self.builds - other.builds)
+        runs = round(self.runs - other.runs, 9)  # the last digits depend on what was added before
+        return Cost(runs, self.seconds - other.seconds, self.builds - other.builds)
 
 
 @dataclass(frozen=True)

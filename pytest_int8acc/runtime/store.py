@@ -116,6 +116,8 @@ class Entry:
     folder: Path
     made: bool
     """Whether the call of ``fetch`` made the entry; False if the store had it already."""
+    waited: float
+    """The seconds for which ``fetch`` waited, because another process or thread made this entry."""
     manifest: Manifest
     _use: FileLock = field(repr=False, compare=False)
 
@@ -175,12 +177,12 @@ class Store:
             EngineError: The folder cannot be written, or is full.
         """
         self._prepare()
-        with self._locked(key):
+        with self._locked(key) as waited:
             manifest = self._whole(key)
             made = manifest is None
             if manifest is None:
                 manifest = self._make(key, make)
-            entry = self._hold(key, manifest, made)
+            entry = self._hold(key, manifest, made, waited)
         if made:
             self._evict()
         return entry
@@ -258,14 +260,18 @@ class Store:
                     replace_file(self.folder / name, _NOTES[name].encode(), draft)
 
     @contextlib.contextmanager
-    def _locked(self, key: str) -> Iterator[None]:
-        """Hold the lock of ``key`` within the block; a long wait for another process is logged."""
+    def _locked(self, key: str) -> Iterator[float]:
+        """Hold the lock of ``key`` within the block; gives the seconds until it was free.
+
+        A long wait for another process is logged.
+        """
+        started = time.monotonic()
         lock = self._acquire(key, timeout=1.0)
         while lock is None:
             logger.info("waiting for another process, which makes engine %s", key[:12])
             lock = self._acquire(key, timeout=_WAIT_SECONDS)
         try:
-            yield
+            yield time.monotonic() - started
         finally:
             lock.release()
 
@@ -340,14 +346,14 @@ class Store:
         return manifest
 
     @_clear
-    def _hold(self, key: str, manifest: Manifest, made: bool) -> Entry:
+    def _hold(self, key: str, manifest: Manifest, made: bool, waited: float) -> Entry:
         """Set an entry's time of last use, and lock a file that marks it as in use; returns the entry."""
         self._users(key)  # called because it removes marks of dead processes
         use = FileLock(str(self.folder / "locks" / f"{key}.{uuid.uuid4().hex}.use"), thread_local=False)
         use.acquire(timeout=0)
         folder = self.folder / "entries" / key
         os.utime(folder / MANIFEST)
-        return Entry(key, folder, made, manifest, use)
+        return Entry(key, folder, made, waited, manifest, use)
 
     @_clear
     def _evict(self) -> None:

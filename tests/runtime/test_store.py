@@ -331,7 +331,9 @@ def test_waiting_for_another_process_is_said(store, monkeypatch):
             print(file=child.stdin, flush=True)
 
         monkeypatch.setattr("pytest_int8acc.runtime.store.logger.info", go_on)
-        assert not store.fetch(KEY, refuse).made
+        entry = store.fetch(KEY, refuse)
+        assert not entry.made
+        assert entry.waited >= 1
     assert said == ["waiting for another process, which makes engine aaaaaaaaaaaa"]
 
 

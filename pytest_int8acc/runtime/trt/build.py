@@ -15,7 +15,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -320,7 +320,7 @@ class Built:
     seconds: float
     """Duration of the build in seconds; 0 if the engine was in the store."""
     waited: float
-    """The seconds for which the build waited, because another process used the GPU."""
+    """The seconds of waiting until another process no longer used the GPU, or had built this very engine."""
     stored: bool
     nbytes: int
     layers: str
@@ -376,7 +376,7 @@ def build(
     built = _read(request, platform, entry.folder, made=entry.made, keep=entry)
     if not entry.made:
         logger.info("%s: engine taken from the store, %s", request, built.engine.parent)
-    return built
+    return replace(built, waited=built.waited + entry.waited)
 
 
 def timing_provenance(platform: Platform, *, shares_gpu: bool = False) -> str:
