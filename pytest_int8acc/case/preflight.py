@@ -316,16 +316,19 @@ def refuse_overflow(
             worst = f"output '{gone[0]}' is 0 in all samples, and not in FP32"
         else:
             worst = f"'{lost[0].subject}' misses its {lost[0].metric} against FP32"
-        how, remedy = "an overflow", f"keep these values below {FP16.highest:g} (smaller weights, or a Clip)"
+        how, remedy = "an overflow", f"so that these numbers stay below {FP16.highest:g}"
         if not where:
             where = [*_vanishing(model), *_broken(baseline.model, inputs, sessions)]
-            how, remedy = "numbers too small for FP16", "keep them above 6e-8"
+            how, remedy = "numbers too small for FP16", "so that they stay above 6e-8"
         raise ModelError(
-            f"{model.name}: in FP16 {worst}, by {how} inside the model; quantization is not the problem.\n"
+            f"{model.name}: in FP16 {worst} on {inputs.samples} samples, by {how} inside the model; "
+            "quantization is not the problem.\n"
             + "".join(f"  {sentence}\n" for sentence in where[:_MAX_NAMED])
-            + f"Mend the model: {remedy}.\n"
-            "To have the layers found that must stay in FP32, write 'candidate: fp16' in place of 'int8:'.\n"
-            "To compare quantization alone, write 'baseline: fp32'; an engine in FP16 would still overflow."
+            + "Write 'candidate: fp16' in place of 'int8:': the next run finds the layers that must stay in "
+            "FP32, where they are slower, and tries that fix.\n"
+            "Or write 'baseline: fp32' to compare quantization alone; an engine in FP16 would fail all the "
+            "same.\n"
+            f"Or change the model {remedy}, and run again (not tried)."
         )
 
 

@@ -243,7 +243,7 @@ SYMPTOMS: Mapping[Symptom, SymptomWords] = {
         ),
     ),
     "large-idle-weights": SymptomWords(
-        clause="weights reach {amax:.3g}, those in use {amax_in_use:.3g}",
+        clause="weights reach {amax:.3g}, but {amax_in_use:.3g} where outputs depend on them",
         sentence=(
             "'{tensor}' reaches {amax:.3g} in values without an effect on the outputs, {amax_in_use:.3g} "
             "elsewhere, and they share a scale"
@@ -509,7 +509,7 @@ ABLATIONS: Mapping[TakenKind, str] = {
     "range": "a range that fits {it} gives back",
     "channels": "{channels}{of_it} {explain}",
     "per-channel": "{scales}{of_it} gives back",
-    "in-use": "a range{of_it} for what is in use gives back",
+    "in-use": "a range{of_it} for what outputs depend on gives back",
     "unmasked": "a range{of_it} without the mask gives back",
     "bias": "a bias corrected by the mean error gives back",
     "fp32": "FP32 around it gives back",
@@ -848,18 +848,21 @@ class Caution:
     """
 
     REFUSED = "TensorRT refuses this model: {rules}"
-    UNDECIDED = "undecided{unmended}: {score} may be {interval} on other samples, limit {limit}{needed}"
+    UNDECIDED = (
+        "undecided{unmended}: {score} is {value}, on other samples {interval} ({confidence}), limit "
+        "{limit}{needed}"
+    )
     UNDECIDED_SAMPLES = (
-        "undecided{unmended}: {score} may be {interval} on other samples{needed}; look first at samples "
-        "{worst}: {heavy} of {samples} carry 90 % of the error"
+        "undecided{unmended}: {score} is {value}, on other samples {interval} ({confidence}){needed}; look "
+        "first at samples {worst}: {heavy} of {samples} carry 90 % of the error"
     )
     #: The text that is added to a caution on a score of the candidate, if the report recommends a fix.
     UNMENDED = " without the fix"
     NEEDED = "; about {needed} samples (now {samples}) would decide: raise 'samples:' or give more"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
     FIX_UNDECIDED = (
-        "{score} of the fix is {value} on the {samples} samples that it has not seen; on others it may be "
-        "{interval} ({confidence}), limit {limit}{needed}"
+        "{samples} samples are few for {score} of the fix, limit {limit}: it is {value} on these, and may be "
+        "{interval} on others ({confidence}){needed}"
     )
     FIX_FROM_INPUTS = "the fix has its scales from these very inputs: before you ship, run it on others"
     NAN_IN_BOTH = "{output} is NaN in both forms in {share:.2%} of its elements, which are left out"
@@ -914,9 +917,9 @@ class Caution:
     DEFAULT_FAILS_SOMEHOW = (
         "ONNX Runtime's default session misses limits: {score}, and {exact} as judged; {level}"
     )
-    DEFAULT_REFUSES = "ONNX Runtime's default session does not run this model: {score}; {level}"
+    DEFAULT_REFUSES = "ONNX Runtime's default session refuses this model: {score}; {level}"
     DEFAULT_REFUSES_BY = (
-        "open ONNX Runtime with disabled_optimizers=[{optimizers}]: by default it does not run this model"
+        "open ONNX Runtime with disabled_optimizers=[{optimizers}]: by default it refuses this model"
     )
     DEFAULT_REFUSES_WHY = " ({score})"
     DEFAULT_PASSES = (
@@ -937,7 +940,7 @@ class Caution:
     #: Texts on how the recommended fix fails in a default session of ONNX Runtime.
     FIX_FAILS_BY = "in a default session the fix fails without disabled_optimizers=[{optimizers}]"
     FIX_FAILS = "in a default session of ONNX Runtime the fix fails: {score}"
-    FIX_REFUSED = "a default session of ONNX Runtime does not run the fix"
+    FIX_REFUSED = "a default session of ONNX Runtime refuses the fix"
     #: The text before a caution on the unchanged model in a default session, if the fix passes there.
     FIX_RUNS = "the fix passes in ONNX Runtime's default session, too; to ship the model without the fix, "
 
@@ -960,6 +963,9 @@ class Caution:
 
 class Advice:
     """Texts with advice to the user if layers in high precision do not mend the case."""
+
+    #: Advice on the data of a case, whose layers stay in the low format.
+    RUN_AGAIN = "{advice}, and run again; no layer leaves {format} (not tried)"
 
     FLOAT_NAN = "{first}; or leave the output out: write 'unjudged: [{output}]' in the spec, beside 'model:'"
     FIND_NAN = "find what gives NaN in the float model, its inputs or a node"
@@ -1093,14 +1099,14 @@ class Remedy:
     NONE_HIGH = "no layer needs {precision}"
     KEEP = "keep {layers} in {precision}"
     UNQUANTIZED = "leave {tensors} unquantized"
-    SPARE = ", {spare} of them ({names}) for a reserve: the criteria are met without"
-    SPARE_BRIEFLY = ", {spare} of them for a reserve"
+    SPARE = ", {spare} of them ({names}) as a safety margin: the limits are met without"
+    SPARE_BRIEFLY = ", {spare} of them as a safety margin"
     SYMMETRIC = "symmetric {format} throughout"
     #: The beginning of the sentence that recommends a fix.
     STAYS = "{file}{share} of the MACs stay in {format}{time}: "
     NOT_WORTH_IT = (
-        "no {format} fix worth shipping, {share} of the MACs would stay in {format}{time}: ship {high}; "
-        "{others} not tried. Or{file}: "
+        "no {format} fix worth shipping: ship {high} ({others} untried). Best: {file}{share} of the MACs in "
+        "{format}{time}: "
     )
     #: Texts on the data that gave the ranges, if the fix has other scales.
     RANGES_FROM_DATA = "; ranges from the calibration data, {data}"
@@ -1109,6 +1115,10 @@ class Remedy:
     VERIFIED_SCORE = ", verified on {samples} samples that it has not seen: {score}"
     VERIFIED = ", verified on {samples} samples that it has not seen"
     VERIFIED_BRIEFLY = ", verified on {samples} held-out samples"
+    #: The same, if a limit lies in the confidence interval of its score on these samples.
+    VERIFIED_FEW = ", verified on {samples} samples that it has not seen, few for {metrics}: see Caution"
+    VERIFIED_FEW_BRIEFLY = ", verified on {samples} held-out samples, few for {metrics}: see Caution"
+    VERIFIED_SEE_CAUTION = ", verified on {samples} held-out samples: see Caution"
     #: The text after a score that was measured on all samples, with those on which the fix was chosen.
     ON_ALL = " on all {samples}"
     NOT_PROVED_MORE = "; passes on the samples compared, not proved: give {more} more"

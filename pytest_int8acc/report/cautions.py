@@ -213,7 +213,9 @@ def _undecided(result: CaseResult, score: Score, needed: int | None, *, heavy: b
     """
     facts = {
         "score": name_of(score, NAME),
+        "value": number(score.value),
         "interval": interval_text(score),
+        "confidence": percent(score.interval.confidence if score.interval else 0.0),
         "needed": _needed(needed, result.samples),
         "unmended": "" if result.passed or result.answer is None else Caution.UNMENDED,
     }

@@ -84,22 +84,23 @@ class Fix:
 def fixes(result: CaseResult) -> list[Fix]:
     """Returns the recommendations to the user on a failed case.
 
-    The first is on mismatched preprocessing, if there is any. Then follows the fix, or why there is none.
+    The first is the fix, or why there is none. Then follows advice on mismatched preprocessing, if there is
+    any, which no trial has shown to help.
     """
     if first := _before_layers(result):
         return [Fix("Fix", first)]
-    room = WIDTH - len("Fix: ")
+    room = _LINES * (WIDTH - _FREE)
     if not result.mismatches and (other := elsewhere(result)):
-        return [Fix("Fix", fitted(other, _LINES * (WIDTH - _FREE)))]
-    mends = [f"{mismatch.remedy}, and run again (not tried)" for mismatch in result.mismatches[:1]]
-    found = [Fix("Fix", fitted(text, room)) for text in mends]
-    label = "Or" if found else "Fix"
+        return [Fix("Fix", fitted(other, room))]
+    advice = [
+        fitted(Advice.RUN_AGAIN.format(advice=mismatch.remedy, format=result.low_format), room)
+        for mismatch in result.mismatches[:1]
+    ]
     sentences = [] if hides_fault(result) else list(recommended(result))
-    if not sentences and not found:
+    if not sentences and not advice:
         sentences = list(_no_fix(result))
-    if sentences:
-        found.append(Fix(label, first_fitting(sentences, _LINES * (WIDTH - _FREE))))
-    return found
+    texts = [first_fitting(sentences, room)] if sentences else []
+    return [Fix(label, text) for label, text in zip(("Fix", "Or"), [*texts, *advice], strict=False)]
 
 
 def hides_fault(result: CaseResult) -> bool:
@@ -311,7 +312,7 @@ def _priced(share: float, added_ms: float | None, precision: str, low_format: st
         format=low_format,
         high=precision.upper(),
         others=INSTEAD[low_format],
-        file=" use fixed.onnx" if written else "",
+        file="fixed.onnx, " if written else "",
     )
 
 
@@ -374,12 +375,12 @@ def _reached(key_score: Score | None, samples: int, *, more: bool = False) -> li
     if key_score is None:
         return [""]
     texts = [f"; {relation(key_score, most)}" for most in (NAME, 16)]
-    if samples:
-        texts.insert(0, texts[0] + Remedy.ON_ALL.format(samples=samples))
-    if more:
-        texts.insert(0, f"{texts[0]}, and all other limits kept")
     if key_score.name != key_score.subject:
         texts.append(f"; {key_score.metric}{relation(key_score).removeprefix(name_of(key_score))}")
+    if samples:
+        texts = [text + Remedy.ON_ALL.format(samples=samples) for text in texts] + texts
+    if more:
+        texts.insert(0, f"{texts[0]}, and all other limits kept")
     return texts
 
 
@@ -395,6 +396,10 @@ def _proof_texts(result: CaseResult, repair: Repair, held_out: HeldOut, key_scor
     if repair.holds and held_out.count:
         same = _key_score(result, held_out.scores)
         facts = {"samples": held_out.count, "score": "" if same is None else _value(same)}
+        if repair.verified and (few_for := [score for score in held_out.scores if not score.steady]):
+            metrics = " and ".join(dict.fromkeys(score.metric for score in few_for))
+            proofs = [Remedy.VERIFIED_FEW, Remedy.VERIFIED_FEW_BRIEFLY, Remedy.VERIFIED_SEE_CAUTION]
+            return [proof.format(samples=held_out.count, metrics=metrics) for proof in proofs]
         proofs = [] if same is None else [Remedy.VERIFIED_SCORE]
         proofs += [Remedy.VERIFIED, Remedy.VERIFIED_BRIEFLY]
         return [proof.format(**facts) for proof in proofs]
@@ -595,21 +600,26 @@ def _changes(
             them.
         pairs: The only Q/DQ pair of each layer that computes nothing, by layer name.
     """
-    clauses = [CHANGES[kind].clause.format_map(facts) for kind, facts in _changed(repair)]
-    if repair.kind == "high" or not clauses:
+    done, brief = (
+        " and ".join(CHANGES[kind].clause.format_map(facts) for kind, facts in _changed(repair, ratio=ratio))
+        for ratio in (True, False)
+    )
+    if repair.kind == "high" or not done:
         if repair.layers:
             return _kept(repair, spare, pairs)
         return [Remedy.SYMMETRIC.format(format=low_format)]
-    done = " and ".join(clauses)
     if not repair.layers:
-        return [done]
+        return [done, brief]
     layers = count(len(repair.layers), "layer")
     high = Remedy.HIGH.format(layers=layers, precision=repair.precision.upper())
-    return [f"{done}, {high}", f"{high} and {count(len(clauses), 'other change')}"]
+    return [f"{done}, {high}", f"{high} and {count(len(list(_changed(repair))), 'other change')}"]
 
 
-def _changed(repair: Repair) -> Iterator[tuple[ChangeKind, dict[str, str | float]]]:
-    """Yields each kind of change that a remedy makes, with the facts that the texts in ``CHANGES`` need."""
+def _changed(repair: Repair, *, ratio: bool = True) -> Iterator[tuple[ChangeKind, dict[str, str | float]]]:
+    """Yields each kind of change that a remedy makes, with the facts that the texts in ``CHANGES`` need.
+
+    With ``ratio``, the text on a single new scale gives its ratio to the old one.
+    """
     if repair.fused:
         norms = count(len(repair.fused), "norm")
         yield "fused", {"norms": norms, "names": listed(repair.fused)}
@@ -625,7 +635,7 @@ def _changed(repair: Repair) -> Iterator[tuple[ChangeKind, dict[str, str | float
         yield "method", {"method": repair.method}
     if repair.rescales:
         methods = ", ".join(dict.fromkeys(rescale.method for rescale in repair.rescales))
-        yield "rescales", {"tensors": _tensors(repair.rescales), "methods": methods}
+        yield "rescales", {"tensors": _tensors(repair.rescales, ratio=ratio), "methods": methods}
     if repair.biases:
         yield (
             "biases",
@@ -637,15 +647,17 @@ def _changed(repair: Repair) -> Iterator[tuple[ChangeKind, dict[str, str | float
         yield "weights", {"weights": count(len(repair.weights), "weight")}
 
 
-def _tensors(rescales: Sequence[Rescale]) -> str:
+def _tensors(rescales: Sequence[Rescale], *, ratio: bool) -> str:
     """Returns text like ``2 tensors ('a', 'b')``, without the names if they are longer than ``NAME``.
 
-    For one tensor the text is its name, and the ratio of the new scale to the old.
+    For one tensor the text is its name, and with ``ratio`` that of the new scale to the old.
     """
     if len(rescales) > 1:
         names = ", ".join(f"'{rescale.tensor}'" for rescale in rescales)
         return count(len(rescales), "tensor") + (f" ({names})" if len(names) <= NAME else "")
     (only,) = rescales
+    if not ratio:
+        return quoted(only.tensor)
     how = f"{number(only.new / only.old)} times as wide" if only.old else "new"
     return f"{quoted(only.tensor)}, {how}"
 

@@ -153,15 +153,15 @@ def plan_line(outcome: SearchOutcome, low_format: str, share: float) -> str:
 
 
 def _kept(outcome: SearchOutcome) -> str:
-    """Returns text on the layers that the plan keeps in high precision: those at fault, and a reserve."""
+    """Returns text on the layers that the plan keeps in high precision: at fault, or a safety margin."""
     culprits = [culprit.layer for culprit in outcome.culprits]
     others = [layer for layer in outcome.kept if layer not in culprits]
     groups = "this group" if len(culprits) == 1 else f"these {len(culprits)} groups"
     if not others:
         return groups
     if not {*culprits} <= {*outcome.kept}:
-        return f"{few(outcome.kept, 4)} (in place of these, for a reserve)"
-    return f"{groups} and {few(others, 4)} (for a reserve)"
+        return f"{few(outcome.kept, 4)} (in place of these, as a safety margin)"
+    return f"{groups} and {few(others, 4)} (as a safety margin)"
 
 
 def cost_line(outcome: SearchOutcome, low_format: str) -> str:

@@ -130,7 +130,8 @@ class OrtEngine:
         self.name = model.name
         self.inputs: tuple[TensorInfo, ...] = model.inputs
         self.outputs: tuple[TensorInfo, ...] = model.outputs
-        self.description = f"ONNX Runtime {runtime.__version__}, {provider.upper()}, {mode}"
+        version = f"ONNX Runtime {runtime.__version__}, {provider.upper()}"
+        self.description = f"simulated by {version}" if mode == "exact" else f"{version}, {mode}"
         self._names = [output.name for output in self.outputs]
         self._layout = read_layout(self.inputs)
         if mode == "native" and _may_crash(model):
