@@ -99,7 +99,7 @@ def _judged(name: str, found: tuple[Finding, ...], settings: Settings) -> tuple[
     for first, *_ in groups:
         lines += [
             f"  {first.rule}, as at '{first.subject}': {first.text} (known from {known_from(first.rule)})",
-            f"    {first.remedy}, and run again for its accuracy (not tried)",
+            f"    {first.remedy}, and run again to see what that costs in accuracy (not tried)",
         ]
     if settings.lint == "auto":
         lines.append("If only ONNX Runtime is to run it, write 'backend: onnxruntime' in the spec.")

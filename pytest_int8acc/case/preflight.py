@@ -315,7 +315,8 @@ def refuse_overflow(
         elif gone:
             worst = f"output '{gone[0]}' is 0 in all samples, and not in FP32"
         else:
-            worst = f"'{lost[0].subject}' misses its {lost[0].metric} against FP32"
+            score = f"{lost[0].metric} {lost[0].value:.4g}, limit {lost[0].limit:g}"
+            worst = f"'{lost[0].subject}' misses its limit against FP32 ({score})"
         how, remedy = "an overflow", f"so that these numbers stay below {FP16.highest:g}"
         if not where:
             where = [*_vanishing(model), *_broken(baseline.model, inputs, sessions)]
@@ -324,11 +325,11 @@ def refuse_overflow(
             f"{model.name}: in FP16 {worst} on {inputs.samples} samples, by {how} inside the model; "
             "quantization is not the problem.\n"
             + "".join(f"  {sentence}\n" for sentence in where[:_MAX_NAMED])
-            + "Write 'candidate: fp16' in place of 'int8:': the next run finds the layers that must stay in "
-            "FP32, where they are slower, and tries that fix.\n"
-            "Or write 'baseline: fp32' to compare quantization alone; an engine in FP16 would fail all the "
-            "same.\n"
-            f"Or change the model {remedy}, and run again (not tried)."
+            + "Nothing is tried yet. Either\n"
+            "  write 'candidate: fp16' and no 'int8:' in the spec: the run finds layers that must stay in "
+            "FP32 (slower there), and tries that;\n"
+            "  or write 'baseline: fp32' to compare quantization alone: an FP16 engine would still fail;\n"
+            f"  or change the model {remedy}."
         )
 
 

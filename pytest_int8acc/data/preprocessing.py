@@ -55,10 +55,7 @@ _OVERLAP, _SAME = 0.1, 0.9
 #: mean is closer to 0 for the calibration samples or for the inputs, no mismatch of layouts is reported.
 _SMOOTH = 0.2
 #: What to do if one side is scaled or normalized, and the other is not.
-_ALIKE = (
-    "find which of 'calibrate: data' and 'inputs' in the spec is prepared as in your application, and "
-    "prepare the other one alike"
-)
+_ALIKE = "prepare calibration data and inputs alike, as your application does"
 #: Usual ratios between two ranges of pixel values, and the text that names the two ranges in the message.
 _KNOWN = {255.0: "0 to 255 against 0 to 1", 127.5: "0 to 255 against -1 to 1"}
 

@@ -636,7 +636,7 @@ CHANGES: Mapping[ChangeKind, ChangeWords] = {
         sentence="{outputs} of the engine, to be left unread ({names}), breaks a wrong fusion",
     ),
     "method": ChangeWords(
-        clause="calibrated with '{method}' under 'calibrate:'",
+        clause="activations calibrated with '{method}'",
         sentence="all activations calibrated by '{method}', under 'calibrate:' of the spec",
     ),
     "rescales": ChangeWords(
@@ -680,7 +680,7 @@ PARTS: Mapping[Part, str] = {
     "certification": "certification",
     "fewer-layers": "whether fewer layers do",
     "tradeoff": "what more layers out of {format} buy",
-    "reserve": "a plan that keeps the limits with a reserve",
+    "reserve": "a plan that keeps the limits with a safety margin",
     "alone": "what each culprit does alone",
     "layer-precisions": "the fix as layer precisions",
     "engine-layers": "errors between engines",
@@ -861,8 +861,8 @@ class Caution:
     NEEDED = "; about {needed} samples (now {samples}) would decide: raise 'samples:' or give more"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
     FIX_UNDECIDED = (
-        "{samples} samples are few for {score} of the fix, limit {limit}: it is {value} on these, and may be "
-        "{interval} on others ({confidence}){needed}"
+        "{score} of the fix is {value} on the {samples} held-out samples, but on others it may be {interval} "
+        "({confidence}), limit {limit}{needed}"
     )
     FIX_FROM_INPUTS = "the fix has its scales from these very inputs: before you ship, run it on others"
     NAN_IN_BOTH = "{output} is NaN in both forms in {share:.2%} of its elements, which are left out"
@@ -966,6 +966,10 @@ class Advice:
 
     #: Advice on the data of a case, whose layers stay in the low format.
     RUN_AGAIN = "{advice}, and run again; no layer leaves {format} (not tried)"
+    #: Advice that comes before a fix, which is of no use if the case compares wrong inputs.
+    CHECK_INPUTS = (
+        "if the inputs are at fault and not the calibration data: {advice}, and run again (not tried)"
+    )
 
     FLOAT_NAN = "{first}; or leave the output out: write 'unjudged: [{output}]' in the spec, beside 'model:'"
     FIND_NAN = "find what gives NaN in the float model, its inputs or a node"
@@ -1115,10 +1119,11 @@ class Remedy:
     VERIFIED_SCORE = ", verified on {samples} samples that it has not seen: {score}"
     VERIFIED = ", verified on {samples} samples that it has not seen"
     VERIFIED_BRIEFLY = ", verified on {samples} held-out samples"
-    #: The same, if a limit lies in the confidence interval of its score on these samples.
-    VERIFIED_FEW = ", verified on {samples} samples that it has not seen, few for {metrics}: see Caution"
-    VERIFIED_FEW_BRIEFLY = ", verified on {samples} held-out samples, few for {metrics}: see Caution"
-    VERIFIED_SEE_CAUTION = ", verified on {samples} held-out samples: see Caution"
+    #: The text if a limit lies in the confidence interval of its score on these samples.
+    TOO_FEW = "; passes on {samples} samples that it has not seen, too few to be sure: see Caution"
+    TOO_FEW_BRIEFLY = ", also on {samples} held-out ones, too few to be sure: see Caution"
+    #: The texts after a score if the candidate misses other limits, too, the longest first.
+    ALL_KEPT = (", and all other limits kept", ", all limits kept")
     #: The text after a score that was measured on all samples, with those on which the fix was chosen.
     ON_ALL = " on all {samples}"
     NOT_PROVED_MORE = "; passes on the samples compared, not proved: give {more} more"

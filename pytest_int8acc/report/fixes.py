@@ -60,6 +60,8 @@ WORTH_SHIPPING = 0.2
 #: An engine is recommended only if it is faster than the baseline's engine by at least this share. Otherwise
 #: the baseline is recommended, because it needs no calibration and loses no accuracy.
 LEAST_GAIN = 0.05
+#: Rules for data that only the calibration data can break. The inputs are not at fault then.
+_OF_CALIBRATION = frozenset({"data-uniform", "data-few-samples", "data-duplicates"})
 #: The maximum number of layers that the text of a fix names. Of more layers it gives only the number.
 _NAMED_LAYERS = 2
 #: The maximum number of lines of a recommendation in the terminal.
@@ -74,7 +76,7 @@ class Fix:
     """One recommendation. Together with its label it fits in two lines of ``WIDTH`` characters."""
 
     label: str
-    """The word before the text: ``Fix``, or ``Or`` for a second recommendation."""
+    """The word before the text: ``Fix``, ``Or`` after it, or ``First`` before it."""
     text: str
 
     def __str__(self) -> str:
@@ -84,23 +86,25 @@ class Fix:
 def fixes(result: CaseResult) -> list[Fix]:
     """Returns the recommendations to the user on a failed case.
 
-    The first is the fix, or why there is none. Then follows advice on mismatched preprocessing, if there is
-    any, which no trial has shown to help.
+    The fix, or why there is none, may have advice on mismatched preprocessing beside it, which no trial has
+    shown to help. The advice comes first if the inputs may be at fault, so that no fix for them is of use.
     """
     if first := _before_layers(result):
         return [Fix("Fix", first)]
     room = _LINES * (WIDTH - _FREE)
     if not result.mismatches and (other := elsewhere(result)):
         return [Fix("Fix", fitted(other, room))]
-    advice = [
-        fitted(Advice.RUN_AGAIN.format(advice=mismatch.remedy, format=result.low_format), room)
-        for mismatch in result.mismatches[:1]
-    ]
     sentences = [] if hides_fault(result) else list(recommended(result))
-    if not sentences and not advice:
+    if not sentences and not result.mismatches:
         sentences = list(_no_fix(result))
-    texts = [first_fitting(sentences, room)] if sentences else []
-    return [Fix(label, text) for label, text in zip(("Fix", "Or"), [*texts, *advice], strict=False)]
+    found = [Fix("Fix", first_fitting(sentences, room))] if sentences else []
+    for mismatch in result.mismatches[:1]:
+        facts = {"advice": mismatch.remedy, "format": result.low_format}
+        if found and mismatch.rule not in _OF_CALIBRATION:
+            found.insert(0, Fix("First", fitted(Advice.CHECK_INPUTS.format(**facts), room)))
+        else:
+            found.append(Fix("Or" if found else "Fix", fitted(Advice.RUN_AGAIN.format(**facts), room)))
+    return found
 
 
 def hides_fault(result: CaseResult) -> bool:
@@ -338,9 +342,9 @@ def _added_ms(result: CaseResult, repair: Repair) -> float | None:
 
 
 def _spare(search: SearchOutcome, layers: Sequence[str]) -> tuple[str, ...]:
-    """Returns the layers in ``layers`` that are only a reserve: the criteria are also met without them.
+    """Returns the layers in ``layers`` that are only a safety margin: the criteria are also met without them.
 
-    ``layers`` are all layers that a fix keeps in high precision. The reserve is the layers that are no
+    ``layers`` are all layers that a fix keeps in high precision. The safety margin is the layers that are no
     culprits. The result is empty if the fix does not keep all culprits in high precision.
     """
     culprits = {culprit.layer for culprit in search.culprits}
@@ -380,7 +384,7 @@ def _reached(key_score: Score | None, samples: int, *, more: bool = False) -> li
     if samples:
         texts = [text + Remedy.ON_ALL.format(samples=samples) for text in texts] + texts
     if more:
-        texts.insert(0, f"{texts[0]}, and all other limits kept")
+        texts = [f"{text}{kept}" for kept in Remedy.ALL_KEPT for text in texts] + texts
     return texts
 
 
@@ -396,10 +400,8 @@ def _proof_texts(result: CaseResult, repair: Repair, held_out: HeldOut, key_scor
     if repair.holds and held_out.count:
         same = _key_score(result, held_out.scores)
         facts = {"samples": held_out.count, "score": "" if same is None else _value(same)}
-        if repair.verified and (few_for := [score for score in held_out.scores if not score.steady]):
-            metrics = " and ".join(dict.fromkeys(score.metric for score in few_for))
-            proofs = [Remedy.VERIFIED_FEW, Remedy.VERIFIED_FEW_BRIEFLY, Remedy.VERIFIED_SEE_CAUTION]
-            return [proof.format(samples=held_out.count, metrics=metrics) for proof in proofs]
+        if repair.verified and not all(score.steady for score in held_out.scores):
+            return [text.format(**facts) for text in (Remedy.TOO_FEW, Remedy.TOO_FEW_BRIEFLY)]
         proofs = [] if same is None else [Remedy.VERIFIED_SCORE]
         proofs += [Remedy.VERIFIED, Remedy.VERIFIED_BRIEFLY]
         return [proof.format(**facts) for proof in proofs]
@@ -437,7 +439,7 @@ def _kept(repair: Repair, spare: Sequence[str], pairs: Mapping[str, Quantizer]) 
 
     Args:
         repair: The fix.
-        spare: The layers that are only a reserve: the criteria are also met without them.
+        spare: The layers that are only a safety margin: the criteria are also met without them.
         pairs: The only Q/DQ pair of each layer that computes nothing, by layer name.
     """
     layers, precision = repair.layers, repair.precision.upper()
@@ -445,8 +447,8 @@ def _kept(repair: Repair, spare: Sequence[str], pairs: Mapping[str, Quantizer]) 
     if not spare:
         return [*_kept_by_name(layers, precision, pairs), kept]
     names = few(list(map(quoted, spare)), 2)
-    reserve = Remedy.SPARE.format(spare=len(spare), names=names)
-    return [kept + reserve, kept + Remedy.SPARE_BRIEFLY.format(spare=len(spare))]
+    margin = Remedy.SPARE.format(spare=len(spare), names=names)
+    return [kept + margin, kept + Remedy.SPARE_BRIEFLY.format(spare=len(spare))]
 
 
 def _kept_by_name(layers: Sequence[str], precision: str, pairs: Mapping[str, Quantizer]) -> Iterator[str]:
@@ -596,7 +598,7 @@ def _changes(
     Args:
         repair: The remedy.
         low_format: The format that the case is about, like ``INT8``.
-        spare: The layers that are in high precision only as a reserve: the criteria are also met without
+        spare: The layers that are in high precision only as a safety margin: the criteria are also met without
             them.
         pairs: The only Q/DQ pair of each layer that computes nothing, by layer name.
     """

@@ -38,7 +38,7 @@ def kept() -> Iterator[tuple[str, str]]:
 
 #: Where noise adds up, what a reserve takes, and which tensor of a layer is noisiest, hang on the last bits.
 _CHANCE = re.compile(
-    r", \d+ of them for a reserve| on ONNX Runtime [\d.]+$| alone(?= on)|(?<= its )(?:in|w)\w+(?= keeps)"
+    r", \d+ of them as a safety margin| on ONNX Runtime [\d.]+$| alone(?= on)|(?<= its )(?:in|w)\w+(?= keeps)"
 )
 
 

@@ -51,7 +51,7 @@ def case(*scores: Plain, **changes: Any) -> Plain:
         "data": "val.npz",
         "baseline": "FP16",
         "candidate": "INT8",
-        "backend": "ONNX Runtime 1.31.1, CPU, exact",
+        "backend": "simulated by ONNX Runtime 1.31.1, CPU",
         "outputs": [{**LOGITS, "scores": scores or [MISSED]}],
         "int8_groups": 9,
     }
