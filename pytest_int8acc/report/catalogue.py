@@ -968,7 +968,7 @@ class Advice:
     RUN_AGAIN = "{advice}, and run again; no layer leaves {format} (not tried)"
     #: Advice that comes before a fix, which is of no use if the case compares wrong inputs.
     CHECK_INPUTS = (
-        "if the inputs are at fault and not the calibration data: {advice}, and run again (not tried)"
+        "if the inputs are at fault, not the calibration data: {advice}, and run again (not tried); else"
     )
 
     FLOAT_NAN = "{first}; or leave the output out: write 'unjudged: [{output}]' in the spec, beside 'model:'"
@@ -993,8 +993,8 @@ class Advice:
         "it is: 'realized: warn'"
     )
     DECIDE = (
-        "give {samples}; or write 'undecided: score' in the spec, beside 'model:', and the score on these "
-        "samples decides"
+        "give {samples}, which decide if the score stays as it is; or write 'undecided: score' in the spec, "
+        "beside 'model:', and the score on these samples decides"
     )
     LOOK_AT_PAIRS = (
         "look at the Q/DQ around these layers (both inputs, one scale per activation), raise "
@@ -1122,6 +1122,7 @@ class Remedy:
     #: The text if a limit lies in the confidence interval of its score on these samples.
     TOO_FEW = "; passes on {samples} samples that it has not seen, too few to be sure: see Caution"
     TOO_FEW_BRIEFLY = ", also on {samples} held-out ones, too few to be sure: see Caution"
+    TOO_FEW_SHORTEST = ", also on {samples} held-out, too few to be sure: see Caution"
     #: The texts after a score if the candidate misses other limits, too, the longest first.
     ALL_KEPT = (", and all other limits kept", ", all limits kept")
     #: The text after a score that was measured on all samples, with those on which the fix was chosen.

@@ -271,20 +271,17 @@ def recommended(result: CaseResult) -> Iterator[str]:
     spare = _spare(search, repair.layers) if search is not None and repair.kind == "high" else ()
     texts = _changes(repair, low, spare, _pairs(result))
     share = share_that_stays(result, 1 - repair.price)
-    starts = [_priced(share, added_ms, repair.precision, low, written=False)]
-    if result.written:
-        starts.insert(0, _priced(share, added_ms, repair.precision, low, written=True))
+    start = _priced(share, added_ms, repair.precision, low, written=bool(result.written))
     held_out = repair.evidence.held_out or HeldOut()
     key_score = _key_score(result, repair.scores)
     proofs = _proof_texts(result, repair, held_out, key_score)
     mends_more = sum(not score.passed for score in result.scores) > 1 and all(s.passed for s in repair.scores)
     is_proved = key_score is not None and name_of(key_score) in map(name_of, held_out.scores)
     samples = result.samples if is_proved and repair.holds and held_out.count else 0
-    for start in starts:
-        for text in texts:
-            for score in _reached(key_score, samples, more=mends_more):
-                yield from (f"{start}{text}{score}{how}" for how in proofs)
-    yield from (f"{starts[-1]}{texts[-1]}{how}" for how in proofs)
+    for text in texts:
+        for score in _reached(key_score, samples, more=mends_more):
+            yield from (f"{start}{text}{score}{how}" for how in proofs)
+    yield from (f"{start}{texts[-1]}{how}" for how in proofs)
 
 
 def share_that_stays(result: CaseResult, share: float) -> float:
@@ -401,7 +398,10 @@ def _proof_texts(result: CaseResult, repair: Repair, held_out: HeldOut, key_scor
         same = _key_score(result, held_out.scores)
         facts = {"samples": held_out.count, "score": "" if same is None else _value(same)}
         if repair.verified and not all(score.steady for score in held_out.scores):
-            return [text.format(**facts) for text in (Remedy.TOO_FEW, Remedy.TOO_FEW_BRIEFLY)]
+            return [
+                text.format(**facts)
+                for text in (Remedy.TOO_FEW, Remedy.TOO_FEW_BRIEFLY, Remedy.TOO_FEW_SHORTEST)
+            ]
         proofs = [] if same is None else [Remedy.VERIFIED_SCORE]
         proofs += [Remedy.VERIFIED, Remedy.VERIFIED_BRIEFLY]
         return [proof.format(**facts) for proof in proofs]
@@ -598,8 +598,8 @@ def _changes(
     Args:
         repair: The remedy.
         low_format: The format that the case is about, like ``INT8``.
-        spare: The layers that are in high precision only as a safety margin: the criteria are also met without
-            them.
+        spare: The layers that are in high precision only as a safety margin: the criteria are also met
+            without them.
         pairs: The only Q/DQ pair of each layer that computes nothing, by layer name.
     """
     done, brief = (
