@@ -325,8 +325,8 @@ def refuse_overflow(
             f"{model.name}: in FP16 {worst} on {inputs.samples} samples, by {how} inside the model; "
             "quantization is not the problem.\n"
             + "".join(f"  {sentence}\n" for sentence in where[:_MAX_NAMED])
-            + "Write 'candidate: fp16' and no 'int8:' in the spec. The run finds the layers that must stay "
-            "in FP32, where they take longer, and tries that.\n"
+            + "Not tried yet: write 'candidate: fp16' and no 'int8:' in the spec. The run finds the layers "
+            "that must stay in FP32, where they take longer, and tries that.\n"
             f"Two other ways, not tried either: change the model {remedy}; or write 'baseline: fp32' to "
             "compare quantization alone, though an FP16 engine would still fail."
         )

@@ -968,7 +968,8 @@ class Advice:
     RUN_AGAIN = "{advice}, and run again; no layer leaves {format} (not tried)"
     #: Advice that comes before a fix, which is of no use if the case compares wrong inputs.
     CHECK_INPUTS = (
-        "if the inputs are at fault, not the calibration data: {advice}, and run again (not tried); else"
+        "see whether the inputs are prepared as in your application. If so, take the fix; else {advice}, and "
+        "run again (not tried)"
     )
 
     FLOAT_NAN = "{first}; or leave the output out: write 'unjudged: [{output}]' in the spec, beside 'model:'"
@@ -993,8 +994,8 @@ class Advice:
         "it is: 'realized: warn'"
     )
     DECIDE = (
-        "give {samples}, which decide if the score stays as it is; or write 'undecided: score' in the spec, "
-        "beside 'model:', and the score on these samples decides"
+        "give {samples} under 'inputs:'; they decide, unless the score changes. Or write 'undecided: score' "
+        "in the spec, beside 'model:', and the score on these samples decides"
     )
     LOOK_AT_PAIRS = (
         "look at the Q/DQ around these layers (both inputs, one scale per activation), raise "
@@ -1109,8 +1110,8 @@ class Remedy:
     #: The beginning of the sentence that recommends a fix.
     STAYS = "{file}{share} of the MACs stay in {format}{time}: "
     NOT_WORTH_IT = (
-        "no {format} fix worth shipping: ship {high} ({others} untried). Best: {file}{share} of the MACs in "
-        "{format}{time}: "
+        "no {format} fix worth shipping: ship {high} ({others} untried). {file} keeps only {share} of the "
+        "MACs in {format}{time}"
     )
     #: Texts on the data that gave the ranges, if the fix has other scales.
     RANGES_FROM_DATA = "; ranges from the calibration data, {data}"
@@ -1120,9 +1121,8 @@ class Remedy:
     VERIFIED = ", verified on {samples} samples that it has not seen"
     VERIFIED_BRIEFLY = ", verified on {samples} held-out samples"
     #: The text if a limit lies in the confidence interval of its score on these samples.
-    TOO_FEW = "; passes on {samples} samples that it has not seen, too few to be sure: see Caution"
-    TOO_FEW_BRIEFLY = ", also on {samples} held-out ones, too few to be sure: see Caution"
-    TOO_FEW_SHORTEST = ", also on {samples} held-out, too few to be sure: see Caution"
+    TOO_FEW = "; passes on {samples} held-out samples, too few to be sure: see Caution"
+    TOO_FEW_BRIEFLY = "; passes on {samples} held-out samples, too few: see Caution"
     #: The texts after a score if the candidate misses other limits, too, the longest first.
     ALL_KEPT = (", and all other limits kept", ", all limits kept")
     #: The text after a score that was measured on all samples, with those on which the fix was chosen.

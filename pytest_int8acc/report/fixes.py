@@ -269,8 +269,8 @@ def recommended(result: CaseResult) -> Iterator[str]:
     if result.answer is None and search is not None:
         added_ms = search.price_ms
     spare = _spare(search, repair.layers) if search is not None and repair.kind == "high" else ()
-    texts = _changes(repair, low, spare, _pairs(result))
     share = share_that_stays(result, 1 - repair.price)
+    texts = _changes(repair, low, spare, _pairs(result)) if share >= WORTH_SHIPPING else [""]
     start = _priced(share, added_ms, repair.precision, low, written=bool(result.written))
     held_out = repair.evidence.held_out or HeldOut()
     key_score = _key_score(result, repair.scores)
@@ -313,7 +313,7 @@ def _priced(share: float, added_ms: float | None, precision: str, low_format: st
         format=low_format,
         high=precision.upper(),
         others=INSTEAD[low_format],
-        file="fixed.onnx, " if written else "",
+        file="fixed.onnx" if written else "The best one",
     )
 
 
@@ -398,10 +398,7 @@ def _proof_texts(result: CaseResult, repair: Repair, held_out: HeldOut, key_scor
         same = _key_score(result, held_out.scores)
         facts = {"samples": held_out.count, "score": "" if same is None else _value(same)}
         if repair.verified and not all(score.steady for score in held_out.scores):
-            return [
-                text.format(**facts)
-                for text in (Remedy.TOO_FEW, Remedy.TOO_FEW_BRIEFLY, Remedy.TOO_FEW_SHORTEST)
-            ]
+            return [text.format(**facts) for text in (Remedy.TOO_FEW, Remedy.TOO_FEW_BRIEFLY)]
         proofs = [] if same is None else [Remedy.VERIFIED_SCORE]
         proofs += [Remedy.VERIFIED, Remedy.VERIFIED_BRIEFLY]
         return [proof.format(**facts) for proof in proofs]
