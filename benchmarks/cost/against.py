@@ -28,13 +28,14 @@ class Round:
     cut: bool
     """Whether the plugin's process was ended at the limit, so that it would have taken more."""
     fix: str
-    """What the plugin's first remedy is, and how many layers leave INT8."""
+    """The kind of the plugin's first remedy, and how many of the groups in INT8 leave INT8."""
     phases: Mapping[str, float]
     """CPU seconds of the phases of the case."""
     nncf: float
     """CPU seconds of NNCF's process."""
     found: str
-    """How many layers NNCF reverts, and whether its model keeps the limits; or why NNCF gives no model."""
+    """How many Conv, Gemm and MatMul layers NNCF reverts, and whether its model keeps the limits; or why NNCF
+    gives no model."""
     refused: bool
     """Whether NNCF gives no model, or one in which no layer is in INT8 at first."""
     reverted: int = 0
@@ -146,7 +147,9 @@ def _fix(case: Mapping[str, Any], keeps: bool) -> str:
         return "none"
     first = repairs[0]
     share = f"{first['kind']}, {len(first['layers'])} of {case['int8_groups']} high"
-    return share if keeps else f"{share}, limits missed"
+    if not keeps:
+        return f"{share}, limits missed"
+    return share if first["verified"] else f"{share}, not verified"
 
 
 def _found(task: Task, ran: Ran) -> tuple[str, bool, Mapping[str, Any]]:
