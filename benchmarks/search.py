@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -86,8 +87,18 @@ def machine(module: str) -> Iterator[tuple[str, str]]:
         f"{_processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {platform.system()}",
     )
     names = ("onnxruntime", "onnx", "numpy")
+    yield "commit", commit()
     versions = [f"{name} {importlib.metadata.version(name)}" for name in names]
     yield "versions", ", ".join([f"Python {platform.python_version()}", *versions])
+
+
+def commit() -> str:
+    """The commit that is checked out, with ``-dirty`` where files differ from it; ``unknown`` without git."""
+    command, folder = ["git", "describe", "--always", "--dirty", "--exclude=*"], Path(__file__).parent
+    try:
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def _processor() -> str:

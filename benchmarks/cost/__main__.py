@@ -1,11 +1,12 @@
 """What a case costs: CPU seconds of whole processes, one thread each, beside its goals.
 
     python -m benchmarks.cost --install                # makes what other tools' environments are missing
-    python -m benchmarks.cost --only a c --json cost.json
+    python -m benchmarks.cost --only a --seed 20261128 --tasks 12 --kept cost.jsonl
+    python -m benchmarks.cost --only c d --json cost.json
 
-Topics: a: failing cases against NNCF; b: failing cases in plain passes (u: CPU seconds of one FP32 pass of
-ONNX Runtime over all samples); c: networks of rapidocr; d: passing cases and calibration; e: memory; f:
-growth with the number of groups; g: a suite without specs.
+Topics: a: failing cases, drawn by the seed, against NNCF; b: failing cases in plain passes (u: CPU seconds of
+one FP32 pass of ONNX Runtime over all samples); c: networks of rapidocr; d: passing cases and calibration; e:
+memory; f: growth with the number of groups; g: a suite without specs.
 """
 
 from __future__ import annotations
@@ -34,24 +35,35 @@ PACKAGES = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what was asked for and print it."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if "a" in options.only and options.seed is None:
+        parser.error("topic a draws its tasks: give --seed")
     os.environ.update(ONE_THREAD)
     if options.install:
         install(options.environments, PACKAGES)
     about = dict(machine("benchmarks.cost"))
-    print("\n".join(f"{name}: {value}" for name, value in about.items()), flush=True)
     lines: dict[str, list[Line]] = {}
     for topic in options.only:
         with tempfile.TemporaryDirectory() as folder:
             lines[topic] = []
-            setup = Setup(Path(folder), options.environments, options.limit, options.rounds)
+            setup = Setup(
+                Path(folder),
+                options.environments,
+                options.limit,
+                options.rounds,
+                seed=options.seed,
+                tasks=options.tasks,
+                kept=options.kept,
+            )
             for line in TOPICS[topic](setup):
                 lines[topic].append(line)
                 print(table(_HEADER, [_cells(line)]).splitlines()[-1], flush=True)
                 if options.json:
                     told = {t: [dataclasses.asdict(line) for line in found] for t, found in lines.items()}
                     options.json.write_text(json.dumps({"machine": about, **told}, indent=1))
-    print(f"\n{table(_HEADER, [_cells(line) for found in lines.values() for line in found])}")
+    print(f"\n{table(_HEADER, [_cells(line) for found in lines.values() for line in found])}\n")
+    print("\n".join(f"{name}: {value}" for name, value in about.items()))
 
 
 _HEADER = ("", "figure", "goal", "unit", "met")
@@ -84,6 +96,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=int, default=3, help="of which the median is taken (default: 3)")
     parser.add_argument("--limit", type=int, default=900, help="CPU s one process may take (default: 900)")
+    parser.add_argument("--seed", type=int, help="of the tasks of topic a, which has no other")
+    parser.add_argument("--tasks", type=int, default=12, help="how many topic a draws (default: 12)")
+    parser.add_argument(
+        "--kept",
+        type=Path,
+        metavar="FILE",
+        help="rounds of topic a, so that a run goes on where one ended",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers here")
     return parser
 

@@ -13,18 +13,21 @@ from typing import Any
 import numpy as np
 
 from benchmarks.architectures import csp_tiny, vit_tiny
+from benchmarks.cost.against import HEADER, Compared, Plan, compare
+from benchmarks.cost.draw import BOUNDARY, draw
 from benchmarks.cost.process import Ran, check, run
 from benchmarks.cost.specs import Written, write, write_case, write_large, write_rival
 from benchmarks.engines import NETWORKS
 from benchmarks.growth import graph_seconds, network
 from benchmarks.memory import LIMITS, outputs_ratio
 from benchmarks.nets import CASES, digits, trained
+from benchmarks.tables import table
 
 #: What starting pytest, its imports and reports may take, in CPU seconds.
 START = 3.0
 #: What one tensor calibrated by entropy may take, in CPU seconds.
 ENTROPY = 0.2
-_RIVALS = {"mobilenet": 0.6, "vit": 0.6, "cnn": 1.0}
+_RIVALS = ("mobilenet", "vit", "cnn")
 _NOISE = ("vit_accumulated", "resnet50_accumulated")
 _OCR = ("rec", "det", "cls")
 _IMPORT = (
@@ -63,6 +66,12 @@ class Setup:
     """CPU seconds that one process may take."""
     rounds: int
     """Of which the median is taken."""
+    seed: int
+    """Seed of the draw of tasks."""
+    tasks: int
+    """Number of tasks that are drawn."""
+    kept: Path | None
+    """A file that keeps the rounds of these tasks, so that a run goes on where one ended."""
 
     def python(self, environment: str) -> Path:
         """The interpreter of an environment; SystemExit where it is not there."""
@@ -73,18 +82,37 @@ class Setup:
 
 
 def rivals(setup: Setup) -> Iterator[Line]:
-    """A failing case against NNCF's accuracy control, process against process, in turn."""
+    """Failing cases drawn by the seed against NNCF's accuracy control, process against process, in turn."""
+    plan = Plan(setup.python("nncf"), setup.limit, setup.rounds, setup.kept)
+    compared: list[Compared] = []
+    for task in draw(setup.seed, setup.tasks, setup.folder / "drawn"):
+        compared.append(compare(task, setup.seed, plan))
+        print(table(HEADER, [compared[-1].cells]).splitlines()[-1], flush=True)
+    print(f"\n{table(HEADER, [one.cells for one in compared])}\n")
+    print(f"seed {setup.seed}, {setup.rounds} rounds, {compared[-1].rounds[-1].tool}\n", flush=True)
+    few = [one for one in compared if one.few and one.ratio is not None]
+    many = [one for one in compared if not one.few and one.ratio is not None]
+    yield from _share(few, f"fewer than {BOUNDARY} groups", 0.7)
+    yield from _share(many, f"{BOUNDARY} groups or more", 0.5)
+    without = sum(one.rounds[-1].reverted == 0 for one in (*few, *many))
+    yield Line("tasks in which NNCF reverts no layer", without, None, f"of {len(few) + len(many)}")
     shares = []
-    for name, goal in _RIVALS.items():
-        case, task = write_rival(name, setup.folder / "rivals")
-        theirs = [setup.python("nncf"), "-m", "benchmarks.rivals.nncf_control", task]
-        pairs = [(check(case.spec, limit=setup.limit, fails=True), run(theirs)) for _ in range(setup.rounds)]
-        ratio = statistics.median(ours.cpu / nncf.cpu for ours, nncf in pairs)
-        phases = [ours.phases for ours, _ in pairs]
-        shares += [(p["causes"] + p["repair"]) / (p["search"] + p["proof"]) for p in phases if p]
-        more = {"ours": [p.cpu for p, _ in pairs], "nncf": [n.cpu for _, n in pairs], "phases": phases}
-        yield Line(f"failing {name} / NNCF", ratio, goal, least=any(p.cut for p, _ in pairs), more=more)
-    yield Line("diagnosis and repair / search with proof", statistics.median(shares), 2, more={"all": shares})
+    for phases in (one.rounds[-1].phases for one in compared):
+        if "repair" in phases and "search" in phases:
+            search = phases["search"] + phases.get("proof", 0.0)
+            shares.append((phases.get("causes", 0.0) + phases["repair"]) / search)
+    if shares:
+        ratio = statistics.median(shares)
+        yield Line("diagnosis and repair / search with proof", ratio, 2, more={"all": shares})
+
+
+def _share(compared: Sequence[Compared], size: str, goal: float) -> Iterator[Line]:
+    """The median over tasks of the plugin's CPU seconds over NNCF's; nothing without tasks."""
+    ratios = {one.task.entry: one.ratio for one in compared if one.ratio is not None}
+    if ratios:
+        what = f"failing case / NNCF, median of {len(ratios)}, {size}"
+        cut = any(one.cut for one in compared)
+        yield Line(what, statistics.median(ratios.values()), goal, least=cut, more=ratios)
 
 
 def suite(setup: Setup) -> Iterator[Line]:
@@ -92,7 +120,7 @@ def suite(setup: Setup) -> Iterator[Line]:
     found = []
     for name in (*CASES, *_RIVALS):
         folder = setup.folder / "suite" / name
-        case = write_case(CASES[name](), folder) if name in CASES else write_rival(name, folder)[0]
+        case = write_case(CASES[name](), folder) if name in CASES else write_rival(name, folder)
         ran = check(case.spec, limit=setup.limit, fails=True)
         found.append(_in_passes(f"failing {name}", ran, case, 40))
         yield _in_passes(f"noise of all layers, {name}", ran, case, 100) if name in _NOISE else found[-1]

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 _UNBOUND = 10**6
@@ -35,18 +36,26 @@ class Ran:
     cut: bool
     """Whether it was ended at the limit; then ``cpu`` is the least it would have taken."""
     said: str
-    phases: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of wall clock of a case's phases, as report.json tells them; none where it was cut."""
+    code: int
+    """The exit status; a signal's number, negative, where one ended it."""
+    case: Mapping[str, Any] = field(default_factory=dict)
+    """The one case of report.json; empty where the process was cut."""
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """CPU seconds of the case's phases, as report.json tells them."""
+        return {phase["name"]: phase["cpu_seconds"] for phase in self.case.get("phases", ())}
 
 
 def run(command: Sequence[str | Path], limit: int = 0, may_fail: bool = False) -> Ran:
     """Run to the end, or to ``limit`` CPU seconds where that is above 0.
 
     Raises:
-        SystemExit: The process failed, and not at the limit.
+        SystemExit: The process failed, not at the limit, and it may not fail.
     """
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     environment |= ONE_THREAD | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
+    environment |= {"NNCF_CI": "1"}  # NNCF then starts no telemetry
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
             command,
@@ -62,35 +71,41 @@ def run(command: Sequence[str | Path], limit: int = 0, may_fail: bool = False) -
         said = output.read()
     cpu = usage.ru_utime + usage.ru_stime
     cut = code == -signal.SIGXCPU
-    if code and not cut and not (may_fail and code == 1):
+    if code and not cut and not may_fail:
         raise SystemExit(f"{' '.join(map(str, command))} ended with {code}:\n{said[-3000:]}")
-    return Ran(cpu, cut, said)
+    return Ran(cpu, cut, said, code)
 
 
 def _limited(seconds: int) -> Callable[[], None] | None:
     return (lambda: resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))) if seconds else None
 
 
-def check(spec: Path, *options: str, limit: int = 0, fails: bool | None = None) -> Ran:
+def check(
+    spec: Path, *options: str, limit: int = 0, fails: bool | None = None, report: Path | None = None
+) -> Ran:
     """Run pytest on one spec of one case, nothing kept from other runs, no bound on what follows the verdict.
+
+    The report is left in the folder ``report``; without it, nowhere.
 
     Raises:
         SystemExit: The case gave no verdict, or, where ``fails`` says which, the other one; or what follows
             the verdict ended with an error.
     """
     with tempfile.TemporaryDirectory() as folder:
+        report = report or Path(folder)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", spec.parent]
-        command += ["-c", os.devnull, "--int8acc-no-cache", "--int8acc-report", folder]
+        command += ["-c", os.devnull, "--int8acc-no-cache", "--int8acc-report", report]
         command += ["-p", "no:hypothesispytest"]  # of the tests' own extra: it costs half a second
         ran = run([*command, f"--int8acc-max-seconds={_UNBOUND}", spec, *options], limit, may_fail=True)
-        report, case = Path(folder) / "report.json", {}
-        if report.exists():
-            case = json.loads(report.read_text())["cases"][0]
+        told, case = report / "report.json", {}
+        if told.exists():
+            case = json.loads(told.read_text())["cases"][0]
     verdict = case.get("verdict", "nothing")
     wanted = {True: ["failed"], False: ["passed"], None: ["failed", "passed"]}[fails]
-    if not ran.cut and (verdict not in wanted or "1 error" in ran.said):
+    odd = ran.code not in (0, 1) or verdict not in wanted or "1 error" in ran.said
+    if odd and not ran.cut:
         raise SystemExit(f"{spec}: {verdict}\n{ran.said[-3000:]}")
-    return replace(ran, phases={phase["name"]: phase["seconds"] for phase in case.get("phases", ())})
+    return replace(ran, case=case)
 
 
 def plain(what: str, *arguments: Path | int) -> float:

@@ -119,8 +119,8 @@ def write_large(model: Model, folder: Path, batch: int = 8) -> Written:
     return written
 
 
-def write_rival(name: str, folder: Path) -> tuple[Written, Path]:
-    """A task of the rivals as a case with the same images and bar; the case, and the task's own folder."""
+def write_rival(name: str, folder: Path) -> Written:
+    """A task of the rivals as a case with the same images and bar."""
     theirs = folder / "task" / name
     theirs.mkdir(parents=True)
     write_task(name, theirs)
@@ -135,4 +135,4 @@ def write_rival(name: str, folder: Path) -> tuple[Written, Path]:
     written = write(ours, task.model, {"image": task.images[:SEARCH]}, int8, criteria, RIVAL_BATCH)
     text = yaml.safe_load(written.spec.read_text()) | {"labels": "labels.npy"}
     written.spec.write_text(yaml.safe_dump(text, sort_keys=False))
-    return written, theirs
+    return written

@@ -1,6 +1,7 @@
 """What is true of an entry, found without the plugin's check, metrics and search.
 
-Outputs come from a plain session of ONNX Runtime that leaves Q/DQ unfused, and from numpy formulas.
+Outputs come from a plain session of ONNX Runtime that leaves Q/DQ unfused, and from numpy formulas. Nothing
+of the plugin is imported, so that the module also runs in the environments of other tools.
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 import onnxruntime
 
-from pytest_int8acc.graph.model import Model
-from pytest_int8acc.tensors import Array, Feed
+if TYPE_CHECKING:
+    from pytest_int8acc.graph.model import Model
+    from pytest_int8acc.tensors import Array, Feed
 
 Limits = Mapping[str, Mapping[str, float]]
 #: Metrics of which less is better.
