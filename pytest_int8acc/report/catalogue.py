@@ -858,7 +858,7 @@ class Caution:
     )
     #: The text that is added to a caution on a score of the candidate, if the report recommends a fix.
     UNMENDED = " without the fix"
-    NEEDED = "; about {needed} samples (now {samples}) would decide: raise 'samples:' or give more"
+    NEEDED = "; about {needed} (now {samples}) would decide: 'samples:' and 'inputs:' in the spec"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
     FIX_UNDECIDED = (
         "{score} of the fix is {value} on the {samples} held-out samples, but on others it may be {interval} "
@@ -967,10 +967,7 @@ class Advice:
     #: Advice on the data of a case, whose layers stay in the low format.
     RUN_AGAIN = "{advice}, and run again; no layer leaves {format} (not tried)"
     #: Advice that comes before a fix, which is of no use if the case compares wrong inputs.
-    CHECK_INPUTS = (
-        "see whether the inputs are prepared as in your application. If so, take the fix; else {advice}, and "
-        "run again (not tried)"
-    )
+    CHECK_INPUTS = "see that the inputs are prepared as in your application; if not, mend them and run again"
 
     FLOAT_NAN = "{first}; or leave the output out: write 'unjudged: [{output}]' in the spec, beside 'model:'"
     FIND_NAN = "find what gives NaN in the float model, its inputs or a node"

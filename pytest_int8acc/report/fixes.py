@@ -101,7 +101,7 @@ def fixes(result: CaseResult) -> list[Fix]:
     for mismatch in result.mismatches[:1]:
         facts = {"advice": mismatch.remedy, "format": result.low_format}
         if found and mismatch.rule not in _OF_CALIBRATION:
-            found.insert(0, Fix("First", fitted(Advice.CHECK_INPUTS.format(**facts), room)))
+            found.insert(0, Fix("First", Advice.CHECK_INPUTS.format()))
         else:
             found.append(Fix("Or" if found else "Fix", fitted(Advice.RUN_AGAIN.format(**facts), room)))
     return found
@@ -378,11 +378,11 @@ def _reached(key_score: Score | None, samples: int, *, more: bool = False) -> li
     texts = [f"; {relation(key_score, most)}" for most in (NAME, 16)]
     if key_score.name != key_score.subject:
         texts.append(f"; {key_score.metric}{relation(key_score).removeprefix(name_of(key_score))}")
+    rounds = [texts]
     if samples:
-        texts = [text + Remedy.ON_ALL.format(samples=samples) for text in texts] + texts
-    if more:
-        texts = [f"{text}{kept}" for kept in Remedy.ALL_KEPT for text in texts] + texts
-    return texts
+        rounds.insert(0, [text + Remedy.ON_ALL.format(samples=samples) for text in texts])
+    kept = (*Remedy.ALL_KEPT, "") if more else ("",)
+    return [f"{text}{end}" for variants in rounds for end in kept for text in variants]
 
 
 def _proof_texts(result: CaseResult, repair: Repair, held_out: HeldOut, key_score: Score | None) -> list[str]:
