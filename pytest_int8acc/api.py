@@ -156,7 +156,7 @@ class OpenEngine:
 
     @property
     def description(self) -> str:
-        """The runtime, its version, the device and the mode as text, for messages and reports."""
+        """The runtime, its version and the device, for reports; *simulated by* ONNX Runtime in mode exact."""
         return self._engine.description
 
     @property

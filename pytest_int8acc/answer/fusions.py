@@ -74,9 +74,9 @@ def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
         except EngineError:  # at some levels TensorRT finds no kernel
             continue
         if judgement.holds:
-            return _mended(lab, form, "verified" if judgement.is_verified else "with a reserve")
+            return _mended(lab, form, "verified" if judgement.is_verified else "with a safety margin")
         if judgement.passed and not mended:
-            mended = _mended(lab, form, "without a reserve")
+            mended = _mended(lab, form, "without a safety margin")
     return mended or (f"; nor do the optimization levels {' and '.join(levels)}" if levels else "")
 
 

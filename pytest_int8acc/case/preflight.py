@@ -317,16 +317,15 @@ def refuse_overflow(
         else:
             score = f"{lost[0].metric} {lost[0].value:.4g}, limit {lost[0].limit:g}"
             worst = f"'{lost[0].subject}' misses its limit against FP32 ({score})"
-        how, remedy = "an overflow", f"so that these numbers stay below {FP16.highest:g}"
+        how, remedy = "an overflow", f"so that its numbers stay below {FP16.highest:g}"
         if not where:
             where = [*_vanishing(model), *_broken(baseline.model, inputs, sessions)]
-            how, remedy = "numbers too small for FP16", "so that they stay above 6e-8"
+            how, remedy = "numbers too small for FP16", "so that its constants stay above 6e-8"
         raise ModelError(
-            f"{model.name}: in FP16 {worst} on {inputs.samples} samples, by {how} inside the model; "
-            "quantization is not the problem.\n"
+            f"{model.name}: in FP16 {worst}, by {how} inside the model; quantization is not the problem.\n"
             + "".join(f"  {sentence}\n" for sentence in where[:_MAX_NAMED])
-            + "Not tried yet: write 'candidate: fp16' and no 'int8:' in the spec. The run finds the layers "
-            "that must stay in FP32, where they take longer, and tries that.\n"
+            + "Not tried yet: write 'candidate: fp16' in place of 'int8:'. The next run finds the layers "
+            "that must stay in FP32, at the price of FP32 there, and tries that fix.\n"
             f"Two other ways, not tried either: change the model {remedy}; or write 'baseline: fp32' to "
             "compare quantization alone, though an FP16 engine would still fail."
         )

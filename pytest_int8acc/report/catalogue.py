@@ -710,7 +710,7 @@ PHASES: Mapping[PhaseName, str] = {
     "repair": "looking for cheaper fixes",
     "speed": "looking for a faster plan",
     "files": "writing files",
-    "waiting": "waiting for other cases",
+    "waiting": "waiting for another process",
 }
 
 #: Words for the reasons why the work after a verdict ended early.
@@ -853,12 +853,13 @@ class Caution:
         "{limit}{needed}"
     )
     UNDECIDED_SAMPLES = (
-        "undecided{unmended}: {score} is {value}, on other samples {interval} ({confidence}){needed}; look "
-        "first at samples {worst}: {heavy} of {samples} carry 90 % of the error"
+        "undecided{unmended}: {score} is {value}, on other samples {interval} ({confidence}), limit "
+        "{limit}{needed}; look first at samples {worst}: {heavy} of {samples} carry 90 % of the error"
     )
     #: The text that is added to a caution on a score of the candidate, if the report recommends a fix.
     UNMENDED = " without the fix"
-    NEEDED = "; about {needed} (now {samples}) would decide: 'samples:' and 'inputs:' in the spec"
+    NEEDED = "; give about {needed} samples (now {samples}): raise 'samples:' or extend 'inputs:'"
+    NEEDED_TO_PROVE = "; give 'prove:' about {needed} samples (now {samples})"
     FIXED_PAIRS = "{pairs}; no plan takes them off, so their layers may be at fault, too"
     FIX_UNDECIDED = (
         "{score} of the fix is {value} on the {samples} held-out samples, but on others it may be {interval} "
@@ -964,10 +965,7 @@ class Caution:
 class Advice:
     """Texts with advice to the user if layers in high precision do not mend the case."""
 
-    #: Advice on the data of a case, whose layers stay in the low format.
-    RUN_AGAIN = "{advice}, and run again; no layer leaves {format} (not tried)"
-    #: Advice that comes before a fix, which is of no use if the case compares wrong inputs.
-    CHECK_INPUTS = "see that the inputs are prepared as in your application; if not, mend them and run again"
+    RUN_AGAIN = "{advice}, and run again (not tried)"
 
     FLOAT_NAN = "{first}; or leave the output out: write 'unjudged: [{output}]' in the spec, beside 'model:'"
     FIND_NAN = "find what gives NaN in the float model, its inputs or a node"
@@ -991,8 +989,8 @@ class Advice:
         "it is: 'realized: warn'"
     )
     DECIDE = (
-        "give {samples} under 'inputs:'; they decide, unless the score changes. Or write 'undecided: score' "
-        "in the spec, beside 'model:', and the score on these samples decides"
+        "give {samples}: raise 'samples:' or extend 'inputs:'. Or write 'undecided: score' in the spec, "
+        "beside 'model:', and the score on these samples decides"
     )
     LOOK_AT_PAIRS = (
         "look at the Q/DQ around these layers (both inputs, one scale per activation), raise "
@@ -1117,9 +1115,9 @@ class Remedy:
     VERIFIED_SCORE = ", verified on {samples} samples that it has not seen: {score}"
     VERIFIED = ", verified on {samples} samples that it has not seen"
     VERIFIED_BRIEFLY = ", verified on {samples} held-out samples"
-    #: The text if a limit lies in the confidence interval of its score on these samples.
-    TOO_FEW = "; passes on {samples} held-out samples, too few to be sure: see Caution"
-    TOO_FEW_BRIEFLY = "; passes on {samples} held-out samples, too few: see Caution"
+    #: The texts if a limit lies in the confidence interval of its score on these samples.
+    PASSES = "; passes on {samples} samples that it has not seen, but others may have {score}"
+    PASSES_BRIEFLY = "; passes on {samples} held-out samples, others may have {score}"
     #: The texts after a score if the candidate misses other limits, too, the longest first.
     ALL_KEPT = (", and all other limits kept", ", all limits kept")
     #: The text after a score that was measured on all samples, with those on which the fix was chosen.

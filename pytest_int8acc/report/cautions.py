@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pytest_int8acc.report.catalogue import DEAD, PARTS, STOPS, Caution, Why
 from pytest_int8acc.report.why import is_jumpy, jump_text, values_texts
@@ -30,6 +31,7 @@ from pytest_int8acc.results import (
     CaseResult,
     DefaultSession,
     Finding,
+    HeldOut,
     LayerShare,
     PrecisionContract,
     Repair,
@@ -163,12 +165,14 @@ def fix_undecided(repair: Repair, samples: int) -> list[str]:
         samples: The number of all samples. The fix was proved on a part of them, the held-out samples.
     """
     held_out = repair.evidence.held_out
-    undecided = [] if held_out is None else [score for score in held_out.scores if not score.steady]
-    if held_out is None or not undecided or not repair.verified:
+    worst = None if held_out is None else least_sure(held_out)
+    if held_out is None or worst is None or not repair.verified:
         return []
-    worst = max(undecided, key=lambda score: needed_samples([score]) or math.inf)
     needed = needed_samples([worst])
-    total = None if needed is None else round(float(f"{needed * samples / held_out.count:.2g}"))
+    more = _needed(needed, held_out.count, Caution.NEEDED_TO_PROVE)
+    if held_out.key == "inputs":
+        total = None if needed is None else round(float(f"{needed * samples / held_out.count:.2g}"))
+        more = _needed(total, samples)
     facts = {
         "samples": held_out.count,
         "score": name_of(worst, NAME),
@@ -176,9 +180,25 @@ def fix_undecided(repair: Repair, samples: int) -> list[str]:
         "interval": interval_text(worst),
         "confidence": percent(worst.interval.confidence if worst.interval else 0.0),
         "limit": number(worst.limit or 0.0),
-        "needed": _needed(total, samples),
+        "needed": more,
     }
     return [Caution.FIX_UNDECIDED.format(**facts)]
+
+
+def least_sure(held_out: HeldOut) -> Score | None:
+    """Returns the score on the held-out samples that may miss its limit on others; None if there is none.
+
+    Of several it is the score that needs the most samples to be sure.
+    """
+    unsure = [score for score in held_out.scores if not score.steady]
+    return max(unsure, key=lambda score: needed_samples([score]) or math.inf, default=None)
+
+
+def at_worst(score: Score) -> Score:
+    """Returns a score with the worse end of its confidence interval as its value."""
+    if score.interval is None:
+        return score
+    return replace(score, value=score.interval.low if score.bound == "min" else score.interval.high)
 
 
 def _by_default(found: DefaultSession) -> str:
@@ -223,6 +243,7 @@ def _undecided(result: CaseResult, score: Score, needed: int | None, *, heavy: b
         if heavy and output.name == score.subject and output.heavy:
             return Caution.UNDECIDED_SAMPLES.format(
                 **facts,
+                limit=number(score.limit or 0.0),
                 heavy=len(output.heavy),
                 samples=output.samples,
                 worst=", ".join(map(str, output.heavy[:3])) + (", ..." if len(output.heavy) > 3 else ""),
@@ -230,15 +251,16 @@ def _undecided(result: CaseResult, score: Score, needed: int | None, *, heavy: b
     return Caution.UNDECIDED.format(**facts, limit=number(score.limit or 0.0))
 
 
-def _needed(needed: int | None, samples: int) -> str:
+def _needed(needed: int | None, samples: int, text: str = Caution.NEEDED) -> str:
     """Returns a text on how many samples would decide; empty if the number is not known or too large.
 
     Args:
         needed: The number of samples that would decide.
         samples: The number of samples that were compared.
+        text: The text, which names the key of the spec.
     """
     known = needed is not None and needed <= _MOST_NEEDED
-    return Caution.NEEDED.format(needed=needed, samples=samples) if known else ""
+    return text.format(needed=needed, samples=samples) if known else ""
 
 
 def needed_samples(undecided: Sequence[Score]) -> int | None:

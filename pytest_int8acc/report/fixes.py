@@ -16,7 +16,7 @@ from pytest_int8acc.report.catalogue import (
     NoFix,
     Remedy,
 )
-from pytest_int8acc.report.cautions import layers_text, needed_samples
+from pytest_int8acc.report.cautions import at_worst, layers_text, least_sure, needed_samples
 from pytest_int8acc.report.search import needed_layers, reason
 from pytest_int8acc.report.why import at_fault, first_line, is_jumpy, is_other_model
 from pytest_int8acc.report.words import (
@@ -60,8 +60,6 @@ WORTH_SHIPPING = 0.2
 #: An engine is recommended only if it is faster than the baseline's engine by at least this share. Otherwise
 #: the baseline is recommended, because it needs no calibration and loses no accuracy.
 LEAST_GAIN = 0.05
-#: Rules for data that only the calibration data can break. The inputs are not at fault then.
-_OF_CALIBRATION = frozenset({"data-uniform", "data-few-samples", "data-duplicates"})
 #: The maximum number of layers that the text of a fix names. Of more layers it gives only the number.
 _NAMED_LAYERS = 2
 #: The maximum number of lines of a recommendation in the terminal.
@@ -76,7 +74,7 @@ class Fix:
     """One recommendation. Together with its label it fits in two lines of ``WIDTH`` characters."""
 
     label: str
-    """The word before the text: ``Fix``, ``Or`` after it, or ``First`` before it."""
+    """The word before the text: ``Fix``, or ``Or`` for a second recommendation."""
     text: str
 
     def __str__(self) -> str:
@@ -86,8 +84,8 @@ class Fix:
 def fixes(result: CaseResult) -> list[Fix]:
     """Returns the recommendations to the user on a failed case.
 
-    The fix, or why there is none, may have advice on mismatched preprocessing beside it, which no trial has
-    shown to help. The advice comes first if the inputs may be at fault, so that no fix for them is of use.
+    The first is the fix, or why there is none. Advice on mismatched preprocessing, which no trial has shown
+    to help, comes after the fix.
     """
     if first := _before_layers(result):
         return [Fix("Fix", first)]
@@ -99,11 +97,8 @@ def fixes(result: CaseResult) -> list[Fix]:
         sentences = list(_no_fix(result))
     found = [Fix("Fix", first_fitting(sentences, room))] if sentences else []
     for mismatch in result.mismatches[:1]:
-        facts = {"advice": mismatch.remedy, "format": result.low_format}
-        if found and mismatch.rule not in _OF_CALIBRATION:
-            found.insert(0, Fix("First", Advice.CHECK_INPUTS.format()))
-        else:
-            found.append(Fix("Or" if found else "Fix", fitted(Advice.RUN_AGAIN.format(**facts), room)))
+        advice = Advice.RUN_AGAIN.format(advice=mismatch.remedy)
+        found.append(Fix("Or" if found else "Fix", fitted(advice, WIDTH - len("Fix: "))))
     return found
 
 
@@ -271,17 +266,20 @@ def recommended(result: CaseResult) -> Iterator[str]:
     spare = _spare(search, repair.layers) if search is not None and repair.kind == "high" else ()
     share = share_that_stays(result, 1 - repair.price)
     texts = _changes(repair, low, spare, _pairs(result)) if share >= WORTH_SHIPPING else [""]
-    start = _priced(share, added_ms, repair.precision, low, written=bool(result.written))
+    starts = [_priced(share, added_ms, repair.precision, low, written=False)]
+    if result.written:
+        starts.insert(0, _priced(share, added_ms, repair.precision, low, written=True))
     held_out = repair.evidence.held_out or HeldOut()
     key_score = _key_score(result, repair.scores)
     proofs = _proof_texts(result, repair, held_out, key_score)
     mends_more = sum(not score.passed for score in result.scores) > 1 and all(s.passed for s in repair.scores)
     is_proved = key_score is not None and name_of(key_score) in map(name_of, held_out.scores)
     samples = result.samples if is_proved and repair.holds and held_out.count else 0
-    for text in texts:
-        for score in _reached(key_score, samples, more=mends_more):
-            yield from (f"{start}{text}{score}{how}" for how in proofs)
-    yield from (f"{start}{texts[-1]}{how}" for how in proofs)
+    for start in starts:
+        for text in texts:
+            for score in _reached(key_score, samples, more=mends_more):
+                yield from (f"{start}{text}{score}{how}" for how in proofs)
+    yield from (f"{starts[-1]}{texts[-1]}{how}" for how in proofs)
 
 
 def share_that_stays(result: CaseResult, share: float) -> float:
@@ -313,7 +311,7 @@ def _priced(share: float, added_ms: float | None, precision: str, low_format: st
         format=low_format,
         high=precision.upper(),
         others=INSTEAD[low_format],
-        file="fixed.onnx" if written else "The best one",
+        file="fixed.onnx" if written else "The fix found",
     )
 
 
@@ -378,11 +376,11 @@ def _reached(key_score: Score | None, samples: int, *, more: bool = False) -> li
     texts = [f"; {relation(key_score, most)}" for most in (NAME, 16)]
     if key_score.name != key_score.subject:
         texts.append(f"; {key_score.metric}{relation(key_score).removeprefix(name_of(key_score))}")
-    rounds = [texts]
     if samples:
-        rounds.insert(0, [text + Remedy.ON_ALL.format(samples=samples) for text in texts])
-    kept = (*Remedy.ALL_KEPT, "") if more else ("",)
-    return [f"{text}{end}" for variants in rounds for end in kept for text in variants]
+        texts = [text + Remedy.ON_ALL.format(samples=samples) for text in texts] + texts
+    if more:
+        texts = [text + kept for kept in Remedy.ALL_KEPT for text in texts] + texts
+    return texts
 
 
 def _proof_texts(result: CaseResult, repair: Repair, held_out: HeldOut, key_score: Score | None) -> list[str]:
@@ -397,8 +395,11 @@ def _proof_texts(result: CaseResult, repair: Repair, held_out: HeldOut, key_scor
     if repair.holds and held_out.count:
         same = _key_score(result, held_out.scores)
         facts = {"samples": held_out.count, "score": "" if same is None else _value(same)}
-        if repair.verified and not all(score.steady for score in held_out.scores):
-            return [text.format(**facts) for text in (Remedy.TOO_FEW, Remedy.TOO_FEW_BRIEFLY)]
+        if repair.verified and (unsure := least_sure(held_out)) is not None:
+            others = relation(at_worst(unsure), NAME)
+            brief = others.replace(name_of(unsure, NAME), unsure.metric)
+            texts = [(Remedy.PASSES, others), (Remedy.PASSES_BRIEFLY, others), (Remedy.PASSES_BRIEFLY, brief)]
+            return [text.format(samples=held_out.count, score=score) for text, score in texts]
         proofs = [] if same is None else [Remedy.VERIFIED_SCORE]
         proofs += [Remedy.VERIFIED, Remedy.VERIFIED_BRIEFLY]
         return [proof.format(**facts) for proof in proofs]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_int8acc.report.catalogue import ENDINGS
 from pytest_int8acc.report.charts import Chart, chart
-from pytest_int8acc.report.words import count, few, number, pairs_text, percent
+from pytest_int8acc.report.words import count, few, number, pairs_text, percent, proof_word
 from pytest_int8acc.results.causes import Repair
 from pytest_int8acc.results.search import Culprit, Ending, SearchOutcome, Tradeoff
 
@@ -146,7 +146,7 @@ def plan_line(outcome: SearchOutcome, low_format: str, share: float) -> str:
         held_out = f"{outcome.held_out.count} of them not seen by the search"
         if outcome.held_out.key == "prove":
             held_out = f"and on {outcome.held_out.count} not seen by the search"
-        return f"Plan of the search, verified (built and run on all samples, {held_out}): {plan}"
+        return f"Plan of the search, {proof_word(outcome)} (built and run on all samples, {held_out}): {plan}"
     if outcome.holds:
         return f"Plan of the search, not proved (built and run on the samples that chose it): {plan}"
     return f"Plan of the search, not verified: {plan}"

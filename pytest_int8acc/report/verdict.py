@@ -83,7 +83,7 @@ class VerdictView:
         more = [note] if note else []
         if len(misses) > 1:
             also = [score.metric for score in self.judged[1:] if not score.passed]
-            name = f": {', '.join(also)}" if len(misses) <= 3 and len(also) == len(misses) - 1 else ""
+            name = f": {also[0]}" if len(misses) == 2 and len(also) == 1 else ""
             more.append(f"+{len(misses) - 1} more missed{name}")
         end = f" ({'; '.join(more)})" if more else ""
         if note:

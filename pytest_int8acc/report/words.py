@@ -212,13 +212,16 @@ def first_fitting(texts: Sequence[str], most: int = WIDTH) -> str:
 
 
 def proof_word(found: Repair | SearchOutcome) -> str:
-    """Returns a word on how far a fix was proved: ``verified``, ``not proved`` or ``not verified``.
+    """Returns words on how far a fix was proved: ``verified``, ``not proved``, ``not verified`` or between.
 
-    A verified fix meets the criteria with a safety margin, also on held-out samples. A fix that is ``not
+    A verified fix meets the criteria with a safety margin, also on held-out samples. It only ``passes
+    held-out samples`` if a limit lies in the confidence interval of its score on these. A fix that is ``not
     proved`` has the margin, but there are no held-out samples, or too few samples to prove each score.
     """
     if found.verified:
-        return "verified"
+        held_out = found.evidence.held_out if isinstance(found, Repair) else found.held_out
+        is_sure = held_out is None or all(score.steady for score in held_out.scores)
+        return "verified" if is_sure else "passes held-out samples"
     return "not proved" if found.holds else "not verified"
 
 

@@ -31,7 +31,7 @@ class Engine(Protocol):
 
     @property
     def description(self) -> str:
-        """The runtime, its version, the device and the mode, for reports."""
+        """The runtime, its version and the device, for reports; *simulated by* ONNX Runtime in mode exact."""
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:

@@ -117,7 +117,7 @@ class Entry:
     made: bool
     """Whether the call of ``fetch`` made the entry; False if the store had it already."""
     waited: float
-    """The seconds for which ``fetch`` waited, because another process or thread made this entry."""
+    """The seconds until the entry's lock was free. Another process or thread holds it to make the entry."""
     manifest: Manifest
     _use: FileLock = field(repr=False, compare=False)
 

@@ -295,8 +295,6 @@ def test_parallel_builds_make_each_engine_once(
     assert len({one.engine for one in found}) == 2
     stored = next(one for one in found if one.stored)
     assert stored.seconds == 0
-    maker = next(one for one in found if one.engine == stored.engine and not one.stored)
-    assert stored.waited == pytest.approx(maker.seconds, abs=0.5 + maker.seconds / 2)
     assert stored.waited > 0.2
     assert stored.network
     lines = [record.getMessage() for record in caplog.records]

@@ -27,15 +27,6 @@ class Rule:
     source: str
 
 
-#: Words for the sources of rules.
-_SOURCES: Mapping[str, str] = {
-    "header": "NvInfer.h",
-    "guide": "TensorRT's developer guide",
-    "ONNX": "the ONNX standard",
-    "ONNX Runtime": "ONNX Runtime's source code",
-    "IEEE 754": "IEEE 754",
-    "built": "builds by TensorRT-RTX",
-}
 _UNPARSED = (
     "TensorRT builds no model that its parser refuses; if yours takes it ('trtexec --onnx=FILE' tells), set "
     "int8acc_lint = warn"
@@ -218,11 +209,6 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
 RULES: Mapping[str, Rule] = {
     name: Rule(severity, *said) for severity, rules in _TABLE.items() for name, said in rules.items()
 }
-
-
-def known_from(rule: str) -> str:
-    """Returns text on where a rule is known from, like ``NvInfer.h and builds by TensorRT-RTX``."""
-    return " and ".join(_SOURCES[source] for source in RULES[rule].source.split(", "))
 
 
 def find(rule: str, subject: str, what: str) -> Finding:
