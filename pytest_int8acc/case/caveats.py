@@ -95,7 +95,7 @@ def _judged(name: str, found: tuple[Finding, ...], settings: Settings) -> tuple[
     if not (refused and groups):
         return found
     counts = [f"{group[0].rule} ({len(group)} node{'s' * (len(group) > 1)})" for group in groups]
-    lines = [f"{name}: TensorRT refuses this model: {', '.join(counts)}; nothing was built or compared"]
+    lines = [f"{name}: TensorRT would refuse this model: {', '.join(counts)}; nothing was built or compared"]
     for first, *_ in groups:
         lines += [f"  {first.rule}, as at '{first.subject}': {first.text}", f"    {first.remedy}"]
     lines.append("Then run again: what that costs in accuracy is not known yet.")

@@ -316,7 +316,8 @@ def refuse_overflow(
             worst = f"output '{gone[0]}' is 0 in all samples, and not in FP32"
         else:
             score = f"{lost[0].metric} {lost[0].value:.4g}, limit {lost[0].limit:g}"
-            worst = f"'{lost[0].subject}' misses its limit against FP32 ({score})"
+            count = "" if inputs.samples is None else f" on {inputs.samples} samples"
+            worst = f"'{lost[0].subject}' misses its limit against FP32{count} ({score})"
         how, remedy = "an overflow", f"so that its numbers stay below {FP16.highest:g}"
         if not where:
             where = [*_vanishing(model), *_broken(baseline.model, inputs, sessions)]

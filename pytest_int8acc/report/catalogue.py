@@ -1117,7 +1117,7 @@ class Remedy:
     VERIFIED_BRIEFLY = ", verified on {samples} held-out samples"
     #: The texts if a limit lies in the confidence interval of its score on these samples.
     PASSES = "; passes on {samples} samples that it has not seen, but others may have {score}"
-    PASSES_BRIEFLY = "; passes on {samples} held-out samples, others may have {score}"
+    PASSES_BRIEFLY = "; also on {samples} held-out ones; others may have {score}"
     #: The texts after a score if the candidate misses other limits, too, the longest first.
     ALL_KEPT = (", and all other limits kept", ", all limits kept")
     #: The text after a score that was measured on all samples, with those on which the fix was chosen.

@@ -424,12 +424,12 @@ def _proof_texts(result: CaseResult, repair: Repair, held_out: HeldOut, key_scor
 
 
 def _value(score: Score) -> str:
-    """Returns a score with its metric and interval, like ``sqnr_db 28.4 (95 %: 27.1 to 29.6)``."""
+    """Returns a score with its metric and interval, like ``sqnr_db 28.4, 27.1 to 29.6 on others (95 %)``."""
     interval = interval_text(score)
     value = f"{score.metric} {number(score.value)}"
     if not interval or score.interval is None:
         return value
-    return f"{value} ({percent(score.interval.confidence)}: {interval})"
+    return f"{value}, {interval} on others ({percent(score.interval.confidence)})"
 
 
 def _kept(repair: Repair, spare: Sequence[str], pairs: Mapping[str, Quantizer]) -> list[str]:

@@ -27,6 +27,7 @@ from pytest_int8acc.report.cautions import (
     stop_text,
 )
 from pytest_int8acc.report.fixes import (
+    WORTH_SHIPPING,
     Fix,
     alternatives,
     elsewhere,
@@ -329,7 +330,8 @@ class CaseView(VerdictView):
         texts = [] if found is None else fix_by_default(found)
         if self.result.passed or repair is None or hides_fault(self.result):
             return texts
-        texts += fix_undecided(repair, self.result.samples)
+        if share_that_stays(self.result, 1 - repair.price) >= WORTH_SHIPPING:
+            texts += fix_undecided(repair, self.result.samples)
         if repair.verified or repair.data or not repair.rescales:
             return texts
         return [*texts, Caution.FIX_FROM_INPUTS]
