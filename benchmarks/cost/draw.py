@@ -75,7 +75,7 @@ def draw(seed: int, count: int, folder: Path) -> Iterator[Task]:
             yield Task(entry.name, entry.network, groups, spec, _faulty_data(entry))
     for size, number in missing.items():
         if number:
-            print(f"the corpus has {number} tasks too few with {size}", flush=True)
+            print(f"missing in the corpus: {number} of the tasks with {size}", flush=True)
 
 
 def _size(groups: int) -> str:

@@ -13,7 +13,8 @@ import pytest
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.cost import __main__ as command
-from benchmarks.cost import against
+from benchmarks.cost import against, lines
+from benchmarks.cost import draw as drawing
 from benchmarks.cost.__main__ import main
 from benchmarks.cost.against import KEPT, Compared, Plan, Round, Side, compare, key_of
 from benchmarks.cost.draw import FEW, MANY, Task, draw
@@ -21,6 +22,7 @@ from benchmarks.cost.lines import Line, median, ratios
 from benchmarks.cost.process import Ran, check, plain, run
 from benchmarks.cost.specs import write_large, write_rival
 from benchmarks.nets import trained
+from benchmarks.regressions.corpus import corpus
 from pytest_int8acc.graph.model import save_model
 
 BUSY = "x = 0\nfor i in range({}): x += i"
@@ -62,9 +64,9 @@ def test_memory_of_a_session_is_told(tmp_path):
 
 
 def test_a_median_is_a_bound_where_a_case_that_was_cut_may_lie_beyond_it():
-    lines = [Line("x", figure, 1) for figure in (0.1, 0.9)]
-    assert median([*lines, Line("x", 3.0, 1, least=True)]).met
-    low = median([*lines, Line("x", 0.5, 1, least=True)])
+    passed = [Line("x", figure, 1) for figure in (0.1, 0.9)]
+    assert median([*passed, Line("x", 3.0, 1, least=True)]).met
+    low = median([*passed, Line("x", 0.5, 1, least=True)])
     assert (low.figure, low.least, low.met) == (0.5, True, False)
 
 
@@ -111,8 +113,8 @@ def test_a_round_that_was_kept_is_not_measured_again(tmp_path):
         Path("nowhere"), limit=9, rounds=3, kept=kept, conditions={"commit": "abc", "machine": "here"}
     )
     keys = [json.loads(key_of(task, 7, number, plan)) for number in range(3)]
-    lines = [json.dumps([key, asdict(each)]) for key, each in zip(keys, rounds, strict=True)]
-    kept.write_text("\n".join(lines) + "\n")
+    texts = [json.dumps([key, asdict(each)]) for key, each in zip(keys, rounds, strict=True)]
+    kept.write_text("\n".join(texts) + "\n")
     compared = compare(task, 7, plan)
     assert compared.rounds == rounds
     assert compared.ratio == 2.0 / 4.0
@@ -167,10 +169,10 @@ def test_a_report_folder_holds_one_round(tmp_path):
 def test_a_task_counts_for_the_ratio_only_where_both_keep_the_limits():
     both = _compared(_round(1.0, 4.0))
     ours = _compared(_round(1.0, 4.0), _round(1.0, 4.0, ours_outcome="no fix"))
-    theirs = _compared(_round(1.0, 4.0, nncf_outcome="limits missed"))
+    nncf = _compared(_round(1.0, 4.0, nncf_outcome="limits missed"))
     assert ours.ratio is None
     assert ours.cells[:6] == ("some", "net", 12, "1", "4", "")
-    first, second = ratios([both, ours, theirs], MANY, 0.5)
+    first, second = ratios([both, ours, nncf], MANY, 0.5)
     assert (first.figure, first.met) == (0.25, True)
     assert (second.figure, second.unit) == (2, "of 3; ours: no fix (1); NNCF: limits missed (1)")
 
@@ -182,3 +184,19 @@ def test_a_size_without_a_ratio_is_named():
     assert (line.figure, line.unit) == (2, "of 2; NNCF: refused (2)")
     (line,) = ratios([], FEW, 0.7)
     assert (line.figure, line.unit) == (0, "of 0")
+
+
+def test_a_draw_that_finds_too_few_tasks_says_so(tmp_path, monkeypatch, capsys):
+    entries = {name: corpus()[name] for name in ("data_times255_mlp", "stale_retrained_resnet")}
+    monkeypatch.setattr(drawing, "corpus", lambda: entries)
+    faulty = {task.entry: task.faulty_data for task in draw(1, 4, tmp_path / "four")}
+    assert faulty == {"data_times255_mlp": True, "stale_retrained_resnet": False}
+    said = capsys.readouterr().out
+    assert [line[:25] for line in said.splitlines()] == ["missing in the corpus: 1 "] * 2
+
+    monkeypatch.setattr(drawing, "corpus", dict)
+    monkeypatch.setattr(lines, "conditions", lambda python: {"NNCF's environment": "nncf 3"})
+    (tmp_path / "nncf" / "bin").mkdir(parents=True)
+    (tmp_path / "nncf" / "bin" / "python").touch()
+    setup = lines.Setup(tmp_path, tmp_path, limit=9, rounds=1, seed=1, tasks=2, kept=None)
+    assert [line.figure for line in lines.rivals(setup)] == [0, 0, 0]
